@@ -36,6 +36,8 @@ from client_agent.site.telling.ways import ways_of
 from client_agent.study.foreseen_transfers import transfer_remarks
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
+from host.audit.entry import Action
+from host.audit.log import AuditLog
 from host.clock import SYSTEM, Clock
 from host.durable import write_durably
 from host.randomness import site_randomness
@@ -76,6 +78,7 @@ class Agent:
         self._site = site
         self._stop = stop
         self._clock = site.clock
+        self._audit = AuditLog(site.settings.state_dir, site.settings.site, site.clock.now)
         self._problems = Problems(site.settings.state_dir, site.clock.now)
         self._emit = self._problems.noting(emit)
         self._running: dict[str, threading.Thread] = {}
@@ -121,6 +124,7 @@ class Agent:
 
     def _say_roster(self, chain: RosterChain) -> None:
         said = "; ".join(in_words(chain.rosters[-2], chain.head))
+        self._audit.add(Action.ROSTER, f"change {chain.number} is in force: {said}; digest {chain.head_digest}")
         self._report(_ALL_STUDIES, f"change {chain.number} of the roster is in force: {said}")
 
     def run(self) -> None:
@@ -130,6 +134,7 @@ class Agent:
         Whatever a server answers, the agent looks again: a list that cannot be read, a clock that is off, a proxy in
         between are mended without it. A look may wait at the server, in a thread of its own, until there is news.
         """
+        self._audit.add(Action.STARTED, f"under roster {self._site.roster.digest()}")
         finding = threading.Thread(target=self._find, name="find studies", daemon=True)
         greeting = threading.Thread(target=self._greet, name="greet servers", daemon=True)
         finding.start()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from host.audit.entry import Action
+from host.audit.log import AuditLog
 from host.failpoints import Failpoints
 from host.one_holder import Owner, require_owner
 from host.private_files import private_folder, take_back
@@ -19,7 +21,7 @@ from protocol.wire.authentic import countersign, sign, signature_by
 from protocol.wire.chain.chain import RosterChain, require_same_servers
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
-from protocol.wire.messages import Message, Party, Roster, Signature, Signed, StudyView
+from protocol.wire.messages import Message, Party, Roster, RoundState, Signature, Signed, StudyView
 from servers.certificate import ServedCertificate
 from servers.ckks.process import CkksProcess
 from servers.identity import load_identity
@@ -29,7 +31,7 @@ from servers.notifications import Changes
 from servers.points import failpoints_of
 from servers.roster.accepted import keep_chain, require_continued
 from servers.settings import ServerSettings
-from servers.store.interface import MailRecord, Store
+from servers.store.interface import MailRecord, RoundRecord, Store
 from servers.store.migrate import upgrade
 from servers.store.shares import ShareFiles
 from servers.store.sql import SqlStore
@@ -70,6 +72,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.recent = Recent(self.clock)
+        self.audit = AuditLog(self.settings.data_dir, self.keys.name, self.clock)
         self.uploads = UploadParts(self.settings.data_dir / "uploads", self.files.require_room)
         self.pictures: dict[str, StudyPicture] = {}
         self.outputs = itertools.count()
@@ -85,6 +88,19 @@ class Server:
         self.former_keys = {key: name for key, name in former.items() if key not in self.parties}
         """Whose keys they were that a change removed or replaced."""
         self._sealing_keys: dict[str, SealingPublicKey] = {}
+
+    def note_round(self, record: RoundRecord, ended: RoundState) -> None:
+        """An entry in the audit log before the round ends so; after a kill it may stand there twice, never not."""
+        key, study = record.key, self.store.study(record.key.study)
+        contributed = ", ".join(self.store.contributors_of(key)) or "nobody"
+        summed = "" if record.release_set is None else f"; summed: {', '.join(record.release_set.message.sites)}"
+        self.audit.add(
+            Action.ROUND,
+            f"attempt {key.attempt} {ended.value}; contributed: {contributed}{summed}",
+            study="" if study is None else study.name,
+            study_digest=key.study,
+            round_number=key.round,
+        )
 
     @property
     def roster(self) -> Roster:
@@ -160,7 +176,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     files.sweep(store.files())
     metrics = Metrics()
     metrics.watch_disk(files.free_bytes, settings.limits.disk_reserve_bytes)
-    return Server(
+    server = Server(
         settings=settings,
         chain=chain,
         keys=keys,
@@ -173,6 +189,9 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
         clock=clock,
         failpoints=failpoints,
     )
+    began = f"side {settings.side.value}, start {server.boot}, under roster {chain.head_digest}"
+    server.audit.add(Action.STARTED, began)
+    return server
 
 
 def _require_undisturbed(store: Store, chain: RosterChain, accepted: RosterChain | None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
+from host.audit.entry import Action
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import (
     AnnouncementMismatch,
@@ -90,6 +91,7 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
         raise refuse(server, known.digest, server.roster.requester, error)
     own = signature_from(signed, server.roster.requester)
     countersigned = server.countersign(Signed[Study](message=study, signatures=(own,)))
+    server.audit.add(Action.STUDY_REGISTERED, study=study.name, study_digest=study.digest())
     server.store.add_study(
         StudyRecord(digest=study.digest(), signed=countersigned, state=StudyState.OPEN, reason="", cursor=1)
     )
@@ -191,6 +193,8 @@ def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed
             raise refuse(server, record.digest, server.roster.requester, error)
         return record.end
     state = study_step(record.state, StudyEvent(message.state.value))
+    ended = f"{message.state.value}: {message.reason}" if message.reason else message.state.value
+    server.audit.add(Action.STUDY_ENDED, ended, study=record.name, study_digest=record.digest)
     server.store.change_study(record.digest, lambda r: replace(r, state=state, reason=message.reason, end=signed))
     server.uploads.keep_only(record.digest, None)
     current = server.store.current_round(record.digest)

@@ -21,6 +21,7 @@ from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
 from client_agent.cli.watched.status import show_status
 from client_agent.cli.words.approving import list_studies, say, show_study
+from client_agent.cli.words.deleting import delete as delete_study
 from client_agent.cli.words.leaving import leave_study
 from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
@@ -139,10 +140,11 @@ def leave(
     study: NameArgument,
     config: ConfigOption,
     reason: Annotated[str, typer.Option(help="Sealed to the requester, who reads it.")] = "",
+    person: Annotated[str, typer.Option(help="Who says so, for this site's audit log.")] = "",
     json_output: JsonLinesOption = False,
 ) -> None:
     """Take this site out of a study, for good: its agent contributes to no further round and tells the requester."""
-    leave_study(load_settings(config), study, reason, json_output=json_output)
+    leave_study(load_settings(config), study, person, reason, json_output=json_output)
 
 
 @app.command()
@@ -157,6 +159,18 @@ def resume(study: NameArgument, config: ConfigOption) -> None:
     """Take part again in a study that is paused here, from its next round on."""
     resume_study(load_settings(config), study)
     sys.stdout.write(f"study {study} goes on here with its next round\n")
+
+
+@app.command()
+def delete(
+    study: NameArgument,
+    config: ConfigOption,
+    person: PersonOption,
+    reason: ReasonOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Delete what this site holds of a study that is over, with a signed receipt; stop the agent before."""
+    delete_study(load_settings(config), study, person, reason, json_output=json_output)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from client_agent.cli.options import ConfigOption, JsonOption, NameArgument
 from client_agent.cli.tables import add_row, console, table
 from client_agent.product.card import ModelCard
 from client_agent.product.compare import Comparison, compare
-from client_agent.product.export import CARD_TEXT, export
+from client_agent.product.export import CARD_TEXT, digest_in, export
 from client_agent.product.exported import load_exported
 from client_agent.product.held import held_model
 from client_agent.product.predict import features_of, write_predictions
@@ -22,6 +22,7 @@ from client_agent.scoring.score import Score
 from client_agent.settings import load_settings
 from client_agent.site.identity import load_identity
 from client_agent.site.models.kept_model import Kept
+from client_agent.study.asked.at_hand import note_exported
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError
 
@@ -59,6 +60,7 @@ def export_command(
     roster, _ = load_identity(settings)
     held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))
     card = export(held, settings.data, out, is_requester=settings.site == roster.requester, program=torch_export)
+    note_exported(settings, held.study, out.name, digest_in(card))
     sys.stdout.write(card.model_dump_json() + "\n" if json_output else _exported(card, out))
 
 

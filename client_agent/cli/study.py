@@ -31,6 +31,7 @@ from client_agent.site.connections import Site
 from client_agent.site.identity import load_chain
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, queued, withdraw
+from client_agent.study.asked.at_hand import note_created
 from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon
 from client_agent.study.foreseen_transfers import transfer_remarks
 from client_agent.study.pretrained import load_pretrained
@@ -79,6 +80,7 @@ def create(
     journal = settings.state_dir / "studies" / study.name
     if journal.exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
+    note_created(settings, study)
     create_study(settings.state_dir, study, pretrained, finish)
     named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
     if json_output:

@@ -10,6 +10,7 @@ from client_agent.site.events import EventKind
 from client_agent.site.telling.ways import Notice
 from client_agent.study.hindrance import send_hindrance
 from client_agent.study.participant import Participant
+from host.audit.entry import Action
 from protocol.errors import MoietyError
 from protocol.printable import printable
 
@@ -62,6 +63,7 @@ def tell_hindrance(owner: Participant, *, declined: bool = False, paused: bool =
 
 def _declined(owner: Participant, why: str) -> bool:
     tell_hindrance(owner, declined=True)
+    owner.note(Action.STUDY_ENDED, why)
     owner.save(finished=why, refused=True)
     owner.event(EventKind.FINISHED, None, why)
     return False

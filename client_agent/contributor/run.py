@@ -27,6 +27,7 @@ from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from client_agent.study.refusals import refused_study, send_refusal
 from client_agent.transcripts.keeping import keep_transcript
+from host.audit.entry import Action
 from host.durable import write_durably
 from protocol.clauses import Clause
 from protocol.errors import (
@@ -114,6 +115,7 @@ class Contributor(Participant):
                 break
             else:
                 break
+        self.note(Action.STUDY_ENDED, f"refused by this site: {refusal.detail}")
         self.save(finished=f"refused: {refusal.detail}", refused=True)
         self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
 

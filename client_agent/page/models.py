@@ -10,7 +10,7 @@ from zipfile import ZIP_STORED, ZipFile
 from client_agent.settings import AgentSettings
 from client_agent.site.models.finished_model import finished_model
 from client_agent.site.models.kept_model import Kept, kept_model
-from client_agent.study.asked.at_hand import KnownStudy
+from client_agent.study.asked.at_hand import KnownStudy, note_exported
 from protocol.errors import UnknownResource
 
 LAST: Final = "last"
@@ -30,14 +30,15 @@ def zipped_model(settings: AgentSettings, known: KnownStudy, which: str, *, is_r
     """A new file, which the caller deletes. Raises: UnknownResource, ConfigurationError"""
     if which not in models_at(known):
         raise UnknownResource(f"study {known.study.name!r} has no such model here")
-    from client_agent.product.export import export
+    from client_agent.product.export import digest_in, export
     from client_agent.product.held import held_model
 
     kept = None if which in (LAST, UNFINISHED) else Kept(which)
     held = held_model(settings, known.study.name, unfinished=which == UNFINISHED, which=kept)
     with tempfile.TemporaryDirectory(dir=settings.state_dir) as made:
         folder = Path(made) / f"{known.study.name}-{which}"
-        export(held, settings.data, folder, is_requester=is_requester)
+        card = export(held, settings.data, folder, is_requester=is_requester)
+        note_exported(settings, held.study, folder.name, digest_in(card))
         with tempfile.NamedTemporaryFile(dir=settings.state_dir, suffix=".zip", delete=False) as file:
             with ZipFile(file, "w", ZIP_STORED) as into:
                 for path in sorted(folder.iterdir()):

@@ -55,6 +55,11 @@ def export(held: HeldModel, data: Path, out: Path, *, is_requester: bool, progra
     return card
 
 
+def digest_in(card: ModelCard) -> str:
+    """SHA-256 of the values, as the card names it."""
+    return next(one.value for one in card.files if one.name == MODEL_FILE)
+
+
 def _tensors(held: HeldModel) -> bytes:
     from safetensors.torch import save
 

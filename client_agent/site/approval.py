@@ -12,6 +12,8 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.site.journal import StudyJournal
+from host.audit.entry import Action
+from host.audit.log import AuditLog
 from host.durable import append_durably
 from protocol.errors import ConfigurationError
 
@@ -42,7 +44,14 @@ def approval_of(journal: StudyJournal, study_digest: str) -> Approval | None:
     return found
 
 
-def give(state_dir: Path, journal: StudyJournal, word: Approval) -> None:
-    """Keep it; the list of all words first, so that none counts that is not in it."""
+def give(state_dir: Path, journal: StudyJournal, word: Approval, audit: AuditLog) -> None:
+    """Keep it; the lists of all words first, so that none counts that is not in them."""
+    audit.add(
+        Action.APPROVED if word.approved else Action.DECLINED,
+        word.reason,
+        actor=word.person,
+        study=word.study,
+        study_digest=word.study_digest,
+    )
     append_durably(state_dir / APPROVALS, word.model_dump_json().encode() + b"\n")
     journal.write(journal.folder / _FILE, word)

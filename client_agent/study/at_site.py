@@ -23,11 +23,13 @@ from client_agent.site.models.finished_model import (
     save_finished,
 )
 from client_agent.site.stopwatch import Stopwatch
+from host.audit.entry import Action
+from host.audit.log import AuditLog
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import MoietyError
 from protocol.rules.server_optimiser import model_part
 from protocol.sharing import Side
-from protocol.wire.messages import Signed, Study, StudyEnd, StudyView
+from protocol.wire.messages import Purpose, Signed, Study, StudyEnd, StudyView
 
 
 class StudyAtSite:
@@ -52,6 +54,7 @@ class StudyAtSite:
         self._finished: Vector | None = None if facts is None or facts.failed else load_finished(journal)
         self._named: set[tuple[int | None, str]] = set()
         self._metrics = Metrics(journal.folder / METRICS)
+        self._audit = AuditLog(context.state_dir, context.site, context.clock.now)
         self._billed: Totals = context.ledger.totals
 
     @property
@@ -129,14 +132,22 @@ class StudyAtSite:
                 "test_scores": scores,
             }
         )
+        self.note(Action.ROUND, said_of_round(full), record.round)
         self._metrics.append(full)
         self.event(EventKind.ROUND, record.round, f"round {record.round}: {record.state}", full)
 
     def finish(self, text: str, end: Signed[StudyEnd] | None) -> None:
         """This site's part is over; the last model's metrics with intervals go into scores.json before that is kept."""
         self._write_final_scores()
+        self.note(Action.STUDY_ENDED, text)
         self.save(finished=text, ended_by=end)
         self.event(EventKind.FINISHED, None, text)
+
+    def note(self, action: Action, detail: str = "", round_number: int | None = None) -> None:
+        """An entry in the site's audit log; after a kill it may stand there twice, it is never missing."""
+        self._audit.add(
+            action, detail, study=self.study.name, study_digest=self.study_digest, round_number=round_number
+        )
 
     def _write_final_scores(self) -> None:
         """Nothing about metrics keeps a study from its end."""
@@ -186,3 +197,11 @@ class StudyAtSite:
         state = SiteState(study_digest=self.study_digest, training_seed=self.context.training_seed(self.study))
         self.journal.write_site_state(state)
         return state
+
+
+def said_of_round(record: RoundRecord) -> str:
+    """What came of a round and what left this site for it, for the audit log; no number about single sites."""
+    reason = f" ({record.reason})" if record.reason else ""
+    over = f" over {', '.join(record.took_part)}" if record.took_part else ""
+    kind = "" if record.purpose is Purpose.UPDATE else f"{record.purpose.value} "
+    return f"{kind}{record.state.value}{reason}{over}; {record.bytes_up} bytes sent, {record.bytes_down} received"

@@ -106,10 +106,17 @@ def admit(
     config: ConfigOption,
 ) -> None:
     """Let a site into the roster to come, if its card is the one whose fingerprint was read over the phone."""
+    from host.audit.entry import Action
+    from host.audit.log import AuditLog
+    from protocol.wire.enrolment.fingerprint import fingerprint_of
+    from servers.enrolment.pairing import own_card
     from servers.enrolment.register import Register
     from servers.settings import load_settings
 
-    Register(load_settings(config).data_dir, time.time).admit(name, fingerprint)
+    settings = load_settings(config)
+    admitted = Register(settings.data_dir, time.time).admit(name, fingerprint)
+    audit = AuditLog(settings.data_dir, own_card(settings)[1].name)
+    audit.add(Action.ADMITTED, f"{name} by its fingerprint {fingerprint_of(admitted.party)}")
     typer.echo(f"{name}: admitted here. The other operator and the requester compare the same digits themselves")
 
 

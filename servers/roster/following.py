@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from host import log
+from host.audit.entry import Action
+from host.audit.log import AuditLog
 from protocol.errors import MoietyError
 from protocol.wire.chain.chain import RosterChain, require_extension, require_same_servers
 from servers.monitoring.metrics import Metrics
@@ -24,6 +26,7 @@ class Follower(Protocol):
     store: Store
     changes: Changes
     metrics: Metrics
+    audit: AuditLog
 
     def follow(self, chain: RosterChain) -> None: ...
 
@@ -40,6 +43,7 @@ def take_chain(server: Follower, chain: RosterChain) -> bool:
     if newer.number == server.chain.number:
         return False
     require_same_servers(newer, server.chain)
+    server.audit.add(Action.ROSTER, f"change {newer.number} is in force, digest {newer.head_digest}")
     keep_chain(server.settings, newer)
     server.follow(newer)
     for study in server.store.studies():

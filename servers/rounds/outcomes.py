@@ -21,6 +21,7 @@ def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcom
     """The round is over without a sum; its shares are deleted. Requester absent too often: the study pauses."""
     if record.state is not RoundState.SKIPPED:
         state = step(record.progress, RoundEvent.SKIPPED).state
+        server.note_round(record, RoundState.SKIPPED)
         server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome, output_file=None))
         unserved = [] if record.output_file is None else [record.output_file]
         server.files.delete([*server.store.forget_attempt_files(record.key), *unserved])
@@ -36,6 +37,7 @@ def commit_opened(server: Server, record: RoundRecord, outcome: Signed[RoundOutc
     if record.state is ends_as:
         return
     state = step(record.progress, RoundEvent(ends_as.value)).state
+    server.note_round(record, ends_as)
     server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
     server.files.delete(server.store.forget_attempt_files(record.key))
     server.metrics.rounds.labels(ends_as.value).inc()
@@ -66,6 +68,7 @@ def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcom
         announcement=record.announcement,
         closes_at_s=max(record.closes_at_s, server.clock() + server.settings.limits.retry_window_s),
     )
+    server.note_round(record, RoundState.BURNT)
     server.store.change_round(record.key, lambda r: replace(r, state=burnt.state, outcome=outcome), then_add=again)
     server.files.delete(server.store.forget_attempt_files(record.key))
     server.metrics.rounds.labels(RoundState.BURNT.value).inc()

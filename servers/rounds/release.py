@@ -130,6 +130,7 @@ def commit_release(
     if now.state is RoundState.RELEASED:
         return
     state = step(now.progress, RoundEvent.RELEASED).state
+    server.note_round(now, RoundState.RELEASED)
     server.failpoints.reach(Point.BEFORE_OUTPUT_STORED)
     server.store.change_round(
         record.key, lambda r: replace(r, state=state, output_file=output_file, sum_release=sum_release)

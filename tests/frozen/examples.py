@@ -155,7 +155,19 @@ SIGNED_KIND: Final = "ready"
 
 LISTED_STUDY: Final[Fields] = {"name": "heart-2026", "study_digest": digest("study")}
 
+DELETED: Final[Fields] = {"path": "metrics.jsonl", "size_bytes": 4100, "sha256": digest("deleted")}
+
 EXAMPLES: Final[dict[str, Fields]] = {
+    "deleted_file": DELETED,
+    "deletion_receipt": {
+        "study": "heart",
+        "study_digest": STUDY_DIGEST,
+        "site": "clinic-1",
+        "person": "Dr. A",
+        "reason": "permit 7 ended",
+        "at_s": 1_769_860_800,
+        "files": [DELETED],
+    },
     **ENROLMENT_EXAMPLES,
     "agreed_set": AGREED_SET,
     "announcement": ANNOUNCEMENT,

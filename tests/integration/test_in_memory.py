@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from client_agent.settings import load_settings
 from client_agent.site.events import RoundEnd
 from harness.federation.memory.clocks import Stop, VirtualClock
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
+from host.audit.log import AUDIT, read_audit
 from protocol.policy.site_policy import SitePolicy
+from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.ports import free_ports
@@ -28,6 +31,15 @@ POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
 def federation(folder: Path, *, real_transfer: bool = False) -> InMemoryFederation:
     spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
     return InMemoryFederation(spec, folder, light_learner, real_transfer=real_transfer)
+
+
+def audited(running: InMemoryFederation, site: str) -> list[tuple[str, int | None]]:
+    return [(one.action.value, one.round) for one in read_audit(load_settings(running.config(site)).state_dir / AUDIT)]
+
+
+def server_audited(running: InMemoryFederation, side: Side) -> list[tuple[str, int | None]]:
+    folder = running.servers.apps[side].state.server.settings.data_dir
+    return [(one.action.value, one.round) for one in read_audit(folder / AUDIT)]
 
 
 def test_dealt_correlations_give_the_same_study_as_oblivious_transfer(
@@ -45,6 +57,11 @@ def test_dealt_correlations_give_the_same_study_as_oblivious_transfer(
                 print(f"\n{(time.perf_counter() - began) / ROUNDS * 1000:.0f} ms per round, real transfer: {real}")
             records = rounds_of(running, SITES[0], "trial")
             models = {final_model(running, site, "trial") for site in SITES}
+            said = audited(running, SITES[1])
+            servers = [server_audited(running, side) for side in Side]
+        assert said == [("started", None), *(("round", number + 1) for number in range(ROUNDS)), ("study_ended", None)]
+        ended = [("round", number + 1) for number in range(ROUNDS)]
+        assert servers == [[("started", None), ("study_registered", None), *ended, ("study_ended", None)]] * 2
         assert len(models) == 1
         assert [record.state for record in records] == [RoundEnd.RELEASED] * ROUNDS
         ends.append((models, [(r.took_part, r.weights, r.distances, r.alphas) for r in records]))

@@ -8,12 +8,13 @@ from client_agent.cli.lines import json_line
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import StudyJournal
+from client_agent.study.asked.at_hand import note_left
 from protocol.bodies.letter import told
 from protocol.errors import ConfigurationError
 from protocol.printable import printable
 
 
-def leave_study(settings: AgentSettings, name: str, reason: str, *, json_output: bool) -> None:
+def leave_study(settings: AgentSettings, name: str, person: str, reason: str, *, json_output: bool) -> None:
     """Mark the journal, for the agent that runs or is started next. Raises: ConfigurationError"""
     roster, _ = load_identity(settings)
     if settings.site == roster.requester:
@@ -26,6 +27,7 @@ def leave_study(settings: AgentSettings, name: str, reason: str, *, json_output:
     state = journal.site_state()
     if state is not None and state.over:
         raise ConfigurationError(f"study {name!r} is over at this site ({printable(state.finished or '')})")
+    note_left(settings, name, person, reason)
     journal.leave(told(reason))
     if json_output:
         json_line({"study": name, "left": True, "reason": told(reason)})

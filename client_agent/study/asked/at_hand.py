@@ -13,6 +13,8 @@ from client_agent.settings import AgentSettings
 from client_agent.site.approval import Approval, approval_of, give
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import STOPPED, StudyJournal
+from host.audit.entry import AGENT, Action
+from host.audit.log import AuditLog
 from protocol.bodies.letter import told
 from protocol.errors import ConfigurationError
 from protocol.printable import printable
@@ -109,7 +111,7 @@ def keep_word(settings: AgentSettings, name: str, word: Word, digest: str) -> No
         reason=word.reason,
         time_s=time.time(),
     )
-    give(settings.state_dir, known.journal, found)
+    give(settings.state_dir, known.journal, found, audit_of(settings))
     if not word.approved:
         known.journal.leave(word.reason)
 
@@ -120,12 +122,14 @@ def pause_study(settings: AgentSettings, name: str, person: str, reason: str) ->
     if not person.strip():
         raise ConfigurationError("a pause needs the name of the person who asks for it")
     said = f"{person.strip()}: {reason}" if reason else person.strip()
+    _note(settings, known, Action.PAUSED, person, reason)
     known.journal.pause(told(said))
 
 
 def leave_study(settings: AgentSettings, name: str, person: str, reason: str) -> None:
     """This site contributes to no further round, for good. Raises: ConfigurationError"""
     known = _under_way(settings, name, f"end it with 'moiety study cancel {name}'")
+    note_left(settings, name, person, reason)
     known.journal.leave(told(f"{person.strip()}: {reason}"))
 
 
@@ -134,7 +138,35 @@ def resume_study(settings: AgentSettings, name: str) -> None:
     known = _under_way(settings, name)
     if known.paused is None:
         raise ConfigurationError(f"study {name!r} is not paused at this site")
+    _note(settings, known, Action.RESUMED)
     known.journal.resume()
+
+
+def note_left(settings: AgentSettings, name: str, person: str, reason: str) -> None:
+    """Before the word counts. Raises: ConfigurationError"""
+    roster, _ = load_identity(settings)
+    _note(settings, known_study(settings, roster, name), Action.LEFT, person or AGENT, reason)
+
+
+def note_created(settings: AgentSettings, study: Study) -> None:
+    """At the requester, before its agent takes the study up."""
+    audit_of(settings).add(Action.STUDY_CREATED, study=study.name, study_digest=study.digest())
+
+
+def note_exported(settings: AgentSettings, study: Study, into: str, model_sha256: str) -> None:
+    """A model of it was written for people, into a folder of this name."""
+    said = f"into {into}, SHA-256 of the values {model_sha256}"
+    audit_of(settings).add(Action.MODEL_EXPORTED, said, study=study.name, study_digest=study.digest())
+
+
+def audit_of(settings: AgentSettings) -> AuditLog:
+    """This site's, in its state folder."""
+    return AuditLog(settings.state_dir, settings.site)
+
+
+def _note(settings: AgentSettings, known: KnownStudy, action: Action, person: str = AGENT, reason: str = "") -> None:
+    study = known.study
+    audit_of(settings).add(action, reason, actor=person.strip(), study=study.name, study_digest=study.digest())
 
 
 def _under_way(

@@ -14,6 +14,7 @@ from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.study.asked.plain_words import _OPENED, About, in_plain_words
 from harness.federation.processes import write_secret
+from host.audit.log import AuditLog
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
@@ -137,7 +138,8 @@ def test_a_change_of_mind_is_kept_beside_the_first_word(contributor: Path) -> No
 
 def test_an_approval_is_of_one_study_alone(contributor: Path) -> None:
     word = Approval(study=STUDY.name, study_digest="0" * 64, approved=True, person="Dr. A", time_s=1.0)
-    give(contributor.parent / "state", journal_of(contributor), word)
+    state = contributor.parent / "state"
+    give(state, journal_of(contributor), word, AuditLog(state, "c1"))
     with pytest.raises(ConfigurationError, match="is for another study of that name"):
         approval_of(journal_of(contributor), STUDY.digest())
 

@@ -1,0 +1,110 @@
+"""What a site holds of a study that is over is deleted for good, with a signed receipt of every file.
+
+What stays: the signed study and the words that people gave, who took part and why it ended (``site.json`` without
+keys), the audit log, the ledger of bytes; and the memory of sums, of cohorts and of the budget, which is no study's but
+the data's: without it later sums could complete earlier ones (docs/protocol.md 13).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from client_agent.settings import AgentSettings
+from client_agent.site.connections import one_agent
+from client_agent.site.identity import load_identity
+from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.study.asked.at_hand import audit_of, known_study
+from host.audit.entry import Action
+from host.durable import sync_folder
+from protocol.errors import ConfigurationError
+from protocol.wire.authentic import sign
+from protocol.wire.deletion import DeletedFile, DeletionReceipt
+from protocol.wire.messages import Signed
+
+RECEIPT: Final = "deletion.json"
+_STAY: Final = frozenset({"study.json", "approval.json", "site.json", "left.txt", RECEIPT})
+_BLOCK_BYTES: Final = 2**20
+
+
+def delete_study(
+    settings: AgentSettings, name: str, person: str, reason: str, clock: Callable[[], float] = time.time
+) -> Signed[DeletionReceipt]:
+    """The receipt, which also lies in the study's folder; done before, the same receipt again.
+
+    Raises: ConfigurationError, while the agent runs, before the study is over here, or without a person's name
+    """
+    if not person.strip():
+        raise ConfigurationError("deleting needs the name of the person who asks for it: --person")
+    with one_agent(settings):
+        roster, keys = load_identity(settings)
+        known = known_study(settings, roster, name)
+        if not (known.over or known.journal.is_withdrawn):
+            raise ConfigurationError(
+                f"study {name!r} is not over at this site: it is deleted once it has ended, or this site left it"
+            )
+        folder = known.journal.folder
+        done = known.journal.read(folder / RECEIPT, Signed[DeletionReceipt])
+        if done is None:
+            receipt = DeletionReceipt(
+                study=name,
+                study_digest=known.study.digest(),
+                site=settings.site,
+                person=person.strip(),
+                reason=reason,
+                at_s=int(clock()),
+                files=tuple(_files(folder)),
+            )
+            done = sign(receipt, keys.name, keys.signing)
+            known.journal.write(folder / RECEIPT, done)  # before the first file goes: what is listed is gone at the end
+        audit_of(settings).add(
+            Action.DELETED,
+            f"{reason}; {len(done.message.files)} files, receipt {done.message.digest()}",
+            actor=person.strip(),
+            study=name,
+            study_digest=known.study.digest(),
+        )
+        _empty(known.journal)
+    return done
+
+
+def _files(folder: Path) -> Iterator[DeletedFile]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and str(path.relative_to(folder)) not in _STAY:
+            yield DeletedFile(path=str(path.relative_to(folder)), size_bytes=path.stat().st_size, sha256=_sha256(path))
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _empty(journal: StudyJournal) -> None:
+    state = journal.site_state()
+    if state is not None:
+        journal.write_site_state(_without_keys(state))
+    for path in sorted(journal.folder.iterdir()):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in _STAY:
+            path.unlink()
+    sync_folder(journal.folder)
+
+
+def _without_keys(state: SiteState) -> SiteState:
+    """How the study ended at this site, and nothing that opens, continues or repeats anything of it."""
+    return SiteState(
+        study_digest=state.study_digest,
+        training_seed=0,
+        last_recorded_round=state.last_recorded_round,
+        finished=state.finished,
+        ended_by=state.ended_by,
+        refused=state.refused,
+    )

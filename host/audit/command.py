@@ -1,0 +1,105 @@
+"""``moiety audit``: what a party did and who had it done, from its folder or from an export."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from host.audit.entry import Action, AuditEntry, digest_of
+from host.audit.log import AUDIT, read_audit, require_continued
+from host.subcommand import command
+from protocol.errors import ConfigurationError
+from protocol.printable import printable
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+FolderArgument = Annotated[
+    Path, typer.Argument(help="The state_dir of an agent or the data_dir of a server, or an export of all entries.")
+]
+
+
+@app.callback()
+def _audit() -> None:
+    """Who had what done, and when: the log of an agent or of a server."""
+
+
+@dataclass(frozen=True)
+class _Export:
+    """Entries of the log, oldest first, once its chain is whole: all, or those that the options name."""
+
+    folder: FolderArgument
+    study: Annotated[str, typer.Option(help="Of this study alone.")] = ""
+    actor: Annotated[str, typer.Option(help="By this person alone; 'software' for what nobody said.")] = ""
+    action: Annotated[Action | None, typer.Option(help="Of this kind alone.")] = None
+    since: Annotated[str, typer.Option(help="2026-01-31 or 2026-01-31T12:00, UTC.")] = ""
+    until: Annotated[str, typer.Option(help="Likewise; entries before it.")] = ""
+    as_json: Annotated[bool, typer.Option("--json", help="The lines as they are in the log.")] = False
+
+
+def _export(asked: _Export) -> None:
+    since, until = _time(asked.since, "--since", float("-inf")), _time(asked.until, "--until", float("inf"))
+    for entry in read_audit(_log_of(asked.folder)):
+        wanted = (
+            asked.study in ("", entry.study)
+            and asked.actor in ("", entry.actor)
+            and asked.action in (None, entry.action)
+            and since <= entry.time_s < until
+        )
+        if wanted:
+            sys.stdout.write((entry.line().decode() if asked.as_json else _in_words(entry)) + "\n")
+
+
+app.command("export")(command(_Export, _export))
+
+
+@app.command()
+def verify(
+    folder: FolderArgument,
+    against: Annotated[Path | None, typer.Option(help="An earlier export with --json, all of it.")] = None,
+) -> None:
+    """Whether every line follows the one before it; with --against, whether the log is still the one of that export."""
+    entries = read_audit(_log_of(folder))
+    if against is not None:
+        require_continued(entries, _exported(against), str(against))
+    head = digest_of(entries[-1].line()) if entries else "-"
+    sys.stdout.write(f"{len(entries)} entries, each follows the one before; the last one's digest is {head}\n")
+
+
+def _exported(path: Path) -> list[AuditEntry]:
+    """Raises: ConfigurationError"""
+    try:
+        return [AuditEntry.model_validate_json(line) for line in path.read_bytes().splitlines()]
+    except (OSError, ValueError):
+        raise ConfigurationError(f"option --against: {path} is no export of 'moiety audit export --json'") from None
+
+
+def _log_of(folder: Path) -> Path:
+    path = folder / AUDIT if folder.is_dir() else folder
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{path} does not exist: name the state_dir of an agent or the data_dir of a server, as its settings do"
+        )
+    return path
+
+
+def _time(text: str, option: str, otherwise: float) -> float:
+    if not text:
+        return otherwise
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"option {option}: found {text!r}; give 2026-01-31 or 2026-01-31T12:00") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _in_words(entry: AuditEntry) -> str:
+    when = datetime.fromtimestamp(entry.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    where = f" {entry.study}" if entry.study else ""
+    rounds = "" if entry.round is None else f" round {entry.round}"
+    detail = f": {printable(entry.detail)}" if entry.detail else ""
+    by = f"{printable(entry.actor)} at {entry.party} ({entry.version})"
+    return f"{entry.number} {when} {by}{where}{rounds} {entry.action.value}{detail}"

@@ -1,0 +1,151 @@
+"""An audit log is added to, by several processes beside each other, and read whole.
+
+Whoever may write the file could write another one in its place: the chain shows that a line was changed, taken out or
+put in, not that all of it was made anew. An export that lies elsewhere shows that too (``require_continued``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from pydantic import ValidationError
+
+from host.audit.entry import AGENT, NOTHING_BEFORE, Action, AuditEntry, digest_of
+from host.durable import is_full, sync_folder
+from host.private_files import private_folder
+from protocol.errors import ConfigurationError, StorageFull
+
+AUDIT: Final = "audit.jsonl"
+_TAIL_BYTES: Final = 2**15
+_MOST_CHARACTERS: Final = 1000
+
+
+@dataclass(frozen=True)
+class AuditLog:
+    """Of one party, in the folder that lasts; every entry is on disk when ``add`` returns."""
+
+    folder: Path
+    party: str
+    clock: Callable[[], float] = time.time
+
+    def add(
+        self,
+        action: Action,
+        detail: str = "",
+        *,
+        actor: str = AGENT,
+        study: str = "",
+        study_digest: str = "",
+        round_number: int | None = None,
+    ) -> AuditEntry:
+        """Raises: StorageFull; ConfigurationError, where the file is not one of this kind"""
+        with self._alone() as file:
+            last = _last_line(file, self.folder / AUDIT)
+            entry = AuditEntry(
+                number=1 if last is None else AuditEntry.model_validate_json(last).number + 1,
+                time_s=self.clock(),
+                party=self.party,
+                actor=actor[:_MOST_CHARACTERS],
+                action=action,
+                study=study,
+                study_digest=study_digest,
+                round=round_number,
+                detail=detail[:_MOST_CHARACTERS],
+                version=_version(),
+                previous=NOTHING_BEFORE if last is None else digest_of(last),
+            )
+            file.write(entry.line() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return entry
+
+    @contextmanager
+    def _alone(self) -> Iterator[BinaryIO]:
+        path = self.folder / AUDIT
+        try:
+            private_folder(self.folder)
+            fresh = not path.exists()
+            with path.open("a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield file
+            if fresh:
+                path.chmod(0o600)
+                sync_folder(self.folder)
+        except OSError as error:
+            if is_full(error):
+                raise StorageFull(f"no space left for {path.name}: free space on this machine's disk") from None
+            raise
+
+
+def read_audit(path: Path) -> tuple[AuditEntry, ...]:
+    """All entries, oldest first, once every line follows the one before. Raises: ConfigurationError"""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read ({error.strerror})") from None
+    found: list[AuditEntry] = []
+    previous = NOTHING_BEFORE
+    for line in content.splitlines():
+        entry = _entry(line)
+        if entry is None or (entry.number, entry.previous) != (len(found) + 1, previous):
+            raise ConfigurationError(
+                f"{path}: line {len(found) + 1} does not follow the one before it: it was changed, or lines were taken "
+                "out or put in; keep the file, and compare it with the last export or a backup"
+            )
+        found.append(entry)
+        previous = digest_of(line)
+    return tuple(found)
+
+
+def require_continued(entries: Sequence[AuditEntry], earlier: Sequence[AuditEntry], source: str) -> None:
+    """``entries`` begin with those of an export that was made before. Raises: ConfigurationError"""
+    by_number = {entry.number: entry for entry in entries}
+    for entry in earlier:
+        if by_number.get(entry.number) != entry:
+            raise ConfigurationError(
+                f"entry {entry.number} of {source} is not in this log as it was: the log was made anew or cut off "
+                "after that export; keep both"
+            )
+
+
+def _last_line(file: BinaryIO, path: Path) -> bytes | None:
+    """Without what a power cut left of a line that was never acknowledged, which is cut off."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - _TAIL_BYTES))
+    tail = file.read()
+    whole = tail.rpartition(b"\n")[0]
+    torn = len(tail) - len(whole) - (1 if b"\n" in tail else 0)
+    if torn:
+        file.truncate(end - torn)
+        file.seek(0, os.SEEK_END)
+    if not whole:
+        if end - torn:
+            raise ConfigurationError(f"{path} is no audit log: move it away, and keep it")
+        return None
+    last = whole.rpartition(b"\n")[2]
+    if _entry(last) is None:
+        raise ConfigurationError(f"{path} is no audit log: move it away, and keep it")
+    return last
+
+
+def _entry(line: bytes) -> AuditEntry | None:
+    try:
+        return AuditEntry.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+@cache
+def _version() -> str:
+    return version("moiety")
