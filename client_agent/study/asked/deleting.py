@@ -16,7 +16,7 @@ from typing import Final
 
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import one_agent
-from client_agent.site.identity import load_identity
+from client_agent.site.identity import load_chain
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.study.asked.at_hand import audit_of, known_study
 from host.audit.entry import Action
@@ -41,8 +41,8 @@ def delete_study(
     if not person.strip():
         raise ConfigurationError("deleting needs the name of the person who asks for it: --person")
     with one_agent(settings):
-        roster, keys = load_identity(settings)
-        known = known_study(settings, roster, name)
+        chain, keys = load_chain(settings)
+        known = known_study(settings, chain.head, name)
         if not (known.over or known.journal.is_withdrawn):
             raise ConfigurationError(
                 f"study {name!r} is not over at this site: it is deleted once it has ended, or this site left it"
