@@ -75,11 +75,7 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
             "the study pins another roster than this server's begins with; every party must have the "
             "same signed roster file"
         )
-    if study.correlation_source == "dealer":
-        raise MalformedMessage(
-            "correlation_source 'dealer': this server makes its correlations by oblivious transfer and no dealer "
-            "service is configured; use 'ot'"
-        )
+    _require_own_correlations(study)
     _require_rule(server, study)
     _require_products(server, study)
     _require_noise(server, study)
@@ -96,6 +92,15 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
         StudyRecord(digest=study.digest(), signed=countersigned, state=StudyState.OPEN, reason="", cursor=1)
     )
     return countersigned
+
+
+def _require_own_correlations(study: Study) -> None:
+    """A dealer and one server have every sketch; dealers are for simulations. Raises: MalformedMessage"""
+    if study.correlation_source == "dealer":
+        raise MalformedMessage(
+            "correlation_source 'dealer': this server makes its correlations by oblivious transfer and no dealer "
+            "service is configured; use 'ot'"
+        )
 
 
 def _require_rule(server: Server, study: Study) -> None:

@@ -54,6 +54,17 @@ def wrong_version_of_a_study(r: Round) -> httpx.Response:
     return r.sites.me.send(Side.A, "POST", paths.STUDIES, body.replace(PROTOCOL_VERSION.encode(), NO_VERSION.encode()))
 
 
+def study_with(signer: str = REQUESTER, **changes: object) -> Act:
+    """Another study, with these changes."""
+
+    def attack(r: Round) -> httpx.Response:
+        study = r.sites.study.model_copy(update={"name": "another", **changes})
+        body = sign(study, signer, r.client(signer).keys.signing).canonical()
+        return r.client(signer).send(Side.A, "POST", paths.STUDIES, body)
+
+    return attack
+
+
 def ready_for_somebody_else(r: Round) -> httpx.Response:
     notice = ReadyNotice(study_digest=r.sites.study.digest(), site=OTHER).canonical()
     return r.client(VICTIM).send(Side.A, "POST", r.path(paths.READY), notice)

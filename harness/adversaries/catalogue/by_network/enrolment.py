@@ -9,73 +9,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
 
-from harness.adversaries.catalogue.attack import Attack, Found, Party, passes, taken_out
-from protocol.errors import MoietyError
+from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
+from harness.adversaries.scripted.operators import HOUR_S, OTHER, REQUESTER, SITE, Operator, new_keys, public_card
 from protocol.sharing import Side
-from protocol.wire.enrolment.exchange import close_asked
+from protocol.wire.authentic import signature_by
+from protocol.wire.enrolment.founding import first_roster
 from protocol.wire.enrolment.invitation import Invitation
-from protocol.wire.enrolment.questions import Asked, Registration
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key, generate_signing_key
-from protocol.wire.messages import Role
-from servers.enrolment.desk import Desk
-from servers.enrolment.folder import NewServer, make_folder
-from servers.settings import load_settings
-
-_FEDERATION: Final = "clinics"
-_SITE: Final = "clinic-1"
-_OTHER: Final = "clinic-2"
-_HOUR_S: Final = 3600.0
-_SAMPLES: Final = 100
-
-
-def _keys(name: str) -> PartyKeys:
-    return PartyKeys(
-        name=name,
-        role=Role.SITE,
-        signing=generate_signing_key(secrets.token_bytes(32)),
-        sealing=generate_sealing_key(secrets.token_bytes(SEALING_KEY_BYTES)),
-    )
-
-
-class Operator:
-    """Server A's operator before there is a federation; ``now_s`` is its clock."""
-
-    def __init__(self, folder: Path) -> None:
-        self.now_s = 1_800_000_000.0
-        new = NewServer(
-            side=Side.A,
-            federation=_FEDERATION,
-            operator="operator-a",
-            url="https://a.example:8443",
-            port=8443,
-            own_ca=True,
-        )
-        with taken_out({"servers.enrolment.folder.require_free": passes}):  # nobody listens here
-            make_folder(new, folder / "a")
-        self.desk = Desk(load_settings(folder / "a" / "settings.toml"), lambda: self.now_s)
-
-    def invite(self, site: str = _SITE) -> Invitation:
-        return self.desk.register.invite(self.desk.card, site, _HOUR_S, requester=False)
-
-    def asked(self, secret: str, name: str, of: PartyKeys, signs: PartyKeys, at_s: float | None = None) -> bool:
-        """Register ``of``'s public card, asked by ``name``. -> whether it is registered afterwards"""
-        party = of.party(samples=_SAMPLES)
-        question = Asked(
-            federation=_FEDERATION,
-            to=self.desk.card.digest(),
-            name=name,
-            at_s=int(self.now_s if at_s is None else at_s),
-            question=Registration(secret=secret, party=party),
-        )
-        try:
-            self.desk.answer(close_asked(question, signs, self.desk.card))
-        except MoietyError:
-            return False
-        return any(one.party == party for one in self.desk.register.registrants)
-
+from protocol.wire.enrolment.questions import Founded, Founding, NamedSite
+from protocol.wire.messages import Roster
 
 Try = Callable[[Operator], bool]
 
@@ -102,19 +44,19 @@ class Registering(Attack):
         return Found(bool(taken), len(taken), "; ".join(taken))
 
 
-def _as_invited(operator: Operator, invitation: Invitation, name: str = _SITE) -> bool:
-    keys = _keys(name)
-    return operator.asked(invitation.secret, name, keys, keys)
+def _as_invited(operator: Operator, invitation: Invitation, name: str = SITE) -> bool:
+    keys = new_keys(name)
+    return operator.registers(invitation.secret, name, keys, keys)
 
 
 def _guessed(operator: Operator) -> bool:
     operator.invite()
-    return operator.asked(secrets.token_hex(32), _SITE, keys := _keys(_SITE), keys)
+    return operator.registers(secrets.token_hex(32), SITE, keys := new_keys(SITE), keys)
 
 
 def _expired(operator: Operator) -> bool:
     invitation = operator.invite()
-    operator.now_s += _HOUR_S + 1
+    operator.now_s += HOUR_S + 1
     return _as_invited(operator, invitation)
 
 
@@ -127,22 +69,55 @@ def _stolen(operator: Operator) -> bool:
 
 def _withdrawn(operator: Operator) -> bool:
     invitation = operator.invite()
-    operator.desk.register.withdraw(_SITE, ())
+    operator.desk.register.withdraw(SITE, ())
     return _as_invited(operator, invitation)
 
 
 def _signed_by_another(operator: Operator) -> bool:
-    return operator.asked(operator.invite().secret, _SITE, _keys(_SITE), _keys(_SITE))
+    return operator.registers(operator.invite().secret, SITE, new_keys(SITE), new_keys(SITE))
 
 
 def _named_otherwise(operator: Operator) -> bool:
-    return operator.asked(operator.invite().secret, _SITE, _keys(_SITE), _keys(_OTHER))
+    return operator.registers(operator.invite().secret, SITE, new_keys(SITE), new_keys(OTHER))
 
 
 def _old(operator: Operator) -> bool:
     """A registration that a proxy kept for an hour."""
-    keys = _keys(_SITE)
-    return operator.asked(operator.invite().secret, _SITE, keys, keys, at_s=operator.now_s - _HOUR_S)
+    keys = new_keys(SITE)
+    return operator.registers(operator.invite().secret, SITE, keys, keys, at_s=operator.now_s - HOUR_S)
+
+
+class AnotherKey(Attack):
+    """Operator A and the requester want operator B's word for a roster in which a site has a key of theirs."""
+
+    name = "roster-with-another-key"
+    party = Party.SERVER_AND_REQUESTER
+    tries = "proposes the other operator a roster in which a site has another key than the one that it compared"
+    defence = "an operator signs only the roster that it makes itself, of the public cards that it admitted"
+    figure = "rosters with another key that an operator signed"
+    without: Mapping[str, object] = {"servers.enrolment.desk.Desk._roster_of": lambda *_: _PROPOSED[-1]}
+
+    def attempt(self, folder: Path) -> Found:
+        a, b = (Operator(folder, side) for side in Side)
+        a.knows(b)
+        b.knows(a)
+        requester, site = new_keys(REQUESTER), new_keys(SITE)
+        b.admitted(requester, requester=True)
+        b.admitted(site)
+        parties = (public_card(new_keys(SITE)), public_card(requester))
+        roster = first_roster((a.desk.card, b.desk.card), REQUESTER, parties)
+        _PROPOSED.append(roster)
+        proposed = Founding(
+            roster=roster.digest(),
+            sites=tuple(NamedSite(name=one.name, party=one.digest()) for one in parties),
+            signatures=(signature_by(REQUESTER, requester.signing, roster),),
+        )
+        signed = isinstance(b.founds(proposed, requester).answer, Founded)
+        return Found(signed, float(signed))
+
+
+_PROPOSED: list[Roster] = []
+"""Without its defence an operator signs whatever it is told, and this is what it is told."""
 
 
 def enrolments() -> tuple[Attack, ...]:
@@ -159,7 +134,7 @@ def enrolments() -> tuple[Attack, ...]:
                 "guessed": _guessed,
                 "expired": _expired,
                 "withdrawn": _withdrawn,
-                "of another site": lambda operator: _as_invited(operator, operator.invite(_OTHER)),
+                "of another site": lambda operator: _as_invited(operator, operator.invite(OTHER)),
                 "used before": _stolen,
             },
         ),
@@ -174,4 +149,5 @@ def enrolments() -> tuple[Attack, ...]:
             },
             {"signed by other keys": _signed_by_another, "in another name": _named_otherwise, "old": _old},
         ),
+        AnotherKey(),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.adversaries.catalogue.attack import Attack, Party
+from harness.adversaries.catalogue.attack import Attack, Party, passes
 from harness.adversaries.catalogue.refused import Refused, Row, Words
 from harness.adversaries.hostile import requests as sent
 from harness.adversaries.hostile import told
@@ -149,6 +149,23 @@ def _messages_that_do_not_parse() -> Refused:
     )
 
 
+def _studies() -> Refused:
+    return Refused(
+        Words(
+            "studies-with-a-dealer",
+            Party.REQUESTER,
+            "creates a study whose correlations a dealer makes, one of another roster, or has a site create one",
+            "servers make their correlations by oblivious transfer alone, for the roster that all have",
+        ),
+        {"servers.studies._require_own_correlations": passes},
+        (
+            Row("a dealer's correlations", told.study_with(correlation_source="dealer"), 400, E.MALFORMED_MESSAGE),
+            Row("another roster", told.study_with(roster_digest="00" * 32), 409, E.ANNOUNCEMENT_MISMATCH),
+            Row("created by a site", told.study_with(signer=VICTIM), 403, E.NOT_LISTED),
+        ),
+    )
+
+
 def _announcements() -> tuple[Refused, ...]:
     return (
         _announcements_out_of_turn(),
@@ -280,4 +297,4 @@ def _releases() -> tuple[Refused, ...]:
 
 def hostile_messages() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    return (*_announcements(), _queries(), *_releases())
+    return (_studies(), *_announcements(), _queries(), *_releases())

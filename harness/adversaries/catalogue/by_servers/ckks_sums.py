@@ -169,47 +169,54 @@ class ForgedForEver(Attack):
         return Found(len(discarded) > clauses.MOST_DISCARDED_SUMS, len(discarded))
 
 
+def _one_site_alone() -> ForgedSum:
+    return ForgedSum(
+        "ckks-one-site-alone",
+        "serves one site's ciphertexts times the number of sites, so that the average is that site's update",
+        {
+            "all of it": _of(0, len(SITES), 0, 0),
+            **{f"ciphertext {place} alone": _times_all(place) for place in range(CHUNKS)},
+        },
+    )
+
+
+def _other_sums() -> ForgedSum:
+    combinations = ((0, 2, 1, 1), (1, 1, 2, 0), (2, 2, 0, 0), (-1, 3, 1, 1), (1, 1, 1, 0), (1, 1, 1, 2), (2, 3, -3, 2))
+    return ForgedSum(
+        "ckks-other-sums",
+        "serves another whole-number combination of ciphertexts, some of an earlier round, or out of their place",
+        {
+            **{f"sites times {factors}": _of(*factors) for factors in combinations},
+            "out of place": _out_of_place,
+            "of an earlier round": _of_an_earlier_round,
+        },
+    )
+
+
+def _something_added() -> ForgedSum:
+    moved = (0.0, 1e-3 / 32, -1e-3 / 32)
+    return ForgedSum(
+        "ckks-something-added",
+        "adds a vector or noise to the sum, or multiplies its values but not its check values",
+        {
+            **{f"a vector, checks moved by {by:.0e}": _plus_a_vector(by) for by in moved},
+            "values multiplied": _slots_multiplied,
+            "one site's values multiplied": _slots_of_one_multiplied,
+            "noise on the second polynomial": _noisy,
+        },
+    )
+
+
+def _sum_in_clear() -> ForgedSum:
+    return ForgedSum(
+        "ckks-sum-in-clear",
+        "serves a sum that is not encrypted, of its own making",
+        {"zeros": _in_clear},
+        "no ciphertext is opened whose second polynomial is zero, and check values",
+        {**WITHOUT_CHECKS, "protocol.ckks.streams.Streams.load_sum": lambda s, chunk: s._loaded(s._sum_stream(chunk))},
+    )
+
+
 def forged_ciphertext_sums() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    moved = (0.0, 1e-3 / 32, -1e-3 / 32)
-    combinations = ((0, 2, 1, 1), (1, 1, 2, 0), (2, 2, 0, 0), (-1, 3, 1, 1), (1, 1, 1, 0), (1, 1, 1, 2), (2, 3, -3, 2))
-    return (
-        ForgedSum(
-            "ckks-one-site-alone",
-            "serves one site's ciphertexts times the number of sites, so that the average is that site's update",
-            {
-                "all of it": _of(0, len(SITES), 0, 0),
-                **{f"ciphertext {place} alone": _times_all(place) for place in range(CHUNKS)},
-            },
-        ),
-        ForgedSum(
-            "ckks-other-sums",
-            "serves another whole-number combination of ciphertexts, some of an earlier round, or out of their place",
-            {
-                **{f"sites times {factors}": _of(*factors) for factors in combinations},
-                "out of place": _out_of_place,
-                "of an earlier round": _of_an_earlier_round,
-            },
-        ),
-        ForgedSum(
-            "ckks-something-added",
-            "adds a vector or noise to the sum, or multiplies its values but not its check values",
-            {
-                **{f"a vector, checks moved by {by:.0e}": _plus_a_vector(by) for by in moved},
-                "values multiplied": _slots_multiplied,
-                "one site's values multiplied": _slots_of_one_multiplied,
-                "noise on the second polynomial": _noisy,
-            },
-        ),
-        ForgedSum(
-            "ckks-sum-in-clear",
-            "serves a sum that is not encrypted, of its own making",
-            {"zeros": _in_clear},
-            "no ciphertext is opened whose second polynomial is zero, and check values",
-            {
-                **WITHOUT_CHECKS,
-                "protocol.ckks.streams.Streams.load_sum": lambda s, chunk: s._loaded(s._sum_stream(chunk)),
-            },
-        ),
-        ForgedForEver(),
-    )
+    return _one_site_alone(), _other_sums(), _something_added(), _sum_in_clear(), ForgedForEver()
