@@ -100,12 +100,11 @@ def require_go(past: PastRelease, roster: Roster) -> Go:
 
 def sum_of_numerators(past: PastRelease, roster: Roster) -> int:
     """The released sites' weights times the grid, the requester's among them."""
-    total = past.weight_list.own_numerator
+    total, listed = past.weight_list.own_numerator, past.weight_list.numerators()
     for site in past.release_set.message.sites:
         if site == roster.requester:
             continue
-        numerator = past.weight_list.numerator_of(site)
-        if numerator is None:
+        if site not in listed:
             raise ProtocolViolation(f"site {site!r} was released without a weight on the list")
-        total += numerator
+        total += listed[site]
     return total

@@ -8,6 +8,7 @@ content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes per elemen
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring
@@ -17,7 +18,7 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.errors import MalformedMessage, TranscriptMismatch
 from protocol.release import masking_side
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import Octets, SealedMessage, SealedReader
+from protocol.wire.channel.sealing import Octets, SealedMessage, SealedReader, sealed_length
 from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.messages import OutputHeader, ShareKind
 
@@ -29,7 +30,8 @@ def share_kind(side: Side, round_number: int) -> ShareKind:
 
 def seal(header: OutputHeader, content: Iterable[bytes], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
     """The body, made while it is sent. Requires: ``secret`` as :func:`protocol.bodies.sealed.seal`"""
-    return sealed.seal(header, content, recipient, secret)
+    made = sealed.seal(header, content, recipient, secret)
+    return replace(made, length=len(made.head) + sealed_length(content_bytes(header)))
 
 
 def content_bytes(header: OutputHeader) -> int:

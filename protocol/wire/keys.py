@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
@@ -28,6 +29,7 @@ MLKEM_PUBLIC_BYTES: Final = 1184
 X25519_BYTES: Final = 32
 SEALING_KEY_BYTES: Final = MLKEM_SEED_BYTES + X25519_BYTES
 SEALING_PUBLIC_BYTES: Final = MLKEM_PUBLIC_BYTES + X25519_BYTES
+_KEPT_KEYS: Final = 1024
 
 
 def require_length(what: str, data: bytes, length: int) -> bytes:
@@ -65,7 +67,8 @@ class VerifyKey:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> VerifyKey:
-        return cls(raw)
+        """The checked key; of the few that a federation has, each is checked once."""
+        return _verify_key(bytes(raw))
 
     def to_bytes(self) -> bytes:
         return self.raw
@@ -83,6 +86,11 @@ class VerifyKey:
                 f"the signature does not match the content and the key {_fingerprint(self.raw)}: "
                 "sign exactly the bytes that are sent, with the key in the roster"
             ) from None
+
+
+@lru_cache(maxsize=_KEPT_KEYS)
+def _verify_key(raw: bytes) -> VerifyKey:
+    return VerifyKey(raw)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -145,10 +153,16 @@ class SealingPublicKey:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> SealingPublicKey:
-        return cls(raw)
+        """The checked key, checked once."""
+        return _sealing_public_key(bytes(raw))
 
     def to_bytes(self) -> bytes:
         return self.raw
+
+
+@lru_cache(maxsize=_KEPT_KEYS)
+def _sealing_public_key(raw: bytes) -> SealingPublicKey:
+    return SealingPublicKey(raw)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

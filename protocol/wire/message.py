@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, ClassVar, Final, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -70,6 +70,7 @@ class Signature(Message):
 
 
 M = TypeVar("M", bound=Message)
+_SIGNED_KINDS: Final[dict[object, object]] = {}
 
 
 class Signed(Message, Generic[M]):
@@ -78,6 +79,12 @@ class Signed(Message, Generic[M]):
     KIND: ClassVar[str] = "signed"
     message: M
     signatures: tuple[Signature, ...] = ()
+
+    def __class_getitem__(cls, kind: Any) -> Any:  # noqa: ANN401  (as pydantic has it)
+        """The class for one kind of message, made once: pydantic forgets it, and a schema, when nobody holds it."""
+        if (cls, kind) not in _SIGNED_KINDS:
+            _SIGNED_KINDS[cls, kind] = super().__class_getitem__(kind)
+        return _SIGNED_KINDS[cls, kind]
 
     def signature_of(self, signer: str) -> Signature | None:
         return next((s for s in self.signatures if s.signer == signer), None)

@@ -101,6 +101,10 @@ class WeightList(Message):
         """The requester's weight over the grid."""
         return self.grid if self.requester is None else self.requester
 
+    def numerators(self) -> dict[str, int]:
+        """The weights on the list over the grid, by site."""
+        return {listed.site: listed.numerator for listed in self.weights}
+
     def numerator_of(self, site: str) -> int | None:
         return next((w.numerator for w in self.weights if w.site == site), None)
 

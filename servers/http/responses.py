@@ -19,6 +19,7 @@ from servers.server import Server
 
 OCTETS: Final = "application/octet-stream"
 _DESCRIPTION: Final = "Refused: problem+json (RFC 9457) with a stable code and a detail"
+_SHORT_BYTES: Final = 2**16
 PROBLEM: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": {"description": _DESCRIPTION, "content": {MEDIA_TYPE: {}}},
     "5XX": {"description": "Not now: problem+json; try again", "content": {MEDIA_TYPE: {}}},
@@ -36,9 +37,13 @@ def stream_answer(pieces: Iterator[bytes], body_digest: bytes) -> StreamingRespo
     return StreamingResponse(pieces, media_type=OCTETS, headers=headers)
 
 
-def sealed_answer(message: SealedMessage) -> StreamingResponse:
-    """A message that is sealed while it is sent: what is signed is its head."""
+def sealed_answer(message: SealedMessage) -> Response:
+    """A message that is sealed while it is sent: what is signed is its head; a short one at once."""
     headers = {DigestField.SEALED_HEAD.value: digest_value(DigestField.SEALED_HEAD, head_digest(message.head))}
+    if message.length is not None and message.length <= _SHORT_BYTES:
+        return Response(message.whole(), media_type=OCTETS, headers=headers)
+    if message.length is not None:
+        headers["content-length"] = str(message.length)
     return StreamingResponse(chain([message.head], message.body), media_type=OCTETS, headers=headers)
 
 

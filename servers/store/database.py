@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,13 +64,44 @@ def database_exists(url: str) -> bool:
     return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").exists()
 
 
+class _Connections:
+    """An engine, and one of its connections kept for the thread that asks first: the one that the server runs on.
+
+    Taking a connection out of the pool and putting it back costs more than most statements.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._thread: int | None = None
+        self._kept: Connection | None = None
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A transaction; inside of another one, or on another thread, on a connection of its own."""
+        if self._kept is None:
+            self._thread, self._kept = threading.get_ident(), self.engine.connect()
+        if self._thread != threading.get_ident() or self._kept.in_transaction():
+            with self.engine.begin() as connection:
+                yield connection
+            return
+        with self._kept.begin():
+            yield self._kept
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+        self.engine.dispose()
+
+
 class Database:
     """Short transactions. ``on_change`` is told the study after every one that moved its cursor."""
 
     def __init__(self, url: str, on_change: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
         """``clock`` says when something was stored, for people to read."""
         self._engine = open_engine(url)
-        self._nonce_engine = open_engine(url, durable=False)
+        self._connections = _Connections(self._engine)
+        self._of_nonces = _Connections(open_engine(url, durable=False))
         self._on_change = on_change
         self._clock = clock
         self._touched: list[str] = []
@@ -79,8 +111,8 @@ class Database:
             connection.execute(select(1))
 
     def close(self) -> None:
-        self._engine.dispose()
-        self._nonce_engine.dispose()
+        self._connections.close()
+        self._of_nonces.close()
 
     def next_boot(self) -> int:
         with self._begin() as connection:
@@ -108,7 +140,7 @@ class Database:
     def _begin(self) -> Iterator[Connection]:
         self._touched.clear()
         try:
-            with self._engine.begin() as connection:
+            with self._connections.begin() as connection:
                 yield connection
             for study in self._touched:
                 self._on_change(study)

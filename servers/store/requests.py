@@ -22,7 +22,7 @@ class RequestRows(Database):
 
     def remember_nonce(self, party: str, nonce: str, now_s: float) -> None:
         try:
-            with self._nonce_engine.begin() as connection:
+            with self._of_nonces.begin() as connection:
                 connection.execute(_ADD_NONCE, {"party": party, "nonce": nonce, "seen_at_s": now_s})
         except IntegrityError:
             raise BadSignature(
@@ -33,7 +33,7 @@ class RequestRows(Database):
 
     def purge_nonces(self, before_s: float) -> None:
         try:
-            with self._nonce_engine.begin() as connection:
+            with self._of_nonces.begin() as connection:
                 connection.execute(delete(t.nonces).where(t.nonces.c.seen_at_s < before_s))
         except DatabaseError as error:
             raise explained(error) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Row
 
@@ -39,23 +39,18 @@ def _bytes(message: Message | None) -> bytes | None:
     return None if message is None else message.canonical()
 
 
-_SIGNED_STUDY: Final = Signed[Study]
-_SIGNED_ANNOUNCEMENT: Final = Signed[Announcement]
-
-
-@lru_cache(maxsize=16)
-def _signed_study(canonical: bytes) -> Signed[Study]:
+@lru_cache(maxsize=64)
+def _parse(kind: type[Message], canonical: bytes) -> Message:
     """Every request reads its study and round: what was parsed once, and cannot be changed, is kept."""
-    return _SIGNED_STUDY.parse(canonical)
+    return kind.parse(canonical)
 
 
-@lru_cache(maxsize=16)
-def _signed_announcement(canonical: bytes) -> Signed[Announcement]:
-    return _SIGNED_ANNOUNCEMENT.parse(canonical)
+def _kept(kind: type[M], data: bytes) -> M:
+    return cast(M, _parse(kind, bytes(data)))
 
 
 def _parsed(kind: type[M], data: bytes | None) -> M | None:
-    return None if data is None else kind.parse(data)
+    return None if data is None else _kept(kind, data)
 
 
 def study_row(record: StudyRecord) -> dict[str, Any]:
@@ -74,7 +69,7 @@ def study_row(record: StudyRecord) -> dict[str, Any]:
 def study_record(row: Row[Any]) -> StudyRecord:
     return StudyRecord(
         digest=row.digest,
-        signed=_signed_study(bytes(row.signed)),
+        signed=_kept(Signed[Study], row.signed),
         state=StudyState(row.state),
         reason=row.reason,
         cursor=row.cursor,
@@ -117,7 +112,7 @@ def round_record(row: Row[Any]) -> RoundRecord:
     return RoundRecord(
         key=RoundKey(row.study, row.round, row.attempt),
         state=RoundState(row.state),
-        announcement=_signed_announcement(bytes(row.announcement)),
+        announcement=_kept(Signed[Announcement], row.announcement),
         closes_at_s=row.closes_at_s,
         agreed_set=_parsed(Signed[AgreedSet], row.agreed_set),
         own_nonce=row.own_nonce,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,6 +140,36 @@ def test_migrations_build_exactly_the_tables(url: str) -> None:
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
     engine.dispose()
+
+
+def test_a_store_is_asked_inside_of_a_change_and_from_another_thread(store: Store) -> None:
+    """Both have connections of their own: they see what was committed before."""
+    store.add_study(RECORD)
+    store.add_round(ROUND)
+    seen: list[RoundRecord | None] = []
+
+    def change(record: RoundRecord) -> RoundRecord:
+        seen.append(store.current_round(RECORD.digest))
+        return replace(record, state=RoundState.COLLECTING)
+
+    changed = store.change_round(KEY, change)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(store.current_round, RECORD.digest).result() == changed
+    assert seen == [ROUND]
+    assert store.current_round(RECORD.digest) == changed
+
+
+def test_a_change_that_fails_leaves_nothing_and_the_next_call_works(store: Store) -> None:
+    store.add_study(RECORD)
+    store.add_round(ROUND)
+
+    def refuse(record: RoundRecord) -> RoundRecord:
+        raise KeyError(record.key.round)
+
+    with pytest.raises(KeyError):
+        store.change_round(KEY, refuse, then_add=replace(ROUND, key=RoundKey(RECORD.digest, 1, 2)))
+    assert store.current_round(RECORD.digest) == ROUND
+    assert store.change_round(KEY, lambda r: replace(r, state=RoundState.COLLECTING)).state is RoundState.COLLECTING
 
 
 def test_studies(store: Store, changed: list[str]) -> None:

@@ -42,7 +42,9 @@ def output_header(kind: ShareKind, length: int, release: str = DIGEST) -> Output
 @given(LENGTHS, PIECES)
 def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
     x, header = vector(length), output_header(ShareKind.VECTOR, length)
-    body = output.seal(header, [to_bytes(x)], KEY.public, SECRET).whole()
+    message = output.seal(header, [to_bytes(x)], KEY.public, SECRET)
+    body = message.whole()
+    assert len(body) == message.length
     assert len(body) <= output.most_bytes(header)
     out = np.zeros(length, dtype=np.uint64)
     for start, piece in output.elements_in(header, output.read(header, KEY, pieces(body, size))):

@@ -220,10 +220,11 @@ def seal_stream(
 
 @dataclass(frozen=True)
 class SealedMessage:
-    """A sealed message in two parts, for a sender that signs the first."""
+    """A sealed message in two parts, for a sender that signs the first. ``length``: of both, where it is known."""
 
     head: bytes
     body: Iterator[bytes]
+    length: int | None = None
 
     def whole(self) -> bytes:
         """Both parts, in memory; the body can be taken only once."""

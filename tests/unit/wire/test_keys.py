@@ -133,3 +133,9 @@ def test_keys_are_frozen_and_secret_keys_compare_by_identity() -> None:
     assert key != keys.generate_signing_key(RAND_32)
     assert keys.generate_sealing_key(RAND_96) != keys.generate_sealing_key(RAND_96)
     assert len({key.public, copy.copy(key.public)}) == 1
+
+
+def test_a_public_key_is_checked_once() -> None:
+    sealing = keys.generate_sealing_key(bytes(96)).public.raw
+    for kind, raw in ((keys.VerifyKey, RFC_PUBLIC), (keys.SealingPublicKey, sealing)):
+        assert kind.from_bytes(raw) is kind.from_bytes(bytes(bytearray(raw)))
