@@ -12,6 +12,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
+from host import log
 from host.one_holder import one_process
 from protocol.errors import ErrorCode
 from servers.app import create_app, create_operations
@@ -23,6 +24,7 @@ from servers.http.listening import BoundedServer, listen
 from servers.server import Server
 from servers.settings import ServerSettings
 
+_log = log.logger("serving")
 _FILES_BESIDE_CONNECTIONS = 512
 _OPERATIONS_PER_S: Final = 1000.0
 """On the operator's own port, whose callers the operator chooses; what strangers may do is another port's setting."""
@@ -70,6 +72,7 @@ def _serve_founding(settings: ServerSettings) -> None:
         server.should_exit = True
 
     application.state.founded = founded
+    _say_listening(settings, "; ".join(application.state.desk.desk.waits_for()))
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(_serve(server, time.time, certificate))
 
@@ -105,8 +108,14 @@ def _serve_alone(settings: ServerSettings) -> None:
         beside=operations,
         tls=certificate.context,
     )
+    _say_listening(settings)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(_serve(server, served.clock, certificate))
+
+
+def _say_listening(settings: ServerSettings, waits_for: str = "") -> None:
+    own = f"http://{settings.operations_host}:{settings.operations}"
+    _log.info("listening", url=settings.public_url, port=settings.port, operations=own, waits_for=waits_for)
 
 
 async def _serve(server: BoundedServer, clock: Callable[[], float], certificate: ServedCertificate) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from client_agent.joining.asking import Asking, Send
 from client_agent.joining.folder import Joined
 from client_agent.joining.founding import Candidate, candidates
-from client_agent.joining.standing import Together, askings_of, chain_at, look
+from client_agent.joining.standing import Together, askings_of, chain_at, keep_newest, look
 from protocol.errors import ConfigurationError, RosterRefused, WrongRound
 from protocol.wire.authentic import check_signature, with_signature
 from protocol.wire.chain.chain import RosterChain, require_extension, signers
@@ -72,6 +72,7 @@ def _changed(
     longer = chain.extended_by(signed)
     for asking in askings:
         _put(asking, chain, signed)
+    keep_newest(joined, longer)
     return longer
 
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from client_agent.joining.asking import Asking, Send
 from client_agent.joining.folder import Joined
 from host.durable import write_durably
+from host.settings import read_text
 from protocol.errors import RosterRefused
+from protocol.printable import printable
 from protocol.wire.authentic import require_roster
 from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
-from protocol.wire.chain.file import dump_chain
+from protocol.wire.chain.file import dump_chain, parse_chain
 from protocol.wire.chain.making import claimed
 from protocol.wire.enrolment.questions import Standing
 from protocol.wire.messages import Roster, Signed
@@ -53,12 +55,25 @@ def look(joined: Joined, send: Send, clock: Callable[[], float] = time.time) -> 
     renews = all(one.renews for one in standings)
     if not renews:
         _require_own(joined, chain)
+    _require_not_removed(joined, chain)
     if chain.head.party(joined.party.name) != joined.party:
         given = claimed(joined.keys, chain.first_digest, samples=joined.party.samples)
         return Together((askings[0].standing(given.claim), askings[1].standing(given.claim)), None)
-    if not joined.roster.exists():
-        write_durably(joined.roster, dump_chain(chain).encode())
+    keep_newest(joined, chain)
     return Together(standings, chain)
+
+
+def keep_newest(joined: Joined, chain: RosterChain) -> None:
+    """In the folder, unless that has it already: whoever proposes a change proposes it from there.
+
+    Raises: RosterRefused, when the folder's is no beginning of it; ConfigurationError, StorageFull
+    """
+    if joined.roster.exists():
+        held = parse_chain(read_text(joined.roster), str(joined.roster))
+        if held.is_extension_of(chain):
+            return
+        require_extension(chain, held)
+    write_durably(joined.roster, dump_chain(chain).encode())
 
 
 def askings_of(joined: Joined, send: Send, clock: Callable[[], float]) -> tuple[Asking, Asking]:
@@ -107,6 +122,22 @@ def _common(joined: Joined, first: Signed[Roster] | None, second: Signed[Roster]
             "compare both operators' fingerprints by phone"
         )
     return first
+
+
+def _require_not_removed(joined: Joined, chain: RosterChain) -> None:
+    """Raises: RosterRefused"""
+    name = joined.party.name
+    if name not in chain.founding_keys or chain.head.party(name) is not None:
+        return
+    number, reason = next(
+        (change.message.number, change.message.reason)
+        for change, before in reversed(list(zip(chain.changes, chain.rosters, strict=False)))
+        if before.party(name) is not None
+    )
+    raise RosterRefused(
+        f"{name} was removed from the roster by change {number} ({printable(reason)!r}), which both operators and the "
+        "requester signed: stop its agent, or ask them; a site that comes back joins under another name"
+    )
 
 
 def _require_own(joined: Joined, chain: RosterChain) -> None:

@@ -154,6 +154,13 @@ class Answer:
             require_version(f"server {name!r}", self._response.headers.get("moiety-version"))
         except OtherVersion as other:
             return other
+        if status == httpx.codes.UNAUTHORIZED:
+            return UnsignedAnswer(
+                f"server {name!r} does not accept this site's key or signature (401, unsigned{says}): was this site "
+                "removed from the roster or given new keys ('moiety site status' tells, or the operator), or is a "
+                "clock wrong? Nothing of it was believed, since a proxy that opens TLS could say the same; the request "
+                "is sent again later"
+            )
         return UnsignedAnswer(
             f"server {name!r} answered {status}, but not over its signature: {why}; a proxy that opens TLS and changes "
             f"answers, or a request whose signature it did not accept{says}. Nothing of it was believed; the request "

@@ -21,13 +21,13 @@ from protocol.wire.messages import Signed, StudyView
 _LONGEST_WAIT_S: Final = 30.0
 
 
-def welcome(owner: RequesterStudy, sites: list[str]) -> bool:
+def welcome(owner: RequesterStudy, sites: list[str], *, longest_s: float = _LONGEST_WAIT_S) -> bool:
     """Send the sites' key and name the present model; sent again, it is the same letter.
 
     Version 0 is not sent, unless it is pretrained: every site derives it. Another one comes with the release that
     led to it and with its contributors' word; while too few of them gave it, False, and nobody is let in.
     """
-    attestations = gathered(owner, sites)
+    attestations = gathered(owner, sites, longest_s)
     if attestations is None:
         return False
     model = owner.require_kept().astype("<f4").tobytes()
@@ -36,7 +36,9 @@ def welcome(owner: RequesterStudy, sites: list[str]) -> bool:
     return True
 
 
-def gathered(owner: RequesterStudy, waiting: Sequence[str]) -> tuple[Signed[Attestation], ...] | None:
+def gathered(
+    owner: RequesterStudy, waiting: Sequence[str], longest_s: float = _LONGEST_WAIT_S
+) -> tuple[Signed[Attestation], ...] | None:
     """The contributors' word for the present model, of as many as a site needs; None when too few say it in time.
 
     ``waiting`` are the sites that want to be welcomed, for the record. Version 0 needs nobody's word.
@@ -45,7 +47,7 @@ def gathered(owner: RequesterStudy, waiting: Sequence[str]) -> tuple[Signed[Atte
     past = owner.led_here()
     if past is None:
         return ()
-    give_up = owner.context.clock.now() + min(_LONGEST_WAIT_S, owner.study.round_deadline_s)
+    give_up = owner.context.clock.now() + min(longest_s, owner.study.round_deadline_s)
     read: dict[str, Signed[Attestation] | None] = {}
 
     def enough(a: StudyView, _: StudyView) -> bool | None:

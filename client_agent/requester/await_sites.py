@@ -9,7 +9,7 @@ from client_agent.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.requester.absent.missing_sites import MissingSites
 from client_agent.requester.attestations import welcome
 from client_agent.requester.plan import situation
-from client_agent.requester.state import Welcomed
+from client_agent.requester.state import RoundPlan, Welcomed
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind
 from client_agent.study.foreseen_transfers import contribution_bytes
@@ -107,16 +107,31 @@ def bring_up_to_date(owner: RequesterStudy) -> None:
 
     A site that was on that list has seen the sum, or fetches it; one that lacks the model all the same says so.
     """
+    if next_purpose(situation(owner)) is Purpose.MEASURE:
+        _send_model(owner, [one.site for one in owner.progress.welcomed if one.site not in owner.progress.dropped])
+
+
+def show_model(owner: RequesterStudy, plan: RoundPlan) -> None:
+    """Before a planned sum, the model for those on its list whom the last sum's left out: without it they would
+    decline, for which a rule that measures has one more try with a model, and then none.
+    """
+    announcement = plan.announcement.message
+    if announcement.purpose.plan.steps_model:
+        _send_model(owner, list(announcement.listed), longest_s=owner.study.round_deadline_s / 4)
+
+
+def _send_model(owner: RequesterStudy, wanted: list[str], **within: float) -> None:
+    """To those of them that the last sum's list left out and that have an older one."""
     past, version = owner.led_here(), owner.state.model_version or 0
-    if past is None or next_purpose(situation(owner)) is not Purpose.MEASURE:
+    if past is None:
         return
-    out = {*past.announcement.listed, *owner.progress.dropped}
-    behind = [one.site for one in owner.progress.welcomed if one.site not in out and one.version < version]
-    if behind and welcome(owner, behind):
+    older = {one.site for one in owner.progress.welcomed if one.version < version} - {*past.announcement.listed}
+    behind = [site for site in wanted if site in older]
+    if behind and welcome(owner, behind, **within):
         entries = tuple(Welcomed(site=site, version=version) for site in behind)
         kept = tuple(one for one in owner.progress.welcomed if one.site not in behind)
         owner.keep(welcomed=(*kept, *entries))
-        owner.event(EventKind.STUDY, None, f"sent model {version} to {', '.join(behind)}, to be measured again")
+        owner.event(EventKind.STUDY, None, f"sent model {version} to {', '.join(behind)}, who were not in the last sum")
 
 
 def _ready(owner: RequesterStudy, a: StudyView, b: StudyView) -> tuple[str, ...]:

@@ -13,7 +13,13 @@ from client_agent.learning.learner import Vector
 from client_agent.points import Point
 from client_agent.requester.absent.cohort import absences, given_up
 from client_agent.requester.attestations import welcome
-from client_agent.requester.await_sites import admit, await_contributors, bring_up_to_date, wait_for_quiet_hours
+from client_agent.requester.await_sites import (
+    admit,
+    await_contributors,
+    bring_up_to_date,
+    show_model,
+    wait_for_quiet_hours,
+)
 from client_agent.requester.best_model import keep_best
 from client_agent.requester.local_finish import finish_locally
 from client_agent.requester.measurement import MeasuringRound, after_measurement
@@ -166,6 +172,7 @@ class Requester(RequesterStudy):
             plan = self.next_plan()
             if plan is None:
                 break
+            show_model(self, plan)
             try:
                 self.settle(plan, self.round_of(plan).run())
             except LocalOptimumReached as optimum:

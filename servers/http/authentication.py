@@ -82,7 +82,8 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
 def _key_of(server: Server, key_id: str) -> VerifyKey | None:
     """None also for a key that is in the roster no more: the answer is a stranger's, the operator's log says whose."""
     former = server.former_keys.get(key_id)
-    if former is not None:
+    if former is not None and key_id not in server.former_keys_seen:
+        server.former_keys_seen.add(key_id)
         _log.info("former_key", party=former, key=key_id, change=server.chain.number)
     return server.verify_keys.get(key_id)
 

@@ -21,7 +21,11 @@ def list_studies(settings: AgentSettings, *, json_output: bool) -> None:
     """Every study that this site knows, and what it waits for."""
     roster, _ = load_identity(settings)
     shown = table("study", "state at this site", "digest")
-    for known in known_studies(settings, roster):
+    studies = known_studies(settings, roster)
+    if not studies and not json_output:
+        console().print("no study is here yet; an agent that runs hears of one within half a minute of its creation")
+        return
+    for known in studies:
         name, digest = known.study.name, known.study.digest()
         if json_output:
             json_line({"study": name, "state": known.state, "digest": digest})

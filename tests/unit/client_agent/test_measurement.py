@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_agent.learning.at_requester.update_noise import UpdateNoise
-from client_agent.requester.await_sites import bring_up_to_date
+from client_agent.requester.await_sites import bring_up_to_date, show_model
 from client_agent.requester.measurement import MeasuringRound
 from client_agent.requester.measuring.judging import Judgement
 from client_agent.requester.measuring.opened import Opened, Openings
@@ -65,6 +65,11 @@ def planned(bench: RequesterBench) -> RoundPlan:
     plan = bench.requester.next_plan()
     assert plan is not None
     return plan
+
+
+def plan_of(plan: RoundPlan, announcement: Announcement) -> RoundPlan:
+    """The plan with another announcement, unsigned."""
+    return plan.model_copy(update={"announcement": Signed[Announcement](message=announcement)})
 
 
 def ended_as(state: RoundState, cause: OutcomeCause, number: int = 1) -> Signed[RoundOutcome]:
@@ -325,7 +330,7 @@ class TestUnlistedSites:
             dropped=dropped,
         )
 
-        def welcomes(_: object, sites: list[str]) -> bool:
+        def welcomes(_: object, sites: list[str], **within: float) -> bool:
             sent.extend(sites)
             return True
 
@@ -339,6 +344,31 @@ class TestUnlistedSites:
     ) -> None:
         assert self.behind(bench, ("c1", "c2"), monkeypatch) == ["c3"]
         assert {one.site: one.version for one in bench.requester.progress.welcomed} == {"c1": 0, "c2": 0, "c3": 1}
+
+    def test_so_are_those_whom_the_next_sums_list_has_anew(
+        self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A site that comes late would decline its first round for want of the model."""
+        monkeypatch.setattr("client_agent.requester.await_sites.next_purpose", lambda _: Purpose.UPDATE)
+        assert self.behind(bench, ("c1", "c2"), monkeypatch) == []
+        owner, sent, waits = bench.requester, list[str](), list[float]()
+
+        def welcomes(_: object, sites: list[str], longest_s: float) -> bool:
+            sent.extend(sites)
+            waits.append(longest_s)
+            return True
+
+        monkeypatch.setattr("client_agent.requester.await_sites.welcome", welcomes)
+        announcement = planned(bench).announcement.message
+        of_all = announcement.model_copy(
+            update={"purpose": Purpose.UPDATE, "listed": CONTRIBUTORS, "least_contributors": 2}
+        )
+        for listed in (("c1", "c2"), CONTRIBUTORS, CONTRIBUTORS):
+            told = of_all.model_copy(update={"listed": listed})
+            show_model(owner, plan_of(planned(bench), told))
+        show_model(owner, plan_of(planned(bench), of_all.model_copy(update={"purpose": Purpose.MEASURE})))
+        assert (sent, waits) == (["c3"], [owner.study.round_deadline_s / 4])
+        assert {one.site: one.version for one in owner.progress.welcomed} == {"c1": 0, "c2": 0, "c3": 1}
 
     def test_whoever_is_out_is_not(self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.behind(bench, ("c1", "c2"), monkeypatch, dropped=("c3",)) == []

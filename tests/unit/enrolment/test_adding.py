@@ -24,9 +24,10 @@ from protocol.sharing import Side
 from protocol.wire.authentic import signature_by
 from protocol.wire.chain.chain import RosterChain, require_chain
 from protocol.wire.chain.file import dump_chain, parse_chain
-from protocol.wire.chain.making import Given, Wanted, claimed, proposed
+from protocol.wire.chain.making import Given, Wanted, claimed, proposed, signed_by
 from protocol.wire.enrolment.questions import Changing, NamedSite
-from protocol.wire.messages import RosterChange, Signature
+from protocol.wire.messages import RosterChange, Signature, Signed
+from servers.enrolment.pairing import own_card
 from servers.enrolment.place import names_in_place
 from servers.roster.accepted import keep_chain
 from tests.unit.enrolment.cards import keys_of, site_party
@@ -115,11 +116,13 @@ def test_a_file_that_was_put_back_does_not_make_an_operator_sign_a_fork(founded:
 def test_a_fork_in_the_file_is_not_what_the_next_change_follows(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
     empty = {side: both.settings[side].roster.read_bytes() for side in Side}
+    at_requester = requester.roster.read_bytes()
     for name in ("clinic-2", "clinic-3"):
         admitted(both, requester, name)
     fork = dump_chain(add(both, requester, "clinic-3"))
     for side in Side:
         both.settings[side].roster.write_bytes(empty[side])
+    requester.roster.write_bytes(at_requester)
     accepted = add(both, requester, "clinic-2")
     for side in Side:
         keep_chain(both.settings[side], accepted)
@@ -267,12 +270,14 @@ def test_a_link_that_is_not_there_is_said(founded: tuple[Operators, Joined]) -> 
 def test_forked_chains_are_taken_by_nobody(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
     first = {side: both.settings[side].roster.read_bytes() for side in Side}
+    at_requester = requester.roster.read_bytes()
     for name in ("clinic-2", "clinic-3"):
         admitted(both, requester, name)
     add(both, requester, "clinic-2")
     of_a = both.settings[Side.A].roster.read_bytes()
     for side in Side:
         both.settings[side].roster.write_bytes(first[side])
+    requester.roster.write_bytes(at_requester)
     add(both, requester, "clinic-3")
     both.settings[Side.A].roster.write_bytes(of_a)
     with pytest.raises(RosterRefused, match="is a fork: its change 1 is"):
@@ -286,3 +291,58 @@ def test_names_of_the_roster_are_not_given_again(founded: tuple[Operators, Joine
     with pytest.raises(ConfigurationError, match="lets it be removed"):
         both.desks[Side.A].register.withdraw("clinic-2", names_in_place(both.settings[Side.A]))
     assert site_party("clinic-2") != requester.party
+
+
+def removed(both: Operators, requester: Joined, name: str) -> RosterChain:
+    """By a file that all three signed, in place at both operators."""
+    held = parse_chain(requester.roster.read_text(), "roster.toml")
+    change = Signed[RosterChange](message=proposed(held, Wanted(remove=(name,)), f"{name} leaves"))
+    for keys in (requester.keys, *(own_card(both.settings[side])[1] for side in Side)):
+        change = signed_by(held, change, keys)
+    longer = held.extended_by(change)
+    for side in Side:
+        both.settings[side].roster.write_text(dump_chain(longer))
+    return longer
+
+
+def test_a_change_is_proposed_from_the_newest_roster_which_add_and_status_keep(
+    founded: tuple[Operators, Joined],
+) -> None:
+    """From the first one it would be a fork, signed by the requester."""
+    both, requester = founded
+    admitted(both, requester, "clinic-2")
+    added = add(both, requester, "clinic-2")
+    assert parse_chain(requester.roster.read_text(), "") == added
+    longer = removed(both, requester, "clinic-1")
+    assert parse_chain(requester.roster.read_text(), "") == added
+    look(requester, both.send, both.clock)
+    assert parse_chain(requester.roster.read_text(), "") == longer
+    for side in Side:  # an operator whose file is older takes nothing back
+        both.settings[side].roster.write_text(dump_chain(added))
+    look(requester, both.send, both.clock)
+    assert parse_chain(requester.roster.read_text(), "") == longer
+
+
+def test_a_roster_in_the_folder_that_is_a_fork_is_said(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    held = parse_chain(requester.roster.read_text(), "roster.toml")
+    admitted(both, requester, "clinic-2")
+    add(both, requester, "clinic-2")
+    change = Signed[RosterChange](message=proposed(held, Wanted(remove=("clinic-1",)), "another"))
+    for keys in (requester.keys, *(own_card(both.settings[side])[1] for side in Side)):
+        change = signed_by(held, change, keys)
+    forked = dump_chain(held.extended_by(change))
+    requester.roster.write_text(forked)
+    with pytest.raises(RosterRefused, match="fork"):
+        look(requester, both.send, both.clock)
+    assert requester.roster.read_text() == forked
+
+
+def test_a_removed_site_is_told_so(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    late = admitted(both, requester, "clinic-2")
+    add(both, requester, "clinic-2")
+    look(late, both.send, both.clock)
+    removed(both, requester, "clinic-2")
+    with pytest.raises(RosterRefused, match=r"clinic-2 was removed from the roster by change 2 \('clinic-2 leaves'\)"):
+        look(late, both.send, both.clock)
