@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from host.unreadable import why_unreadable
 from protocol.errors import ConfigurationError
 
 _OTHERS: Final = 0o077
@@ -22,7 +23,7 @@ def read_secret(path: Path) -> str:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+        raise ConfigurationError(f"{path} cannot be read: {why_unreadable(path, error)}") from None
     if mode & _OTHERS:
         raise ConfigurationError(
             f"{path}: others than its owner may use this secret (mode {mode:04o}): chmod 600 {path}, and make new "

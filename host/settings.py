@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_settings import BaseSettings
 
+from host.unreadable import why_unreadable
 from protocol.configuration import parse_toml
 from protocol.errors import ConfigurationError
 
@@ -18,7 +19,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+        raise ConfigurationError(f"{path} cannot be read: {why_unreadable(path, error)}") from None
 
 
 def file_table(settings: type[BaseSettings], path: Path, folder: Path) -> dict[str, Any]:

@@ -108,7 +108,8 @@ def bring_up_to_date(owner: RequesterStudy) -> None:
     A site that was on that list has seen the sum, or fetches it; one that lacks the model all the same says so.
     """
     if next_purpose(situation(owner)) is Purpose.MEASURE:
-        _send_model(owner, [one.site for one in owner.progress.welcomed if one.site not in owner.progress.dropped])
+        wanted = [one.site for one in owner.progress.welcomed if one.site not in owner.progress.dropped]
+        _send_model(owner, wanted, "to be measured again")
 
 
 def show_model(owner: RequesterStudy, plan: RoundPlan) -> None:
@@ -117,10 +118,11 @@ def show_model(owner: RequesterStudy, plan: RoundPlan) -> None:
     """
     announcement = plan.announcement.message
     if announcement.purpose.plan.steps_model:
-        _send_model(owner, list(announcement.listed), longest_s=owner.study.round_deadline_s / 4)
+        wanted = list(announcement.listed)
+        _send_model(owner, wanted, "who were not in the last sum", longest_s=owner.study.round_deadline_s / 4)
 
 
-def _send_model(owner: RequesterStudy, wanted: list[str], **within: float) -> None:
+def _send_model(owner: RequesterStudy, wanted: list[str], why: str, **within: float) -> None:
     """To those of them that the last sum's list left out and that have an older one."""
     past, version = owner.led_here(), owner.state.model_version or 0
     if past is None:
@@ -131,7 +133,7 @@ def _send_model(owner: RequesterStudy, wanted: list[str], **within: float) -> No
         entries = tuple(Welcomed(site=site, version=version) for site in behind)
         kept = tuple(one for one in owner.progress.welcomed if one.site not in behind)
         owner.keep(welcomed=(*kept, *entries))
-        owner.event(EventKind.STUDY, None, f"sent model {version} to {', '.join(behind)}, who were not in the last sum")
+        owner.event(EventKind.STUDY, None, f"sent model {version} to {', '.join(behind)}, {why}")
 
 
 def _ready(owner: RequesterStudy, a: StudyView, b: StudyView) -> tuple[str, ...]:

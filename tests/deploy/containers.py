@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ COMPOSE_FILE = ROOT / "deploy" / "compose.demo.yaml"
 STATE = "/var/lib/moiety"
 LOCAL_BASE = "moiety-base:local"
 ASKED = "MOIETY_TEST_DEPLOY"
+BUILT = "MOIETY_IMAGES_BUILT"
 
 
 def run(*command: str, environment: dict[str, str] | None = None, within_s: float = 300) -> str:
@@ -54,8 +56,13 @@ def compose_command() -> tuple[str, ...]:
     pytest.skip("NOT TESTED: neither 'docker compose' nor 'docker-compose' is installed")
 
 
+@functools.cache
 def build_images() -> None:
-    """Both images, from $BASE_IMAGE or from a base that is made here of the distribution's packages."""
+    """Both images, from $BASE_IMAGE or from a base that is made here of the distribution's packages; none with
+    MOIETY_IMAGES_BUILT=1, which says that moiety-server:local and moiety-agent:local are those to be tested.
+    """
+    if os.environ.get(BUILT) == "1":
+        return
     base = os.environ.get("BASE_IMAGE") or _local_base()
     wheels = ROOT / "deploy" / "wheels"
     if base == LOCAL_BASE and not list(wheels.glob("*.whl")):

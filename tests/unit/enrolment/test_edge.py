@@ -185,9 +185,13 @@ def test_public_certificates_are_trusted_by_a_file_that_is_there(
         assert (settings.proxy, settings.proxy_credentials) == ("http://proxy:3128", told)
     nothing = SimpleNamespace(cafile=None)
     monkeypatch.setattr("client_agent.joining.folder.ssl.get_default_verify_paths", lambda: nothing)
+    monkeypatch.setattr("client_agent.joining.folder._BUNDLES", (tmp_path / "none.pem",))
     with pytest.raises(ConfigurationError, match="this machine has no file of these: name one with --ca"):
         make_folder(tmp_path / "three", "clinic-1", Wanted(5, tmp_path), cards)
     assert not (tmp_path / "three").exists()
+    monkeypatch.setattr("client_agent.joining.folder._BUNDLES", (tmp_path / "system.pem",))  # as on Debian
+    joined = make_folder(tmp_path / "four", "clinic-1", Wanted(5, tmp_path), cards)
+    assert (joined.folder / "ca.pem").read_text() == f"{cards[0].ca}\nsystem"
 
 
 def test_a_folder_with_the_public_card_of_other_keys_is_refused(both: Operators) -> None:

@@ -7,12 +7,11 @@ import os
 import stat
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from client_agent.joining.folder import Wanted, is_joined, make_folder, open_folder
+from client_agent.joining.folder import Wanted, is_joined, open_folder
 from client_agent.joining.join import join
 from client_agent.joining.standing import look
 from client_agent.settings import load_settings
@@ -103,24 +102,6 @@ def test_files_for_the_proxy_and_of_cas_may_lie_in_the_folder_already(both: Oper
     other = join(both.invite("clinic-2"), named, both.folder / "clinic-2", both.send, both.clock)
     assert tomllib.loads((other.folder / "settings.toml").read_text())["proxy_credentials"] == str(elsewhere)
     assert joined.party.name == "clinic-1"
-
-
-def test_public_cas_are_found_where_openssl_names_a_folder_alone(
-    both: Operators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on Debian, whose bundle OpenSSL does not name."""
-    bundle = tmp_path / "ca-certificates.crt"
-    known = operator_card(Side.A), operator_card(Side.B)
-    assert known[0].ca is None
-    monkeypatch.setattr("client_agent.joining.folder._BUNDLES", (bundle,))
-    monkeypatch.setattr("ssl.get_default_verify_paths", lambda: SimpleNamespace(cafile=None))
-    with pytest.raises(ConfigurationError, match="this machine has no file of these: name one with --ca"):
-        make_folder(tmp_path / "no", "clinic-1", Wanted(1, tmp_path), known)
-    assert not (tmp_path / "no").exists()
-    bundle.write_text("public CAs")
-    assert (make_folder(tmp_path / "yes", "clinic-1", Wanted(1, tmp_path), known).folder / "ca.pem").read_text() == (
-        "public CAs"
-    )
 
 
 def test_no_secret_of_an_invitation_is_kept_anywhere(both: Operators) -> None:

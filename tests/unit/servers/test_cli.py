@@ -23,5 +23,5 @@ def test_a_refused_configuration_is_one_line_with_its_code(module: list[str], tm
         check=False,
     )
     assert done.returncode == 2
-    why = f"[Errno 2] No such file or directory: '{missing}'"
+    why = "there is no such file: is the path right?"
     assert done.stderr == f"error (configuration): {missing} cannot be read: {why}\n"

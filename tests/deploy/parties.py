@@ -1,0 +1,153 @@
+"""Strangers in containers, each in a folder and on networks of its own, as docs/enrolling.md has them start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.deploy.containers import run
+from tests.ports import more_free_ports
+
+USER = 10001
+CONFIG = ("--config", "/etc/moiety/settings.toml")
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Internal ones, so that nobody reaches anybody but those who are on them; ``prefix`` is this run's."""
+
+    prefix: str
+    names: tuple[str, ...]
+
+    def of(self, name: str) -> str:
+        assert name in self.names
+        return f"{self.prefix}-{name}"
+
+    def make(self) -> None:
+        for name in self.names:
+            run("docker", "network", "create", "--internal", self.of(name))
+
+    def remove(self) -> None:
+        for name in self.names:
+            subprocess.run(("docker", "network", "rm", self.of(name)), capture_output=True, check=False)
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """An operator or a site: a folder below ``place`` in which its compose file lies once it has begun."""
+
+    compose: tuple[str, ...]
+    place: Path
+    name: str
+    networks: Networks
+    on: tuple[str, ...]
+    host: str | None = None
+    port: int = field(default_factory=lambda: more_free_ports(1)[0])
+
+    @property
+    def is_operator(self) -> bool:
+        return self.host is not None
+
+    @property
+    def folder(self) -> Path:
+        return self.place / self.name
+
+    @property
+    def _service(self) -> str:
+        return "server" if self.is_operator else "agent"
+
+    @property
+    def _project(self) -> str:
+        return f"{self.networks.prefix}-{self.name}"
+
+    def make_folder(self) -> None:
+        """Empty, and of the containers' user."""
+        self.folder.mkdir(mode=0o755)
+        os.chown(self.folder, USER, USER)
+
+    def put(self, name: str, text: str, mode: int = 0o644) -> None:
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        path.chmod(mode)
+        os.chown(path, USER, USER)
+
+    def take(self, name: str) -> str:
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    def first(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Its first command, for which there is the image alone."""
+        image = f"moiety-{self._service}:local"
+        network = () if self.is_operator else ("--network", self.networks.of(self.on[0]))
+        command = ("docker", "run", "--rm", *network, "-v", f"{self.folder}:/etc/moiety", image, *words)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    def moiety(self, *words: str) -> str:
+        """``docker compose run --rm moiety ...`` in its folder."""
+        return self._compose("run", "--rm", "-T", "moiety", *words, *CONFIG)
+
+    def roster(self, *words: str) -> str:
+        """The same, for a command that takes no settings."""
+        return self._compose("run", "--rm", "-T", "moiety", "roster", *words)
+
+    def inside(self, *words: str) -> str:
+        """In the container that runs already."""
+        return run("docker", "exec", self.container, "moiety", *words, *CONFIG)
+
+    def fails(self, *words: str) -> str:
+        """What it says when it does not do it."""
+        command = ("docker", "exec", self.container, "moiety", *words, *CONFIG)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode != 0, done.stdout
+        return done.stdout + done.stderr
+
+    def up(self) -> None:
+        self._compose("up", "-d")
+
+    def down(self) -> None:
+        if (self.folder / "compose.yaml").exists():
+            self._compose("down", "--volumes", "--remove-orphans", "--timeout", "3")
+
+    @property
+    def container(self) -> str:
+        label = ("--filter", f"label=com.docker.compose.project={self._project}")
+        service = ("--filter", f"label=com.docker.compose.service={self._service}")
+        (found,) = run("docker", "ps", "-q", *label, *service).split()
+        return found
+
+    def logs(self) -> str:
+        done = subprocess.run(("docker", "logs", self.container), capture_output=True, text=True, check=True)
+        return done.stdout + done.stderr
+
+    def rounds(self, study: str) -> list[dict]:
+        """The lines of a study's metrics, at a site."""
+        path = f"/var/lib/moiety/studies/{study}/metrics.jsonl"
+        done = subprocess.run(
+            ("docker", "exec", self.container, "cat", path), capture_output=True, text=True, check=False, timeout=60
+        )
+        return [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
+
+    def _compose(self, *words: str) -> str:
+        """Its own compose file, on this run's networks and with a volume of this run's; the name is an option, since
+        the old docker-compose does not know it in the file."""
+        lines = self.take("compose.yaml").splitlines(keepends=True)
+        made = self.place / f"{self.name}.compose.yaml"
+        made.write_text("".join(line for line in lines if not line.startswith("name:")), encoding="utf-8")
+        beside = self.place / f"{self.name}.networks.yaml"
+        beside.write_text(self._networks_text(), encoding="utf-8")
+        files = ("-f", str(made), "-f", str(beside))
+        options = ("-p", self._project, "--project-directory", str(self.folder))
+        return run(*self.compose, *files, *options, *words, environment={"MOIETY_PORT": str(self.port)})
+
+    def _networks_text(self) -> str:
+        aliases = {"aliases": [self.host]} if self.host else {}
+        volume = "data" if self.is_operator else "state"
+        services = {
+            self._service: {"networks": {f"n-{name}": aliases for name in self.on}},
+            "moiety": {"networks": {f"n-{self.on[0]}": {}}},
+        }
+        networks = {f"n-{name}": {"external": True, "name": self.networks.of(name)} for name in self.on}
+        volumes = {volume: {"name": f"{self._project}-{volume}"}}
+        return json.dumps({"services": services, "networks": networks, "volumes": volumes})
