@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ clip_norm = 4.0
 least_contributors = 3
 """
 # Whether a late site may be summed at once depends on how much updates move: here nobody asks for isolation.
+MOST_ROUNDS = 5000
 POLICY = "\n[policy]\nleast_isolation = 0.0\n"
 
 
@@ -109,17 +111,16 @@ def _start_proxy(name: str, networks: Networks) -> None:
     run("docker", "network", "connect", networks.of("proxy"), name)
 
 
-def admit(strangers: Strangers, site: Stranger) -> None:
+def admit(strangers: Strangers, site: Stranger, digits: str) -> None:
     """Its fingerprint is read to both operators and, if it is another's, to the requester."""
-    digits = json.loads(site.moiety("site", "fingerprint", "--json"))["fingerprint"]
     for operator in strangers.operators.values():
         operator.inside("server", "admit", site.name, "--fingerprint", digits)
     if site is not strangers.requester:
         strangers.requester.moiety("site", "admit", site.name, "--fingerprint", digits)
 
 
-def join(strangers: Strangers, name: str) -> None:
-    """With an invitation of each operator, from an empty folder."""
+def join(strangers: Strangers, name: str) -> str:
+    """With an invitation of each operator, from an empty folder; its fingerprint."""
     site, role = strangers.sites[name], ("--requester",) if name == FIRST[0] else ()
     lines = [one.inside("server", "invite", name, *role).strip() for one in strangers.operators.values()]
     samples = len(breast_cancer_five_hospitals(0).sites[SITES.index(name)].train)
@@ -133,10 +134,12 @@ def join(strangers: Strangers, name: str) -> None:
         assert "it asks for a user name and password" in refused
         site.put("proxy-credentials", PASSWORD, 0o600)
         words = (*words, "--proxy-credentials", "/etc/moiety/proxy-credentials")
-    done = site.first(*words)
+    done = site.first(*words, "--json")
     assert done.returncode == 0, done.stderr
-    assert f"{name} is registered at operator-a and operator-b" in done.stdout
     site.put("settings.toml", site.take("settings.toml") + POLICY)
+    said = json.loads(done.stdout)
+    assert (said["site"], set(said["operators"])) == (name, {"operator-a", "operator-b"})
+    return str(said["fingerprint"])
 
 
 def start(site: Stranger) -> None:
@@ -155,12 +158,7 @@ def begin(strangers: Strangers, study: str, rounds: int) -> None:
 
 
 def approve(site: Stranger, study: str) -> None:
-    def waits() -> bool:
-        return any(
-            json.loads(line)["study"] == study for line in site.inside("agent", "studies", "--json").splitlines()
-        )
-
-    wait_until(waits, f"{study} at {site.name}", 90)
+    wait_until(lambda: f"{study}: study: waits for a person" in site.logs(), f"{study} at {site.name}", 90)
     site.inside("agent", "approve", study, "--person", "Dr. A", "--reason", "permit 12", "--yes")
 
 
@@ -186,8 +184,7 @@ def test_operators_begin_and_are_paired(strangers: Strangers) -> None:
 
 def test_sites_join_and_the_requester_founds(strangers: Strangers) -> None:
     for name in FIRST:
-        join(strangers, name)
-        admit(strangers, strangers.sites[name])
+        admit(strangers, strangers.sites[name], join(strangers, name))
     assert "founded: clinics with clinic-1, clinic-2, clinic-3, requester" in strangers.requester.moiety(
         "site", "found"
     )
@@ -200,18 +197,16 @@ def test_a_study_is_finished(strangers: Strangers) -> None:
     begin(strangers, "first", 3)
     wait_until(lambda: len(strangers.took_part("first")) == 3, "three rounds", 180)
     assert {tuple(sorted(names)) for names in strangers.took_part("first")} == {tuple(sorted(FIRST))}
-    for site in strangers.sites.values():
-        if site.name in FIRST:
-            wait_until(lambda site=site: "first: finished: completed" in site.logs(), f"{site.name} finished", 60)
+    for name in FIRST:
+        wait_until(partial(has_finished, strangers.sites[name], "first"), f"{name} finished", 60)
 
 
 def test_a_site_joins_in_the_middle_a_certificate_is_renewed_and_a_site_is_revoked(strangers: Strangers) -> None:
     requester, late = strangers.requester, strangers.sites[LATE]
-    begin(strangers, "second", 100_000)
+    begin(strangers, "second", MOST_ROUNDS)
     wait_until(lambda: bool(strangers.took_part("second")), "a round of the second study", 180)
 
-    join(strangers, LATE)
-    admit(strangers, late)
+    admit(strangers, late, join(strangers, LATE))
     assert "the requester to add clinic-4" in late.moiety("site", "status")
     requester.moiety("site", "add", LATE, "--reason", "clinic-4 joins")
     start(late)
@@ -242,6 +237,10 @@ def test_a_site_joins_in_the_middle_a_certificate_is_renewed_and_a_site_is_revok
     )
     requester.moiety("study", "cancel", "second", "--reason", "enough")
     wait_until(lambda: "second: finished: cancelled" in late.logs(), "the second study's end", 90)
+
+
+def has_finished(site: Stranger, study: str) -> bool:
+    return f"{study}: finished: completed" in site.logs()
 
 
 def goes_on_without(strangers: Strangers, name: str) -> bool:
