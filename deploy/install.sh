@@ -16,6 +16,13 @@ case "$1" in
     /opt/moiety/bin/python -m pip check
     # Neither is needed to run, and an image without them is harder to change from inside.
     /opt/moiety/bin/python -m pip uninstall --quiet --yes setuptools pip
+    # Nor are the packages' own tests, torch's headers and its programs (but for the one that it looks for at its start).
+    cd "$(/opt/moiety/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+    find . -type d -name tests -prune -exec rm -rf {} +
+    rm -rf torch/test torch/include pyarrow/include
+    if [ -d torch/bin ]; then
+      find torch/bin -type f ! -name torch_shm_manager -delete
+    fi
     ;;
   *)
     echo "install.sh: found '$1'; allowed: packages, project" >&2

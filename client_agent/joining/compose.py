@@ -13,12 +13,13 @@ def compose_text(site: str, data: Path) -> str:
     """``data``: the data folder on the machine that holds the joined folder; the containers see it as /data."""
     project = f"moiety-{site}"
     mount = json.dumps(f"${{MOIETY_DATA:-{data}}}:/data:ro")
-    return _agent_text(site, project, mount) + _commands_text(mount) + _around_text(project)
+    return _agent_text(site, project, mount) + _commands_text(mount) + _page_text(mount) + _around_text(project)
 
 
 def _agent_text(site: str, project: str, mount: str) -> str:
     return f"""# The agent of {site}. Start, once the roster is here: docker compose up -d (in this folder)
 # Every other command: docker compose run --rm moiety ... --config /etc/moiety/settings.toml
+# The site's page, for a browser on this machine: docker compose run --rm page (docs/joining.md says how to build it)
 # All files here belong to user 10001, secrets to nobody else: chown -R 10001 . && chmod 600 *key* *credentials*
 # The project's name keeps it apart from other compose files on the same machine. For a GPU: an image with CUDA, and
 # your engine's GPU option here.
@@ -68,6 +69,28 @@ def _commands_text(mount: str) -> str:
       - {mount}
       - state:/var/lib/moiety
     networks: [outside]
+"""
+
+
+def _page_text(mount: str) -> str:
+    return f"""\
+  page: # on this machine's own loopback, where the browser is; it calls nobody
+    image: ${{MOIETY_PAGE_IMAGE:-moiety-agent-page:local}}
+    profiles: [commands]
+    command: [agent, page, --config, /etc/moiety/settings.toml]
+    network_mode: host
+    read_only: true
+    tmpfs:
+      - /tmp:size=64m,mode=1777
+    cap_drop: [ALL]
+    security_opt: ["no-new-privileges:true"]
+    mem_limit: 1g
+    pids_limit: 256
+    environment: *environment
+    volumes:
+      - .:/etc/moiety:ro
+      - {mount}
+      - state:/var/lib/moiety
 """
 
 

@@ -106,6 +106,28 @@ def test_each_image_holds_what_it_needs_and_no_more(started: Started, service: s
     assert started.deployment.attempt(service, "python3", "-c", "import protocol, numba").returncode == 0
 
 
+# What the image leaves out of torch (tests, headers, programs) is missed by nothing that an agent does with it.
+TORCH = """
+import io, torch
+from torch.func import functional_call, grad, vmap
+net = torch.nn.Linear(3, 2)
+own = {name: value.detach() for name, value in net.named_parameters()}
+loss = lambda values, x: functional_call(net, values, (x,)).square().sum()
+assert vmap(grad(loss), in_dims=(None, 0))(own, torch.ones(4, 3))["weight"].shape == (4, 2, 3)
+made = torch.export.export(net, (torch.zeros(2, 3),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
+kept = io.BytesIO()
+torch.export.save(made, kept)
+kept.seek(0)
+x = torch.ones(5, 3)
+assert torch.equal(torch.export.load(kept).module()(x), net(x))
+print("well")
+"""
+
+
+def test_torch_without_its_tests_and_headers_trains_and_exports(started: Started) -> None:
+    assert started.deployment.execute(REQUESTER, "python3", "-c", TORCH).strip().endswith("well")
+
+
 def test_the_compiled_kernels_of_the_image_are_used(started: Started) -> None:
     script = (
         "from protocol.arithmetic import numba_kernels as k; import json;"

@@ -130,7 +130,8 @@ def test_the_server_image_asks_for_no_torch() -> None:
     assert [one for one in requirements(ROOT / "pyproject.toml", ["he"]) if one.startswith("tenseal")]
     assert "packages server page he" in text
     assert [one for one in requirements(ROOT / "pyproject.toml", ["page"]) if one.startswith("jinja2")]
-    assert "packages agent he sql postgres" in text
+    assert "packages agent he sql postgres ${AGENT_EXTRAS}\n" in text
+    assert "ARG AGENT_EXTRAS=\n" in text
     server = text.split("FROM runtime AS server\n")[1].split("FROM runtime AS agent\n")[0]
     assert "USER moiety" in server
     assert "HEALTHCHECK" in server

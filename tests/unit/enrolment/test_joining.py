@@ -77,6 +77,13 @@ def test_the_compose_file_confines_the_agent_as_the_shipped_one(both: Operators)
     for kept in ("read_only", "cap_drop", "security_opt", "mem_limit", "pids_limit", "tmpfs", "image", "networks"):
         assert commands[kept] == shipped[kept], kept
     assert commands["profiles"] == ["commands"]
+    page = made["services"]["page"]
+    assert page["volumes"][0] == ".:/etc/moiety:ro"
+    assert (page["profiles"], page["network_mode"]) == (["commands"], "host")
+    assert page["command"] == ["agent", "page", "--config", "/etc/moiety/settings.toml"]
+    for kept in ("read_only", "cap_drop", "security_opt", "pids_limit", "tmpfs"):
+        assert page[kept] == shipped[kept], kept
+    assert "ports" not in agent | commands | page
 
 
 def test_files_for_the_proxy_and_of_cas_may_lie_in_the_folder_already(both: Operators) -> None:
