@@ -70,6 +70,8 @@ class LeakPage:
         page = Page(out / f"{self.name}.md", self.title)
         lines = recorded(runs)
         page.text(_INTRODUCTION)
+        if not lines:
+            page.text("**Not run yet:** 0 runs.")
         _by_clause(page, lines)
         _by_length(page, lines)
         _by_canaries(page, lines)
