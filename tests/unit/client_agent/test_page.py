@@ -37,15 +37,17 @@ from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models.kept_model import Kept, KeptModel, save_kept
 from client_agent.site.telling.problems import Problems
+from client_agent.study.asked.foreseen_epsilon import foreseen_epsilon
 from client_agent.study.spending import training_of
 from harness.federation.processes import write_secret
 from host.doctor.finding import Report, failed, ok
 from host.one_holder import one_process
 from host.web_page.guard import FORM_FIELD
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys
-from protocol.wire.messages import PrivacySpec, TrainingSpec
-from tests.unit.client_agent.federation import REQUESTER, keys, study
+from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec, TrainingSpec
+from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys, study
 from tests.unit.client_agent.test_cli import write_config
 from tests.unit.client_agent.test_product import study_of
 
@@ -378,6 +380,28 @@ def test_what_was_spent_is_shown_study_by_study_with_its_unit(config: Path, door
         cells = f'<td>{words[name]}</td><td class="number">1</td>'
         assert f'<th scope="row">{name}</th>{cells}<td class="number">{epsilon_of([steps], 1e-3):.3f}</td>' in text
     assert f"epsilon {epsilon_of([by_unit[unit][1]], 1e-3):.3f} at delta 0.001, {words[unit]}" in text
+    assert accountant() in text
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [PrivacySpec(record_clip=1.0, noise_multiplier=2.0), PrivacySpec(unit="site", noise_multiplier=2.0)],
+    ids=lambda privacy: privacy.unit,
+)
+def test_epsilon_is_read_before_a_study_is_approved(config: Path, door: Door, privacy: PrivacySpec) -> None:
+    changed = {"name": "noised", "privacy": privacy, "rounds": 7, "rule": RuleSpec(name=RuleName.FEDAVG)}
+    noised = study_of().model_copy(update=changed)
+    kept = StudyJournal(config.parent / "state", "noised")
+    kept.write(kept.folder / "study.json", sign(noised, REQUESTER, keys(REQUESTER).signing))
+    spends = foreseen_epsilon(noised, ROSTER, SitePolicy().delta)
+    assert spends is not None
+    with browser(config, door) as client:
+        client.get("/login", params={"token": door.token})
+        text = client.get("/studies/noised").text
+        german = client.get("/studies/noised", headers={"accept-language": "de"}).text
+    assert f"<dt>epsilon</dt><dd>{spends.epsilon:.3f} at delta 1e-05, if all 7 rounds take place: of " in text
+    assert {"record": "of one record at the site", "site": "of all that one site shares"}[privacy.unit] in text
+    assert f"<dt>Epsilon</dt><dd>{spends.epsilon:.3f} bei Delta 1e-05, wenn alle 7 Runden stattfinden" in german
     assert accountant() in text
 
 
