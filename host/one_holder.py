@@ -12,17 +12,18 @@ import fcntl
 import os
 import socket
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import RawIOBase
 from pathlib import Path
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from host.durable import write_durably
+from host.durable import is_full, write_durably
 from host.private_files import private_folder
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, StorageFull
 
 LOCK: Final = "lock"
 OWNER: Final = "owner.json"
@@ -48,19 +49,28 @@ class Owner:
 def one_process(folder: Path, setting: str, who: str) -> Iterator[None]:
     """While the block runs no other process enters it for this folder, which is made if need be.
 
-    Raises: ConfigurationError that names ``setting``, and who holds it
+    Raises: ConfigurationError that names ``setting``, and who holds it; StorageFull
     """
     private_folder(folder)
-    with (folder / LOCK).open("a+b") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file = stack.enter_context((folder / LOCK).open("a+b", buffering=0))
+            _take(file, folder, setting, who)
         except OSError as error:
-            raise ConfigurationError(f"key '{setting}': {_refusal(folder, error)}") from None
-        file.truncate(0)
-        began = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        file.write(f"{who}, process {os.getpid()} on {socket.gethostname()}, since {began}".encode())
-        file.flush()
+            if not is_full(error):
+                raise ConfigurationError(f"key '{setting}': {folder} cannot be used: {error.strerror}") from None
+            raise StorageFull(f"key '{setting}': no space left in {folder}: free space, and start this again") from None
         yield
+
+
+def _take(file: RawIOBase, folder: Path, setting: str, who: str) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ConfigurationError(f"key '{setting}': {_refusal(folder, error)}") from None
+    file.truncate(0)
+    began = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    file.write(f"{who}, process {os.getpid()} on {socket.gethostname()}, since {began}".encode())
 
 
 def holder_of(folder: Path) -> str | None:

@@ -23,7 +23,7 @@ from host.private_files import UMASK, read_secret
 from host.settings import read_text
 from host.subcommand import command
 from host.web_proxy import WebProxy
-from protocol.errors import Unavailable
+from protocol.errors import ConfigurationError, Unavailable
 from protocol.wire.enrolment.fingerprint import fingerprint_of
 from protocol.wire.enrolment.invitation import PREFIX, Invitation, read_invitation
 
@@ -177,6 +177,10 @@ def _invitation(told: str) -> Invitation:
     """A line, or a file with it: other users of this machine see a command's words while it runs."""
     short = "\n" not in told and len(told) < _LONGEST_PATH
     path = Path(told) if short and not told.startswith(PREFIX) else None
+    if path is not None and not path.is_file() and path.suffix:
+        raise ConfigurationError(
+            f"{path}: there is no such file, and it is no invitation, which begins with {PREFIX!r}"
+        )
     return read_invitation(read_text(path) if path is not None and path.is_file() else told)
 
 

@@ -30,9 +30,17 @@ class Networks:
         for name in self.names:
             run("docker", "network", "create", "--internal", self.of(name))
 
-    def remove(self) -> None:
-        for name in self.names:
-            subprocess.run(("docker", "network", "rm", self.of(name)), capture_output=True, check=False)
+    def remove_all(self) -> None:
+        """Containers, volumes and networks whose name begins with the prefix: all of this run's."""
+        named = ("--filter", f"name={self.prefix}")
+        for listed, removed in (
+            (("ps", "-aq"), ("rm", "-f")),
+            (("volume", "ls", "-q"), ("volume", "rm")),
+            (("network", "ls", "-q"), ("network", "rm")),
+        ):
+            found = run("docker", *listed, *named).split()
+            if found:
+                run("docker", *removed, *found)
 
 
 @dataclass(frozen=True)
@@ -88,10 +96,6 @@ class Stranger:
         """``docker compose run --rm moiety ...`` in its folder."""
         return self._compose("run", "--rm", "-T", "moiety", *words, *CONFIG)
 
-    def roster(self, *words: str) -> str:
-        """The same, for a command that takes no settings."""
-        return self._compose("run", "--rm", "-T", "moiety", "roster", *words)
-
     def inside(self, *words: str) -> str:
         """In the container that runs already."""
         return run("docker", "exec", self.container, "moiety", *words, *CONFIG)
@@ -105,10 +109,6 @@ class Stranger:
 
     def up(self) -> None:
         self._compose("up", "-d")
-
-    def down(self) -> None:
-        if (self.folder / "compose.yaml").exists():
-            self._compose("down", "--volumes", "--remove-orphans", "--timeout", "3")
 
     @property
     def container(self) -> str:

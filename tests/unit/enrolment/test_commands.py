@@ -142,3 +142,8 @@ def test_commands_by_which_keys_are_renewed_and_sites_removed(
     assert "operator-a keeps 'clinic-2'" in refused(capsys, "site", "remove", "clinic-2", *own)
     said(capsys, "server", "remove", "clinic-2", *at_a)
     assert "change 2 of the roster is in place" in said(capsys, "site", "remove", "clinic-2", *own)
+
+
+def test_an_invitations_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ("site", "join", "inv.a.txt", "inv.b.txt", "--samples", "5", "--data", "d", "--out", str(tmp_path / "c1"))
+    assert "inv.a.txt: there is no such file, and it is no invitation" in refused(capsys, *words)

@@ -14,7 +14,7 @@ import pytest
 
 from host import one_holder
 from host.one_holder import Owner, one_process, require_owner
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, StorageFull
 
 OWN = Owner("server a", "op-a", "1f" * 8, "first")
 HOLD = """
@@ -50,6 +50,29 @@ def test_a_second_process_is_refused_with_who_holds_it_and_a_killed_one_holds_no
         except ConfigurationError:
             assert time.monotonic() < until
             time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "refused", "said"),
+    [
+        (errno.ENOSPC, StorageFull, r"'data_dir': no space left in .*data: free space, and start this again"),
+        (errno.EROFS, ConfigurationError, r"'data_dir': .*data cannot be used: Read-only file system"),
+    ],
+)
+def test_a_disk_that_takes_no_lock_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, refused: type[Exception], said: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "open", fails)
+    with pytest.raises(refused, match=said), one_process(tmp_path / "data", "data_dir", "a server"):
+        pytest.fail("the block is not entered")
+
+
+def test_what_fails_inside_is_not_the_locks(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="mine"), one_process(tmp_path / "data", "data_dir", "a server"):
+        raise OSError(errno.ENOSPC, "mine")
 
 
 def test_a_file_system_that_cannot_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
