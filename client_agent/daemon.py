@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,7 @@ from protocol.errors import (
 )
 from protocol.policy.study_clauses import check_study_allowed
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.authentic import sign
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.chain.words import in_words
 from protocol.wire.messages import ListedStudy, Signed, Study, StudyIndex
@@ -101,7 +102,7 @@ class Agent:
         return SiteContext(
             site=settings.site,
             keys=site.keys,
-            held=HeldRoster(site.chain, settings.state_dir, self._say_roster),
+            held=HeldRoster(site.chain, settings.state_dir, self._follow_roster, self._undisturbed),
             clients=site.clients,
             randomness=site_randomness(settings.seed, settings.site, urls),
             state_dir=settings.state_dir,
@@ -122,7 +123,12 @@ class Agent:
             transfer_remarks=lambda study: transfer_remarks(study, settings, site.clock.now()),
         )
 
-    def _say_roster(self, chain: RosterChain) -> None:
+    def _undisturbed(self) -> bool:
+        return not any(thread.is_alive() for thread in self._running.values())
+
+    def _follow_roster(self, chain: RosterChain) -> None:
+        for side, client in self._site.clients.items():
+            client.follow(chain.head.operator(side))
         said = "; ".join(in_words(chain.rosters[-2], chain.head))
         self._audit.add(Action.ROSTER, f"change {chain.number} is in force: {said}; digest {chain.head_digest}")
         self._report(_ALL_STUDIES, f"change {chain.number} of the roster is in force: {said}")
@@ -224,7 +230,13 @@ class Agent:
         is fetched once.
         """
         server = self._context.clients[Side.A]
-        index = server.studies(self._index, self._patience_s)
+        try:
+            index = server.studies(self._index, self._patience_s)
+        except MoietyError:  # it may have other keys, which the other one can show
+            with suppress(MoietyError):
+                other = self._context.clients[Side.B]
+                self._context.held.catch_up(other.studies().roster_changes, other)
+            raise
         self._context.held.catch_up(index.roster_changes, server)
         if index is not self._index:
             self._index, self._patience_s = index, _FIRST_PATIENCE_S
@@ -262,10 +274,10 @@ class Agent:
 
     def _check_study(self, at_a: Signed[Study]) -> None:
         """The requester and both operators signed one study, and it pins this roster."""
-        roster = self._context.roster
-        study = require_signatures(at_a, roster, (roster.requester, roster.operator_a.name))
+        held = self._context.held
+        study = held.require_signed(at_a, Side.A)
         at_b = self._context.clients[Side.B].study(study.name)
-        if require_signatures(at_b, roster, (roster.requester, roster.operator_b.name)) != study:
+        if held.require_signed(at_b, Side.B) != study:
             raise AnnouncementMismatch(f"study {study.name!r}: the two servers show different studies")
         self._require_pinned(study)
         known = StudyJournal(self._context.state_dir, study.name).site_state()

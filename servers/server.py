@@ -39,7 +39,7 @@ from servers.store.upload_parts import UploadParts
 
 M = TypeVar("M", bound=Message)
 _ANOTHER_FOLDER: Final = (
-    "give this server a folder and a database of its own; after new keys, too, since studies of before cannot go on"
+    "give this server a folder and a database of its own; after new keys without a change of the roster, too"
 )
 
 
@@ -163,14 +163,14 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     """
     chain, keys, accepted = load_identity(settings)
     private_folder(settings.data_dir)
-    owner = Owner(f"server {settings.side.value}", keys.name, keys.key_id, chain.head.federation)
-    require_owner(settings.data_dir, "data_dir", owner, _ANOTHER_FOLDER)
+    owners = _owners(settings, chain)
+    require_owner(settings.data_dir, "data_dir", owners[0], _ANOTHER_FOLDER, former=owners[1:])
     require_continued(chain, accepted)
     upgrade(settings.database)
     take_back(sorted(settings.data_dir.glob("server.db*")))
     changes = Changes()
     store = SqlStore(settings.database, changes.notify, clock)
-    _require_own(store, owner)
+    _require_own(store, owners)
     _require_undisturbed(store, chain, accepted)
     keep_chain(settings, chain)
     failpoints = failpoints_of(settings.failpoint)
@@ -206,10 +206,18 @@ def _require_undisturbed(store: Store, chain: RosterChain, accepted: RosterChain
             raise ConfigurationError(f"key 'roster': {wrong.detail}") from None
 
 
-def _require_own(store: Store, owner: Owner) -> None:
-    known = store.owned_by(owner)
-    if known != owner:
+def _owners(settings: ServerSettings, chain: RosterChain) -> tuple[Owner, ...]:
+    """This server with each of the keys that it has had in the chain, the first ones first."""
+    mine = [roster.operator(settings.side) for roster in chain.rosters]
+    ids = dict.fromkeys(party.key_id for party in mine)
+    kind = f"server {settings.side.value}"
+    return tuple(Owner(kind, mine[0].name, key, chain.head.federation) for key in ids)
+
+
+def _require_own(store: Store, owners: tuple[Owner, ...]) -> None:
+    known = store.owned_by(owners[0])
+    if known not in owners:
         store.close()
         raise ConfigurationError(
-            f"key 'data_dir' or 'database_url': the database belongs to {known}; this is {owner}: {_ANOTHER_FOLDER}"
+            f"key 'data_dir' or 'database_url': the database belongs to {known}; this is {owners[0]}: {_ANOTHER_FOLDER}"
         )

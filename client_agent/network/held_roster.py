@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from client_agent.network.server_client import ServerClient
 from host.durable import write_durably
+from protocol.errors import BadSignature
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures
 from protocol.wire.chain.chain import RosterChain, require_same_servers
 from protocol.wire.chain.file import dump_chain
-from protocol.wire.messages import Announcement, Roster
+from protocol.wire.messages import Announcement, Roster, Signed, Study
 
 ACCEPTED: Final = "accepted_roster.toml"
 
@@ -23,9 +27,17 @@ class HeldRoster:
     """
 
     def __init__(
-        self, chain: RosterChain, state_dir: Path | None = None, said: Callable[[RosterChain], None] = lambda _: None
+        self,
+        chain: RosterChain,
+        state_dir: Path | None = None,
+        said: Callable[[RosterChain], None] = lambda _: None,
+        undisturbed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``state_dir``: where it is kept, None where it need not last; ``said`` hears of every newer chain."""
+        """``state_dir``: where it is kept, None where it need not last; ``said`` hears of every newer chain.
+
+        ``undisturbed``: whether no study is under way here: then operators and the requester may have other keys.
+        """
+        self._undisturbed = undisturbed
         self._chain = chain
         self._kept = None if state_dir is None else state_dir / ACCEPTED
         self._said = said
@@ -42,6 +54,17 @@ class HeldRoster:
     def of(self, announcement: Announcement) -> Roster:
         """The roster that a round runs under. Raises: RosterUnknown, for a link that this site does not hold"""
         return self._chain.roster_under(announcement.roster_head)
+
+    def require_signed(self, signed: Signed[Study], side: Side) -> Study:
+        """A study, signed by the requester and an operator with the keys of one link; the newest is tried first.
+
+        Raises: BadSignature
+        """
+        for roster in reversed(self._chain.rosters[1:]):
+            with suppress(BadSignature):
+                return require_signatures(signed, roster, (roster.requester, roster.operator(side).name))
+        first = self._chain.rosters[0]
+        return require_signatures(signed, first, (first.requester, first.operator(side).name))
 
     def name_of(self, site: str) -> str:
         """What names a site across studies and across changes of its keys: the signing key that it came with.
@@ -62,7 +85,8 @@ class HeldRoster:
             while self._chain.number < number:
                 held = self._chain
                 longer = held.extended_by(client.roster_change(held.number + 1))
-                require_same_servers(longer, held)
+                if not self._undisturbed():
+                    require_same_servers(longer, held)
                 if self._kept is not None:
                     write_durably(self._kept, dump_chain(longer).encode())
                 self._chain = longer

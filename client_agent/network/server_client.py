@@ -120,6 +120,12 @@ class ServerClient:
     def close(self) -> None:
         self._http.close()
 
+    def follow(self, operator: Party) -> None:
+        """The same operator, with the keys and the address of a newer roster. Raises: MalformedMessage"""
+        if operator.url is None:
+            raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
+        self.operator, self._url, self._sealing = operator, operator.url, operator.sealing
+
     # --- studies ---
 
     def create_study(self, study: Signed[Study]) -> Signed[Study]:

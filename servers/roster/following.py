@@ -7,8 +7,11 @@ from typing import Protocol
 from host import log
 from host.audit.entry import Action
 from host.audit.log import AuditLog
-from protocol.errors import MoietyError
+from host.private_files import read_secret
+from protocol.errors import MoietyError, RosterRefused
 from protocol.wire.chain.chain import RosterChain, require_extension, require_same_servers
+from protocol.wire.keyfile import PartyKeys, parse_party_keys
+from protocol.wire.messages import Roster
 from servers.monitoring.metrics import Metrics
 from servers.notifications import Changes
 from servers.roster.accepted import keep_chain, read_chain
@@ -22,6 +25,7 @@ class Follower(Protocol):
     """What of a server (``servers.server``) a longer roster concerns."""
 
     chain: RosterChain
+    keys: PartyKeys
     settings: ServerSettings
     store: Store
     changes: Changes
@@ -34,17 +38,21 @@ class Follower(Protocol):
 def take_chain(server: Follower, chain: RosterChain) -> bool:
     """Go on under a longer chain, which is checked here; whether there was anything new in it.
 
-    Rounds under way keep the roster that they were announced under; who was removed is refused from here on.
+    Rounds under way keep the roster that they were announced under; who was removed is refused from here on. While no
+    study is under way the operators' and the requester's keys may change too, this server's own with its keys' file.
 
-    Raises: RosterRefused, for a fork, a shorter or foreign chain, and for other keys or addresses of the operators and
-            the requester; BadSignature
+    Raises: RosterRefused, for a fork, a shorter or foreign chain, for other keys of the operators and the requester in
+            a study, and for other addresses of the operators; BadSignature
     """
     newer = require_extension(chain, server.chain)
     if newer.number == server.chain.number:
         return False
-    require_same_servers(newer, server.chain)
+    if any(not study.state.ended for study in server.store.studies()):
+        require_same_servers(newer, server.chain)
+    keys = _own_keys(server, newer.head)
     server.audit.add(Action.ROSTER, f"change {newer.number} is in force, digest {newer.head_digest}")
     keep_chain(server.settings, newer)
+    server.keys = keys
     server.follow(newer)
     for study in server.store.studies():
         if not study.state.ended:
@@ -52,6 +60,33 @@ def take_chain(server: Follower, chain: RosterChain) -> bool:
     server.changes.notify(A_NEW_STUDY)
     _log.info("roster_changed", detail=f"change {newer.number} is in force: {len(newer.head.sites)} sites")
     return True
+
+
+def _own_keys(server: Follower, head: Roster) -> PartyKeys:
+    """This server's keys in the roster: those that it has, or newer ones in its file. Raises: RosterRefused"""
+    settings = server.settings
+    mine = head.operator(settings.side)
+    for key, named, url in (
+        ("public_url", settings.public_url, mine.url),
+        ("peer_url", settings.peer_url, head.operator(settings.side.other).url),
+    ):
+        if named != url:
+            raise RosterRefused(
+                f"the roster has {url!r} where this server has key '{key}' = {named!r}: set it and start the server "
+                "again; an address changes with a restart"
+            )
+    if server.keys.party(url=mine.url) == mine:
+        return server.keys
+    try:
+        keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
+    except (OSError, MoietyError) as wrong:
+        raise RosterRefused(f"the roster has other keys of this server, and {settings.keys}: {wrong}") from None
+    if keys.party(url=mine.url) != mine:
+        raise RosterRefused(
+            f"the roster has other keys of this server than {settings.keys}: put the new ones there; the roster's file "
+            "is looked at again"
+        )
+    return keys
 
 
 class RosterFile:
@@ -74,7 +109,9 @@ class RosterFile:
             self._refused(f"{error.filename}: cannot be read: {error.strerror}")
             return False
         except MoietyError as wrong:
-            server.metrics.refusals.labels(wrong.code.value).inc()
+            self._seen = None  # a study may end, and keys' files be put in place
+            if wrong.detail != self._problem:
+                server.metrics.refusals.labels(wrong.code.value).inc()
             self._refused(wrong.detail)
             return False
         self._problem = ""

@@ -6,15 +6,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import pytest
 
 from client_agent.network.held_roster import ACCEPTED, HeldRoster
-from protocol.errors import MoietyError, RosterRefused, RosterUnknown
+from client_agent.network.server_client import ServerClient
+from protocol.errors import BadSignature, MalformedMessage, MoietyError, RosterRefused, RosterUnknown
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.chain.file import dump_chain
 from protocol.wire.chain.making import Wanted
 from protocol.wire.messages import Announcement, RosterChange, Signed
-from tests.unit.wire.rosters import CHAIN, changed, given, joins, renewed_keys
+from tests.unit.client_agent.federation import study
+from tests.unit.parties import party_keys
+from tests.unit.wire.rosters import CHAIN, PARTIES, changed, given, joins, renewed_keys
 
 JOINED = changed(CHAIN, joins())
 LONGER = changed(JOINED, Wanted(remove=("hospital-1",)))
@@ -77,3 +83,35 @@ def test_a_site_with_new_keys_keeps_its_name_in_memories() -> None:
     party = renewed.head.party("hospital-2")
     assert party is not None
     assert party.signing_key != renewed.name_of("hospital-2")
+
+
+RENEWED = changed(CHAIN, Wanted(given=(given(renewed_keys("operator-a")),)))
+
+
+def test_operators_keys_change_while_no_study_is_under_way_here() -> None:
+    busy, idle = HeldRoster(CHAIN), HeldRoster(CHAIN, undisturbed=lambda: True)
+    with pytest.raises(RosterRefused, match="another key"):
+        catch_up(busy, Shows(RENEWED), 1)
+    catch_up(idle, Shows(RENEWED), 1)
+    assert (busy.chain, idle.chain) == (CHAIN, RENEWED)
+
+
+def test_a_study_of_before_is_signed_with_the_keys_of_one_link() -> None:
+    held, roster = HeldRoster(RENEWED), CHAIN.head
+    requester = PARTIES.keys[roster.requester]
+    for keys in (PARTIES.keys["operator-a"], renewed_keys("operator-a")):
+        signed = countersign(sign(study(), requester.name, requester.signing), keys.name, keys.signing)
+        assert held.require_signed(signed, Side.A) == study()
+    forged = countersign(sign(study(), requester.name, requester.signing), "operator-a", party_keys("x").signing)
+    with pytest.raises(BadSignature):
+        held.require_signed(forged, Side.A)
+
+
+def test_a_client_follows_its_operator_to_other_keys() -> None:
+    client = ServerClient(
+        Side.A, CHAIN.head.operator_a, PARTIES.keys["hospital-1"], httpx.MockTransport(lambda _: httpx.Response(500))
+    )
+    client.follow(RENEWED.head.operator_a)
+    assert client.operator == RENEWED.head.operator_a
+    with pytest.raises(MalformedMessage, match="has no url"):
+        client.follow(CHAIN.head.sites[0])

@@ -55,7 +55,9 @@ def test_new_keys_do_not_run_on_the_folder_of_old_ones(settings: dict[Side, Serv
     opens(settings[Side.A])
     again = prepare_servers(tmp_path / "again", SITES)
     wrong = load_settings(again.servers[Side.A].config).model_copy(update={"data_dir": settings[Side.A].data_dir})
-    with pytest.raises(ConfigurationError, match=r"belongs to server a 'operator-a' with key .* after new keys, too"):
+    with pytest.raises(
+        ConfigurationError, match=r"belongs to server a 'operator-a' with key .* without a change of the roster, too"
+    ):
         open_server(wrong)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,8 @@ from protocol.wire.authentic import countersign, sign
 from protocol.wire.chain.chain import RosterChain, signers
 from protocol.wire.chain.file import dump_chain
 from protocol.wire.chain.making import Wanted, claimed, proposed
-from protocol.wire.messages import RosterChange, Signed
+from protocol.wire.keyfile import PartyKeys, dump_party_keys
+from protocol.wire.messages import RosterChange, Signed, StudyState
 from servers.roster.accepted import ACCEPTED
 from servers.roster.following import RosterFile, take_chain
 from servers.rounds.collect import announced_under
@@ -126,12 +128,65 @@ def test_another_first_roster_needs_another_folder(
         open_server(settings)
 
 
-def test_a_running_server_takes_no_other_keys_of_an_operator(federation: Federation, server: Server) -> None:
-    name = server.chain.head.operator_b.name
-    keys = replace(party_keys("fresh"), name=name, role=federation.parties.keys_of(name).role)
-    given = claimed(keys, server.chain.first_digest, url=server.chain.head.operator_b.url)
-    with pytest.raises(RosterRefused, match="another key"):
-        take_chain(server, longer(federation, server.chain, Wanted(given=(given,))))
+def other_keys(federation: Federation, name: str) -> PartyKeys:
+    return replace(party_keys("fresh"), name=name, role=federation.parties.keys_of(name).role)
+
+
+def renewed(federation: Federation, chain: RosterChain, keys: PartyKeys, url: str | None = None) -> RosterChain:
+    """With other keys, or another address, of an operator."""
+    party = chain.head.party(keys.name)
+    assert party is not None
+    given = claimed(keys, chain.first_digest, url=url or party.url)
+    return longer(federation, chain, Wanted(given=(given,)))
+
+
+def test_a_study_under_way_keeps_the_operators_keys(
+    federation: Federation, server: Server, settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = renewed(federation, server.chain, other_keys(federation, server.peer.name))
+    file = RosterFile(server)
+    rewrite(settings.roster, dump_chain(chain))
+    with monkeypatch.context() as patched:
+        under_way = SimpleNamespace(state=StudyState.PAUSED, digest="0" * 64)
+        patched.setattr(server.store, "studies", lambda: [under_way])
+        with pytest.raises(RosterRefused, match="another key"):
+            take_chain(server, chain)
+        assert [file.renew(), file.renew()] == [False, False]
+        assert server.metrics.refusals.labels("roster_refused")._value.get() == 1
+    assert file.renew()  # the study has ended, and the file is the same
+    assert server.peer == chain.head.operator_b
+
+
+def test_own_keys_are_taken_once_their_file_holds_them(
+    federation: Federation, server: Server, settings: ServerSettings
+) -> None:
+    keys = other_keys(federation, server.name)
+    chain, file = renewed(federation, server.chain, keys), RosterFile(server)
+    first = settings.keys.read_text()
+    rewrite(settings.roster, dump_chain(chain))
+    with pytest.raises(RosterRefused, match="put the new ones there"):
+        take_chain(server, chain)
+    assert not file.renew()
+    settings.keys.write_text("no keys")
+    with pytest.raises(RosterRefused, match="the roster has other keys of this server, and"):
+        take_chain(server, chain)
+    settings.keys.write_text(dump_party_keys(keys))
+    assert file.renew()
+    assert server.keys.key_id == keys.key_id == server.key_id_of(server.name)
+    again = open_server(settings)  # the folder and the database are its own still
+    assert again.keys.key_id == keys.key_id
+    again.store.close()
+    again.ckks.close()
+    settings.keys.write_text(first)
+    with pytest.raises(ConfigurationError, match="with other keys"):
+        open_server(settings)
+
+
+def test_addresses_change_with_a_restart(federation: Federation, server: Server) -> None:
+    for name, key in ((server.name, "public_url"), (server.peer.name, "peer_url")):
+        chain = renewed(federation, server.chain, other_keys(federation, name), "https://elsewhere.example.org:8443")
+        with pytest.raises(RosterRefused, match=f"where this server has key '{key}' = .*: set it and start"):
+            take_chain(server, chain)
 
 
 def test_a_round_runs_under_a_link_that_is_known_and_none_before_the_last_rounds(
