@@ -35,6 +35,7 @@ from protocol.errors import (
     MoietyError,
     PolicyRefusal,
     RefusedMessage,
+    RosterUnknown,
     Unavailable,
     UnknownResource,
     WrongRound,
@@ -94,12 +95,22 @@ class Contributor(Participant):
                     pause_s = pause_after(later, _RETRY_S)
                 except ConfigurationError:
                     raise
+                except RosterUnknown as unknown:
+                    self.problem_once(None, unknown.detail)
+                    self._name_fork()
+                    pause_s = _IDLE_S
                 except MoietyError as refused:  # evidence that does not hold: nothing was changed; look again later
                     self.problem(None, refused.detail)
                     pause_s = _IDLE_S
                 self.watch.wait(seen, pause_s)
         finally:
             self.watch.close()
+
+    def _name_fork(self) -> None:
+        """To this site's people, where servers show another roster than the one here."""
+        fork = self.context.held.fork_shown(self.context.clients)
+        if fork:
+            self.problem_once(None, fork)
 
     def _refuse(self, refusal: PolicyRefusal) -> None:
         """This site's part is over before it began: the requester is told."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from client_agent.network.server_client import ServerClient
 from host.durable import write_durably
-from protocol.errors import BadSignature
+from protocol.errors import BadSignature, MoietyError
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.chain.chain import RosterChain, require_same_servers
@@ -73,6 +73,22 @@ class HeldRoster:
         """
         return self._chain.founding_keys[site]
 
+    def fork_shown(self, clients: Mapping[Side, ServerClient]) -> str:
+        """What each server shows in the place of the newest change that is held here, where one shows another; else
+        nothing. For a site that meets a link it does not know: the people must learn who was shown what.
+        """
+        held = self._chain
+        shown = {side: _shown(client, held.number) for side, client in clients.items()}
+        if not held.number or all(digest in (None, held.head_digest) for digest in shown.values()):
+            return ""
+        said = "; ".join(
+            f"{clients[side].operator.name} shows {(digest or 'none')[:16]}" for side, digest in shown.items()
+        )
+        return (
+            f"the roster is a fork: change {held.number} is {held.head_digest[:16]} here; {said}. Somebody signed two "
+            "changes after the same link: compare 'moiety roster show' with both operators and the requester by phone"
+        )
+
     def catch_up(self, number: int, client: ServerClient) -> None:
         """Fetch the links up to change ``number`` from a server, one after the other.
 
@@ -91,3 +107,11 @@ class HeldRoster:
                     write_durably(self._kept, dump_chain(longer).encode())
                 self._chain = longer
                 self._said(longer)
+
+
+def _shown(client: ServerClient, number: int) -> str | None:
+    """The digest of a server's link; None where it shows none, or cannot be asked."""
+    try:
+        return client.roster_change(number).message.digest()
+    except MoietyError:
+        return None

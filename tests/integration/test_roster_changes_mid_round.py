@@ -152,9 +152,19 @@ def test_a_fork_that_one_server_shows_stops_whoever_was_shown_it(
             return [text for text in running.texts(EventKind.PROBLEM, "c2") if honest.head_digest[:16] in text]
 
         running.until("c2 names the link that it was not shown", lambda: bool(named()))
-        running.until("a round without c2", lambda: len(rounds_of(running, "requester", "trial")) >= 3)
+
+        def forked() -> list[str]:
+            return [text for text in running.texts(EventKind.PROBLEM, "c2") if text.startswith("the roster is a fork")]
+
+        running.until("c2 names who shows what", lambda: bool(forked()))
+
+        def without_sum() -> bool:
+            return any(record.state is not RoundEnd.RELEASED for record in rounds_of(running, "requester", "trial"))
+
+        running.until("a round under the new link ends without c2", without_sum)
         records = rounds_of(running, "requester", "trial")
     assert fork.message.digest()[:16] in named()[0]
-    under_new_link = [record for record in records if record.state is not RoundEnd.RELEASED]
-    assert under_new_link
+    a, b = (running.parties.roster.message.operator(side).name for side in Side)
+    said = f"{a} shows {fork.message.digest()[:16]}; {b} shows {honest.head_digest[:16]}"
+    assert [said in text for text in forked()] == [True]
     assert all(record.took_part == SITES for record in records if record.state is RoundEnd.RELEASED)

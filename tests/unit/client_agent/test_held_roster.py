@@ -11,7 +11,7 @@ import pytest
 
 from client_agent.network.held_roster import ACCEPTED, HeldRoster
 from client_agent.network.server_client import ServerClient
-from protocol.errors import BadSignature, MalformedMessage, MoietyError, RosterRefused, RosterUnknown
+from protocol.errors import BadSignature, MalformedMessage, MoietyError, RosterRefused, RosterUnknown, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.chain.chain import RosterChain
@@ -115,3 +115,26 @@ def test_a_client_follows_its_operator_to_other_keys() -> None:
     assert client.operator == RENEWED.head.operator_a
     with pytest.raises(MalformedMessage, match="has no url"):
         client.follow(CHAIN.head.sites[0])
+
+
+def test_who_shows_which_link_is_said_where_one_is_another() -> None:
+    held = HeldRoster(JOINED)
+
+    def said(a: Shows, b: Shows) -> str:
+        clients = {Side.A: a, Side.B: b}
+        for side, client in clients.items():
+            client.operator = JOINED.head.operator(side)  # type: ignore[attr-defined]
+        return held.fork_shown(cast(Any, clients))
+
+    assert said(Shows(JOINED), Shows(LONGER)) == ""
+    found = said(Shows(JOINED), Shows(FORK))
+    assert f"operator-a shows {JOINED.head_digest[:16]}; operator-b shows {FORK.head_digest[:16]}" in found
+    assert HeldRoster(CHAIN).fork_shown(cast(Any, {Side.A: Away()})) == ""
+    assert held.fork_shown(cast(Any, {Side.A: Away()})) == ""
+
+
+class Away:
+    """A server that cannot be asked."""
+
+    def roster_change(self, number: int) -> Signed[RosterChange]:
+        raise Unavailable("away")
