@@ -110,6 +110,15 @@ def test_the_list_names_every_attack_and_an_unknown_name_is_refused() -> None:
     assert (code, "share-two-faced" in said, "--list" in said) == (2, True, True), said
 
 
+def test_without_tenseal_attacks_on_ciphertexts_are_left_out_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.adversaries.catalogue.catalogue.has_ckks", lambda: False)
+    monkeypatch.setattr("harness.adversaries.catalogue.command.has_ckks", lambda: False)
+    assert {name for name in catalogue() if name not in catalogue.__wrapped__()} == {
+        name for name in catalogue() if name.startswith(("ckks-", "ciphertext"))
+    }
+    assert "pip install 'moiety[he]'" in run("--list")[1].replace("\n", " ")
+
+
 def test_outside_attacks_run_against_servers_that_are_there(tmp_path: Path) -> None:
     with start_servers(tmp_path, SITES, limits=AS_DEPLOYED) as federation:
         sites = ScriptedSites(federation, make_study(federation, SMALL))

@@ -50,7 +50,8 @@ def run_all(json_file: Path | None) -> int:
 
 def _say_what_is_missing(console: Console) -> None:
     if not has_ckks():
-        console.print("attacks on the CKKS path are left out: TenSEAL is not installed; pip install 'moiety\\[he]'")
+        left_out = "attacks on the CKKS path are left out: TenSEAL is not installed; pip install 'moiety[he]'"
+        console.print(left_out, markup=False, highlight=False, soft_wrap=True)
 
 
 def command_of(attack: Attack) -> typer.Typer:

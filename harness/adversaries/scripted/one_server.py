@@ -164,6 +164,7 @@ def _server(side: Side, store: SqlStore) -> Any:  # noqa: ANN401  # what a Serve
         failpoints=SimpleNamespace(reach=lambda _: None),
         files=SimpleNamespace(delete=lambda _: None),
         metrics=SimpleNamespace(rounds=counter),
+        note_round=lambda *_: None,
         randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),
         settings=SimpleNamespace(limits=limits),
         sign=lambda message: sign(message, operator, signing),
