@@ -22,6 +22,8 @@ CKKS: Final = "ckks_*.json"
 ENVELOPES: Final = "envelopes_*.json"
 _MEMORY_AGAINST_SITES_MB: Final = 50.0
 _MEMORY_AGAINST_PARAMETERS_MB: Final = 100.0
+_TINY_PARAMETERS: Final = 1000
+"""Up to here a round's cost has next to nothing to do with the number of parameters."""
 
 _INTRODUCTION: Final = """# What a round costs
 
@@ -85,12 +87,15 @@ def page_of(folder: Path) -> str:
     """
     every = sorted(_read_all(folder, ROUNDS, RoundBenchmark), key=lambda r: (r.parameters, r.sites))
     rounds, tagged = [one for one in every if not one.tags], [one for one in every if one.tags]
+    tiny = [one for one in rounds if one.parameters <= _TINY_PARAMETERS]
+    rounds = [one for one in rounds if one not in tiny]
     peers = sorted(_read_all(folder, PEERS, PeersBenchmark), key=lambda r: (r.parameters, r.sites))
     ckks = sorted(_read_all(folder, CKKS, CkksBenchmark), key=lambda r: (r.parameters, r.sites))
     envelopes = sorted(_read_all(folder, ENVELOPES, EnvelopesBenchmark), key=lambda r: r.sites)
     if not rounds:
         raise ConfigurationError(f"{folder} holds no {ROUNDS}; write one: moiety bench round --json FILE")
     parts = [_INTRODUCTION, _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
+    parts += [_fixed(tiny)] if tiny else []
     parts += [_tags(rounds, tagged)] if tagged else []
     others = [*(_peers(one) for one in peers), *(_ckks(one) for one in ckks), *(_envelopes(one) for one in envelopes)]
     return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *envelopes])])
@@ -207,6 +212,27 @@ def _phases(rounds: Sequence[RoundBenchmark]) -> str:
         for one in rounds
     ]
     return "## Seconds by phase\n\n" + _table(("parameters", "sites", *names), rows)
+
+
+_FIXED: Final[tuple[tuple[str, Callable[[RoundBenchmark], float], float], ...]] = (
+    ("ingest, both servers", lambda r: r.cpu_ns_per_parameter_contributor.ingest, 6.0),
+    ("output, both servers", lambda r: r.cpu_ns_per_parameter_contributor.output, 3.0),
+    ("agent", lambda r: r.agent_cpu_ns_per_parameter, 6.0),
+)
+
+
+def _fixed(tiny: Sequence[RoundBenchmark]) -> str:
+    """Milliseconds of CPU that a contributor costs whatever the model's size."""
+    rows = []
+    for one in tiny:
+        for what, found, limit_ms in _FIXED:
+            cost_ms = found(one) * one.parameters / 1e6
+            verdict = "reached" if cost_ms <= limit_ms else "**falls short**"
+            rows.append(
+                (f"{one.parameters:,}", str(one.sites), what, f"{cost_ms:.1f}", f"at most {limit_ms:g}", verdict)
+            )
+    head = ("parameters", "sites", "CPU per contributor and round, ms", "found", "target", "")
+    return "## Whatever the model's size\n\n" + _table(head, rows)
 
 
 _TAGGED: Final[tuple[tuple[str, Callable[[RoundBenchmark], float]], ...]] = (

@@ -114,6 +114,18 @@ def test_the_page_holds_every_figure_and_names_what_falls_short(tmp_path: Path) 
     assert "- `moiety bench round --parameters 1000000 --sites 40`: 2030-01-01 00:00 UTC, a machine" in lines
 
 
+def test_rounds_of_tiny_models_show_what_a_contributor_costs_by_itself(tmp_path: Path) -> None:
+    write_result(a_result(), tmp_path / "round_1e6_10.json")
+    cpu = ServerCpu(distances=9000.0, sum=1000.0, ingest=5500.0, output=3100.0)
+    tiny = a_result(1000, 100, cpu_ns_per_parameter_contributor=cpu, agent_cpu_ns_per_parameter=6000.0)
+    write_result(tiny, tmp_path / "round_1e3_100.json")
+    lines = page_of(tmp_path).splitlines()
+    assert "| 1,000 | 100 | ingest, both servers | 5.5 | at most 6 | reached |" in lines
+    assert "| 1,000 | 100 | output, both servers | 3.1 | at most 3 | **falls short** |" in lines
+    assert "| 1,000 | 100 | agent | 6.0 | at most 6 | reached |" in lines
+    assert not any("9,000" in line or "9000.0" in line for line in lines)
+
+
 def test_rounds_with_tags_stand_beside_those_without(tmp_path: Path) -> None:
     write_result(a_result(), tmp_path / "round_1e6_10.json")
     cpu = ServerCpu(distances=59.0, sum=4.25, ingest=20.0, output=9.0, tags=0.5)
