@@ -68,11 +68,11 @@ def fronted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
     federation = Federation(folder / "federation", spec, light_learner)
     behind = dict(zip(Side, more_free_ports(2), strict=True))
     with ExitStack() as stack:
-        stack.callback(federation.stop)
         data = {side: folder / f"caddy-{side.value}" for side in Side}
         for side in Side:
             settle(federation, side, behind[side])
             stack.callback(stopped, run_caddy(federation, side, behind[side], data[side]))
+        stack.callback(federation.stop)
         roots = [data[side] / "caddy" / "pki" / "authorities" / "local" / "root.crt" for side in Side]
         wait_until(lambda: all(root.exists() for root in roots), "both of Caddy's CAs", 30)
         federation.ca_file.write_text("".join(root.read_text() for root in roots))
