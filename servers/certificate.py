@@ -17,6 +17,7 @@ from protocol.errors import ConfigurationError, Unavailable
 from servers.settings import ServerSettings
 
 WARNED_DAYS: Final = (30, 7, 1)
+_OWN_CA_KEY: Final = "ca-key.pem"
 DAY_S: Final = 86400.0
 _log = log.logger("certificate")
 
@@ -56,7 +57,10 @@ class ServedCertificate:
         left_days = (self.expires_s - now_s) / DAY_S
         if left_days > WARNED_DAYS[0]:
             return None
-        return f"expires on {_date(self.expires_s)}, in {max(left_days, 0):.1f} days: renew {self._chain}"
+        how = "'moiety server renew'" if (self._chain.parent / _OWN_CA_KEY).exists() else "the CA's or ACME's way"
+        if left_days <= 0:
+            return f"expired on {_date(self.expires_s)}, no site can connect: renew {self._chain} ({how})"
+        return f"expires on {_date(self.expires_s)}, in {left_days:.1f} days: renew {self._chain} ({how})"
 
     def warn(self, now_s: float) -> None:
         """Into the log, once for each of 30, 7, 1 and 0 days that are left."""

@@ -52,6 +52,13 @@ def test_one_that_ends_within_a_month_is_remarked(tmp_path: Path, left_days: flo
         assert f"in {left_days:.1f} days: renew" in found
 
 
+def test_who_has_a_ca_of_its_own_is_told_the_command(tmp_path: Path) -> None:
+    certificate = served(tmp_path, ends_in_days=2.0)
+    assert "(the CA's or ACME's way)" in str(certificate.remark(time.time()))
+    (tmp_path / "ca-key.pem").touch()
+    assert "('moiety server renew')" in str(certificate.remark(time.time()))
+
+
 def test_the_log_warns_once_at_30_7_1_and_0_days(tmp_path: Path) -> None:
     certificate = served(tmp_path, ends_in_days=40.0)
     with capture_logs() as logs:
@@ -63,6 +70,8 @@ def test_the_log_warns_once_at_30_7_1_and_0_days(tmp_path: Path) -> None:
     assert "in 30.0 days" in logs[0]["detail"]
     assert "in 7.0 days" in logs[1]["detail"]
     assert "in 1.0 days" in logs[2]["detail"]
+    assert logs[3]["detail"].startswith("expired on ")
+    assert "no site can connect: renew" in logs[3]["detail"]
 
 
 def test_half_of_a_renewal_changes_nothing_and_the_rest_completes_it(tmp_path: Path) -> None:
