@@ -187,7 +187,7 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return problem(ErrorCode.MALFORMED_MESSAGE, "the connection ended before the body did; send it again")
+        return problem(ErrorCode.UNAVAILABLE, "the connection ended before the body did; send it again")
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

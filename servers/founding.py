@@ -80,7 +80,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return answer(ErrorCode.MALFORMED_MESSAGE, "the connection ended before the body did; send it again")
+        return answer(ErrorCode.UNAVAILABLE, "the connection ended before the body did; send it again")
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
@@ -29,6 +30,9 @@ from protocol.wire.messages import Party
 NOTHING_BYTES: Final = 2**12
 """An answer that only says that something was taken."""
 PROBLEM_BYTES: Final = 2**14
+_PATIENCE_S: Final = 120.0
+_LEAST_BYTES_PER_S: Final = 2**10
+"""An answer of which less comes, after the first minutes, is one that somebody holds back."""
 _SHOWN_CHARACTERS: Final = 300
 _OK: Final = 200
 
@@ -39,6 +43,10 @@ class UnsignedAnswer(Unavailable):
 
 class LongAnswer(UnsignedAnswer):
     """More came than the answer can have. No signature is over a length, so that this proves nothing either."""
+
+
+class SlowAnswer(UnsignedAnswer):
+    """It comes so slowly that a server or somebody between may be holding this site up: it is asked for again."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +66,16 @@ class Asked:
 class Answer:
     """One answer whose signature holds; ``status`` and an enclosed body are known, another one is not read yet."""
 
-    def __init__(self, response: httpx.Response, asked: Asked, most_bytes: int) -> None:
-        """``most_bytes`` is what the answer can be at most. Raises: UnsignedAnswer, LongAnswer, OtherVersion"""
+    def __init__(
+        self, response: httpx.Response, asked: Asked, most_bytes: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        """``most_bytes`` is what the answer can be at most, ``clock`` says by when it must have come.
+
+        Raises: UnsignedAnswer, LongAnswer, SlowAnswer, OtherVersion
+        """
         self._response = response
+        self._clock = clock
+        self._began_s = clock()
         self._asked = asked
         self.status = _OK
         self._enclosed: bytes | None = None
@@ -83,7 +98,7 @@ class Answer:
     def pieces(self, most_bytes: int) -> Iterator[bytes]:
         """The body as it arrives; it is the server's only once the last piece has been taken.
 
-        Raises: LongAnswer, before the byte too many is handed on; UnsignedAnswer
+        Raises: LongAnswer, before the byte too many is handed on; UnsignedAnswer; SlowAnswer
         """
         if self._enclosed is not None:
             if len(self._enclosed) > most_bytes:
@@ -146,7 +161,18 @@ class Answer:
             taken += len(piece)
             if taken > most_bytes:
                 raise self._too_large(most_bytes)
+            self._require_speed(taken)
             yield piece
+
+    def _require_speed(self, taken_bytes: int) -> None:
+        """Every read has its own time-out, which a byte a minute never reaches. Raises: SlowAnswer"""
+        since_s = self._clock() - self._began_s
+        if since_s > _PATIENCE_S + taken_bytes / _LEAST_BYTES_PER_S:
+            raise SlowAnswer(
+                f"of an answer of server {self._asked.server.name!r} {taken_bytes} bytes came in {since_s:.0f} s: "
+                "nothing of it was used, and it is asked for again; look at the line, or for a proxy on the way that "
+                "holds answers back"
+            )
 
     def _not_the_servers(self, why: str, says: str = "") -> Unavailable:
         name, status = self._asked.server.name, self._response.status_code

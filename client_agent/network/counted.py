@@ -11,6 +11,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -25,22 +26,32 @@ T = TypeVar("T")
 HEAD_BYTES: Final = 2**16
 BEFORE_HEAD_BYTES: Final = 2**19
 """What may arrive before an answer's head is complete: interim answers too, and the body's first read behind it."""
+_HEAD_S: Final = 600.0
+"""From the first byte on, a TLS server's tickets count, to the end of a head: longer than any long poll."""
 _READ_BYTES: Final = 2**18
 
 
 class Account:
     """Socket bytes of one request or handshake; with ``most_bytes`` no more than those are received."""
 
-    def __init__(self, most_bytes: int | None = None) -> None:
+    def __init__(self, most_bytes: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.sent_bytes = 0
         self.received_bytes = 0
         self.most_bytes = most_bytes
+        self._monotonic = monotonic
+        self._first_s: float | None = None
 
     def received(self, count: int) -> None:
-        """Raises: TooLarge"""
+        """Raises: TooLarge; httpcore.ReadTimeout, for a head that comes byte by byte"""
         self.received_bytes += count
-        if self.most_bytes is not None and self.received_bytes > self.most_bytes:
+        if self.most_bytes is None:
+            return
+        if self.received_bytes > self.most_bytes:
             raise head_too_large()
+        now_s = self._monotonic()
+        self._first_s = now_s if self._first_s is None else self._first_s
+        if now_s - self._first_s > _HEAD_S:
+            raise httpcore.ReadTimeout(f"the head of the answer did not come within {_HEAD_S:.0f} s")
 
 
 class Meter:

@@ -64,7 +64,7 @@ class Exchange:
         try:
             self._response = self._http.send(self._request, stream=True)
             self._require_clock(self._response)
-            return self._accepted(Answer(self._response, self._asked, self._most_bytes))
+            return self._accepted(Answer(self._response, self._asked, self._most_bytes, self._clock))
         except BaseException as error:
             self._close()
             if isinstance(error, Unavailable) and self._response is not None:

@@ -13,28 +13,43 @@ from typing import Final
 import httpx
 
 from harness.federation.memory.network import Fate, Passing
+from protocol.wire.channel.signing import MAX_AGE_S
 
 Draw = Callable[[random.Random, Passing], Fate]
 _OK: Final = 200
 
 
 class Troubled:
-    """``draw`` says what becomes of a request, over its own random numbers; ``injected`` counts what did, by kind."""
+    """``draw`` says what becomes of a request, over its own random numbers; ``injected`` counts what did, by kind.
+
+    ``steps`` are all requests.
+    ``taken_twice`` and ``late_taken``: how many requests a server opened and answered twice, and how many from longer
+    ago than a signature may be old.
+    """
 
     def __init__(self, draw: Draw, seed: int) -> None:
         self._draw, self._seed = draw, seed
         self.injected: Counter[str] = Counter()
-        self.copies_taken = 0
+        self.late_taken = 0
+        self.steps = 0
+        self._taken: Counter[Passing] = Counter()
 
     def fate(self, passing: Passing) -> Fate:
         drawn = random.Random(f"{self._seed} {passing.sender} {passing.to} {passing.number}")  # noqa: S311
         fate = self._draw(drawn, passing)
         self.injected.update(kinds(fate))
+        self.steps += 1
         return fate
 
-    def copied(self, passing: Passing, answer: httpx.Response) -> None:
-        """A server that opened a copy answers in an envelope, which comes as 200 whatever it says."""
-        self.copies_taken += answer.status_code == _OK
+    def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None:
+        """A server that opened a request answers in an envelope, which comes as 200 whatever it says."""
+        if answer.status_code == _OK:
+            self._taken[passing] += 1
+            self.late_taken += after_s > MAX_AGE_S
+
+    @property
+    def taken_twice(self) -> int:
+        return sum(times > 1 for times in self._taken.values())
 
 
 def kinds(fate: Fate) -> list[str]:

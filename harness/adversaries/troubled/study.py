@@ -22,10 +22,14 @@ _POLICY: Final = SitePolicy(least_isolation=0.0, least_contributors=_LEAST)
 
 @dataclass(frozen=True)
 class Plan:
-    """The study: how long a round waits for its sites, and how long anybody waits for the study's end (their time)."""
+    """The study: how long a round waits for its sites, and how long anybody waits for the study's end (their time).
+
+    Most of a share of so many parameters stands behind its envelope.
+    """
 
     rule: RuleSpec = EROSION
     rounds: int = ROUNDS
+    dimension: int = 2_000
     deadline_s: float = 120.0
     within_s: float = 6 * 3600.0
 
@@ -37,6 +41,6 @@ def federation(folder: Path, network: Network | None) -> InMemoryFederation:
 
 
 def study_of(running: InMemoryFederation, plan: Plan) -> Study:
-    study = light_study(running.parties, NAME, plan.rule, rounds=plan.rounds)
+    study = light_study(running.parties, NAME, plan.rule, rounds=plan.rounds, dimension=plan.dimension)
     parameters = study.parameters.model_copy(update={"least_contributors": _LEAST})
     return study.model_copy(update={"parameters": parameters, "round_deadline_s": plan.deadline_s})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -35,19 +35,51 @@ class _ToApps(httpx.AsyncBaseTransport):
     last, as over a network.
     """
 
-    def __init__(self, apps: Mapping[str, tuple[Side, FastAPI]], sender: str, carrier: Carrier) -> None:
-        self._apps = apps
+    def __init__(self, there: There, sender: str, carrier: Carrier) -> None:
+        self._there = there
         self._sender = sender
         self._carrier = carrier
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         host = f"{request.url.scheme}://{request.url.netloc.decode()}"
-        if host not in self._apps:
+        side = self._there.side(host)
+        if side is None:
             raise httpx.ConnectError("nobody is there", request=request)
         if request.extensions.get("purpose") in _LONG_POLLS:
             await asyncio.sleep(_MOMENT_S)
-        side, app = self._apps[host]
-        return await self._carrier.carry(request, self._sender, side, partial(_answer, app))
+        return await self._carrier.carry(request, self._sender, side, partial(self._there.answer, side))
+
+
+class There:
+    """Which server is at which address, and whether it lives; what it is answering dies with it."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, Side] = {}
+        self.living: dict[Side, FastAPI] = {}
+        self._answering: dict[Side, set[asyncio.Task[httpx.Response]]] = {side: set() for side in Side}
+
+    def side(self, host: str) -> Side | None:
+        return self.addresses.get(host)
+
+    async def answer(self, side: Side, request: httpx.Request) -> httpx.Response:
+        """Raises: httpx.TransportError, when nobody lives there, or dies meanwhile"""
+        if side not in self.living:
+            raise httpx.ConnectError("nobody listens", request=request)
+        task = asyncio.get_running_loop().create_task(_answer(self.living[side], request))
+        self._answering[side].add(task)
+        try:
+            await asyncio.wait([task])
+            if task.cancelled():
+                raise httpx.ReadError("the server died", request=request)
+            return task.result()
+        finally:
+            task.cancel()
+            self._answering[side].discard(task)
+
+    def dies(self, side: Side) -> None:
+        self.living.pop(side, None)
+        for task in self._answering[side]:
+            task.cancel()
 
 
 async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
@@ -56,7 +88,8 @@ async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
     Raises: httpx.RemoteProtocolError, when it answers nothing, as to one whose sender has gone
     """
     content = await request.aread()
-    coming = [{"type": "http.request", "body": content, "more_body": "breaks_off" in request.extensions}]
+    breaks_off = bool(request.extensions.get("breaks_off"))
+    coming = [{"type": "http.request", "body": content, "more_body": breaks_off}]
     bodies: list[bytes] = []
     begun: dict[str, Any] = {}
     url = request.url
@@ -76,7 +109,7 @@ async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
     }
 
     async def receive() -> dict[str, Any]:
-        if not coming and "breaks_off" not in request.extensions:
+        if not coming and not breaks_off:
             await asyncio.Event().wait()
         return coming.pop() if coming else {"type": "http.disconnect"}
 
@@ -104,14 +137,14 @@ class AppsInMemory:
         self._carrier = Carrier(network or Untroubled(), self.clock)
         self.loop = VirtualLoop(self.clock)
         self.apps: dict[Side, FastAPI] = {}
-        self._by_url: dict[str, tuple[Side, FastAPI]] = {}
+        self._there = There()
+        self._lives: dict[Side, AsyncExitStack] = {}
+        self._settings = {side: server_settings(configs[side]) for side in Side}
+        self._transfer = transfer or Dealt()
         self._over = asyncio.Event()
         for side in Side:
-            settings = server_settings(configs[side])
-            self.apps[side] = create_app(
-                settings, clock=self.clock.now, to_peer=self._way(f"server {side.value}"), transfer=transfer or Dealt()
-            )
-            self._by_url[settings.public_url] = side, self.apps[side]
+            self._there.addresses[self._settings[side].public_url] = side
+            self._make(side)
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="servers")
         self._thread.start()
@@ -121,6 +154,15 @@ class AppsInMemory:
         self.loop.call_soon_threadsafe(self._over.set)
         self._thread.join(_REAL_S)
 
+    def kill(self, side: Side) -> None:
+        """A server dies: whoever waits for its answer hears that the connection broke."""
+        self._in_loop(self._end(side))
+
+    def bring_back(self, side: Side) -> None:
+        """A new application over the same database and files."""
+        self._make(side)
+        self._in_loop(self._begin(side))
+
     def transport(
         self, record: Callable[[httpx.Request, httpx.Response], None] | None = None, sender: str = "somebody"
     ) -> InMemoryTransport:
@@ -128,7 +170,30 @@ class AppsInMemory:
         return InMemoryTransport(self._way(sender), self.loop, self.clock, record)
 
     def _way(self, sender: str) -> _ToApps:
-        return _ToApps(self._by_url, sender, self._carrier)
+        return _ToApps(self._there, sender, self._carrier)
+
+    def _make(self, side: Side) -> None:
+        self.apps[side] = create_app(
+            self._settings[side],
+            clock=self.clock.now,
+            to_peer=self._way(f"server {side.value}"),
+            transfer=self._transfer,
+        )
+
+    async def _begin(self, side: Side) -> None:
+        self._lives[side] = AsyncExitStack()
+        app = self.apps[side]
+        await self._lives[side].enter_async_context(app.router.lifespan_context(app))
+        self._there.living[side] = app
+
+    async def _end(self, side: Side) -> None:
+        self._there.dies(side)
+        await self._lives.pop(side, AsyncExitStack()).aclose()
+
+    def _in_loop(self, doing: Coroutine[Any, Any, None]) -> None:
+        done = asyncio.run_coroutine_threadsafe(doing, self.loop)
+        with self.clock.waiting(done.done):
+            done.result(_REAL_S)
 
     def _run(self) -> None:
         with self.clock.outside():
@@ -143,13 +208,15 @@ class AppsInMemory:
     async def _live(self) -> None:
         limiter = anyio.to_thread.current_default_thread_limiter()
         self.clock.count_work(lambda: limiter.borrowed_tokens > 0)
-        async with AsyncExitStack() as stack:
+        try:
             for side in (Side.B, Side.A):
-                app = self.apps[side]
-                await stack.enter_async_context(app.router.lifespan_context(app))
+                await self._begin(side)
             self._ready.set_result(None)
             await self._over.wait()
+        finally:
             await self._carrier.close()
+            for side in (Side.A, Side.B):
+                await self._end(side)
 
 
 class InMemoryTransport(httpx.BaseTransport):

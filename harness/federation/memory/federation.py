@@ -122,14 +122,21 @@ class InMemoryFederation:
 
     def until(self, what: str, condition: Callable[[], bool], within_s: float = 3600.0) -> None:
         """Let them work until the condition holds; ``within_s`` is on their clock."""
+        if not self.comes(condition, within_s):
+            told = "\n".join(f"{e.site} {e.kind} {e.round} {e.text}" for e in self.events[-60:])
+            raise AssertionError(f"not within {within_s} s: {what}\n{told}")
+
+    def comes(self, condition: Callable[[], bool], within_s: float) -> bool:
+        """Whether the condition held within that time, on their clock; nothing is looked at before somebody waits."""
         deadline = self.clock.monotonic() + within_s
         while not condition():
             assert not self._failed, self._failed
             seen = len(self.events)
-            told = "\n".join(f"{e.site} {e.kind} {e.round} {e.text}" for e in self.events[-60:])
-            assert self.clock.monotonic() < deadline, f"not within {within_s} s: {what}\n{told}"
+            if self.clock.monotonic() >= deadline:
+                return False
             with self._happened:
                 self.clock.wait_for(self._happened, partial(self._more_than, seen), _LOOK_AGAIN_S)
+        return True
 
     def _more_than(self, seen: int) -> bool:
         return len(self.events) != seen

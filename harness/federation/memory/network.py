@@ -23,11 +23,16 @@ Deliver = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 @dataclass(frozen=True)
 class Passing:
-    """One request: the ``number``-th, from 0, that ``sender`` (a site, or "server a") sends to server ``to``."""
+    """One request: the ``number``-th, from 0, that ``sender`` (a site, or "server a") sends to server ``to``.
+
+    ``alike``: how many of the same length came before; a request that is sent again is as long as it was.
+    """
 
     sender: str
     to: Side
     number: int
+    length_bytes: int
+    alike: int
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ class Fate:
 
     ``held_s``: it is on its way so long, also when whoever sent it has given up. ``arrives``: else the sender hears
     at once that the connection failed. ``again_after_s``: a copy arrives so much later. ``cut_to``: so much of its
-    body arrives (share of its length), stated as all of it. ``breaks_off``: the connection ends in the middle of it.
+    body arrives (share of its length), stated as all of it. ``breaks_off``: it is stated as it is, and the
+    sender's half of the connection ends there.
     ``answer_held_s``, ``answer_arrives`` and ``answer_cut_to`` are the same of the answer, whose head arrives whole.
     ``silent``: the connection stays open and nothing ever comes. ``pause_s``: the answer comes in pieces, so long
     apart.
@@ -55,11 +61,14 @@ class Fate:
 
 
 class Network(Protocol):
-    """Decides; the answers of copies, which nobody waits for, are told to it."""
+    """Decides, and is told what a server answers, whether anybody waits for it or not.
+
+    ``after_s``: how long the request, or its copy, was on its way.
+    """
 
     def fate(self, passing: Passing) -> Fate: ...
 
-    def copied(self, passing: Passing, answer: httpx.Response) -> None: ...
+    def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None: ...
 
 
 class Untroubled:
@@ -68,8 +77,8 @@ class Untroubled:
     def fate(self, passing: Passing) -> Fate:
         return Fate()
 
-    def copied(self, passing: Passing, answer: httpx.Response) -> None:
-        raise AssertionError("nothing was copied")
+    def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None:
+        """Nothing to remember."""
 
 
 class Slowly(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -107,13 +116,13 @@ class Carrier:
     def __init__(self, network: Network, clock: Clock) -> None:
         self._network, self._clock = network, clock
         self._under_way: set[asyncio.Task[Any]] = set()
-        self._numbers: dict[tuple[str, Side], int] = {}
+        self._sent: dict[tuple[str, Side], list[int]] = {}
 
     async def carry(self, request: httpx.Request, sender: str, to: Side, deliver: Deliver) -> httpx.Response:
         """Raises: httpx.TransportError, what the sender would see of it"""
-        number = self._numbers.get((sender, to), 0)
-        self._numbers[sender, to] = number + 1
-        passing = Passing(sender, to, number)
+        sent, length = self._sent.setdefault((sender, to), []), len(await request.aread())
+        passing = Passing(sender, to, len(sent), length, sent.count(length))
+        sent.append(length)
         fate = self._network.fate(passing)
         patience_s = request.extensions.get("timeout", {}).get("read") or float("inf")
         try:
@@ -135,7 +144,7 @@ class Carrier:
             raise httpx.ConnectError("the request was lost", request=request)
         if fate.again_after_s is not None:
             self._started(self._copy(request, passing, fate.again_after_s, deliver))
-        delivered: asyncio.Task[httpx.Response] = self._started(_delivered(request, fate, deliver))
+        delivered: asyncio.Task[httpx.Response] = self._started(self._delivered(request, passing, fate, deliver))
         answer = await asyncio.shield(delivered)  # a server does not stop because its caller has gone
         if fate.silent:
             await asyncio.Event().wait()
@@ -144,15 +153,27 @@ class Carrier:
             raise httpx.ReadError("the answer was lost", request=request)
         return answer
 
+    async def _delivered(
+        self, request: httpx.Request, passing: Passing, fate: Fate, deliver: Deliver
+    ) -> httpx.Response:
+        answer = await _delivered(request, fate, deliver)
+        self._network.arrived(passing, fate.held_s, answer)
+        return answer
+
     async def _copy(self, request: httpx.Request, passing: Passing, after_s: float, deliver: Deliver) -> None:
         await asyncio.sleep(after_s)
-        self._network.copied(passing, await deliver(request))
+        self._network.arrived(passing, after_s, await deliver(request))
 
     def _started(self, coming: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(coming)
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # of what came when nobody waited for it any more, nobody hears
 
     def _as_it_arrives(self, answer: httpx.Response, fate: Fate, patience_s: float) -> httpx.Response:
         if fate.answer_cut_to == 1 and not fate.pause_s:
@@ -171,18 +192,16 @@ async def _delivered(request: httpx.Request, fate: Fate, deliver: Deliver) -> ht
     if fate.cut_to == 1 and not fate.breaks_off:
         return await deliver(request)
     content = await request.aread()
-    headers = [*_but_length(request.headers), ("content-length", str(int(len(content) * fate.cut_to)))]
+    arrives = content[: int(len(content) * fate.cut_to)]
+    stated = len(content if fate.breaks_off else arrives)
     cut = httpx.Request(
         request.method,
         request.url,
-        headers=headers,
-        content=content[: int(len(content) * fate.cut_to)],
+        headers=[*_but_length(request.headers), ("content-length", str(stated))],
+        content=arrives,
         extensions={**request.extensions, "breaks_off": fate.breaks_off},
     )
-    answer = await deliver(cut)
-    if fate.breaks_off:
-        raise httpx.WriteError("the connection broke", request=request)
-    return answer
+    return await deliver(cut)
 
 
 def _but_length(headers: httpx.Headers) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from client_agent.learning.data import Examples, LocalData
 from harness.federation.memory.apps import AppsInMemory
+from harness.federation.memory.network import Network
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from host.clock import Clock
 from protocol.sharing import Side
@@ -24,12 +25,12 @@ class ServersInMemory(RunningFederation):
     A context manager. ``apps`` are the applications, whose functions can be replaced in this process.
     """
 
-    def __init__(self, folder: Path, sites: Sequence[str]) -> None:
+    def __init__(self, folder: Path, sites: Sequence[str], network: Network | None = None) -> None:
         nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
         specs = tuple(SiteSpec(name, LocalData(nothing, nothing)) for name in sites)
         super().__init__(FederationSpec("attacked", sites[0], specs), folder)
         operators = {side: self.roster.operator(side).name for side in Side}
-        self.apps = AppsInMemory({side: self.config(operators[side]) for side in Side})
+        self.apps = AppsInMemory({side: self.config(operators[side]) for side in Side}, network=network)
         self.clock: Clock = self.apps.clock
         self.connect: Callable[[], httpx.BaseTransport] | None = self.apps.transport
 
