@@ -34,7 +34,7 @@ from client_agent.site.telling.greeting import say_connected
 from client_agent.site.telling.notices import Notices
 from client_agent.site.telling.problems import Problems
 from client_agent.site.telling.ways import ways_of
-from client_agent.study.foreseen_transfers import transfer_remarks
+from client_agent.study.asked.foreseen_transfers import transfer_remarks
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
 from host.audit.entry import Action

@@ -33,7 +33,7 @@ from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, queued, withdraw
 from client_agent.study.asked.at_hand import note_created
 from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon
-from client_agent.study.foreseen_transfers import transfer_remarks
+from client_agent.study.asked.foreseen_transfers import transfer_remarks
 from client_agent.study.pretrained import load_pretrained
 from client_agent.transcripts.reading import verified
 from host.private_files import UMASK

@@ -17,8 +17,8 @@ from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, WeightMail
 from client_agent.site.reconciling import reconcile
+from client_agent.study.asked.foreseen_transfers import contribution_bytes
 from client_agent.study.evidence import require_skip
-from client_agent.study.foreseen_transfers import contribution_bytes
 from client_agent.study.isolating import agree_to_sum, colluders, note_sum
 from client_agent.study.known_sums import agree_to_cohort, drop_sum
 from client_agent.study.participant import Participant

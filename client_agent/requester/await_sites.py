@@ -12,7 +12,7 @@ from client_agent.requester.plan import situation
 from client_agent.requester.state import RoundPlan, Welcomed
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind
-from client_agent.study.foreseen_transfers import contribution_bytes
+from client_agent.study.asked.foreseen_transfers import contribution_bytes
 from client_agent.study.refusals import public_text, read_refusal, refusing_sites
 from protocol.errors import RefusedMessage, UnknownResource
 from protocol.printable import printable

@@ -15,7 +15,7 @@ from client_agent.network.clock import pause_after
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.quiet_hours import LARGE_TRANSFER_BYTES, NO_QUIET_HOURS, QuietHours, QuietNow
 from client_agent.settings import AgentSettings
-from client_agent.study.foreseen_transfers import contribution_bytes, transfer_remarks
+from client_agent.study.asked.foreseen_transfers import contribution_bytes, transfer_remarks
 from protocol.bodies.contribution import content_bytes
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.protection.plan import StudyProtection
