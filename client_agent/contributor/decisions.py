@@ -94,9 +94,7 @@ class Decisions:
         try:
             self._check_announced(a, b)
             owner.saw(announcement)
-            self.check_stays()
-            self._check_own_keys(announcement)
-            self._check_quiet(announcement)
+            self._check_takes_part(announcement)
             mail = self._weight_mail(announcement)
             weight_list = mail.weight_list
             self._catch_up(mail)
@@ -185,6 +183,12 @@ class Decisions:
         if at_a.study_digest != self._owner.study_digest or at_a.round != a.round:
             raise AnnouncementMismatch(f"round {a.round}: the announcement is for another study or round")
         self._context.held.of(at_a)
+
+    def _check_takes_part(self, announcement: Announcement) -> None:
+        """Before anything of the round is fetched. Raises: PolicyRefusal"""
+        self.check_stays()
+        self._check_own_keys(announcement)
+        self._check_quiet(announcement)
 
     def _check_own_keys(self, announcement: Announcement) -> None:
         """Raises: PolicyRefusal, clause ``keys_renewed``: the letters of this round can be opened no more"""

@@ -79,8 +79,6 @@ class Contributor(Participant):
         except ConfigurationError:
             tell_hindrance(self)
             raise
-        for remark in self.context.transfer_remarks(self.study):
-            self.problem_once(None, remark)
         self._say_ready()
         self.watch.start()
         try:
@@ -96,8 +94,7 @@ class Contributor(Participant):
                 except ConfigurationError:
                     raise
                 except RosterUnknown as unknown:
-                    self.problem_once(None, unknown.detail)
-                    self._name_fork()
+                    self._name_fork(unknown)
                     pause_s = _IDLE_S
                 except MoietyError as refused:  # evidence that does not hold: nothing was changed; look again later
                     self.problem(None, refused.detail)
@@ -106,8 +103,9 @@ class Contributor(Participant):
         finally:
             self.watch.close()
 
-    def _name_fork(self) -> None:
-        """To this site's people, where servers show another roster than the one here."""
+    def _name_fork(self, unknown: RosterUnknown) -> None:
+        """To this site's people: what is not known here, and where servers show another roster than the one here."""
+        self.problem_once(None, unknown.detail)
         fork = self.context.held.fork_shown(self.context.clients)
         if fork:
             self.problem_once(None, fork)
@@ -131,6 +129,8 @@ class Contributor(Participant):
         self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
 
     def _say_ready(self) -> None:
+        for remark in self.context.transfer_remarks(self.study):
+            self.problem_once(None, remark)
         notice = ReadyNotice(study_digest=self.study_digest, site=self.context.site)
         waiting = set(Side)
         while waiting:
