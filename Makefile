@@ -3,7 +3,7 @@
 #   make demo      two servers and five hospitals on this machine; leaves demo-out/report.html
 #   make test      install, then every test
 #   make soak      the long ones: every place at which a process can be killed
-#   make test-deploy  a study across containers, one server killed; needs a container engine
+#   make test-deploy  studies across containers, one server killed, strangers who enrol; needs a container engine
 #   make results   the papers' tables and plots in docs/results; MOIETY_DATA=PATH names the data sets (hours the first time)
 #   make check     format, lint, types, import contracts, tests
 # On a machine without a GPU, PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" saves a large download.

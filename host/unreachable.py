@@ -78,7 +78,10 @@ def _of_tls(error: BaseException) -> str | None:
 
 def _of_the_network(error: BaseException) -> str | None:
     if isinstance(error, socket.gaierror):
-        return "its host name does not resolve: look at the roster's address and this machine's DNS"
+        return (
+            "its host name does not resolve: look at the address and this machine's DNS; where only an HTTP proxy "
+            "leads outside, a site names it (--proxy, key 'proxy')"
+        )
     if isinstance(error, OSError) and error.errno in _BY_NUMBER:
         return _BY_NUMBER[error.errno]
     if isinstance(error, TimeoutError):
