@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,7 +136,8 @@ class TlsServer:
         with self._context.wrap_socket(accepted, server_side=True) as tls:
             while b"\r\n\r\n" not in self.asked:
                 self.asked += tls.recv(4096)
-            tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(self._answer), self._answer))
+            with suppress(OSError):  # who asked may have read enough
+                tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(self._answer), self._answer))
 
     def close(self) -> None:
         self._thread.join(10)
