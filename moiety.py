@@ -54,6 +54,9 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "attack": Subcommand(
         "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."
     ),
+    "faults": Subcommand(
+        "harness.faults.cli", "faults", "Whole studies under seeded accidents, and what must hold after each.", False
+    ),
     "demo": Subcommand("harness.cli", "demo", "Two servers and five sites on this machine, with a report.", False),
     "bench": Subcommand("harness.bench.cli", "app", "Measure what a round costs."),
     "merge": Subcommand(
