@@ -14,9 +14,9 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from client_agent.architectures.sources import ModelSources
 from client_agent.notify_settings import NotifySettings
 from client_agent.quiet_hours import QuietHours
+from host.network.web_proxy import WebProxy
 from host.private_files import read_secret
 from host.settings import file_table
-from host.web_proxy import WebProxy
 from protocol.configuration import validated
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy

@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from host.loopback import is_loopback_url
+from host.network.loopback import is_loopback_url
 from protocol.arithmetic.prg import Usage, derive, expand_bytes
 from protocol.errors import ConfigurationError
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from host.doctor.finding import Finding, Report, failed, looked, ok, warning
 from host.doctor.machine import look_at_disk, look_at_memory
 from host.doctor.way import Way, look_at_way
-from host.two_operators import require_apart
+from host.network.two_operators import require_apart
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.messages import Roster
 from servers.certificate import ServedCertificate, check_tls

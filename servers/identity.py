@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from host.network.two_operators import require_apart
 from host.private_files import read_secret
-from host.two_operators import require_apart
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.keyfile import PartyKeys, parse_party_keys

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from host.loopback import is_loopback
+from host.network.loopback import is_loopback
 from host.settings import file_table
 from protocol.configuration import describe
 from protocol.errors import ConfigurationError

@@ -26,7 +26,7 @@ from client_agent.study.asked.foreseen_transfers import transfer_remarks
 from host.doctor.finding import Finding, Report, failed, looked, ok, warning
 from host.doctor.machine import look_at_disk, look_at_memory
 from host.doctor.way import Way, look_at_way
-from host.two_operators import require_apart
+from host.network.two_operators import require_apart
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.sharing import Side
 from protocol.wire.messages import Roster

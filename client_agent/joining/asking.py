@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from host.unreachable import why_unreachable
-from host.web_proxy import ProxyRefused, WebProxy, open_tunnel
+from host.network.unreachable import why_unreachable
+from host.network.web_proxy import ProxyRefused, WebProxy, open_tunnel
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError, Unavailable
 from protocol.printable import printable
 from protocol.wire.enrolment.card import MOST_CA_CHARACTERS, OperatorCard, parse_card

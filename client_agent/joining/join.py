@@ -8,7 +8,7 @@ from pathlib import Path
 
 from client_agent.joining.asking import Asking, Send, fetch_card
 from client_agent.joining.folder import Joined, Wanted, is_joined, make_folder, open_folder
-from host.two_operators import require_apart
+from host.network.two_operators import require_apart
 from protocol.errors import BadSignature, ConfigurationError
 from protocol.wire.enrolment.card import OperatorCard
 from protocol.wire.enrolment.invitation import Invitation

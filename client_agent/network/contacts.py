@@ -16,7 +16,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from host.durable import write_durably
-from host.unreachable import why_unreachable
+from host.network.unreachable import why_unreachable
 
 CONTACTS: Final = "contacts.json"
 CLOCK_ERROR_S: Final = 1.0

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import httpcore
 
 from client_agent.network.pace import NO_CAP, PACED_BYTES, Paces
-from host.web_proxy import WebProxy, open_tunnel
+from host.network.web_proxy import WebProxy, open_tunnel
 from protocol.errors import TooLarge
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from client_agent.network.answer import (
     UnsignedAnswer,
 )
 from client_agent.network.clock import asked_pause_s, wrong_clock
-from host.unreachable import why_unreachable
+from host.network.unreachable import why_unreachable
 from protocol import errors
 from protocol.errors import (
     BadSignature,

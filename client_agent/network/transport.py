@@ -15,7 +15,7 @@ import httpx
 from client_agent.network.counted import BEFORE_HEAD_BYTES, HEAD_BYTES, Account, CountingBackend, Meter, head_too_large
 from client_agent.network.ledger import CONNECTION, HANDSHAKE, Ledger, LedgerEntry
 from client_agent.network.pace import NO_CAP, Paces
-from host.web_proxy import WebProxy
+from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError
 
 _HEADERS_TOO_LARGE: Final = 431

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from client_agent.network.held_roster import ACCEPTED
 from client_agent.settings import AgentSettings
+from host.network.two_operators import require_apart
 from host.private_files import read_secret
 from host.settings import read_text
-from host.two_operators import require_apart
 from protocol.errors import BadSignature, ConfigurationError, MoietyError
 from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
 from protocol.wire.chain.file import parse_chain

@@ -23,7 +23,7 @@ from harness.adversaries.over_case import OverCase
 from harness.adversaries.reconstruction import Prior
 from harness.demo.live import console_for
 from harness.simulation.options import parse_names, parse_seeds
-from host.subcommand import command
+from host.commands.subcommand import command
 from protocol.errors import ConfigurationError
 
 

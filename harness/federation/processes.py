@@ -27,7 +27,7 @@ from client_agent.learning.data import LocalData, save_folder
 from client_agent.site.outbox import create_study
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from harness.federation.forked import Forked, fork_command, one_thread, spawn_command
-from host.loopback import is_loopback
+from host.network.loopback import is_loopback
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side

@@ -18,10 +18,10 @@ from harness.papers import (
     titanic,
 )
 from harness.papers.attacked.leak import LeakPage
-from harness.papers.attacked.noise import NoisePage
 from harness.papers.attacked.privacy import PrivacyPage
 from harness.papers.attacked.sums import SumsPage
 from harness.papers.making import Making
+from harness.papers.noise.noise import NoisePage
 from harness.papers.page import Page
 from harness.papers.robustness.page import RobustnessPage
 from harness.personal.case import read_personal_case

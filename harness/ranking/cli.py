@@ -14,7 +14,7 @@ from harness.datasets.registry import DataRequest
 from harness.demo.live import console_for
 from harness.ranking.rank import PLAIN_DISCLOSES, Ranking, RankOptions, rank
 from harness.simulation.run_one import Protection
-from host.subcommand import command
+from host.commands.subcommand import command
 from protocol.errors import ConfigurationError
 
 

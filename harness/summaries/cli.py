@@ -15,7 +15,7 @@ from harness.demo.live import console_for
 from harness.engine.rounds.summary import secure_sum
 from harness.simulation.run_one import Protection
 from harness.summaries.tables import columns_of, table_of
-from host.subcommand import command
+from host.commands.subcommand import command
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 from protocol.summary.layout import Layout

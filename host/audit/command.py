@@ -12,7 +12,7 @@ import typer
 
 from host.audit.entry import Action, AuditEntry, digest_of
 from host.audit.log import AUDIT, read_audit, require_continued
-from host.subcommand import command
+from host.commands.subcommand import command
 from protocol.errors import ConfigurationError
 from protocol.printable import printable
 

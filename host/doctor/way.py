@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from host.doctor.finding import Finding, failed, ok, warning
-from host.unreachable import why_unreachable
-from host.web_proxy import WebProxy, open_tunnel
+from host.network.unreachable import why_unreachable
+from host.network.web_proxy import WebProxy, open_tunnel
 from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
 
 TIMEOUT_S: Final = 10.0

@@ -17,10 +17,10 @@ from cryptography import x509
 from pydantic import ValidationError
 
 from host.durable import is_full, write_durably
+from host.network.two_operators import require_apart
 from host.placed_files import write_new
 from host.private_files import read_secret
 from host.settings import read_text
-from host.two_operators import require_apart
 from protocol.configuration import explain
 from protocol.errors import ConfigurationError, StorageFull
 from protocol.sharing import Side

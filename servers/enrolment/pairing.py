@@ -9,10 +9,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from host.durable import write_durably
+from host.network.two_operators import require_apart
+from host.network.unreachable import why_unreachable
 from host.private_files import private_folder, read_secret
 from host.settings import read_text
-from host.two_operators import require_apart
-from host.unreachable import why_unreachable
 from protocol.errors import ConfigurationError
 from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
 from protocol.wire.enrolment.fingerprint import require_fingerprint

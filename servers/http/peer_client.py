@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 import httpx
 
-from host.unreachable import why_unreachable
+from host.network.unreachable import why_unreachable
 from protocol.errors import PeerUnreachable
 from protocol.wire import paths
 from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request

@@ -92,21 +92,6 @@ async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
     coming = [{"type": "http.request", "body": content, "more_body": breaks_off}]
     bodies: list[bytes] = []
     begun: dict[str, Any] = {}
-    url = request.url
-    scope: dict[str, Any] = {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.4"},
-        "http_version": "1.1",
-        "method": request.method,
-        "scheme": url.scheme,
-        "path": url.path,
-        "raw_path": url.raw_path.split(b"?")[0],
-        "query_string": url.query,
-        "headers": [(name.lower(), value) for name, value in request.headers.raw],
-        "server": (url.host, url.port),
-        "client": ("127.0.0.1", 1),
-        "root_path": "",
-    }
 
     async def receive() -> dict[str, Any]:
         if not coming and not breaks_off:
@@ -120,10 +105,28 @@ async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
             bodies.append(message.get("body", b""))
 
     with suppress(Exception):  # after its own answer to an error the application raises it again, for a log
-        await app(scope, receive, send)
+        await app(_scope(request), receive, send)
     if not begun:
         raise httpx.RemoteProtocolError("no answer", request=request)
     return httpx.Response(begun["status"], headers=begun["headers"], content=b"".join(bodies))
+
+
+def _scope(request: httpx.Request) -> dict[str, Any]:
+    url = request.url
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": url.scheme,
+        "path": url.path,
+        "raw_path": url.raw_path.split(b"?")[0],
+        "query_string": url.query,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "server": (url.host, url.port),
+        "client": ("127.0.0.1", 1),
+        "root_path": "",
+    }
 
 
 class AppsInMemory:

@@ -119,19 +119,26 @@ def sign_request(
     if parameters and base:
         return (*headers.items(), *written(base, parameters, key))
     try:
-        prepared = SIGNER.prepare(
-            RequestToSign(method, url, headers),
-            key_id=key_id,
-            created=datetime.fromtimestamp(created, tz=UTC),
-            nonce=nonce,
-            label=LABEL,
-            tag=TAG,
-            covered_component_ids=_components(digest_field),
-            use_existing_digest=digest_field is DigestField.CONTENT,
-        )
+        prepared = _prepared(RequestToSign(method, url, headers), key_id, created, nonce, digest_field)
     except (HTTPMessageSignaturesException, ValueError, OverflowError) as error:
         raise MalformedMessage(f"this request cannot be signed: {error}") from None
     return (*headers.items(), *signature_lines(prepared, key))
+
+
+def _prepared(
+    request: RequestToSign, key_id: str, created: int, nonce: str, digest_field: DigestField
+) -> PreparedSignature:
+    """By the library, for a request that is not of the usual form."""
+    return SIGNER.prepare(
+        request,
+        key_id=key_id,
+        created=datetime.fromtimestamp(created, tz=UTC),
+        nonce=nonce,
+        label=LABEL,
+        tag=TAG,
+        covered_component_ids=_components(digest_field),
+        use_existing_digest=digest_field is DigestField.CONTENT,
+    )
 
 
 def signature_lines(prepared: PreparedSignature, key: SigningKey) -> tuple[tuple[str, str], ...]:
@@ -186,20 +193,8 @@ def verify_request(
         _require_signed(base, signature, keys(asked.key_id))
         return VerifiedRequest(asked.key_id, asked.nonce, asked.created, body_digest, field)
     verifier = _Verifier(keys, field, now, max_age_s, max_skew_s)
-    try:
-        (result,) = verifier.verify(RequestToSign(method, url, HeaderLines(headers)), max_age=None)
-    except HTTPMessageSignaturesException as error:
-        raise _refused(str(error)) from None
-    stated = result.parameters
-    if not verifier.known:
-        raise _refused()
-    return VerifiedRequest(
-        key_id=stated["keyid"],
-        nonce=stated["nonce"],
-        created=stated["created"],
-        body_digest=body_digest,
-        digest_field=field,
-    )
+    stated = verifier.parameters_of(RequestToSign(method, url, HeaderLines(headers)))
+    return VerifiedRequest(stated["keyid"], stated["nonce"], stated["created"], body_digest, field)
 
 
 def _require_signed(base: bytes, signature: bytes, key: VerifyKey | None) -> None:
@@ -332,6 +327,17 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]  # the library has n
         found = self._keys(key_id)
         self.known, key = found is not None, found or _NOBODYS_KEY
         self.key_resolver = MappingKeyResolver(public_keys={key_id: key.ed25519}, private_keys={})
+
+    def parameters_of(self, request: RequestToSign) -> dict[str, Any]:
+        """What a request's one signature states, once it is checked. Raises: BadSignature"""
+        try:
+            (result,) = self.verify(request, max_age=None)
+        except HTTPMessageSignaturesException as error:
+            raise _refused(str(error)) from None
+        if not self.known:
+            raise _refused()
+        stated: dict[str, Any] = result.parameters
+        return stated
 
 
 def _require_time(created: int, now: int, max_age_s: int, max_skew_s: int) -> None:

@@ -3,53 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import httpx
-import numpy as np
 import pytest
 
-from client_agent.network.contacts import CONTACTS, Contacts
 from client_agent.page.app import make_page
 from client_agent.page.door import COOKIE, Door
-from client_agent.page.picture import lines_over_rounds
 from client_agent.settings import load_settings
 from client_agent.site.approval import approval_of
-from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
-from client_agent.site.budget.spent_budget import budget_memory
-from client_agent.site.events import (
-    METRICS,
-    Absence,
-    Absent,
-    AgentEvent,
-    EventKind,
-    Metrics,
-    RoundEnd,
-    RoundRecord,
-    site_values,
-)
-from client_agent.site.identity import load_identity
-from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.models.kept_model import Kept, KeptModel, save_kept
-from client_agent.site.telling.problems import Problems
-from client_agent.study.asked.foreseen_epsilon import foreseen_epsilon
-from client_agent.study.spending import training_of
+from client_agent.site.journal import StudyJournal
 from harness.federation.processes import write_secret
 from host.doctor.finding import Report, failed, ok
-from host.one_holder import one_process
 from host.web_page.guard import FORM_FIELD
-from protocol.policy.site_policy import SitePolicy
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys
-from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec, TrainingSpec
-from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys, study
+from tests.unit.client_agent.federation import REQUESTER, keys, study
 from tests.unit.client_agent.test_cli import write_config
-from tests.unit.client_agent.test_product import study_of
 
 STUDY = study()
 PORT = 8765
@@ -259,196 +231,3 @@ def test_unknown_pages_studies_and_words(inside: Browser, door: Door) -> None:
     assert odd.status_code == 404
     assert inside.get("/static/door.py").status_code in (403, 404)
     assert inside.post("/login", headers={"origin": ORIGIN}).status_code == 405
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------------
-
-
-def test_a_requester_sees_weights_and_who_was_missing(config: Path, door: Door) -> None:
-    kept = journal(as_requester(config))
-    kept.write_site_state(SiteState(study_digest=STUDY.digest(), training_seed=1, model_version=2))
-    metrics = Metrics(kept.folder / METRICS)
-    absent = (Absence(site="c2", why=Absent.DECLINED, text="isolation: <b>too close</b>"),)
-    for number, weight in ((1, 1.0), (2, 0.5)):
-        metrics.append(
-            RoundRecord(
-                time_s=0,
-                study=STUDY.name,
-                site=REQUESTER,
-                round=number,
-                state=RoundEnd.RELEASED,
-                model_version=number,
-                took_part=(REQUESTER, "c1"),
-                alphas=site_values([("c1", weight)]),
-                absences=absent,
-                isolation=0.42,
-            )
-        )
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        shown = client.get(f"/studies/{STUDY.name}").text
-        assert "This site asks" in client.get("/").text
-    assert "<svg" in shown
-    assert "c2 (declined: isolation: &lt;b&gt;too close&lt;/b&gt;)" in shown
-    assert "0.420" in shown
-    assert "Approve</button>" not in shown
-    assert "Leave this study" not in shown
-
-
-def test_a_study_is_paused_and_resumed(inside: Browser, config: Path, door: Door) -> None:
-    path = f"/studies/{STUDY.name}"
-    inside.post(f"{path}/approve", data=form(door), headers={"origin": ORIGIN})
-    assert "Pause this study" in inside.get(path).text
-    nobody = inside.post(f"{path}/pause", data=form(door, person=" "), headers={"origin": ORIGIN})
-    assert nobody.status_code == 409
-    inside.post(f"{path}/pause", data=form(door, reason="<i>new scanner</i>"), headers={"origin": ORIGIN})
-    assert journal(config).paused == "Dr. A: <i>new scanner</i>"
-    shown = inside.get(path).text
-    assert "Paused here by Dr. A: &lt;i&gt;new scanner&lt;/i&gt;." in shown
-    assert "paused here" in inside.get("/now").text
-    assert inside.post(f"{path}/resume", data=form(door), headers={"origin": "https://evil.example"}).status_code == 403
-    assert journal(config).paused is not None
-    inside.post(f"{path}/resume", data=form(door), headers={"origin": ORIGIN})
-    assert journal(config).paused is None
-    again = inside.post(f"{path}/resume", data=form(door), headers={"origin": ORIGIN})
-    assert "is not paused" in again.text
-
-
-def test_a_requester_can_be_made_to_leave_or_pause_nothing(config: Path, door: Door) -> None:
-    kept = journal(as_requester(config))
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        for word, instead in (("leave", "moiety study cancel unit"), ("pause", "stop its agent to pause it")):
-            sent = client.post(f"/studies/{STUDY.name}/{word}", data=form(door), headers={"origin": ORIGIN})
-            assert sent.status_code == 409
-            assert instead in sent.text
-    assert (kept.left, kept.paused) == (None, None)
-
-
-def test_servers_problems_and_whether_an_agent_runs_are_shown(inside: Browser, config: Path) -> None:
-    state = config.parent / "state"
-    text = inside.get("/now").text
-    assert "No agent runs here." in text
-    assert text.count("never asked") == 2
-    now = [1_700_000_000.0]
-    contacts = Contacts(state / CONTACTS, lambda: now[0])
-    contacts.reached("operator-a", "Tue, 14 Nov 2023 22:13:17 GMT")
-    contacts.failed("operator-b", "nobody listens <there>")
-    Problems(state, lambda: now[0]).noting(lambda _: None)(
-        AgentEvent(kind=EventKind.PROBLEM, site="c1", study=STUDY.name, round=3, text="data: put <train.npz> back")
-    )
-    with one_process(state, "state_dir", "the agent of 'c1'"):
-        text = inside.get("/now").text
-    assert "The agent runs." in text
-    assert "clock off by 2.0 s, give or take one" in text
-    assert "out of reach since 2023-11-14 22:13:20 UTC" in text
-    assert "(nobody listens &lt;there&gt;)" in text
-    assert "data: put &lt;train.npz&gt; back" in inside.get(f"/studies/{STUDY.name}").text
-
-
-def test_the_privacy_budget_is_shown(config: Path, door: Door) -> None:
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        assert "has no budget" in client.get("/budget").text
-    config.write_text(config.read_text() + "\n[policy]\nepsilon = 3.0\n")
-    door = Door(PORT)
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        text = client.get("/budget").text
-    assert "epsilon 3, of which 0.0 percent are used" in text
-    assert "epsilon 0.000 at delta 1e-05" in text
-
-
-@pytest.mark.parametrize("unit", ["record", "site"])
-def test_what_was_spent_is_shown_study_by_study_with_its_unit(config: Path, door: Door, unit: str) -> None:
-    """Whichever unit the site's own budget has: noise of the other one is not hidden."""
-    config.write_text(config.read_text() + f'\n[policy]\nprivacy_unit = "{unit}"\ndelta = 1e-3\n')
-    settings = load_settings(config)
-    memory = budget_memory(settings.state_dir, load_identity(settings)[1])
-    by_unit = {
-        "record": (PrivacySpec(record_clip=1.0, noise_multiplier=2.0), Steps(0.16, 2.0, 1)),
-        "site": (PrivacySpec(unit="site", noise_multiplier=3.0), Steps(1.0, 3.0, 1)),
-    }
-    for name, (privacy, _) in by_unit.items():
-        study = STUDY.model_copy(update={"name": name, "privacy": privacy, "training": TrainingSpec(batch_size=16)})
-        memory.charge(training_of(study, privacy, 100, 1), settings.policy)
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        text = " ".join(client.get("/budget").text.split())
-    words = {"record": "of each single record", "site": "of the whole site"}
-    for name, (_, steps) in by_unit.items():
-        cells = f'<td>{words[name]}</td><td class="number">1</td>'
-        assert f'<th scope="row">{name}</th>{cells}<td class="number">{epsilon_of([steps], 1e-3):.3f}</td>' in text
-    assert f"epsilon {epsilon_of([by_unit[unit][1]], 1e-3):.3f} at delta 0.001, {words[unit]}" in text
-    assert accountant() in text
-
-
-@pytest.mark.parametrize(
-    "privacy",
-    [PrivacySpec(record_clip=1.0, noise_multiplier=2.0), PrivacySpec(unit="site", noise_multiplier=2.0)],
-    ids=lambda privacy: privacy.unit,
-)
-def test_epsilon_is_read_before_a_study_is_approved(config: Path, door: Door, privacy: PrivacySpec) -> None:
-    changed = {"name": "noised", "privacy": privacy, "rounds": 7, "rule": RuleSpec(name=RuleName.FEDAVG)}
-    noised = study_of().model_copy(update=changed)
-    kept = StudyJournal(config.parent / "state", "noised")
-    kept.write(kept.folder / "study.json", sign(noised, REQUESTER, keys(REQUESTER).signing))
-    spends = foreseen_epsilon(noised, ROSTER, SitePolicy().delta)
-    assert spends is not None
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        text = client.get("/studies/noised").text
-        german = client.get("/studies/noised", headers={"accept-language": "de"}).text
-    assert f"<dt>epsilon</dt><dd>{spends.epsilon:.3f} at delta 1e-05, if all 7 rounds take place: of " in text
-    assert {"record": "of one record at the site", "site": "of all that one site shares"}[privacy.unit] in text
-    assert f"<dt>Epsilon</dt><dd>{spends.epsilon:.3f} bei Delta 1e-05, wenn alle 7 Runden stattfinden" in german
-    assert accountant() in text
-
-
-def test_pages_speak_german_where_the_reader_does(inside: Browser) -> None:
-    german = inside.get("/", headers={"accept-language": "de-CH,en;q=0.5"}).text
-    assert '<html lang="de">' in german
-    assert "Was dieser Standort verlangt" in german
-    assert "What this site demands" in inside.get("/").text
-    assert inside.get("/language/xx").status_code == 404
-    inside.get("/language/de")
-    assert "Was dieser Standort verlangt" in inside.get("/", headers={"accept-language": "en"}).text
-    assert "Eine solche Seite gibt es hier nicht." in inside.get("/nowhere").text
-
-
-def test_a_model_that_is_not_here_is_not_found(inside: Browser) -> None:
-    for which in ("last", "best", "..%2F..%2Fkeys", "x"):
-        assert inside.get(f"/studies/{STUDY.name}/models/{which}").status_code == 404
-
-
-def test_a_model_is_downloaded_with_its_card(inside: Browser, config: Path) -> None:
-    made = study_of()
-    kept = StudyJournal(config.parent / "state", made.name)
-    kept.write(kept.folder / "study.json", sign(made, REQUESTER, keys(REQUESTER).signing))
-    kept.save_model(5, np.arange(made.parameters.dimension, dtype=np.float32), made.digest())
-    kept.write_site_state(SiteState(study_digest=made.digest(), training_seed=1, model_version=5))
-    save_kept(kept, Kept.BEST, KeptModel(version=4), np.ones(made.parameters.dimension, dtype=np.float32))
-    text = inside.get(f"/studies/{made.name}").text
-    assert f'href="/studies/{made.name}/models/last"' in text
-    assert "before this site went on alone" not in text
-    for which, version in (("last", 5), ("best", 4)):
-        answer = inside.get(f"/studies/{made.name}/models/{which}")
-        assert answer.headers["content-type"] == "application/zip"
-        with ZipFile(io.BytesIO(answer.content)) as folder:
-            assert f"alone-{which}/card.md" in folder.namelist()
-            card = json.loads(folder.read(f"alone-{which}/card.json"))
-        assert card["model_version"] == version
-    assert not list((config.parent / "state").glob("*.zip"))
-    with browser(config, Door(PORT)) as stranger:
-        assert stranger.get(f"/studies/{made.name}/models/last").status_code == 403
-
-
-def test_what_left_is_summed(inside: Browser, config: Path) -> None:
-    assert "Nothing yet." in inside.get("/ledger").text
-
-
-def test_a_picture_escapes_names_and_leaves_out_what_is_no_number() -> None:
-    drawn = lines_over_rounds("weights", {"<c1>": [(1, 0.5), (2, float("nan")), (3, 1.5)], "none": []})
-    assert "&lt;c1&gt;" in drawn
-    assert "nan" not in drawn
-    assert lines_over_rounds("weights", {"c1": [(1, float("inf"))]}) == ""

@@ -11,7 +11,7 @@ from client_agent.settings import load_settings
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.letter import Welcome, require_same
 from host.durable import write_durably, write_pieces
-from host.loopback import is_loopback_url
+from host.network.loopback import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull

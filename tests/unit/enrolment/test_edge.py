@@ -20,7 +20,7 @@ from httpx import ASGITransport, AsyncClient, Response
 from client_agent.joining.asking import Way
 from client_agent.joining.folder import Wanted, make_folder, open_folder
 from client_agent.settings import load_settings
-from host.web_proxy import WebProxy
+from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.sharing import Side
 from protocol.wire.enrolment.card import parse_card

@@ -15,8 +15,8 @@ import trustme
 from host.doctor.finding import Finding, Report, Verdict, failed, lines, ok, show, warning
 from host.doctor.machine import look_at_disk, look_at_memory
 from host.doctor.way import Way, look_at_way
-from host.two_operators import require_apart
-from host.web_proxy import WebProxy
+from host.network.two_operators import require_apart
+from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError
 from tests.kit.certificates import write_certificate
 from tests.kit.web_proxy import tunnelling_proxy

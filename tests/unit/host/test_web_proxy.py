@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from host.unreachable import why_unreachable
-from host.web_proxy import ProxyRefused, WebProxy, open_tunnel
+from host.network.unreachable import why_unreachable
+from host.network.web_proxy import ProxyRefused, WebProxy, open_tunnel
 from protocol.errors import ConfigurationError
 from tests.kit.web_proxy import tunnelling_proxy
 

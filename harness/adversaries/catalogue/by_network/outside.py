@@ -153,7 +153,7 @@ class Delayed(OutsideAttack):
     party = Party.NETWORK
     tries = "holds a request back for an hour"
     defence = "the age of a signature"
-    without: Mapping[str, object] = {"protocol.wire.channel.signing._Verifier._check_time": passes}
+    without: Mapping[str, object] = {"protocol.wire.channel.signing._require_time": passes}
 
     def _asked(self, client: SignedClient, study: str) -> list[httpx.Response]:
         then = int(client.federation.clock.now()) - _HOUR_S

@@ -195,10 +195,10 @@ def _without_deadline(key: RoundKey, state: RoundState, announced: Signed[Announ
 
 def whole_studies() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    return (*_once_and_whole(), *_in_time())
+    return (*_once(), *_whole(), *_in_time(), *_without_one())
 
 
-def _once_and_whole() -> tuple[Attack, ...]:
+def _once() -> tuple[Attack, ...]:
     return (
         OverAWholeStudy(
             Words(
@@ -223,6 +223,11 @@ def _once_and_whole() -> tuple[Attack, ...]:
             Trouble(_doubles),
             {"servers.store.sql.SqlStore.remember_nonce": passes},
         ),
+    )
+
+
+def _whole() -> tuple[Attack, ...]:
+    return (
         OverAWholeStudy(
             Words(
                 "network-holds-messages-back",
@@ -231,7 +236,7 @@ def _once_and_whole() -> tuple[Attack, ...]:
                 "the age of a signature",
             ),
             Trouble(_holds_back, everybody=False, afterwards_s=_HELD_BACK_S),
-            {"protocol.wire.channel.signing._Verifier._check_time": passes},
+            {"protocol.wire.channel.signing._require_time": passes},
         ),
         OverAWholeStudy(
             Words(
@@ -281,6 +286,11 @@ def _in_time() -> tuple[Attack, ...]:
             Trouble(_trickles, _IMPATIENT, everybody=False),
             {"client_agent.network.answer.Answer._require_speed": passes},
         ),
+    )
+
+
+def _without_one() -> tuple[Attack, ...]:
+    return (
         OverAWholeStudy(
             Words(
                 "network-keeps-a-site-out",

@@ -8,8 +8,8 @@ import pytest
 
 from harness.adversaries.inferring.lines import InferenceLine, Told
 from harness.bench.simulated.noise import benchmark_noise, noise_text
-from harness.papers.attacked import noise_of_servers
-from harness.papers.attacked.noise import CASES, COUNTED, EPSILONS, MEMBERSHIP, RULES, spent_of, variant_of, write
+from harness.papers.noise import noise_of_servers
+from harness.papers.noise.noise import CASES, COUNTED, EPSILONS, MEMBERSHIP, RULES, spent_of, variant_of, write
 from harness.papers.page import Page
 from harness.simulation.files.study_files import STUDIES
 from harness.simulation.runs import RunLine

@@ -11,9 +11,9 @@ from client_agent.learning.private.drawn_rows import drawing_probability
 from client_agent.scoring.score import MetricName
 from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
 from harness.adversaries.inferring.lines import InferenceLine, Told
-from harness.papers.attacked import noise_of_servers
 from harness.papers.attacked.inference_runs import Inferred, recorded_in, run_missing_of
 from harness.papers.making import Making
+from harness.papers.noise import noise_of_servers
 from harness.papers.page import Page
 from harness.papers.tables.by_requester import over_requesters
 from harness.simulation.case import Case, read_case

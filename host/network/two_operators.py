@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from host.loopback import is_loopback
+from host.network.loopback import is_loopback
 from protocol.errors import ConfigurationError
 
 

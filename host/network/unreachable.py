@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterator
 from typing import Final
 
-from host.web_proxy import ProxyRefused
+from host.network.web_proxy import ProxyRefused
 from protocol.printable import printable
 
 _LONGEST: Final = 200
