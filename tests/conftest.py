@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Generator
 
 import pytest
+import structlog
 from coverage import Coverage
 from hypothesis import settings
 
@@ -40,5 +41,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     try:
         return (yield)
     finally:
+        structlog.reset_defaults()  # a command that a test called in this process may have set its own
         for counting in reversed(stopped):
             counting.start()

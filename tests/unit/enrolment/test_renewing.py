@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.joining import adding
+from client_agent.joining.asking import Asking
 from client_agent.joining.folder import Joined
 from client_agent.joining.standing import look
 from protocol.errors import ConfigurationError, ConflictingMessage, RosterRefused, Unavailable, WrongRound
@@ -125,7 +126,12 @@ def test_a_site_is_removed_once_both_operators_let_it_be(founded: tuple[Operator
     assert [site.name for site in chain.head.sites] == ["clinic-1", "requester"]
     assert chain_of(both, Side.A).digests == chain_of(both, Side.B).digests == chain.digests
     assert remove(both, requester, "clinic-2").digests == chain.digests
-    assert "was removed from the roster" in look(late, both.send, both.clock).waits_for[0]
+    assert (
+        "was removed from the roster"
+        in Asking(late.cards[0], late.keys, late.party, both.send, both.clock).standing().waits_for[0]
+    )
+    with pytest.raises(RosterRefused, match=r"clinic-2 was removed from the roster by change 2"):
+        look(late, both.send, both.clock)
     with pytest.raises(ConfigurationError, match="no site that can be removed"):
         remove(both, requester, "clinic-7")
     with pytest.raises(ConfigurationError, match="no site that can be removed"):

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import httpx
 
 from client_agent.network.server_client import ServerClient
-from harness.adversaries.catalogue.attack import Attack, passes
+from harness.adversaries.catalogue.attack import NO_SIGNATURE_COUNTS, Attack
 from harness.adversaries.catalogue.by_network.proxies import BehindAProxy
 from harness.adversaries.hostile.act import Round
 from harness.adversaries.scripted.proxy import Proxy, as_it_is, between, whole
@@ -28,7 +28,7 @@ from protocol.wire.messages import Announcement, ReadyNotice
 
 _MOST_BYTES: Final = 2**16
 _UNBOUND: Final[Mapping[str, object]] = {
-    "http_message_signatures.algorithms.ED25519.verify": passes,
+    **NO_SIGNATURE_COUNTS,
     "protocol.wire.channel.envelope.Correspondence.info": lambda between, what: what.encode(),
 }
 """No signature is looked at, and an envelope is bound to no request."""

@@ -15,7 +15,7 @@ from typing import Final
 import httpx
 
 from harness.adversaries import requests
-from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
+from harness.adversaries.catalogue.attack import NO_SIGNATURE_COUNTS, Attack, Found, Party, passes
 from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM
 from harness.adversaries.scripted.signed_client import Outgoing, SignedClient
 from harness.adversaries.scripted.sites import ScriptedSites, make_study
@@ -114,7 +114,7 @@ class InAnothersName(OutsideAttack):
     party = Party.STRANGER
     tries = "reads a study as one of its sites, signed by a key of its own"
     defence = _SIGNATURE
-    without: Mapping[str, object] = {"http_message_signatures.algorithms.ED25519.verify": passes}
+    without: Mapping[str, object] = NO_SIGNATURE_COUNTS
 
     def _asked(self, client: SignedClient, study: str) -> list[httpx.Response]:
         other = next(site.name for site in client.federation.roster.sites if site.name != client.keys.name)
