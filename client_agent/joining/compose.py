@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Final
 
+from host.compose import HARDENED, LOGGED
+
 COMPOSE: Final = "compose.yaml"
 
 
@@ -28,11 +30,7 @@ services:
   agent:
     image: ${{MOIETY_AGENT_IMAGE:-moiety-agent:local}}
     restart: unless-stopped
-    read_only: true
-    tmpfs:
-      - /tmp:size=64m,mode=1777
-    cap_drop: [ALL]
-    security_opt: ["no-new-privileges:true"]
+{HARDENED}\
     mem_limit: ${{MOIETY_MEMORY:-8g}}
     cpus: "${{MOIETY_CPUS:-2}}"
     pids_limit: 256
@@ -45,9 +43,7 @@ services:
       - {mount}
       - state:/var/lib/moiety
     networks: [outside]
-    logging:
-      driver: json-file
-      options: {{max-size: 20m, max-file: "10"}}
+{LOGGED}\
 """
 
 
@@ -56,11 +52,7 @@ def _commands_text(mount: str) -> str:
   moiety: # for commands: it alone may write into this folder, the roster for instance
     image: ${{MOIETY_AGENT_IMAGE:-moiety-agent:local}}
     profiles: [commands]
-    read_only: true
-    tmpfs:
-      - /tmp:size=64m,mode=1777
-    cap_drop: [ALL]
-    security_opt: ["no-new-privileges:true"]
+{HARDENED}\
     mem_limit: ${{MOIETY_MEMORY:-8g}}
     pids_limit: 256
     environment: *environment
@@ -79,11 +71,7 @@ def _page_text(mount: str) -> str:
     profiles: [commands]
     command: [agent, page, --config, /etc/moiety/settings.toml]
     network_mode: host
-    read_only: true
-    tmpfs:
-      - /tmp:size=64m,mode=1777
-    cap_drop: [ALL]
-    security_opt: ["no-new-privileges:true"]
+{HARDENED}\
     mem_limit: 1g
     pids_limit: 256
     environment: *environment

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryFile
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 import numpy as np
 
@@ -79,8 +79,11 @@ class Participant(StudyAtSite):
         """This site in its study, as encoding and opening take it. Raises: as :meth:`ckks_key`"""
         key, under = self.ckks_key(), None
         if key is not None:
-            under = UnderKey(key, lambda: closing(MemoryFile()), lambda: TemporaryFile(dir=self.journal.folder))  # noqa: SIM115
+            under = UnderKey(key, lambda: closing(MemoryFile()), self._spool)
         return AtSite(self.study, self.context.site, self.context.roster, under)
+
+    def _spool(self) -> AbstractContextManager[BinaryIO]:
+        return TemporaryFile(dir=self.journal.folder)  # whoever asks for it closes it
 
     @property
     def layers(self) -> Layers:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from host.compose import HARDENED, LOGGED
 from protocol.sharing import Side
 
 KEYS: Final = "keys.toml"
@@ -75,11 +76,7 @@ services:
   server:
     image: ${{MOIETY_SERVER_IMAGE:-moiety-server:local}}
     restart: unless-stopped
-    read_only: true
-    tmpfs:
-      - /tmp:size=64m,mode=1777
-    cap_drop: [ALL]
-    security_opt: ["no-new-privileges:true"]
+{HARDENED}\
     mem_limit: ${{MOIETY_MEMORY:-2g}}
     cpus: "${{MOIETY_CPUS:-2}}"
     pids_limit: 256
@@ -95,9 +92,7 @@ services:
       - ${{MOIETY_CONFIG:-.}}:/etc/moiety:ro
       - data:/var/lib/moiety
     networks: [outside, operations]
-    logging:
-      driver: json-file
-      options: {{max-size: 20m, max-file: "10"}}
+{LOGGED}\
 """
 
 
@@ -106,11 +101,7 @@ def _commands_text() -> str:
   moiety: # for commands: it alone may write into this folder, a renewed certificate for instance
     image: ${{MOIETY_SERVER_IMAGE:-moiety-server:local}}
     profiles: [commands]
-    read_only: true
-    tmpfs:
-      - /tmp:size=64m,mode=1777
-    cap_drop: [ALL]
-    security_opt: ["no-new-privileges:true"]
+{HARDENED}\
     mem_limit: 1g
     pids_limit: 256
     environment:

@@ -1,0 +1,18 @@
+"""What every container of a generated compose file is denied, and how its log is bounded: lines of a service."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HARDENED: Final = """\
+    read_only: true
+    tmpfs:
+      - /tmp:size=64m,mode=1777
+    cap_drop: [ALL]
+    security_opt: ["no-new-privileges:true"]
+"""
+LOGGED: Final = """\
+    logging:
+      driver: json-file
+      options: {max-size: 20m, max-file: "10"}
+"""
