@@ -35,6 +35,7 @@ from client_agent.site.telling.notices import Notices
 from client_agent.site.telling.problems import Problems
 from client_agent.site.telling.ways import ways_of
 from client_agent.study.asked.foreseen_transfers import transfer_remarks
+from client_agent.study.asked.permits import end_permits
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
 from host.audit.entry import Action
@@ -61,7 +62,7 @@ _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 600.0
 _LONG_POLL_S = 30.0
 _FIRST_PATIENCE_S = 0.5
-_UNTIL_STOPPED_S = 3600.0
+_PERMITS_EVERY_S = 3600.0
 _ALL_STUDIES = ""
 _log = structlog.get_logger("agent")
 
@@ -141,13 +142,14 @@ class Agent:
         between are mended without it. A look may wait at the server, in a thread of its own, until there is news.
         """
         self._audit.add(Action.STARTED, f"under roster {self._site.roster.digest()}")
+        self._end_permits()
         finding = threading.Thread(target=self._find, name="find studies", daemon=True)
         greeting = threading.Thread(target=self._greet, name="greet servers", daemon=True)
         finding.start()
         greeting.start()
         try:
-            while not self._clock.wait(self._stop, _UNTIL_STOPPED_S):
-                pass
+            while not self._clock.wait(self._stop, _PERMITS_EVERY_S):
+                self._end_permits()
         finally:
             self._stop.set()
             for participant in tuple(self._participants.values()):
@@ -159,6 +161,14 @@ class Agent:
                 participant.watch.join(_JOIN_S)
         if self._failure is not None:
             raise self._failure
+
+    def _end_permits(self) -> None:
+        site, running = self._site, {name for name, thread in self._running.items() if thread.is_alive()}
+        try:
+            for text in end_permits(site.settings, site.roster, site.keys, running, self._clock.now):
+                self._report(_ALL_STUDIES, text)
+        except (MoietyError, OSError) as later:  # tried again within the hour
+            self._complaints.about(_ALL_STUDIES, f"what a permit's end asks for was not done: {later}")
 
     def _greet(self) -> None:
         say_connected(self._site, self._stop, self._emit, lambda text: self._complaints.about(_ALL_STUDIES, text))

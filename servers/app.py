@@ -31,6 +31,7 @@ from servers.http.problems import MEDIA_TYPE, internal_problem
 from servers.http.responses import problem_answer
 from servers.page import app as page
 from servers.readiness import Readiness
+from servers.retention.keeping import keep_to_retention
 from servers.roster.following import RosterFile
 from servers.rounds.end_round import Endings
 from servers.rounds.side_a import Driver
@@ -117,7 +118,7 @@ def create_operations(app: FastAPI) -> FastAPI:
 async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, transfer: Transfer) -> AsyncIterator[None]:
     server: Server = app.state.server
     sketches = Sketches(server)
-    tasks = [asyncio.create_task(_purge(server)), asyncio.create_task(_follow_roster(server))]
+    tasks = [asyncio.create_task(one(server)) for one in (_purge, _follow_roster, keep_to_retention)]
     client: PeerClient | None = None
     if server.side is Side.A:
         client = PeerClient(server, to_peer)

@@ -74,6 +74,7 @@ class ServerSettings(BaseSettings):
     tls_key: Path
     peer_ca: Path | None = None
     forwarded_by: tuple[Network, ...] = ()
+    delete_ended_after_days: int | None = Field(default=None, ge=0, description="after a study's end; unset: never")
     operations_host: str = "127.0.0.1"
     operations_port: int | None = Field(default=None, ge=1, le=65535)
     seed: int | None = None

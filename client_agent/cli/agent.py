@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from datetime import datetime
 from functools import partial
 from typing import Annotated
 
@@ -121,10 +122,19 @@ def show(study: NameArgument, config: ConfigOption, json_output: JsonOption = Fa
 
 @app.command()
 def approve(
-    study: NameArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "", sure: SureOption = False
+    study: NameArgument,
+    config: ConfigOption,
+    person: PersonOption,
+    reason: ReasonOption = "",
+    until: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="The permit's last day, UTC; then the study is left and deleted here."),
+    ] = None,
+    sure: SureOption = False,
 ) -> None:
     """Take part in a study: shown in plain words, asked once more, kept with name, time, reason and digest."""
-    say(load_settings(config), study, Word(approved=True, person=person, reason=reason), sure=sure)
+    last = None if until is None else until.date()
+    say(load_settings(config), study, Word(approved=True, person=person, reason=reason, until=last), sure=sure)
 
 
 @app.command()

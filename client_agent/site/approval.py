@@ -6,6 +6,7 @@ approvals.jsonl              every word ever given at this site, appended
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,7 +23,7 @@ _FILE: Final = "approval.json"
 
 
 class Approval(BaseModel):
-    """``person`` said yes or no to the study of this digest, at ``time_s`` since 1970."""
+    """``person`` said yes or no to the study of this digest, at ``time_s`` since 1970; a yes holds up to ``until``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
@@ -31,6 +32,11 @@ class Approval(BaseModel):
     person: Annotated[str, Field(min_length=1, max_length=200)]
     reason: Annotated[str, Field(max_length=2000)] = ""
     time_s: float
+    until: date | None = None
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether the permit's last day, in UTC, has passed."""
+        return self.approved and self.until is not None and datetime.fromtimestamp(now_s, UTC).date() > self.until
 
 
 def approval_of(journal: StudyJournal, study_digest: str) -> Approval | None:
@@ -48,7 +54,7 @@ def give(state_dir: Path, journal: StudyJournal, word: Approval, audit: AuditLog
     """Keep it; the lists of all words first, so that none counts that is not in them."""
     audit.add(
         Action.APPROVED if word.approved else Action.DECLINED,
-        word.reason,
+        word.reason if word.until is None else f"{word.reason} (until {word.until})".lstrip(),
         actor=word.person,
         study=word.study,
         study_digest=word.study_digest,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from host.audit.answers import answers_of
 from host.audit.entry import Action, AuditEntry, digest_of
 from host.audit.log import AUDIT, read_audit, require_continued
 from host.commands.subcommand import command
@@ -57,6 +59,35 @@ app.command("export")(command(_Export, _export))
 
 
 @app.command()
+def answers(
+    study: Annotated[str, typer.Argument(help="The study's name.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="The state_dir of agents and the data_dir of servers, one or more.")
+    ],
+) -> None:
+    """An auditor's questions on one study: who approved what when, what left, what was deleted, which release ran."""
+    for folder in folders:
+        found = answers_of(folder, study)
+        sys.stdout.write(f"{found.party}: study {study}, digest {', '.join(found.digests)}\n")
+        _said("Who approved what, and when", found.words)
+        _said("What left, by round", found.left)
+        _said("What was deleted", found.deleted)
+        if found.receipt is not None:
+            sys.stdout.write(f"    the receipt is {found.receipt}, as the log names it\n")
+        sys.stdout.write("  Which release ran\n")
+        for one in found.releases:
+            sys.stdout.write(f"    {one.version}, {_moment(one.first_s)} to {_moment(one.last_s)}\n")
+
+
+def _said(question: str, entries: Sequence[AuditEntry]) -> None:
+    sys.stdout.write(f"  {question}\n")
+    for entry in entries:
+        sys.stdout.write(f"    {_in_words(entry)}\n")
+    if not entries:
+        sys.stdout.write("    nothing, as the log has it\n")
+
+
+@app.command()
 def verify(
     folder: FolderArgument,
     against: Annotated[Path | None, typer.Option(help="An earlier export with --json, all of it.")] = None,
@@ -97,9 +128,13 @@ def _time(text: str, option: str, otherwise: float) -> float:
 
 
 def _in_words(entry: AuditEntry) -> str:
-    when = datetime.fromtimestamp(entry.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    when = _moment(entry.time_s)
     where = f" {entry.study}" if entry.study else ""
     rounds = "" if entry.round is None else f" round {entry.round}"
     detail = f": {printable(entry.detail)}" if entry.detail else ""
     by = f"{printable(entry.actor)} at {entry.party} ({entry.version})"
     return f"{entry.number} {when} {by}{where}{rounds} {entry.action.value}{detail}"
+
+
+def _moment(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S")

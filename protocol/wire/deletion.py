@@ -1,4 +1,4 @@
-"""What a site deleted of a study, signed with its key: a receipt for whoever gave the permit."""
+"""What a site or a server deleted of a study, signed with its key: a receipt for whoever gave the permit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import Field
 from protocol.wire.message import Digest, Message, PartyName, StudyName
 
 MOST_FILES = 10_000
+MOST_SERVER_FILES = 200_000
 
 
 class DeletedFile(Message):
@@ -34,3 +35,24 @@ class DeletionReceipt(Message):
     reason: Annotated[str, Field(max_length=2000)]
     at_s: Annotated[int, Field(ge=0)]
     files: Annotated[tuple[DeletedFile, ...], Field(max_length=MOST_FILES)]
+
+
+class ServerDeletionReceipt(Message):
+    """``operator``'s server deleted ``files`` of a study at ``at_s`` (Unix seconds) because ``person`` said so.
+
+    ``letters`` and ``answers`` are rows of its database that went with them; ``rounds`` counts the attempts whose seeds
+    and nonces were taken out. What every party signed stays there: receipts for what sites sent are what a site's
+    memory of its sums is compared with.
+    """
+
+    KIND: ClassVar[str] = "server_deletion_receipt"
+    study: StudyName
+    study_digest: Digest
+    operator: PartyName
+    person: Annotated[str, Field(min_length=1, max_length=200)]
+    reason: Annotated[str, Field(max_length=2000)]
+    at_s: Annotated[int, Field(ge=0)]
+    files: Annotated[tuple[DeletedFile, ...], Field(max_length=MOST_SERVER_FILES)]
+    letters: Annotated[int, Field(ge=0)]
+    answers: Annotated[int, Field(ge=0)]
+    rounds: Annotated[int, Field(ge=0)]

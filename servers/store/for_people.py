@@ -19,6 +19,16 @@ class Kept(StrEnum):
 
 
 @dataclass(frozen=True)
+class Holdings:
+    """Of one study: the files that rows name; letters and answers, by number; attempts with seeds or nonces."""
+
+    files: tuple[str, ...]
+    letters: int
+    answers: int
+    rounds: int
+
+
+@dataclass(frozen=True)
 class SeenRound:
     """An attempt as an operator reads it; the times, since 1970, are None for attempts of an earlier release."""
 

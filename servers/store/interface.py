@@ -35,7 +35,7 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
 )
-from servers.store.for_people import Kept, SeenRound
+from servers.store.for_people import Holdings, Kept, SeenRound
 
 T = TypeVar("T")
 A_NEW_STUDY: Final = "new"
@@ -359,6 +359,14 @@ class Store(Protocol):
 
     def kept(self) -> dict[Kept, tuple[str, ...]]:
         """The same, by what they hold."""
+        ...
+
+    def holds_of(self, study: str) -> Holdings:
+        """What of a study would go with ``forget_study``."""
+        ...
+
+    def forget_study(self, study: str) -> None:
+        """Letters, answers, seeds and nonces go, and no row names a file any more; the cursor moves."""
         ...
 
     def size_bytes(self) -> int:

@@ -7,13 +7,14 @@ from sqlalchemy import select
 from servers.store import tables as t
 from servers.store.contributions import ContributionRows
 from servers.store.for_people import Kept
+from servers.store.forgetting import ForgettingRows
 from servers.store.mail import MailRows
 from servers.store.requests import RequestRows
 from servers.store.rounds import RoundRows
 from servers.store.studies import StudyRows
 
 
-class SqlStore(StudyRows, RoundRows, ContributionRows, MailRows, RequestRows):
+class SqlStore(StudyRows, RoundRows, ContributionRows, MailRows, RequestRows, ForgettingRows):
     """See ``interface.Store``. The schema must exist: ``migrate.upgrade``."""
 
     def files(self) -> set[str]:

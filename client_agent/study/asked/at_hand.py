@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 
 from client_agent.settings import AgentSettings
 from client_agent.site.approval import Approval, approval_of, give
@@ -28,6 +29,8 @@ class Word:
     approved: bool
     person: str
     reason: str = ""
+    until: date | None = None
+    """The last day on which this site takes part; None: the study's end."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class KnownStudy:
     paused: str | None
     stopped: str
     finished: str
+
+    @property
+    def may_go(self) -> bool:
+        """Whether nothing of it is needed here any more: it is over, was never begun, or this site left it."""
+        return self.over or self.left is not None or self.journal.is_withdrawn
 
     @property
     def state(self) -> str:
@@ -103,6 +111,8 @@ def keep_word(settings: AgentSettings, name: str, word: Word, digest: str) -> No
         raise ConfigurationError(f"study {name!r} is another one than was shown: look at it again")
     if not word.person.strip():
         raise ConfigurationError("a word on a study needs the name of the person who gives it")
+    if word.until is not None and word.until < datetime.now(UTC).date():
+        raise ConfigurationError(f"option --until: {word.until} has passed; give the permit's last day")
     found = Approval(
         study=name,
         study_digest=digest,
@@ -110,6 +120,7 @@ def keep_word(settings: AgentSettings, name: str, word: Word, digest: str) -> No
         person=word.person.strip(),
         reason=word.reason,
         time_s=time.time(),
+        until=word.until,
     )
     give(settings.state_dir, known.journal, found, audit_of(settings))
     if not word.approved:

@@ -18,12 +18,13 @@ from client_agent.settings import AgentSettings
 from client_agent.site.connections import one_agent
 from client_agent.site.identity import load_chain
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.study.asked.at_hand import audit_of, known_study
+from client_agent.study.asked.at_hand import KnownStudy, audit_of, known_study
 from host.audit.entry import Action
 from host.durable import sync_folder
 from protocol.errors import ConfigurationError
 from protocol.wire.authentic import sign
 from protocol.wire.deletion import DeletedFile, DeletionReceipt
+from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Signed
 
 RECEIPT: Final = "deletion.json"
@@ -43,33 +44,45 @@ def delete_study(
     with one_agent(settings):
         chain, keys = load_chain(settings)
         known = known_study(settings, chain.head, name)
-        if not (known.over or known.journal.is_withdrawn):
+        if not known.may_go:
             raise ConfigurationError(
                 f"study {name!r} is not over at this site: it is deleted once it has ended, or this site left it"
             )
-        folder = known.journal.folder
-        done = known.journal.read(folder / RECEIPT, Signed[DeletionReceipt])
-        if done is None:
-            receipt = DeletionReceipt(
-                study=name,
-                study_digest=known.study.digest(),
-                site=settings.site,
-                person=person.strip(),
-                reason=reason,
-                at_s=int(clock()),
-                files=tuple(_files(folder)),
-            )
-            done = sign(receipt, keys.name, keys.signing)
-            known.journal.write(folder / RECEIPT, done)  # before the first file goes: what is listed is gone at the end
-        audit_of(settings).add(
-            Action.DELETED,
-            f"{reason}; {len(done.message.files)} files, receipt {done.message.digest()}",
-            actor=person.strip(),
-            study=name,
+        return delete_held(settings, keys, known, person.strip(), reason, clock)
+
+
+def delete_held(
+    settings: AgentSettings, keys: PartyKeys, known: KnownStudy, person: str, reason: str, clock: Callable[[], float]
+) -> Signed[DeletionReceipt]:
+    """As ``delete_study``, for whoever holds the state folder and knows that nothing works on this study there."""
+    folder = known.journal.folder
+    done = known.journal.read(folder / RECEIPT, Signed[DeletionReceipt])
+    if done is None:
+        receipt = DeletionReceipt(
+            study=known.study.name,
             study_digest=known.study.digest(),
+            site=settings.site,
+            person=person,
+            reason=reason,
+            at_s=int(clock()),
+            files=tuple(_files(folder)),
         )
-        _empty(known.journal)
+        done = sign(receipt, keys.name, keys.signing)
+        known.journal.write(folder / RECEIPT, done)  # before the first file goes: what is listed is gone at the end
+    audit_of(settings).add(
+        Action.DELETED,
+        f"{reason}; {len(done.message.files)} files, receipt {done.message.digest()}",
+        actor=person,
+        study=known.study.name,
+        study_digest=known.study.digest(),
+    )
+    _empty(known.journal)
     return done
+
+
+def is_deleted(folder: Path) -> bool:
+    """Whether nothing is left in a study's folder but what stays."""
+    return (folder / RECEIPT).exists() and next(_files(folder), None) is None
 
 
 def _files(folder: Path) -> Iterator[DeletedFile]:
@@ -89,7 +102,7 @@ def _sha256(path: Path) -> str:
 def _empty(journal: StudyJournal) -> None:
     state = journal.site_state()
     if state is not None:
-        journal.write_site_state(_without_keys(state))
+        journal.write_site_state(_without_keys(state, journal.left))
     for path in sorted(journal.folder.iterdir()):
         if path.is_dir():
             shutil.rmtree(path)
@@ -98,13 +111,14 @@ def _empty(journal: StudyJournal) -> None:
     sync_folder(journal.folder)
 
 
-def _without_keys(state: SiteState) -> SiteState:
+def _without_keys(state: SiteState, left: str | None) -> SiteState:
     """How the study ended at this site, and nothing that opens, continues or repeats anything of it."""
+    ended = state.finished is None and left is not None
     return SiteState(
         study_digest=state.study_digest,
         training_seed=0,
         last_recorded_round=state.last_recorded_round,
-        finished=state.finished,
+        finished=f"left by this site: {left}" if ended else state.finished,
         ended_by=state.ended_by,
-        refused=state.refused,
+        refused=state.refused or ended,
     )

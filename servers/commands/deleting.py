@@ -1,0 +1,103 @@
+"""``moiety server delete``: beside the server that runs, which does it within seconds, or where none runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from host.commands.subcommand import command
+from servers.commands.making import ConfigOption, JsonOption
+
+if TYPE_CHECKING:
+    from protocol.wire.deletion import ServerDeletionReceipt
+    from protocol.wire.messages import Signed
+    from servers.retention.deleting import Request
+    from servers.settings import ServerSettings
+
+_WAITS_S: Final = 60.0
+_LOOKS_EVERY_S: Final = 0.1
+_STAYS: Final = (
+    "What stays: the signed study and its end, what was signed in its rounds with the receipts for what sites sent (a "
+    "site compares its memory with them), and the audit log. Backups you delete yourself."
+)
+
+
+@dataclass(frozen=True)
+class _Delete:
+    """Delete what this server holds of a study that is over, with a signed receipt of every file."""
+
+    study: Annotated[str, typer.Argument(help="The study's name.")]
+    config: ConfigOption
+    person: Annotated[str, typer.Option(help="Who says so: in the receipt and in the audit log.")]
+    reason: Annotated[str, typer.Option(help="Likewise; such as the permit that has ended.")] = ""
+    json_output: JsonOption = False
+
+
+def _delete(asked: _Delete) -> None:
+    from servers.retention.deleting import Request, receipt_path
+    from servers.settings import load_settings
+
+    settings = load_settings(asked.config)
+    signed = _deleted(settings, Request(asked.study, asked.person.strip(), asked.reason))
+    if asked.json_output:
+        typer.echo(signed.model_dump_json())
+        return
+    found = signed.message
+    size_bytes = sum(one.size_bytes for one in found.files)
+    typer.echo(
+        f"study {asked.study}: {len(found.files)} files of {size_bytes:,} bytes, {found.letters} letters, "
+        f"{found.answers} answers and the seeds of {found.rounds} attempts are deleted; the signed receipt is "
+        f"{receipt_path(settings.data_dir, asked.study)}\n{_STAYS}"
+    )
+
+
+def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletionReceipt]:
+    """Raises: ConfigurationError; Unavailable, where a server runs and did not do it in time"""
+    from host.audit.log import AuditLog
+    from host.one_holder import holder_of, one_process
+    from protocol.errors import ConfigurationError
+    from servers.identity import load_identity
+    from servers.retention.deleting import Holder, delete_study, require_over
+    from servers.store.database import database_exists
+    from servers.store.shares import ShareFiles
+    from servers.store.sql import SqlStore
+
+    if not request.person:
+        raise ConfigurationError("deleting needs the name of the person who asks for it: --person")
+    if not database_exists(settings.database):
+        raise ConfigurationError(f"no study {request.study!r} is at this server: it has never been started")
+    store = SqlStore(settings.database, lambda _: None)
+    try:
+        require_over(store.study_named(request.study), request.study)
+        if holder_of(settings.data_dir) is not None:
+            return _by_the_server(settings.data_dir, request)
+        with one_process(settings.data_dir, "data_dir", "a deletion"):
+            _, keys, _ = load_identity(settings)
+            files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes)
+            audit = AuditLog(settings.data_dir, keys.name)
+            return delete_study(Holder(settings.data_dir, keys, store, files, audit), request)
+    finally:
+        store.close()
+
+
+def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionReceipt]:
+    from protocol.errors import Unavailable
+    from protocol.wire.deletion import ServerDeletionReceipt
+    from protocol.wire.messages import Signed
+    from servers.retention.deleting import receipt_path
+    from servers.retention.keeping import ask
+
+    waits, receipt, until = ask(data_dir, request), receipt_path(data_dir, request.study), time.monotonic() + _WAITS_S
+    while time.monotonic() < until:
+        if not waits.exists() and receipt.exists():
+            return Signed[ServerDeletionReceipt].parse(receipt.read_bytes())
+        time.sleep(_LOOKS_EVERY_S)
+    waits.unlink(missing_ok=True)
+    raise Unavailable(f"the server that runs did not delete study {request.study!r} in {_WAITS_S:g} s: see its log")
+
+
+COMMANDS: Final = (command(_Delete, _delete),)

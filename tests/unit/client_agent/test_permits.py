@@ -1,0 +1,101 @@
+"""A permit's last day has passed: the site leaves the study, and deletes it once nothing works on it."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from client_agent.cli.agent import app
+from client_agent.settings import AgentSettings, load_settings
+from client_agent.site.approval import approval_of
+from client_agent.site.journal import SiteState
+from client_agent.study.asked.at_hand import Word, keep_word, known_study
+from client_agent.study.asked.deleting import RECEIPT
+from client_agent.study.asked.permits import end_permits
+from host.audit.entry import Action
+from host.audit.log import AUDIT, read_audit
+from protocol.errors import ConfigurationError
+from protocol.wire.deletion import DeletionReceipt
+from protocol.wire.messages import Signed
+from tests.unit.client_agent.federation import ROSTER, keys
+from tests.unit.client_agent.test_page import STUDY, config, journal
+
+assert config  # a fixture of that module
+
+LAST_DAY = date(2999, 3, 31)
+
+
+def at(moment: str) -> float:
+    return datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
+
+
+@pytest.fixture
+def settings(config: Path) -> AgentSettings:
+    found = load_settings(config)
+    keep_word(found, STUDY.name, Word(approved=True, person="Dr. A", reason="permit 7", until=LAST_DAY), STUDY.digest())
+    journal(config).write_site_state(SiteState(study_digest=STUDY.digest(), training_seed=7))
+    return found
+
+
+def ended(settings: AgentSettings, moment: str, *running: str) -> list[str]:
+    return end_permits(settings, ROSTER, keys("c1"), running, lambda: at(moment))
+
+
+def test_a_study_under_way_is_left_after_the_last_day_and_deleted_when_nothing_works_on_it(
+    config: Path, settings: AgentSettings
+) -> None:
+    assert ended(settings, "2999-03-31T23:59:59") == []
+    said = ended(settings, "2999-04-01T00:00:00", STUDY.name)
+    assert said == ["study unit: the permit ended on 2999-03-31; this site has left it"]
+    assert journal(config).left == "the permit ended on 2999-03-31"
+    assert ended(settings, "2999-04-01T01:00:00", STUDY.name) == []
+    (deleted,) = ended(settings, "2999-04-01T02:00:00")
+    assert "files are deleted" in deleted
+    assert ended(settings, "2999-04-01T03:00:00") == []
+    receipt = journal(config).read(journal(config).folder / RECEIPT, Signed[DeletionReceipt])
+    assert receipt is not None
+    assert (receipt.message.person, receipt.message.reason) == ("software", "the permit ended on 2999-03-31")
+    known = known_study(settings, ROSTER, STUDY.name)
+    assert known.over
+    assert known.finished == "left by this site: the permit ended on 2999-03-31"
+    lines = read_audit(settings.state_dir / AUDIT)
+    assert [(one.action, one.actor) for one in lines] == [
+        (Action.APPROVED, "Dr. A"),
+        (Action.LEFT, "software"),
+        (Action.DELETED, "software"),
+    ]
+    assert lines[0].detail == "permit 7 (until 2999-03-31)"
+
+
+def test_a_study_that_is_over_is_deleted_at_once(config: Path, settings: AgentSettings) -> None:
+    journal(config).write_site_state(
+        SiteState(study_digest=STUDY.digest(), training_seed=7, finished="done", refused=True)
+    )
+    assert len(ended(settings, "2999-04-01T00:00:00")) == 1
+    assert journal(config).left is None
+    assert known_study(settings, ROSTER, STUDY.name).finished == "done"
+
+
+@pytest.mark.parametrize("word", [Word(approved=True, person="Dr. A"), Word(approved=False, person="Dr. A")])
+def test_a_word_without_a_day_ends_nothing(config: Path, word: Word) -> None:
+    found = load_settings(config)
+    assert ended(found, "2999-04-01T00:00:00") == []
+    keep_word(found, STUDY.name, word, STUDY.digest())
+    assert ended(found, "2999-04-01T00:00:00") == []
+
+
+def test_the_day_is_an_option_of_the_word_and_lies_ahead(config: Path) -> None:
+    def approve(until: str) -> BaseException | None:
+        words = ["approve", STUDY.name, "--person", "Dr. A", "--until", until, "--yes", "--config", str(config)]
+        return CliRunner().invoke(app, words).exception
+
+    refused = approve("2001-01-01")
+    assert isinstance(refused, ConfigurationError)
+    assert "2001-01-01 has passed" in refused.detail
+    assert approve("2999-03-31") is None
+    word = approval_of(journal(config), STUDY.digest())
+    assert word is not None
+    assert word.until == LAST_DAY

@@ -1,0 +1,172 @@
+"""A server deletes what it holds of a study that is over: files and secrets go, receipts of sites stay."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from host.audit.entry import Action
+from host.audit.log import AUDIT, read_audit
+from host.one_holder import one_process
+from protocol.errors import ConfigurationError, MoietyError
+from protocol.sharing import Side
+from protocol.wire.authentic import check_signature
+from protocol.wire.deletion import ServerDeletionReceipt
+from protocol.wire.messages import RoundState, Signed, StudyState
+from servers.cli import app
+from servers.retention.deleting import FOLDER, Request, receipt_path
+from servers.retention.keeping import aged, answer_requests, ask
+from servers.server import Server, open_server
+from servers.settings import load_settings
+from servers.store.interface import Answer, AnswerKind, MailRecord
+from tests.contract.test_store import KEY, RECORD, ROUND, contribution
+from tests.kit.processes import prepare_servers
+
+SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
+FILES = {"share-1": b"share", "output-1": b"output", "letter-1": b"a sealed letter"}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A server with one study, and where its settings lie."""
+
+    server: Server
+    config: Path
+
+    @property
+    def data_dir(self) -> Path:
+        return self.server.settings.data_dir
+
+    def end(self, at_s: float = 0.0) -> None:
+        self.server.store.change_study(RECORD.digest, lambda r: replace(r, state=StudyState.COMPLETED))
+        log = replace(self.server.audit, clock=lambda: at_s)
+        log.add(Action.STUDY_ENDED, "finished", study="trial", study_digest=RECORD.digest)
+
+    def command(self, *arguments: str) -> Result:
+        return CliRunner().invoke(app, ["delete", *arguments, "--config", str(self.config)])
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    config = prepare_servers(tmp_path, SITES).servers[Side.A].config
+    server = open_server(load_settings(config))
+    store = server.store
+    store.add_study(RECORD)
+    store.add_round(replace(ROUND, own_nonce=b"n" * 32, mask_seed=b"m" * 32, output_file="output-1"))
+    store.add_contribution(contribution("site-b"), RoundState.COLLECTING)
+    store.change_round(KEY, lambda r: r, answers=[Answer(AnswerKind.OPENING, "", b"sealed")])
+    store.add_mail(MailRecord(RECORD.digest, "site-a", "site-b", "model-1", "55" * 32, "letter-1"))
+    for name, content in FILES.items():
+        server.files.path(name).write_bytes(content)
+    (server.files.path("another")).write_bytes(b"of another study")
+    yield Kept(server, config)
+    store.close()
+    server.ckks.close()
+
+
+def test_files_letters_answers_and_secrets_go_and_what_was_signed_stays(kept: Kept) -> None:
+    kept.end()
+    said = kept.command("trial", "--person", "Dr. O", "--reason", "permit 7 ended")
+    assert said.exit_code == 0, said.output
+    assert "3 files of 26 bytes, 1 letters, 1 answers and the seeds of 1 attempts are deleted" in said.stdout
+    signed = Signed[ServerDeletionReceipt].parse(receipt_path(kept.data_dir, "trial").read_bytes())
+    receipt = signed.message
+    check_signature(receipt, signed.signatures[0], kept.server.roster.operator_a)
+    assert {one.path: one.sha256 for one in receipt.files} == {
+        f"shares/{name}": hashlib.sha256(content).hexdigest() for name, content in FILES.items()
+    }
+    assert (receipt.person, receipt.reason, receipt.operator) == ("Dr. O", "permit 7 ended", kept.server.name)
+    assert sorted(path.name for path in (kept.data_dir / "shares").iterdir()) == ["another"]
+    store = kept.server.store
+    assert store.answer(KEY, AnswerKind.OPENING) is None
+    assert store.mail_for(RECORD.digest, ["site-b"]) == []
+    found = store.round(KEY)
+    assert found is not None
+    assert (found.own_nonce, found.mask_seed, found.output_file) == (None, None, None)
+    assert found.announcement == ROUND.announcement
+    assert store.contribution(KEY, "site-b") == contribution("site-b", file=None)
+    assert store.study(RECORD.digest).cursor > RECORD.cursor
+    last = read_audit(kept.data_dir / AUDIT)[-1]
+    assert (last.action, last.actor, last.study) == (Action.DELETED, "Dr. O", "trial")
+    assert receipt.digest() in last.detail
+    again = kept.command("trial", "--person", "Dr. P", "--json")
+    assert Signed[ServerDeletionReceipt].model_validate_json(again.stdout) == signed
+
+
+def test_a_kill_in_the_middle_is_ended_by_the_next_try(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.end()
+    with monkeypatch.context() as patch:
+        patch.setattr("servers.store.shares.ShareFiles.delete", lambda *_: 1 / 0)
+        assert isinstance(kept.command("trial", "--person", "Dr. O").exception, ZeroDivisionError)
+    assert (kept.data_dir / "shares" / "share-1").exists()
+    assert kept.command("trial", "--person", "Dr. O").exit_code == 0
+    assert not (kept.data_dir / "shares" / "share-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("study", "person", "why"),
+    [("trial", "Dr. O", "is open here"), ("none", "Dr. O", "no study 'none'"), ("trial", " ", "name of the person")],
+)
+def test_nothing_is_deleted_under_way_unknown_or_unnamed(kept: Kept, study: str, person: str, why: str) -> None:
+    refused = kept.command(study, "--person", person).exception
+    assert isinstance(refused, ConfigurationError)
+    assert why in refused.detail
+    assert not (kept.data_dir / FOLDER).exists()
+    assert all((kept.data_dir / "shares" / name).exists() for name in FILES)
+
+
+def test_a_server_that_runs_does_it_itself(kept: Kept) -> None:
+    kept.end()
+    said: list[Result] = []
+    with one_process(kept.data_dir, "data_dir", "the server"):
+        asks = threading.Thread(target=lambda: said.append(kept.command("trial", "--person", "Dr. O")))
+        asks.start()
+        while asks.is_alive():
+            answer_requests(kept.server)
+            asks.join(0.05)
+    assert said[0].exit_code == 0, said[0].output
+    assert not (kept.data_dir / "shares" / "share-1").exists()
+    assert [path.name for path in (kept.data_dir / FOLDER).iterdir()] == ["trial.json"]
+
+
+def test_a_request_that_is_none_or_is_refused_is_taken_away(kept: Kept) -> None:
+    broken = ask(kept.data_dir, Request("broken", "Dr. O"))
+    broken.write_bytes(b"{}")
+    refused = ask(kept.data_dir, Request("trial", "Dr. O"))
+    answer_requests(kept.server)
+    assert not broken.exists()
+    assert not refused.exists()
+    assert (kept.data_dir / "shares" / "share-1").exists()
+
+
+def test_a_server_that_does_not_answer_is_named(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.end()
+    monkeypatch.setattr("servers.commands.deleting._WAITS_S", 0.01)
+    with one_process(kept.data_dir, "data_dir", "the server"):
+        refused = kept.command("trial", "--person", "Dr. O").exception
+    assert isinstance(refused, MoietyError)
+    assert "see its log" in refused.detail
+    assert list((kept.data_dir / FOLDER).iterdir()) == []
+
+
+def test_studies_go_by_themselves_once_they_are_over_for_long_enough(kept: Kept) -> None:
+    day_s, server = 86400.0, kept.server
+    kept.end(at_s=10 * day_s)
+    server.settings = server.settings.model_copy(update={"delete_ended_after_days": 30})
+    server.clock = lambda: 40 * day_s - 1
+    assert list(aged(server)) == []
+    server.clock = lambda: 40 * day_s
+    (due,) = aged(server)
+    assert (due.study, due.person) == ("trial", "software")
+    ask(kept.data_dir, due)
+    answer_requests(server)
+    assert receipt_path(kept.data_dir, "trial").exists()
+    assert list(aged(server)) == []
+    server.settings = server.settings.model_copy(update={"delete_ended_after_days": None})
+    assert list(aged(server)) == []
