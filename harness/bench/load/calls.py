@@ -1,0 +1,134 @@
+"""How long every call of an agent takes, by what it is for."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import httpx
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+_NUMBERS: Final = re.compile(r"\d+")
+_MILLISECONDS: Final = 1000.0
+_LISTS_STUDIES: Final = "list studies"
+_VIEW: Final = "view"
+WAITING: Final = (_LISTS_STUDIES, _VIEW)
+"""Calls that a server answers once there is news: their seconds are mostly waiting."""
+
+
+class CallTimes(BaseModel):
+    """Milliseconds of one kind of call, from its first byte to the last one of the answer, TLS included."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    purpose: str
+    count: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    most_ms: float
+
+    @property
+    def waits_for_news(self) -> bool:
+        return self.purpose in WAITING
+
+
+class Calls:
+    """What a process's agents have called so far; any thread may note."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._milliseconds: dict[str, list[float]] = {}
+        self._failed: Counter[str] = Counter()
+        self._closed = False
+
+    def note(self, purpose: str, seconds: float, failure: str | None) -> None:
+        """One call; nothing once it is closed."""
+        kind = _NUMBERS.sub("N", purpose)
+        with self._lock:
+            if self._closed:
+                return
+            if failure is None:
+                self._milliseconds.setdefault(kind, []).append(round(_MILLISECONDS * seconds, 2))
+            else:
+                self._failed[f"{kind}: {failure}"] += 1
+
+    def close(self) -> None:
+        """What agents that are stopped break off is no failure."""
+        with self._lock:
+            self._closed = True
+
+    @property
+    def milliseconds(self) -> dict[str, list[float]]:
+        return self._milliseconds
+
+    @property
+    def failed(self) -> dict[str, int]:
+        return dict(self._failed)
+
+
+def call_times(milliseconds: Mapping[str, Sequence[float]]) -> tuple[CallTimes, ...]:
+    """Percentiles of every kind of call, those made most often first."""
+    found = [_times_of(purpose, np.asarray(taken)) for purpose, taken in milliseconds.items() if len(taken)]
+    return tuple(sorted(found, key=lambda one: (-one.count, one.purpose)))
+
+
+def _times_of(purpose: str, taken: np.ndarray[tuple[int], np.dtype[np.float64]]) -> CallTimes:
+    p50, p95, p99 = (float(value) for value in np.percentile(taken, [50, 95, 99]))
+    return CallTimes(
+        purpose=purpose, count=len(taken), p50_ms=p50, p95_ms=p95, p99_ms=p99, most_ms=float(np.max(taken))
+    )
+
+
+class TimedTransport(httpx.BaseTransport):
+    """As the transport inside of it; every call is noted once its answer is read, or has failed."""
+
+    def __init__(self, inner: httpx.BaseTransport, calls: Calls) -> None:
+        self._inner = inner
+        self._calls = calls
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        purpose, begun = str(request.extensions.get("purpose", "request")), time.perf_counter()
+
+        def note(failure: str | None) -> None:
+            self._calls.note(purpose, time.perf_counter() - begun, failure)
+
+        try:
+            answer = self._inner.handle_request(request)
+        except httpx.HTTPError as error:
+            note(type(error).__name__)
+            raise
+        said = None if answer.is_success else f"status {answer.status_code}"
+        stream = answer.stream
+        if not isinstance(stream, httpx.SyncByteStream):
+            raise TypeError(f"an answer of {type(stream).__name__}: agents read answers as they come")
+        body = _TimedBody(stream, said, note)
+        return httpx.Response(answer.status_code, headers=answer.headers, stream=body)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _TimedBody(httpx.SyncByteStream):
+    def __init__(self, inner: httpx.SyncByteStream, failure: str | None, note: Callable[[str | None], None]) -> None:
+        self._inner = inner
+        self._failure = failure
+        self._note = note
+        self._open = True
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._inner
+        except httpx.HTTPError as error:
+            self._failure = type(error).__name__
+            raise
+
+    def close(self) -> None:
+        self._inner.close()
+        if self._open:
+            self._open = False
+            self._note(self._failure)

@@ -1,0 +1,124 @@
+"""``moiety bench load``: many sites' agents in a few processes, held for the rounds of one study."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+from harness.bench import probe
+from harness.bench.load.agents import Played
+from harness.bench.load.calls import CallTimes, call_times
+from harness.bench.load.held import Held, Rounds, held_federation, held_study, hold
+from harness.bench.load.results import LoadBenchmark
+from harness.versions import versions
+from harness.warm import warm
+
+
+def benchmark_load(
+    dimension: int, sites: int, rounds: int, processes: int, tell: Callable[[str], None], folder: Path | None = None
+) -> LoadBenchmark:
+    """Start everything, hold it for so many rounds, stop everything.
+
+    Raises: Unavailable, when a process ends or no round does
+    """
+    warm()
+    with (
+        tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name,
+        held_federation(Path(name), sites, processes) as held,
+    ):
+        probe.wait_until_idle(held.servers.pids)
+        idle_mb = max(map(probe.resident_mb, held.servers.pids))
+        done = hold(held, held_study(held.servers, dimension, rounds), tell)
+        peak_mb, load = max(map(probe.peak_mb, held.servers.pids)), os.getloadavg()[1]
+        rows, refusals = held.sampler.rows(), held.sampler.refusals()
+        played = held.played()
+        errors = found_errors(done, played, _internal_errors(held))
+    settled = 1 if len(done.samples) > 2 else 0  # in the first round sites greet, connect and read the study
+    first, last = done.samples[settled], done.samples[-1]
+    site_rounds = sites * max(1, last.round - first.round)
+    return LoadBenchmark(
+        parameters=dimension,
+        sites=sites,
+        rounds=rounds,
+        processes=processes,
+        command=f"moiety bench load --sites {sites} --parameters {dimension} --rounds {rounds} --processes {processes}",
+        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=probe.machine(),
+        machine_load=load,
+        released=done.released,
+        errors=errors,
+        refusals=refusals,
+        seconds=last.seconds,
+        round_seconds=tuple(round(b.seconds - a.seconds, 3) for a, b in pairwise(done.samples)),
+        calls=called(played),
+        server_cpu_ms_per_site_round=(last.cpu_ns - first.cpu_ns) / 1e6 / site_rounds,
+        agent_cpu_ms_per_site_round=(last.agents_cpu_ns - first.agents_cpu_ns) / 1e6 / site_rounds,
+        server_idle_mb=idle_mb,
+        server_peak_mb=peak_mb,
+        server_mb_per_site=(peak_mb - idle_mb) / sites,
+        open_files_most=max(sample.open_files for sample in done.samples),
+        database_bytes_per_site_round=(last.database_bytes - first.database_bytes) / site_rounds,
+        file_bytes_at_end=last.file_bytes,
+        samples=done.samples,
+        rows=rows,
+        versions={one.name: one.version for one in versions()},
+    )
+
+
+def called(played: Sequence[Played]) -> tuple[CallTimes, ...]:
+    """Every kind of call of all processes together."""
+    together: dict[str, list[float]] = {}
+    for one in played:
+        for purpose, taken in one.milliseconds.items():
+            together.setdefault(purpose, []).extend(taken)
+    return call_times(together)
+
+
+def found_errors(done: Rounds, played: Sequence[Played], internal: int) -> dict[str, int]:
+    """Failed calls, complaints, rounds without a sum, and what servers logged as their own error."""
+    found: Counter[str] = Counter()
+    for one in played:
+        found.update(one.failed)
+        found.update(problem.partition(": ")[2] or problem for problem in one.problems)
+    found["rounds without a sum"] = len(done.records) - done.released
+    found["internal errors of servers"] = internal
+    return {what: count for what, count in found.items() if count}
+
+
+def _internal_errors(held: Held) -> int:
+    logs = [running.log.read_text(encoding="utf-8", errors="replace") for running in held.servers.running.values()]
+    return sum(log.count("internal error") for log in logs)
+
+
+def load_text(result: LoadBenchmark) -> str:
+    """The figures, one a line."""
+    errors = ", ".join(f"{count} x {what}" for what, count in result.errors.items()) or "none"
+    refused = ", ".join(f"{count} x {code}" for code, count in result.refusals.items()) or "none"
+    per_round = sorted(result.round_seconds)
+    lines = [
+        f"{result.sites} sites in {result.processes} processes, {result.parameters:,} parameters, "
+        f"{result.released} of {result.rounds} rounds released in {result.seconds:.0f} s "
+        f"(median round {per_round[len(per_round) // 2]:.1f} s), load of the machine {result.machine_load:.1f}",
+        f"errors: {errors}",
+        f"refused by the servers: {refused}",
+        f"both servers' CPU, a site and round: {result.server_cpu_ms_per_site_round:.1f} ms; "
+        f"an agent's: {result.agent_cpu_ms_per_site_round:.1f} ms",
+        f"a server's memory: {result.server_idle_mb:.0f} MB idle, {result.server_peak_mb:.0f} MB at most, "
+        f"{result.server_mb_per_site:.2f} MB a site; open files: {result.open_files_most}",
+        f"databases grow by {result.database_bytes_per_site_round:,.0f} bytes a site and round; "
+        f"other files at the end: {result.file_bytes_at_end / 1e6:.1f} MB",
+    ]
+    return "\n".join([*lines, *map(_call_line, result.calls)])
+
+
+def _call_line(call: CallTimes) -> str:
+    waits = " (waits for news)" if call.waits_for_news else ""
+    return (
+        f"{call.purpose}{waits}: {call.count} calls, p50 {call.p50_ms:.0f}, p95 {call.p95_ms:.0f}, "
+        f"p99 {call.p99_ms:.0f}, most {call.most_ms:.0f} ms"
+    )
