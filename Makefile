@@ -2,7 +2,7 @@
 #   make install   create .venv and install (quick when nothing changed)
 #   make demo      two servers and five hospitals on this machine; leaves demo-out/report.html
 #   make test      install, then every test
-#   make soak      the long ones: every place at which a process can be killed
+#   make soak      the long ones: every place at which a process can be killed, altered inputs, load; counts in soak-out
 #   make test-deploy  studies across containers, one server killed, strangers who enrol; needs a container engine
 #   make results   the papers' tables and plots in docs/results; MOIETY_DATA=PATH names the data sets (hours the first time)
 #   make check     format, lint, types, import contracts, tests
@@ -11,6 +11,7 @@
 PYTHON ?= python3.11
 PIP_FLAGS ?=
 DEMO_OUT ?= demo-out
+SOAK_OUT ?= soak-out
 RESULTS_FLAGS ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n < 3 ? 3 : n > 4 ? 4 : n )))
 PYTEST_FLAGS ?= --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
@@ -55,7 +56,8 @@ test-deploy: install
 	MOIETY_TEST_DEPLOY=1 $(BIN)/python -m pytest tests/deploy
 
 soak: install
-	$(BIN)/python -m pytest -m soak
+	mkdir -p $(SOAK_OUT)
+	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak --junit-xml=$(SOAK_OUT)/soak.xml
 
 static: install
 	$(BIN)/ruff check .

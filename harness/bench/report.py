@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from harness.bench.against.peers import peers_text
 from harness.bench.ckks.results import CkksBenchmark, ckks_text
 from harness.bench.envelope_results import EnvelopesBenchmark, envelopes_text
+from harness.bench.load.page import load_section, waiting_section
+from harness.bench.load.results import LoadBenchmark, WaitingBenchmark
 from harness.bench.results import PeersBenchmark, RoundBenchmark
 from protocol.errors import ConfigurationError
 
@@ -20,6 +22,8 @@ ROUNDS: Final = "round_*.json"
 PEERS: Final = "peers_*.json"
 CKKS: Final = "ckks_*.json"
 ENVELOPES: Final = "envelopes_*.json"
+LOAD: Final = "load_*.json"
+WAITING: Final = "waiting_*.json"
 _MEMORY_AGAINST_SITES_MB: Final = 50.0
 _MEMORY_AGAINST_PARAMETERS_MB: Final = 100.0
 _TINY_PARAMETERS: Final = 1000
@@ -98,7 +102,10 @@ def page_of(folder: Path) -> str:
     parts += [_fixed(tiny)] if tiny else []
     parts += [_tags(rounds, tagged)] if tagged else []
     others = [*(_peers(one) for one in peers), *(_ckks(one) for one in ckks), *(_envelopes(one) for one in envelopes)]
-    return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *envelopes])])
+    loads = sorted(_read_all(folder, LOAD, LoadBenchmark), key=lambda r: (r.parameters, r.sites))
+    waiting = sorted(_read_all(folder, WAITING, WaitingBenchmark), key=lambda r: r.sites)
+    others += [*map(load_section, loads), *map(waiting_section, waiting)]
+    return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *envelopes, *loads, *waiting])])
 
 
 def _read_all(folder: Path, pattern: str, kind: type[R]) -> list[R]:
@@ -297,7 +304,11 @@ def _envelopes(result: EnvelopesBenchmark) -> str:
     return f"## Envelopes and signatures: {result.sites} contributors\n\n{lines}\n\n{how}"
 
 
-def _where(everything: Sequence[RoundBenchmark | PeersBenchmark | CkksBenchmark | EnvelopesBenchmark]) -> str:
+def _where(
+    everything: Sequence[
+        RoundBenchmark | PeersBenchmark | CkksBenchmark | EnvelopesBenchmark | LoadBenchmark | WaitingBenchmark
+    ],
+) -> str:
     lines = [f"- `{one.command}`: {one.date}, {one.machine}" for one in everything]
     kept = dict.fromkeys(", ".join(f"{k} {v}" for k, v in one.versions.items()) for one in everything)
     return "## Commands, dates, machine, versions\n\n" + "\n".join(lines) + "\n\n" + "\n\n".join(kept) + "\n"

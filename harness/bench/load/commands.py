@@ -35,6 +35,23 @@ def load(
     typer.echo(load_text(result))
 
 
+def waiting(
+    sites: Annotated[int, typer.Option(min=3, help="That have no study.")] = 1000,
+    seconds: Annotated[float, typer.Option(min=10, help="In which everything is counted.")] = 180.0,
+    processes: Processes = 4,
+    json_file: JsonFile = None,
+    folder: Folder = None,
+) -> None:
+    """Sites without a study, which ask for news: what they cost in an hour, scaled from minutes."""
+    from harness.bench.load.waiting import benchmark_waiting, waiting_text
+
+    signal.signal(signal.SIGTERM, _end)
+    result = benchmark_waiting(sites, seconds, processes, typer.echo, folder)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(waiting_text(result))
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     """Leave through every ``finally``, so that no process stays behind."""
     sys.exit(128 + number)

@@ -97,10 +97,15 @@ def _internal_errors(held: Held) -> int:
 
 def load_text(result: LoadBenchmark) -> str:
     """The figures, one a line."""
+    return "\n".join([*load_lines(result), *map(_call_line, result.calls)])
+
+
+def load_lines(result: LoadBenchmark) -> tuple[str, ...]:
+    """All but the times of calls."""
     errors = ", ".join(f"{count} x {what}" for what, count in result.errors.items()) or "none"
     refused = ", ".join(f"{count} x {code}" for code, count in result.refusals.items()) or "none"
     per_round = sorted(result.round_seconds)
-    lines = [
+    return (
         f"{result.sites} sites in {result.processes} processes, {result.parameters:,} parameters, "
         f"{result.released} of {result.rounds} rounds released in {result.seconds:.0f} s "
         f"(median round {per_round[len(per_round) // 2]:.1f} s), load of the machine {result.machine_load:.1f}",
@@ -109,11 +114,10 @@ def load_text(result: LoadBenchmark) -> str:
         f"both servers' CPU, a site and round: {result.server_cpu_ms_per_site_round:.1f} ms; "
         f"an agent's: {result.agent_cpu_ms_per_site_round:.1f} ms",
         f"a server's memory: {result.server_idle_mb:.0f} MB idle, {result.server_peak_mb:.0f} MB at most, "
-        f"{result.server_mb_per_site:.2f} MB a site; open files: {result.open_files_most}",
+        f"{result.server_mb_per_site:.2f} MB a site, with what any study needs; open files: {result.open_files_most}",
         f"databases grow by {result.database_bytes_per_site_round:,.0f} bytes a site and round; "
         f"other files at the end: {result.file_bytes_at_end / 1e6:.1f} MB",
-    ]
-    return "\n".join([*lines, *map(_call_line, result.calls)])
+    )
 
 
 def _call_line(call: CallTimes) -> str:

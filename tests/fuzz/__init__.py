@@ -1,0 +1,1 @@
+"""Inputs that nobody means: into every decoder, and into running servers, with counts (``make soak``)."""
