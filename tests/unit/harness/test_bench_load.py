@@ -98,8 +98,8 @@ def test_complaints_failed_calls_and_rounds_without_a_sum_are_errors() -> None:
 
 
 def a_sample(number: int, **changes: object) -> Sample:
-    values: dict[str, object] = {name: 100 * number for name in Sample.model_fields}
-    values["round"] = number
+    values: dict[str, object] = {}
+    values |= dict.fromkeys(Sample.model_fields, 100 * number) | {"round": number}
     return Sample(**(values | changes))
 
 
