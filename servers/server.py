@@ -15,7 +15,7 @@ from host.one_holder import Owner, require_owner
 from host.private_files import private_folder, take_back
 from host.randomness import Randomness, server_randomness
 from protocol.ckks.parameters import CkksParameters
-from protocol.errors import ConfigurationError, MoietyError, UnknownParty
+from protocol.errors import ConfigurationError, MoietyError, Unavailable, UnknownParty
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign, signature_by
 from protocol.wire.chain.chain import RosterChain, require_same_servers
@@ -69,6 +69,8 @@ class Server:
     ckks: CkksProcess = field(default_factory=lambda: CkksProcess(CkksParameters()))
     certificate: ServedCertificate | None = None
     """None where nothing is served under TLS."""
+    drains: bool = False
+    """It takes no new study or round, to be upgraded."""
 
     def __post_init__(self) -> None:
         self.recent = Recent(self.clock)
@@ -90,6 +92,11 @@ class Server:
         self.former_keys_seen: set[str] = set()
         """Of them, those that the log has named since the change."""
         self._sealing_keys: dict[str, SealingPublicKey] = {}
+
+    def require_taking(self) -> None:
+        """Before a study or a round that is new here. Raises: Unavailable"""
+        if self.drains:
+            raise Unavailable("this server is about to be upgraded and takes no new study or round: ask again later")
 
     def note_round(self, record: RoundRecord, ended: RoundState) -> None:
         """An entry in the audit log before the round ends so; after a kill it may stand there twice, never not."""

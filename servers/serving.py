@@ -17,6 +17,7 @@ from host.one_holder import one_process
 from protocol.errors import ErrorCode
 from servers.app import create_app, create_operations
 from servers.certificate import ServedCertificate
+from servers.draining.keeping import keep_draining
 from servers.enrolment.pairing import completed
 from servers.founding import create_founding, create_founding_operations
 from servers.http.admission import Admission
@@ -110,12 +111,25 @@ def _serve_alone(settings: ServerSettings) -> None:
     )
     _say_listening(settings)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve(server, served.clock, certificate))
+        runner.run(_serve_until_drained(server, served, certificate))
 
 
 def _say_listening(settings: ServerSettings, waits_for: str = "") -> None:
     own = f"http://{settings.operations_host}:{settings.operations}"
     _log.info("listening", url=settings.public_url, port=settings.port, operations=own, waits_for=waits_for)
+
+
+async def _serve_until_drained(server: BoundedServer, served: Server, certificate: ServedCertificate) -> None:
+    def stop() -> None:
+        server.should_exit = True
+
+    draining = asyncio.create_task(keep_draining(served, stop))
+    try:
+        await _serve(server, served.clock, certificate)
+    finally:
+        draining.cancel()
+        with suppress(asyncio.CancelledError):
+            await draining
 
 
 async def _serve(server: BoundedServer, clock: Callable[[], float], certificate: ServedCertificate) -> None:

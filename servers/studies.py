@@ -85,6 +85,7 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
             return known.signed
         error = ConflictingMessage(f"a study named {study.name!r} exists with other content; choose another name")
         raise refuse(server, known.digest, server.roster.requester, error)
+    server.require_taking()
     own = signature_from(signed, server.roster.requester)
     countersigned = server.countersign(Signed[Study](message=study, signatures=(own,)))
     server.audit.add(Action.STUDY_REGISTERED, study=study.name, study_digest=study.digest())

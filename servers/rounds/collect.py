@@ -60,6 +60,7 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
         raise refuse(server, study.digest, server.roster.requester, error) from None
     if not new:
         return _last_round(server, study, number).announcement
+    server.require_taking()
     own = signature_from(signed, server.roster.requester)
     countersigned = server.countersign(Signed[Announcement](message=announcement, signatures=(own,)))
     state = study_step(study.state, StudyEvent.ANNOUNCED)
