@@ -5,6 +5,7 @@
 #   make soak      the long ones: every place at which a process can be killed, altered inputs, load; counts in soak-out
 #   make test-deploy  studies across containers, one server killed, strangers who enrol; needs a container engine
 #   make results   the papers' tables and plots in docs/results; MOIETY_DATA=PATH names the data sets (hours the first time)
+#   make docs      the documents as a site, with its reference made from code, into build/docs; open build/docs/index.html
 #   make check     format, lint, types, import contracts, tests
 # On a machine without a GPU, PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" saves a large download.
 
@@ -19,7 +20,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo results test test-deploy static check clean soak
+.PHONY: help install demo results test test-deploy static check clean soak docs
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -58,6 +59,9 @@ test-deploy: install
 soak: install
 	mkdir -p $(SOAK_OUT)
 	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak --junit-xml=$(SOAK_OUT)/soak.xml
+
+docs: install
+	$(BIN)/mkdocs build --strict --quiet -f harness/reference/site/mkdocs.yml
 
 static: install
 	$(BIN)/ruff check .

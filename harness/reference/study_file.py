@@ -183,7 +183,7 @@ def _rows(name: str, table: type[BaseModel]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for key, field in keys_of(name).items():
         default = "required" if field.is_required() else _default(field.default)
-        yield f"| `{key}` | {_taken(field)} | {default} | {WORDS[name][key]} |"
+        yield f"| `{key}` | {taken(field)} | {default} | {WORDS[name][key]} |"
 
 
 def _default(value: object) -> str:
@@ -194,7 +194,7 @@ def _default(value: object) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _taken(field: FieldInfo) -> str:
+def taken(field: FieldInfo) -> str:
     limits = [_limit(one) for one in field.metadata]
     found = _kind(field.annotation)
     return found + "".join(f", {limit}" for limit in limits if limit)

@@ -1,0 +1,194 @@
+"""From nothing to agents that say "connected", a site that comes later, other keys, a removal: every command of
+enrolling.md and of the quick starts as it stands there, and real processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.documents.terminal import Terminal
+from tests.documents.walk import Walk
+from tests.ports import more_free_ports
+
+_PATIENCE_S = 90.0
+_ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def running(log: Path, *words: object, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moiety", *map(str, words)],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": str(_ROOT)} | environment,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def until_said(said: str, log: Path, process: subprocess.Popen[bytes]) -> None:
+    end_s = time.monotonic() + _PATIENCE_S
+    while said not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end_s, log.read_text()
+        time.sleep(0.1)
+
+
+def until_ready(port: int, said: str) -> None:
+    end_s = time.monotonic() + _PATIENCE_S
+    found = ""
+    while said not in found:
+        assert time.monotonic() < end_s, found
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+                found = answer.read().decode()
+        except urllib.error.HTTPError as error:
+            found = error.read().decode()
+        except OSError as error:
+            found = str(error)
+        time.sleep(0.1)
+
+
+DOCUMENTS = ("docs/enrolling.md", "docs/start/operator.md", "docs/start/site.md")
+ELSEWHERE = (
+    *("mkdir ", "docker run "),  # in containers: tests/deploy/test_strangers.py
+    "moiety data ",  # test_preparing_data.py
+    *("moiety agent studies", "moiety agent show", "moiety agent approve", "moiety model "),  # test_first_federation.py
+)
+FINGERPRINT, SHORT = "'01234 56789 ...'", "'...'"
+TYPED_INVITATIONS = "'moiety-invitation:...' 'moiety-invitation:...'"
+
+
+class Clinics:
+    """A federation that people make by typing what the documents say."""
+
+    def __init__(self, moiety: Terminal) -> None:
+        self.walk = Walk(DOCUMENTS, ELSEWHERE)
+        self.moiety = moiety
+        free = more_free_ports(4)
+        self.ports = dict(zip("ab", free[:2], strict=True))
+        self.operations = dict(zip("ab", free[2:], strict=True))
+
+    def typed(self, begins: str, put: Mapping[str, str] | None = None) -> str:
+        """What the documents' line prints."""
+        return self.moiety(*self.walk.words(begins, put))
+
+    def at(self, side: str, begins: str, put: Mapping[str, str] | None = None) -> str:
+        """What it prints at one of the operators."""
+        own = {"https://a.example.org:8443": f"https://localhost:{self.ports[side]}"}
+        if side == "b":
+            own |= {"operator-a": "operator-b", "--side a": "--side b"}
+        return self.typed(begins, {**(put or {}), **own})
+
+    def join(self, name: str, invite: str, join: str, folder: str) -> None:
+        """Invited by both operators and joined; the folder that the line names becomes ``folder``."""
+        invitations = " ".join(self.at(side, invite, {"clinic-1": name}).strip() for side in "ab")
+        self.typed(join, {TYPED_INVITATIONS: invitations, "--out clinic-1": f"--out {folder}"})
+
+    def admit(self, name: str, folder: str, written: str = FINGERPRINT) -> None:
+        """Everybody compares the fingerprint and admits the site; the requester does not admit itself."""
+        told = json.loads(self.moiety(*self.walk.words("moiety site fingerprint", {"clinic-1": folder}), "--json"))
+        put = {"clinic-1": name, written: f"'{told['fingerprint']}'"}
+        for side in "ab":
+            self.at(side, f"moiety server admit clinic-1 --fingerprint {written}", put)
+        if name != "requester":
+            self.typed(f"moiety site admit clinic-1 --fingerprint {written}", put)
+
+    def enrol(self, name: str) -> None:
+        role = " requester --requester" if name == "requester" else " clinic-1 --ttl"
+        line = "moiety site join 'moiety-invitation:...' 'moiety-invitation:...' --samples 412 --data data --out"
+        self.join(name, f"moiety server invite{role}", line, name)
+        self.admit(name, name)
+
+
+@pytest.fixture
+def clinics(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Clinics:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    return Clinics(Terminal(capsys))
+
+
+def pair(clinics: Clinics, stack: ExitStack) -> None:
+    """Both servers are made, run, and know each other."""
+    read = {}
+    for side in "ab":
+        digits = re.findall(r"^ +((?:\d{5} )+\d{5})$", clinics.at(side, "moiety server init"), re.MULTILINE)
+        read[side] = f"'{digits[0]}'"
+        words = clinics.walk.words("moiety server run", {"operator-a": f"operator-{side}"})
+        environment = {"MOIETY_SERVER_OPERATIONS_PORT": str(clinics.operations[side])}
+        stack.enter_context(running(Path(f"{side}.log"), *words, **environment))
+    for side in "ab":
+        until_ready(clinics.operations[side], "waits for the other operator's card")
+    shutil.copy("operator-b/operator-b.card.toml", ".")
+    clinics.at("a", "moiety server pair", {FINGERPRINT: read["b"]})
+    clinics.at(
+        "b",
+        "moiety server pair",
+        {"operator-b.card.toml": f"https://localhost:{clinics.ports['a']}", FINGERPRINT: read["a"]},
+    )
+
+
+def found(clinics: Clinics) -> None:
+    """The requester and two clinics are enrolled, and the federation is founded."""
+    for name in ("requester", "clinic-1", "clinic-2"):
+        clinics.enrol(name)
+    assert clinics.at("b", "moiety server admissions").count(" admitted") == 3
+    assert clinics.typed("moiety site admissions").count("admitted everywhere") == 3
+    until_ready(clinics.operations["a"], "the requester to found the federation")
+    assert "founded: clinics with clinic-1, clinic-2, requester" in clinics.typed("moiety site found")
+    for name in ("clinic-1", "clinic-2"):
+        said = clinics.typed("moiety site status --wait", {"clinic-1": name})
+        assert "is here, signed by all. Start: moiety agent run" in said
+    for operations in clinics.operations.values():
+        until_ready(operations, '"status":"ready"')
+
+
+def renew(clinics: Clinics) -> None:
+    """clinic-1 gets other keys, in a folder of its own, and keeps its state."""
+    line = "moiety site join 'moiety-invitation:...' 'moiety-invitation:...' --samples 412 --data data --state"
+    clinics.join("clinic-1", "moiety server invite clinic-1 --renew", line, "clinic-1")
+    clinics.admit("clinic-1", "clinic-1-2027", SHORT)
+    clinics.typed("moiety site status --config clinic-1-2027")
+    assert "is in place at both" in clinics.typed("moiety site add clinic-1")
+    assert "is here, signed by all" in clinics.typed("moiety site status --config clinic-1-2027")
+
+
+def test_from_nothing_to_a_federation_that_changes(clinics: Clinics) -> None:
+    with ExitStack() as stack:
+        pair(clinics, stack)
+        found(clinics)
+        assert "server a: nothing failed" in clinics.at("a", "moiety doctor --config operator-a")
+        assert "no study" in clinics.at("a", "moiety server studies")
+        assert len(clinics.at("a", "moiety server page-password")) > 20
+        clinics.at("a", "moiety server invite clinic-1 --config", {"clinic-1": "clinic-9"})
+        clinics.enrol("clinic-3")
+        assert "to add clinic-3 to the roster" in clinics.typed("moiety site status --config clinic-3")
+        assert "change 1 of the roster is in place at both" in clinics.typed("moiety site add clinic-3")
+        assert "is here, signed by all" in clinics.typed("moiety site status --config clinic-3")
+        clinics.typed("moiety doctor --config clinic-1/", {})
+        for name in ("requester", "clinic-1", "clinic-3"):
+            words = clinics.walk.words("moiety agent run", {"clinic-1": name})
+            with running(Path(f"{name}.log"), *words) as agent:
+                until_said(f"{name}: connected to operator-a and operator-b", Path(f"{name}.log"), agent)
+        renew(clinics)
+        for side in "ab":
+            clinics.at(side, "moiety server remove clinic-2")
+        assert "change 3 of the roster is in place at both" in clinics.typed("moiety site remove clinic-2")
+    assert clinics.walk.left() == []

@@ -1,0 +1,212 @@
+"""README's first federation by its own commands, as a person starts them, on other ports and in two rounds; and in it
+what the documents tell a requester, a site and its auditor to type: before, during and after a study.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.documents.terminal import Terminal
+from tests.documents.walk import Walk
+from tests.ports import free_ports
+
+ROOT = Path(__file__).parents[2]
+OVER_WITHIN_S = 200.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def blocks() -> list[str]:
+    """The shell lines of the section, in order: the files, terminal 1, 2 and 3."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = re.search(r"^### Operators and sites: .*?(?=^#|^In earnest)", text, flags=re.MULTILINE | re.DOTALL)
+    assert section is not None
+    found = re.findall(r"```sh\n(.*?)```", section[0], flags=re.DOTALL)
+    assert len(found) == 4
+    return found
+
+
+@contextmanager
+def terminal(commands: str, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A shell that runs them; whatever it started is ended with it."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MOIETY_")}
+    with log.open("wb") as out:
+        shell = subprocess.Popen(
+            ["bash", "-ec", commands],
+            cwd=folder,
+            env={**clean, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield shell
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+
+
+DOCUMENTS = (
+    "docs/joining.md",
+    "docs/using_the_model.md",
+    "docs/auditing.md",
+    "docs/privacy_budget.md",
+    "docs/start/site.md",
+)
+ELSEWHERE = (
+    *("mkdir ", "docker ", "mv ", "MOIETY_DATA=", "alias "),  # in containers: tests/deploy
+    *("moiety site ", "moiety doctor", "moiety agent run"),  # test_enrolling.py
+    "moiety data ",  # test_preparing_data.py
+    "moiety agent page",  # it runs until it is ended: tests/integration/test_site_page.py
+    "moiety study summary",  # of a study with a summary: tests/integration/test_summary.py
+)
+SETTINGS = ("/etc/moiety/settings.toml", "clinic-1/settings.toml", "settings.toml")
+
+
+def place_of(tmp_path: Path) -> Path:
+    """The examples on ports of this test, with two rounds, where the first block looks for them; one hospital's people
+    approve by hand.
+    """
+    examples = tmp_path / "docs" / "examples"
+    shutil.copytree(ROOT / "docs" / "examples", examples)
+    for side, port in zip("ab", free_ports(), strict=True):
+        server = examples / f"server-{side}.toml"
+        server.write_text(f"operations_port = {port}\n{server.read_text()}")
+    study = examples / "first.toml"
+    study.write_text(study.read_text().replace("rounds = 10", "rounds = 2").replace("list_every = 5", "list_every = 2"))
+    return tmp_path
+
+
+def at_hospital(hospital: int) -> dict[str, str]:
+    """What its people type in place of the documents' settings, folders and studies."""
+    settings = dict.fromkeys(SETTINGS, f"hospital-{hospital}.toml")
+    state = {"/var/lib/moiety-agent": f"h{hospital}/state", " state/studies": f" h{hospital}/state/studies"}
+    return {**settings, **state, " NAME": " first", "/NAME": "/first", " heart ": " first "}
+
+
+class Federation:
+    """Its folder, what every terminal said, and the lines that people type."""
+
+    def __init__(self, folder: Path, moiety: Terminal, walk: Walk) -> None:
+        self.folder, self.moiety, self.walk = folder, moiety, walk
+
+    def at(self, hospital: int, begins: str, put: Mapping[str, str] | None = None, status: int = 0) -> str:
+        """What the documents' line prints at a hospital, whose study is the first one unless told."""
+        own = {word: typed for word, typed in at_hospital(hospital).items() if word not in (put or {})}
+        return self.moiety(*self.walk.words(begins, {**(put or {}), **own}), status=status)
+
+    def waits(self, hospital: int, study: str) -> None:
+        """Until a study waits for this hospital's people."""
+        deadline = time.monotonic() + OVER_WITHIN_S
+        while f"{study}" not in (said := self.at(hospital, "moiety agent studies --config clinic-1")):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.2)
+
+
+@contextmanager
+def first_federation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Federation]:
+    """Servers and hospitals run, and the first study has been created; a person of hospital 1 has to approve it."""
+    place = place_of(tmp_path)
+    files, servers, contributors, requester = blocks()
+    ports = dict(zip(("8441", "8442"), map(str, free_ports()), strict=True))
+    files = files.replace("make install && . .venv/bin/activate\n", "")
+    for shown, port in ports.items():
+        files = files.replace(shown, port)
+        for server in (place / "docs" / "examples").glob("server-*.toml"):
+            server.write_text(server.read_text().replace(shown, port))
+    logs = {name: place / f"{name}.log" for name in ("files", "servers", "contributors", "requester")}
+    with terminal(files, place, logs["files"]) as made:
+        assert made.wait(OVER_WITHIN_S) == 0, logs["files"].read_text()
+    by_hand = place / "try" / "hospital-1.toml"
+    by_hand.write_text(by_hand.read_text().replace('approve = "policy"', 'approve = "manual"'))
+    monkeypatch.chdir(place / "try")
+    walk = Walk(DOCUMENTS, ELSEWHERE)
+    with (
+        terminal(servers + "wait", place / "try", logs["servers"]),
+        terminal(contributors, place / "try", logs["contributors"]),
+        terminal(requester, place / "try", logs["requester"]) as watching,
+    ):
+        running = Federation(place / "try", Terminal(capsys), walk)
+        running.waits(1, "first")
+        assert "hospital-0" in running.at(1, "moiety agent show first")
+        running.at(1, 'moiety agent approve first --person "Dr. A"', {'permit 12"': 'permit 12" --yes'})
+        deadline = time.monotonic() + OVER_WITHIN_S
+        while watching.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        said = {name: log.read_text()[-3000:] for name, log in logs.items()}
+        assert watching.poll() == 0, said
+        assert "study first: completed (all rounds are done)" in said["requester"]
+        yield running
+
+
+def test_what_the_documents_tell_people_to_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with first_federation(tmp_path, capsys, monkeypatch) as federation:
+        models = [federation.folder / f"h{n}" / "state" / "studies" / "first" for n in range(4)]
+        assert all(folder.is_dir() for folder in models)
+        declined(federation)
+        used(federation)
+    audited(federation)
+    assert federation.walk.left() == []
+
+
+def declined(federation: Federation) -> None:
+    """A second study: checked, created, shown, watched, declined by one site, and cancelled."""
+    (federation.folder / "second.toml").write_text(
+        (federation.folder / "first.toml").read_text().replace('name = "first"', 'name = "second"')
+    )
+    second = {"/etc/moiety/study.toml": "second.toml", " NAME": " second"}
+    assert "second" in federation.at(0, "moiety study check", second)
+    federation.at(0, "moiety study create", second)
+    federation.waits(1, "second")
+    federation.at(1, "moiety agent studies --config /etc")
+    federation.at(1, "moiety agent show NAME", second)
+    federation.at(1, "moiety agent approve NAME", {**second, 'permit 12"': 'permit 12" --yes'})
+    federation.at(1, "moiety agent decline NAME", {**second, 'no permit"': 'no permit" --yes'})
+    federation.at(0, "moiety study cancel NAME", second)
+    federation.at(0, "moiety study watch NAME")
+
+
+def used(federation: Federation) -> None:
+    """The model: reported, exported, predicted with, compared."""
+    federation.at(0, "moiety study report NAME")
+    federation.at(0, "moiety study report heart", {"heart.html": "first.html"})
+    assert "first" in (federation.folder / "first.html").read_text()
+    federation.at(0, "moiety model export heart", {"--out heart-model": "--out first-model"})
+    federation.at(1, "moiety model export first", {"--out first-model": "--out its-model"})
+    federation.at(0, "moiety model predict", {"heart-model": "first-model", "new.csv": "h0/data/test.npz"})
+    assert len((federation.folder / "predictions.csv").read_text().splitlines()) > 5
+    assert "difference" in federation.at(0, "moiety model compare")
+    budgets = federation.at(0, "moiety agent budget")
+    assert "first" in budgets or "no" in budgets
+    federation.walk.every("moiety study noise", lambda words: federation.moiety(*words))
+    federation.at(0, "moiety study epsilon", {"study.toml": "second.toml"}, status=2)
+
+
+def audited(federation: Federation) -> None:
+    """Transcripts verified, the audit log exported and verified against the export, what is held deleted."""
+    assert federation.at(0, "moiety study verify state")
+    pair = {f"{name}/transcripts": f"h{n}/state/studies/first/transcripts" for n, name in ((0, "ours"), (1, "theirs"))}
+    assert federation.at(0, "moiety study verify ours", pair)
+    federation.at(1, "moiety audit export /var/lib/moiety-agent --json")
+    federation.walk.every("moiety audit verify", lambda words: federation.moiety(*words), at_hospital(1))
+    assert "approved" in federation.at(1, "moiety audit export /var/lib/moiety-agent --study")
+    federation.at(1, "moiety agent delete heart", {'ended"': 'ended" --yes'})
+    assert (federation.folder / "h1/state/studies/first/deletion.json").is_file()

@@ -1,0 +1,69 @@
+"""What the pages for researchers tell them to type, as it stands there; with one seed where a line names none.
+
+Lines that need the public data sets run where MOIETY_DATA names them. What takes hours is run by the commands that make
+the pages of docs/results, which print it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documents.lines import ROOT, commands_of
+
+PAGES = ("docs/start/researcher.md", "docs/simulating.md", "docs/attacking.md", "README.md")
+DATA = os.environ.get("MOIETY_DATA", "")
+ELSEWHERE = (
+    *("make ", ". .venv", "mkdir", "python -m", "for ", "chmod", "cp ", "done", "moiety keys ", "moiety server "),
+    *(
+        "moiety agent ",
+        "moiety study ",
+        "moiety attack request-replayed",
+    ),  # test_first_federation.py, tests/adversarial
+    *(
+        "ray ",
+        "export RAY",
+        "moiety simulate mnist",
+        "moiety results",
+        "moiety simulate harness/studies/mnist",
+    ),  # hours
+    "moiety attack --all",  # test_catalogue.py runs each of them
+)
+FEWER = {"--seeds 0,1,2,3,4": "--seeds 0", "--seeds 0,1,2": "--seeds 0", "--seeds 0-9,12": "--seeds 0"}
+FEWER |= {"--seeds 0-9": "--seeds 0", "--seeds 0-4": "--seeds 0", "--batches 1,32": "--batches 1"}
+LINES = list(
+    dict.fromkeys(line for page in PAGES for line in commands_of(page) if not line.startswith(("  ", *ELSEWHERE)))
+)
+MOIETY = [line for line in LINES if line.startswith("moiety ")]
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_it_runs(line: str, tmp_path: Path) -> None:
+    if "DATA" in line and not DATA:
+        pytest.skip("MOIETY_DATA names no folder with the public data sets")
+    typed = line.replace("--data DATA", f"--data {DATA}").replace("--download ", "")
+    for said, fewer in FEWER.items():
+        typed = typed.replace(said, fewer)
+    if typed.startswith("moiety simulate harness") and "--seeds" not in typed:
+        typed += " --seeds 0"
+    typed = typed.replace("harness/studies", f"{ROOT}/harness/studies").replace(
+        "docs/examples", f"{ROOT}/docs/examples"
+    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", typed],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=800,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.stdout.strip()
