@@ -57,6 +57,18 @@ def masked_sum_chunk(sum_a: Ring, t_seed: bytes, start: int, kernels: Kernels = 
     return out
 
 
+def masked_sum_of(sources: Sequence[ChunkSource], t_seed: bytes, start: int, stop: int, chunk: int) -> Ring:
+    """Elements ``start`` to ``stop`` of :func:`sum_chunk` behind :func:`masked_sum_chunk`, ``chunk`` at once.
+
+    Shapes, reveals, raises: as those
+    """
+    out = np.empty(stop - start, dtype=np.uint64)
+    for at in range(start, stop, chunk):
+        end = min(at + chunk, stop)
+        out[at - start : end - start] = masked_sum_chunk(sum_chunk(sources, at, end), t_seed, at)
+    return out
+
+
 def mask_source(t_seed: bytes) -> ChunkSource:
     """The mask itself, PRG(t), piece by piece."""
     return lambda start, stop: expand(t_seed, Usage.OUTPUT_MASK, stop - start, start=start)

@@ -139,6 +139,8 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
         if client is not None:
             await client.close()
         server.ckks.close()
+        if server.shards is not None:
+            await asyncio.to_thread(server.shards.close)
         server.store.close()
 
 

@@ -31,6 +31,8 @@ from servers.notifications import Changes
 from servers.points import failpoints_of
 from servers.roster.accepted import keep_chain, require_continued
 from servers.settings import ServerSettings
+from servers.shards.opening import open_shards
+from servers.shards.passes import Shards
 from servers.store.interface import MailRecord, RoundRecord, Store
 from servers.store.migrate import upgrade
 from servers.store.shares import ShareFiles
@@ -66,6 +68,8 @@ class Server:
     metrics: Metrics = field(default_factory=Metrics)
     clock: Callable[[], float] = time.time
     failpoints: Failpoints = field(default_factory=Failpoints)
+    shards: Shards | None = None
+    """None where this server does its linear passes itself."""
     ckks: CkksProcess = field(default_factory=lambda: CkksProcess(CkksParameters()))
     certificate: ServedCertificate | None = None
     """None where nothing is served under TLS."""
@@ -181,8 +185,12 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     _require_undisturbed(store, chain, accepted)
     keep_chain(settings, chain)
     failpoints = failpoints_of(settings.failpoint)
-    files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints)
+    shards = open_shards(settings, f"server {settings.side.value} {keys.name} of {chain.head.federation}")
+    storage = None if shards is None else shards.storage
+    files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints, storage)
     files.sweep(store.files())
+    if shards is not None:
+        shards.sweep(store.files())
     metrics = Metrics()
     metrics.watch_disk(files.free_bytes, settings.limits.disk_reserve_bytes)
     server = Server(
@@ -197,6 +205,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
         metrics=metrics,
         clock=clock,
         failpoints=failpoints,
+        shards=shards,
     )
     began = f"side {settings.side.value}, start {server.boot}, under roster {chain.head_digest}"
     server.audit.add(Action.STARTED, began)

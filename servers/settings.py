@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -53,6 +54,26 @@ class Limits(BaseModel):
     least_bytes_per_s: float = Field(default=2048.0, ge=0, description="that a body arrives with")
 
 
+class Engine(StrEnum):
+    """Who does a server's linear passes."""
+
+    HERE = "here"
+    RAY = "ray"
+
+
+class RayCluster(BaseModel):
+    """The cluster that does the linear passes under ``engine = "ray"``, and where its workers find the shares."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: str | None = Field(default=None, description="of a cluster that runs already; none: one of this machine")
+    cpus: int = Field(default=2, ge=1, description="of a cluster of this machine")
+    range_parameters: int = Field(default=2**22, ge=2**15, multiple_of=2**15, description="coordinates of one task")
+    shares_a_task: int = Field(default=32, ge=1, description="contributions that a task sketches")
+    storage: str | None = Field(default=None, description="where workers read shares; none: a folder in data_dir")
+    wrapping_key: Path | None = Field(default=None, description="file with the key that wraps keys and seeds")
+
+
 class ServerSettings(BaseSettings):
     """Everything one server is told; relative paths are relative to the file that names them."""
 
@@ -79,7 +100,9 @@ class ServerSettings(BaseSettings):
     operations_port: int | None = Field(default=None, ge=1, le=65535)
     seed: int | None = None
     failpoint: str | None = Field(default=None, description="tests only: where this server kills itself")
+    engine: Engine = Engine.HERE
     limits: Limits = Limits()
+    ray: RayCluster = RayCluster()
 
     @classmethod
     def settings_customise_sources(
@@ -105,6 +128,12 @@ class ServerSettings(BaseSettings):
             for where, address in (("host", self.host), ("peer_url", peer)):
                 if not is_loopback(address):
                     raise ValueError(f"a seed makes every secret predictable: {where} must be loopback, not {address}")
+        return self
+
+    @model_validator(mode="after")
+    def _a_wrapping_key_for_a_cluster(self) -> ServerSettings:
+        if self.engine is Engine.RAY and self.ray.wrapping_key is None:
+            raise ValueError("engine ray needs ray.wrapping_key, a file: openssl rand -hex 32 > FILE; chmod 600 FILE")
         return self
 
     @model_validator(mode="after")

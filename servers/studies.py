@@ -206,6 +206,8 @@ def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed
     current = server.store.current_round(record.digest)
     if current is not None:
         server.files.delete(server.store.forget_share_files(record.digest, before_round=current.key.round + 1))
+        if server.shards is not None:
+            server.shards.forget(record.digest)
         if current.state is RoundState.COMMITTED and current.output_file is not None:
             server.store.change_round(current.key, lambda r: replace(r, output_file=None))
             server.files.delete([current.output_file])

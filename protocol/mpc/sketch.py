@@ -39,16 +39,32 @@ def sketch_shares(
     Raises:   MalformedMessage, when a source returns another number of elements than asked for
     Source:   Kane and Nelson 2014 (sparse Johnson-Lindenstrauss, block construction)
     """
+    return sketch_range(challenge, shares, parameters, 0, parameters.dimension, kernels, chunk)
+
+
+def sketch_range(
+    challenge: bytes,
+    shares: Sequence[ChunkSource],
+    parameters: StudyParameters,
+    start: int,
+    stop: int,
+    kernels: Kernels = NUMBA,
+    chunk: int = DEFAULT_CHUNK,
+) -> list[Ring]:
+    """The part of each sketch that coordinates ``start`` to ``stop`` make: parts of all coordinates add up to it.
+
+    Shapes, reveals, raises: as :func:`sketch_shares`
+    """
     totals = [np.zeros(parameters.sketched_length, dtype=np.uint64) for _ in shares]
-    for start in range(0, parameters.dimension, chunk):
-        stop = min(start + chunk, parameters.dimension)
+    for at in range(start, stop, chunk):
+        end = min(at + chunk, stop)
         if parameters.exact_distances:
             for total, source in zip(totals, shares, strict=True):
-                total[start:stop] = _read(source, start, stop)
+                total[at:end] = _read(source, at, end)
             continue
-        words = expand(challenge, Usage.SKETCH, stop - start, start=start)
+        words = expand(challenge, Usage.SKETCH, end - at, start=at)
         for total, source in zip(totals, shares, strict=True):
-            kernels.sketch_into(total, words, _read(source, start, stop))
+            kernels.sketch_into(total, words, _read(source, at, end))
     return totals
 
 

@@ -148,10 +148,19 @@ class ContributionIntake(Generic[H]):
     a site does not come again with what a server refused, so nobody on the way may bring one about.
     """
 
-    def __init__(self, key: SealingKey, expected: Expected[H], draft: Sink) -> None:
+    def __init__(
+        self, key: SealingKey, expected: Expected[H], draft: Sink, *, as_received: Draft | None = None
+    ) -> None:
+        """``as_received``: is given the encrypted body, which :attr:`content_key` opens; ``draft`` what is in it."""
         self._opening = _Opening(key, expected, draft)
+        self._encrypted = None if as_received is None else _EncryptedBody(self._opening.reader, as_received)
         self._digest = MessageDigest()
         self._refused: RefusedMessage | None = None
+
+    @property
+    def content_key(self) -> bytes | None:
+        """Of the body, once it has begun to come."""
+        return self._opening.reader.content_key
 
     def feed(self, data: bytes | bytearray) -> None:
         """Raises: Unavailable, ConfigurationError"""
@@ -161,6 +170,9 @@ class ContributionIntake(Generic[H]):
                 self._opening.feed(data)
             except RefusedMessage as refused:
                 self._refused = refused
+            else:
+                if self._encrypted is not None:
+                    self._encrypted.write(data)
 
     def finish(self, caller: Caller) -> tuple[H, str]:
         """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
@@ -175,6 +187,28 @@ class ContributionIntake(Generic[H]):
         if salt is None or content_key is None:
             raise BrokenSeal("the sealed share has not been opened; finish comes before its commitment is checked")
         check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
+
+
+class Nowhere:
+    """Takes what is opened only to be checked."""
+
+    def write(self, piece: bytes) -> None:
+        """Let it go."""
+
+
+class _EncryptedBody:
+    """The bytes behind a sealed message's head, written as they came, once the reader has them."""
+
+    def __init__(self, reader: SealedReader, draft: Draft) -> None:
+        self._reader = reader
+        self._draft = draft
+        self._came = 0
+
+    def write(self, data: bytes | bytearray) -> None:
+        before, self._came = self._came, self._came + len(data)
+        if self._reader.content_key is not None:
+            head = len(self._reader.head)
+            self._draft.write(memoryview(data)[max(0, head - before) :])
 
 
 class _Opening(Generic[H]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from fastapi import Request
 
@@ -29,7 +29,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.peer_messages import CollectedSet
 from servers.http.authentication import Caller
-from servers.http.bodies import ContributionDigest, ContributionIntake, Intake, stream_into
+from servers.http.bodies import ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
 from servers.letters import forget_rounds_before
 from servers.points import Point
 from servers.rounds.ciphertexts import ContributionCheck, key_id_of
@@ -40,6 +40,16 @@ from servers.studies import refuse
 
 Feed = Callable[[Intake], Awaitable[None]]
 """Brings a body to whoever takes it in."""
+
+
+@dataclass(frozen=True)
+class _TakenIn:
+    """A share in a file that no row names yet: its header, the sealed message's digest, the file's name and key."""
+
+    header: ContributionHeader
+    digest: str
+    name: str
+    wrapped_key: bytes | None = field(repr=False)
 
 
 def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
@@ -140,8 +150,7 @@ async def contribute(
 async def take(server: Server, caller: Caller, study: StudyRecord, key: RoundKey, feed: Feed) -> Signed[Receipt]:
     """A share that is not stored yet, however its bytes come. Raises: as ``contribute``"""
     record = require_taken(server, study, key, caller.name)
-    header, digest, name = await _taken_in(server, caller, study, record, feed)
-    return _store(server, study, key, header, digest, name)
+    return _store(server, study, key, await _taken_in(server, caller, study, record, feed))
 
 
 def require_taken(server: Server, study: StudyRecord, key: RoundKey, site: str) -> RoundRecord:
@@ -153,10 +162,8 @@ def require_taken(server: Server, study: StudyRecord, key: RoundKey, site: str) 
     return record
 
 
-async def _taken_in(
-    server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, feed: Feed
-) -> tuple[ContributionHeader, str, str]:
-    """Open a share into a file that no row names yet. -> its header, the sealed message's digest, the file's name"""
+async def _taken_in(server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, feed: Feed) -> _TakenIn:
+    """Open a share into a file that no row names yet."""
     key, announcement = record.key, record.announcement.message
     part = expected(study.study, announcement, key.attempt, caller.name, roster_of(server, record), server.side)
     server.files.require_room(content_bytes(part.kind, part.length))
@@ -164,7 +171,10 @@ async def _taken_in(
         checked = None
         if part.kind is ShareKind.CIPHERTEXT:
             checked = ContributionCheck(server.ckks, key_id_of(announcement), part.length, draft.write)
-        intake = ContributionIntake(server.keys.sealing, part, checked or draft)
+        shards = server.shards if checked is None else None
+        content = checked or (draft if shards is None else Nowhere())
+        as_received = None if shards is None else draft
+        intake = ContributionIntake(server.keys.sealing, part, content, as_received=as_received)
         await feed(intake)
         header, digest = await asyncio.to_thread(intake.finish, caller)
         if checked is not None:
@@ -172,15 +182,19 @@ async def _taken_in(
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
         name = file_name("share", key.study, key.round, key.attempt, caller.name, digest)
         server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
-        await asyncio.to_thread(draft.keep, name)
+        wrapped_key = None
+        if shards is None or intake.content_key is None:
+            await asyncio.to_thread(draft.keep, name)
+        else:
+            wrapped_key = shards.wrap(intake.content_key, name)
+            await asyncio.to_thread(draft.keep_in, shards.storage, name)
         server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
-    return header, digest, name
+    return _TakenIn(header, digest, name, wrapped_key)
 
 
-def _store(
-    server: Server, study: StudyRecord, key: RoundKey, header: ContributionHeader, digest: str, name: str
-) -> Signed[Receipt]:
+def _store(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) -> Signed[Receipt]:
     """Commit the row; what has happened since the body began to arrive is looked at again."""
+    header, digest, name = taken.header, taken.digest, taken.name
     known = server.store.contribution(key, header.site)
     if known is not None:
         if known.file != name:
@@ -203,7 +217,9 @@ def _store(
         )
     )
     state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
-    server.store.add_contribution(ContributionRecord(key, header.site, header, digest, receipt, name), state)
+    server.store.add_contribution(
+        ContributionRecord(key, header.site, header, digest, receipt, name, taken.wrapped_key), state
+    )
     server.failpoints.reach(Point.AFTER_RECEIPT_STORED)
     return receipt
 

@@ -24,8 +24,9 @@ from protocol.wire.commitment import head_digest
 from protocol.wire.peer_messages import MaskedSumHeader
 from servers.http.authentication import Caller
 from servers.rounds.noise import OwnSum, noise_stream
-from servers.rounds.sketches import agreed_sources
+from servers.rounds.sketches import agreed_sources, bound_of, stored_shares
 from servers.server import Server
+from servers.shards.passes import Shards
 from servers.store.interface import RoundRecord
 from servers.store.shares import Draft
 
@@ -47,13 +48,26 @@ def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> Maske
 
 def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[bytes]:
     """This side's sum, with its noise, minus PRG(t), piece by piece."""
-    mask, own, length = record.mask, _own_sum(server, record), summed_length(record, parameters)
+    length = summed_length(record, parameters)
+    if server.shards is not None:
+        yield from _masked_by_workers(server, server.shards, record, length)
+        return
+    mask, own = record.mask, _own_sum(server, record, length)
     for start in range(0, length, PIECE_ELEMENTS):
         piece = np.empty(min(PIECE_ELEMENTS, length - start), dtype=np.uint64)
         for at in range(0, piece.size, CHUNK_ELEMENTS):
             stop = min(at + CHUNK_ELEMENTS, piece.size)
             piece[at:stop] = masked_sum_chunk(own.next(start + at, start + stop), mask, start + at)
         yield to_bytes(piece)
+
+
+def _masked_by_workers(server: Server, shards: Shards, record: RoundRecord, length: int) -> Iterator[bytes]:
+    """The same bytes, of ranges that workers have summed and masked; the noise is added here."""
+    shares = stored_shares(server, record, record.chosen.message.sites)
+    written = shards.masked_sum(bound_of(record), shares, record.mask, length)
+    masked = OwnSum([written.elements], noise_stream(server, record))
+    for start in range(0, length, PIECE_ELEMENTS):
+        yield to_bytes(masked.next(start, min(start + PIECE_ELEMENTS, length)))
 
 
 def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> SealedMessage:
@@ -66,8 +80,12 @@ def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyPara
     )
 
 
-def _own_sum(server: Server, record: RoundRecord) -> OwnSum:
-    sources = agreed_sources(server, record, record.chosen.message.sites)
+def _own_sum(server: Server, record: RoundRecord, length: int) -> OwnSum:
+    sites = record.chosen.message.sites
+    if server.shards is None:
+        sources = agreed_sources(server, record, sites)
+    else:
+        sources = [server.shards.sum(bound_of(record), stored_shares(server, record, sites), length)]
     return OwnSum(sources, noise_stream(server, record))
 
 
@@ -75,7 +93,7 @@ class SealedMaskedSum:
     """Takes the peer's masked sum sealed to this server, sent or fetched; adds the own sum and writes the output."""
 
     def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
-        self._own = _own_sum(server, record)
+        self._own = _own_sum(server, record, summed_length(record, parameters))
         self._draft = draft
         self._digest = VectorDigest() if record.announcement.message.tagged else None
         self._reader = body.MaskedSumReader(masked_sum_header(record, parameters), server.keys.sealing)

@@ -101,6 +101,8 @@ class Answering:
         )
         server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
         server.files.delete(server.store.forget_share_files(key.study, before_round=key.round))
+        if server.shards is not None:
+            server.shards.forget(key.study)
         return record
 
     def challenge(self, study: StudyRecord, key: RoundKey, reveal: ChallengeReveal) -> ChallengeReply:

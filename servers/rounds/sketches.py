@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from servers.http.bodies import HashOnly, SealedIntake, stream_into
 from servers.points import Point
 from servers.rounds.noise import noise_of
 from servers.server import Server
+from servers.shards.ranges import Bound, StoredShare
 from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
@@ -48,6 +50,8 @@ class Scratch:
 
 def share_source(server: Server, record: ContributionRecord, scratch: Scratch) -> ChunkSource:
     """Chunk access to one site's stored share: never the whole vector in memory, nor the file mapped."""
+    if record.wrapped_key is not None and server.shards is not None:
+        return server.shards.source(stored_share(record))
     if record.file is None:
         raise ProtocolViolation(f"the share of {record.site!r} has been deleted; its round is over")
     path = server.files.path(record.file)
@@ -56,6 +60,38 @@ def share_source(server: Server, record: ContributionRecord, scratch: Scratch) -
         return lambda start, stop: _expanded(seed, start, scratch.take(stop - start))
     _require_whole(path, record.site, record.header.length)
     return lambda start, stop: _read_into(path, record.site, start, scratch.take(stop - start))
+
+
+def stored_share(record: ContributionRecord) -> StoredShare:
+    """Where a worker finds a share. Raises: ProtocolViolation, where none can"""
+    if record.file is None or record.wrapped_key is None:
+        raise ProtocolViolation(
+            f"the share of {record.site!r} has been deleted, or came before the server had a cluster; its round is over"
+        )
+    return StoredShare(record.file, record.header.share_kind, record.header.length, record.wrapped_key)
+
+
+def stored_shares(server: Server, record: RoundRecord, sites: Sequence[str]) -> list[StoredShare]:
+    """Where workers find some sites' shares, in the given order. Raises: ProtocolViolation"""
+    held = {c.site: c for c in server.store.contributions(record.key)}
+    return [stored_share(held[site]) for site in sites]
+
+
+def bound_of(record: RoundRecord) -> Bound:
+    """What a pass over the round's shares is of, as far as the round has come."""
+    release = "" if record.release_set is None else record.release_set.message.digest()
+    challenge = record.challenged.transcript.message.challenge
+    return Bound(record.key.study, record.key.round, record.key.attempt, challenge, release)
+
+
+def _sketched(server: Server, record: RoundRecord, parameters: StudyParameters) -> Callable[[], list[Ring]]:
+    """What computes the sketches, here or by the workers of a cluster."""
+    challenged, shards = record.challenged, server.shards
+    if shards is None:
+        sources = agreed_sources(server, record, challenged.sites)
+        return partial(sketch_shares, challenged.challenge, sources, parameters)
+    bound, shares = bound_of(record), stored_shares(server, record, challenged.sites)
+    return partial(shards.sketches, bound, shares, parameters)
 
 
 def _require_whole(path: Path, site: str, length: int) -> None:
@@ -102,9 +138,7 @@ class Sketches:
         if record.key not in self._tasks:
             for old in [key for key in self._tasks if key.study == record.key.study]:
                 self._tasks.pop(old).cancel()
-            challenged = record.challenged
-            sources = agreed_sources(self._server, record, challenged.sites)
-            work = asyncio.to_thread(sketch_shares, challenged.challenge, sources, parameters)
+            work = asyncio.to_thread(_sketched(self._server, record, parameters))
             self._tasks[record.key] = asyncio.create_task(work)
         return self._tasks[record.key]
 

@@ -82,6 +82,9 @@ class ContributionRows(Database):
         with self._begin() as connection:
             where = (queries.study == study, queries.round < before_round, queries.noise_secret.is_not(None))
             connection.execute(update(t.rounds).where(*where).values(noise_secret=None))
+            of_contributions = (t.contributions.c.study == study, t.contributions.c.round < before_round)
+            keyed = t.contributions.c.wrapped_key.is_not(None)
+            connection.execute(update(t.contributions).where(*of_contributions, keyed).values(wrapped_key=None))
             return [
                 *forget(connection, t.contributions, "file", study, before_round),
                 *forget(connection, t.rounds, queries.query_file.name, study, before_round),
@@ -96,6 +99,8 @@ class ContributionRows(Database):
                 .scalars()
                 .all()
             )
-            connection.execute(update(t.contributions).where(*at(t.contributions, key)).values(file=None))
+            connection.execute(
+                update(t.contributions).where(*at(t.contributions, key)).values(file=None, wrapped_key=None)
+            )
             connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(noise_secret=None))
         return [str(name) for name in files]

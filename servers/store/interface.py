@@ -189,7 +189,10 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class ContributionRecord:
-    """One site's share of one attempt; ``file`` is None once the share has been deleted."""
+    """One site's share of one attempt; ``file`` is None once the share has been deleted.
+
+    ``wrapped_key``: of a share that lies encrypted in the storage of a cluster; without it that is noise.
+    """
 
     key: RoundKey
     site: str
@@ -197,6 +200,7 @@ class ContributionRecord:
     body_digest: str
     receipt: Signed[Receipt]
     file: str | None
+    wrapped_key: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,7 @@ def contribution_row(record: ContributionRecord) -> dict[str, Any]:
         "body_digest": record.body_digest,
         "receipt": record.receipt.canonical(),
         "file": record.file,
+        "wrapped_key": record.wrapped_key,
     }
 
 
@@ -157,6 +158,7 @@ def contribution_record(row: Row[Any]) -> ContributionRecord:
         body_digest=row.body_digest,
         receipt=Signed[Receipt].parse(row.receipt),
         file=row.file,
+        wrapped_key=row.wrapped_key,
     )
 
 

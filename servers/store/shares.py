@@ -15,6 +15,7 @@ from host.durable import is_full, sync_folder
 from host.failpoints import Failpoints
 from protocol.errors import StorageFull
 from servers.points import Point
+from servers.storage.place import Storage
 
 _UNFINISHED: Final = ".unfinished"
 _READ_BYTES: Final = 2**18
@@ -23,10 +24,18 @@ _READ_BYTES: Final = 2**18
 class ShareFiles:
     """A folder of immutable files, named by what they are and by the digest of what they hold."""
 
-    def __init__(self, folder: Path, reserve_bytes: int, failpoints: Failpoints | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        reserve_bytes: int,
+        failpoints: Failpoints | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        """``storage``: where shares lie that workers on other machines read; None: with all else in ``folder``."""
         self._folder = folder
         self._failpoints = failpoints or Failpoints()
         self._reserve_bytes = reserve_bytes
+        self._storage = storage
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def path(self, name: str) -> Path:
@@ -52,6 +61,8 @@ class ShareFiles:
     def delete(self, names: Collection[str]) -> None:
         for name in names:
             self.path(name).unlink(missing_ok=True)
+        if self._storage is not None:
+            self._storage.delete(names)
 
     def sweep(self, named: Collection[str]) -> int:
         """At start: delete what a crash left behind, files that no row names. -> how many"""
@@ -116,6 +127,17 @@ class Draft:
             self._file.close()
             self.path.rename(self._folder / name)
             sync_folder(self._folder)
+        except OSError as error:
+            self.discard()
+            raise _explained(error) from error
+
+    def keep_in(self, storage: Storage, name: str) -> None:
+        """As :meth:`keep`, in a storage; fsynced here before it goes there. Raises: StorageFull, Unavailable"""
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            storage.take_in(self.path, name)
         except OSError as error:
             self.discard()
             raise _explained(error) from error

@@ -104,6 +104,7 @@ contributions = Table(
     Column("body_digest", String(64), nullable=False),
     Column("receipt", LargeBinary, nullable=False),
     Column("file", Text),
+    Column("wrapped_key", LargeBinary),
 )
 
 mail = Table(

@@ -163,6 +163,7 @@ def _server(side: Side, store: SqlStore) -> Any:  # noqa: ANN401  # what a Serve
         clock=lambda: _CLOSED_S,
         failpoints=SimpleNamespace(reach=lambda _: None),
         files=SimpleNamespace(delete=lambda _: None),
+        shards=None,
         metrics=SimpleNamespace(rounds=counter),
         note_round=lambda *_: None,
         randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),

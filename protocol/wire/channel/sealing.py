@@ -139,6 +139,21 @@ def _encrypted(cipher: AESGCM, chunks: Iterable[Octets]) -> Iterator[bytes]:
     yield cipher.encrypt(_nonce(counter, True), memoryview(held)[:fill], None)
 
 
+def open_chunk(cipher: AESGCM, place: int, final: bool, chunk: Octets) -> bytes:
+    """One chunk of an encrypted body by itself, that at ``place``; ``final``: it is the body's last one.
+
+    Raises: BrokenSeal
+    """
+    try:
+        return cipher.decrypt(_nonce(place, final), chunk, None)
+    except InvalidTag:
+        which = "last chunk" if final else "chunk"
+        raise BrokenSeal(
+            f"{which} {place} of the sealed body does not open: it was altered, reordered or cut off; "
+            "send the same sealed bytes again"
+        ) from None
+
+
 class BodyReader:
     """Opens an encrypted body that arrives in pieces of any size; holds back one chunk, which may be the last.
 
@@ -189,14 +204,7 @@ class BodyReader:
         self._usable = False
 
     def _open(self, chunk: Octets, final: bool) -> bytes:
-        try:
-            opened = self._cipher.decrypt(_nonce(self._counter, final), chunk, None)
-        except InvalidTag:
-            place = "last chunk" if final else "chunk"
-            raise BrokenSeal(
-                f"{place} {self._counter} of the sealed body does not open: it was altered, reordered or cut off; "
-                "send the same sealed bytes again"
-            ) from None
+        opened = open_chunk(self._cipher, self._counter, final, chunk)
         self._counter += 1
         return opened
 

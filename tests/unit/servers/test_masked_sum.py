@@ -44,7 +44,7 @@ RECORD: Any = SimpleNamespace(
 )
 TAGGED: Any = SimpleNamespace(**{**vars(RECORD), "announcement": SimpleNamespace(message=SimpleNamespace(tagged=True))})
 WITHOUT_TAGS: Any = SimpleNamespace(dimension=D - TAG_COORDINATES)
-SERVER: Any = SimpleNamespace(keys=SimpleNamespace(sealing=KEY))
+SERVER: Any = SimpleNamespace(keys=SimpleNamespace(sealing=KEY), shards=None)
 X = np.arange(D, dtype=np.uint64) * np.uint64(2**40 + 3)
 SEED_SHARE, VECTOR_SHARE = split(X, bytes(32))
 

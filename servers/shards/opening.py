@@ -1,0 +1,48 @@
+"""A server's shards from its settings."""
+
+from __future__ import annotations
+
+from protocol.errors import ConfigurationError, ProtocolViolation
+from servers.settings import Engine, ServerSettings
+from servers.shards.on_ray import OnRay
+from servers.shards.passes import OWNER, Shards
+from servers.shards.wrapping import read_wrapping_key
+from servers.storage.opened import open_storage
+from servers.storage.place import Storage
+
+
+def open_shards(settings: ServerSettings, owner: str) -> Shards | None:
+    """None where the server does its passes itself. ``owner``: whose the storage is.
+
+    Raises: ConfigurationError
+    """
+    cluster = settings.ray
+    if settings.engine is not Engine.RAY or cluster.wrapping_key is None:
+        return None
+    wrapping = read_wrapping_key(cluster.wrapping_key)
+    url = cluster.storage or str((settings.data_dir / "ranges").absolute())
+    storage = open_storage(url)
+    _require_own(storage, owner)
+    return Shards(
+        OnRay(cluster.address, cluster.cpus, url, cluster.wrapping_key),
+        storage,
+        wrapping,
+        settings.data_dir / "sums",
+        range_elements=cluster.range_parameters,
+        shares_a_task=cluster.shares_a_task,
+    )
+
+
+def _require_own(storage: Storage, owner: str) -> None:
+    """What no row names is deleted there, so it must be this server's alone. Raises: ConfigurationError"""
+    try:
+        found = storage.read(OWNER, 0, 1024).decode(errors="replace")
+    except ProtocolViolation:
+        if storage.names():
+            raise ConfigurationError(
+                "key 'ray.storage': the place is not empty and no server's; give another"
+            ) from None
+        storage.write(OWNER, owner.encode())
+        return
+    if found != owner:
+        raise ConfigurationError(f"key 'ray.storage': the place belongs to {found!r}, this is {owner!r}; give another")

@@ -1,0 +1,193 @@
+"""The linear passes as functions of a range that any worker can do: sketches of shares, and a masked sum.
+
+In: names in the storage, a range of coordinates, wrapped keys. Out: parts of sketches under a pad, or a range of the
+masked sum, written to the storage. Nothing here draws a random byte, so a range done again has the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import time
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
+from protocol.bodies.contribution import content_bytes
+from protocol.mpc.sketch import sketch_range
+from protocol.parameters import StudyParameters
+from protocol.release import masked_sum_of
+from protocol.sharing import ChunkSource
+from protocol.wire.channel.body_range import BodyRange
+from protocol.wire.messages import ShareKind
+from servers.shards.wrapping import WrappingKey
+from servers.storage.place import Storage
+
+CHUNK_ELEMENTS: Final = 2**16
+"""Taken at once: small enough for the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a pass is of. A result that names another one is dropped. ``release`` is empty before a release set."""
+
+    study: str
+    round: int
+    attempt: int
+    challenge: str
+    release: str
+
+    @property
+    def label(self) -> str:
+        return "\n".join((self.study, str(self.round), str(self.attempt), self.challenge, self.release))
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.label.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class StoredShare:
+    """A share as it lies in the storage: the encrypted body of a contribution, its content key wrapped."""
+
+    name: str
+    kind: ShareKind
+    length: int
+    wrapped_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class SketchTask:
+    """Parts of the sketches of ``shares``, of which the first has place ``first`` in the agreed set."""
+
+    bound: Bound
+    shares: tuple[StoredShare, ...]
+    first: int
+    start: int
+    stop: int
+    parameters: StudyParameters
+
+    @property
+    def pad(self) -> str:
+        return f"sketch {self.first} {len(self.shares)} {self.start} {self.stop}\n{self.bound.label}"
+
+
+@dataclass(frozen=True)
+class SumTask:
+    """Elements of the sum of ``shares`` minus PRG of a seed, which is wrapped under the name :attr:`mask`."""
+
+    bound: Bound
+    shares: tuple[StoredShare, ...]
+    start: int
+    stop: int
+    wrapped_mask: bytes = field(repr=False)
+
+    @property
+    def mask(self) -> str:
+        return mask_name(self.bound)
+
+    @property
+    def name(self) -> str:
+        return f"sum-{self.bound.digest}-{self.start:012d}"
+
+
+def mask_name(bound: Bound) -> str:
+    """Under which the seed of a sum's mask is wrapped."""
+    return f"mask\n{bound.label}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a range cost its worker: seconds, its CPU, bytes read of shares, its process's largest memory so far."""
+
+    seconds: float
+    cpu_seconds: float
+    bytes_read: int
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True)
+class SketchDone:
+    """``padded``: the parts, one after the other, plus the pad of the task's name."""
+
+    bound: Bound
+    first: int
+    start: int
+    padded: bytes = field(repr=False)
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class SumDone:
+    """A range of the masked sum in the storage, and the SHA-256 of its bytes."""
+
+    bound: Bound
+    start: int
+    stop: int
+    name: str
+    digest: str
+    cost: Cost
+
+
+Task: TypeAlias = SketchTask | SumTask
+Done: TypeAlias = SketchDone | SumDone
+
+
+class _Counted:
+    """A storage, and how many bytes were read of it."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.bytes_read = 0
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        found = self._storage.read(name, offset, size)
+        self.bytes_read += len(found)
+        return found
+
+
+def carry_out(task: Task, storage: Storage, wrapping: WrappingKey) -> Done:
+    """Do one range. Raises: BrokenSeal, ProtocolViolation, Unavailable; none says a byte of a share or key"""
+    began_s, cpu_s, counted = time.perf_counter(), time.thread_time(), _Counted(storage)
+    sources = [source_of(share, counted, wrapping) for share in task.shares]
+
+    def cost() -> Cost:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Cost(time.perf_counter() - began_s, time.thread_time() - cpu_s, counted.bytes_read, peak)
+
+    if isinstance(task, SketchTask):
+        challenge = bytes.fromhex(task.bound.challenge)
+        parts = np.concatenate(sketch_range(challenge, sources, task.parameters, task.start, task.stop))
+        padded = to_bytes(parts + wrapping.pad(task.pad, parts.size))
+        return SketchDone(task.bound, task.first, task.start, padded, cost())
+    seed = wrapping.unwrap(task.wrapped_mask, task.mask)
+    data = to_bytes(masked_sum_of(sources, seed, task.start, task.stop, CHUNK_ELEMENTS))
+    storage.write(task.name, data)
+    return SumDone(task.bound, task.start, task.stop, task.name, hashlib.sha256(data).hexdigest(), cost())
+
+
+def unpadded(task: SketchTask, done: SketchDone, wrapping: WrappingKey) -> Ring:
+    """The parts of the sketches. Shapes: -> uint64[shares, min(D, k)]"""
+    elements = len(task.shares) * task.parameters.sketched_length
+    parts: Ring = from_bytes(done.padded, elements) - wrapping.pad(task.pad, elements)
+    return parts.reshape(len(task.shares), task.parameters.sketched_length)
+
+
+def source_of(share: StoredShare, storage: _Counted | Storage, wrapping: WrappingKey) -> ChunkSource:
+    """Chunk access to a stored share, in clear in this process's memory alone.
+
+    Raises: BrokenSeal, where the share's key is wrapped under another key; the source: BrokenSeal, ProtocolViolation
+    """
+    content_key = wrapping.unwrap(share.wrapped_key, share.name)
+    body = BodyRange(
+        content_key,
+        content_bytes(share.kind, share.length),
+        lambda offset, size: storage.read(share.name, offset, size),
+    )
+    if share.kind is ShareKind.SEED:
+        seed = bytes(body.bytes_at(0, content_bytes(share.kind, share.length)))
+        return lambda start, stop: expand(seed, Usage.SHARE, stop - start, start=start)
+    return lambda start, stop: from_bytes(body.bytes_at(ELEMENT_BYTES * start, ELEMENT_BYTES * stop), stop - start)

@@ -1,0 +1,96 @@
+"""A study whose servers have their passes done by ranges: the same model, bit for bit, no share or key in clear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from client_agent.site.events import RoundEnd
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.processes import FederationSpec
+from protocol.arithmetic.prg import SEED_BYTES
+from protocol.arithmetic.ring import ELEMENT_BYTES
+from protocol.policy.site_policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.channel.sealing import sealed_length
+from servers.shards import opening
+from servers.shards.passes import Here, Shards
+from servers.shards.wrapping import read_wrapping_key
+from servers.storage.opened import open_storage
+from servers.storage.place import FolderStorage
+from tests.integration.agents import final_model, finished, rounds_of
+from tests.ports import free_ports
+from tests.unit.servers.shards.stored import STEP, write_key
+
+SITES = ("requester", "c1", "c2", "c3")
+D = STEP + 500
+POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
+
+
+@pytest.fixture
+def ranges_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Settings of a cluster, whose ranges the server's own process does; what Ray adds is tested beside it."""
+
+    def workers(address: str | None, cpus: int, url: str, key: Path) -> Here:
+        assert (address, cpus) == (None, 2)
+        return Here(open_storage(url), read_wrapping_key(key))
+
+    @contextmanager
+    def patched() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(opening, "OnRay", workers)
+            patch.setenv("MOIETY_SERVER_ENGINE", "ray")
+            patch.setenv("MOIETY_SERVER_RAY__WRAPPING_KEY", str(write_key(tmp_path)))
+            patch.setenv("MOIETY_SERVER_RAY__RANGE_PARAMETERS", str(STEP))
+            patch.setenv("MOIETY_SERVER_RAY__SHARES_A_TASK", "3")
+            yield
+
+    with patched():
+        yield
+
+
+def run(folder: Path) -> tuple[bytes, list[bytes]]:
+    """A study of two rounds, so that each side masks one: its model, and what lay in both servers' folders."""
+    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
+    with InMemoryFederation(spec, folder, light_learner) as running:
+        study = light_study(running.parties, "large", EROSION, rounds=2, dimension=D)
+        running.start()
+        running.hand_in(study)
+        running.until("the end", finished(running, "large", *SITES))
+        records = rounds_of(running, SITES[0], "large")
+        assert [record.state for record in records] == [RoundEnd.RELEASED] * 2
+        assert all(record.distances for record in records)
+        (model,) = {final_model(running, site, "large") for site in SITES}
+        folders = [running.servers.apps[side].state.server.settings.data_dir for side in Side]
+        files = [path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return model, files
+
+
+def test_ranges_make_the_same_study_and_leave_no_share_in_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    plain, _ = run(tmp_path / "plain")
+    keys, kept_bytes = list[bytes](), list[int]()
+    wrap, take_in = Shards.wrap, FolderStorage.take_in
+
+    def wrapped(self: Shards, content_key: bytes, name: str) -> bytes:
+        keys.append(content_key)
+        return wrap(self, content_key, name)
+
+    def taken_in(self: FolderStorage, file: Path, name: str) -> None:
+        kept_bytes.append(file.stat().st_size)
+        take_in(self, file, name)
+
+    request.getfixturevalue("ranges_here")
+    monkeypatch.setattr(Shards, "wrap", wrapped)
+    monkeypatch.setattr(FolderStorage, "take_in", taken_in)
+    model, files = run(tmp_path / "ranges")
+    assert model == plain
+    both = [sealed_length(SEED_BYTES), sealed_length(ELEMENT_BYTES * D)]
+    assert sorted(kept_bytes) == sorted(2 * len(SITES) * both)  # as they came, in two rounds
+    assert len(set(keys)) == 2 * 2 * len(SITES)
+    assert not [key for key in keys for file in files if key in file or key.hex().encode() in file]
