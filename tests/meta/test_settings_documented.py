@@ -14,18 +14,19 @@ from protocol.errors import ErrorCode
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec
-from servers.settings import Limits, ServerSettings
+from servers.settings import Limits, RayCluster, ServerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLES = [
-    ("operating.md", "setting", ServerSettings, {"limits"}),
+    ("operating.md", "setting", ServerSettings, {"limits", "ray"}),
+    ("operating.md", "`[ray]`", RayCluster, set()),
     ("operating.md", "`[limits]`", Limits, set()),
     ("joining.md", "setting", AgentSettings, {"policy", "tls", "notify"}),
     ("joining.md", "`[policy]`", SitePolicy, set()),
     ("joining.md", "`[tls]`", TlsSettings, set()),
     ("joining.md", "`[notify]`", NotifySettings, set()),
 ]
-UNITS = {"8 GiB": 2**33, "64 MiB": 2**26}
+UNITS = {"8 GiB": 2**33, "64 MiB": 2**26, "4 Mi": 2**22}
 
 
 def rows(document: str, head: str) -> dict[str, str]:

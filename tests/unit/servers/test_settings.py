@@ -12,7 +12,12 @@ from host.network.loopback import is_loopback
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.certificate import check_tls
-from servers.settings import ServerSettings, load_settings
+from servers.settings import Engine, ServerSettings, load_settings
+from servers.shards import opening
+from servers.shards.passes import Here
+from servers.shards.wrapping import read_wrapping_key
+from servers.storage.opened import open_storage
+from tests.unit.servers.shards.stored import write_key
 
 GOOD = """
 side = "a"
@@ -181,3 +186,34 @@ def test_a_key_of_another_certificate_is_refused(with_tls: ServerSettings) -> No
     trustme.CA().issue_cert("127.0.0.1").private_key_pem.write_to_path(str(with_tls.tls_key))
     with pytest.raises(ConfigurationError, match=r"'tls_key'.*tls\.key"):
         check_tls(with_tls)
+
+
+def test_a_cluster_needs_a_wrapping_key_and_knows_its_defaults(file: Path) -> None:
+    file.write_text(GOOD + 'engine = "ray"\n')
+    with pytest.raises(ConfigurationError, match=r"openssl rand -hex 32 > FILE"):
+        load_settings(file)
+    file.write_text(GOOD + 'engine = "ray"\n[ray]\nwrapping_key = "wrapping.key"\nrange_parameters = 100\n')
+    with pytest.raises(ConfigurationError, match="range_parameters"):
+        load_settings(file)
+    file.write_text(GOOD + 'engine = "ray"\n[ray]\nwrapping_key = "wrapping.key"\n')
+    settings = load_settings(file)
+    assert settings.ray.wrapping_key == file.parent / "wrapping.key"
+    assert settings.ray.range_parameters == 2**22
+
+
+def test_the_storage_is_one_servers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    monkeypatch.setattr(
+        opening, "OnRay", lambda _address, _cpus, url, key: Here(open_storage(url), read_wrapping_key(key))
+    )
+    write_key(tmp_path)
+    file.write_text(GOOD + f'engine = "ray"\n[ray]\nwrapping_key = "wrapping.key"\nstorage = "{tmp_path}/there"\n')
+    settings = load_settings(file)
+    for _ in range(2):
+        opened = opening.open_shards(settings, "server a")
+        assert opened is not None
+    with pytest.raises(ConfigurationError, match="belongs to 'server a', this is 'server b'"):
+        opening.open_shards(settings, "server b")
+    (tmp_path / "there" / "owner").rename(tmp_path / "there" / "another file")
+    with pytest.raises(ConfigurationError, match="not empty and no server's"):
+        opening.open_shards(settings, "server a")
+    assert opening.open_shards(settings.model_copy(update={"engine": Engine.HERE}), "server b") is None
