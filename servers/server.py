@@ -47,10 +47,15 @@ _ANOTHER_FOLDER: Final = (
 
 @dataclass(frozen=True)
 class StudyPicture:
-    """What every caller may see of a study at one cursor, and the mail from which each sees its own."""
+    """What every caller may see of a study at one cursor, and the mail from which each sees its own.
+
+    ``number``: of the study's changes when it was read. ``news``: the digest of what every contributor acts on.
+    """
 
     everybody: StudyView
     mail: tuple[MailRecord, ...]
+    number: int
+    news: str
 
 
 @dataclass
@@ -180,7 +185,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     upgrade(settings.database)
     take_back(sorted(settings.data_dir.glob("server.db*")))
     changes = Changes()
-    store = SqlStore(settings.database, changes.notify, clock)
+    store = SqlStore(settings.database, changes.notify, clock, changes.notify_held)
     _require_own(store, owners)
     _require_undisturbed(store, chain, accepted)
     keep_chain(settings, chain)

@@ -19,6 +19,7 @@ from protocol.errors import (
 )
 from protocol.mpc.ot.session import SITE_ELEMENTS
 from protocol.mpc.quantity import product_lengths
+from protocol.rounds.news import news, shared_news
 from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import StudyEvent, study_step
 from protocol.rules.registry import require_sites, rule_for
@@ -219,7 +220,7 @@ async def watch(server: Server, record: StudyRecord, caller: str, after: int, wa
 
     Most changes, another site's contribution for one, do not show in a caller's view and do not wake it.
     """
-    change = server.changes.next(record.digest)
+    change = server.changes.next_shown(record.digest)
     shown = view(server, record, caller)
     # Read again after ``shown`` was made: a change that is in it must not be waited for.
     record = server.store.study(record.digest)
@@ -228,30 +229,54 @@ async def watch(server: Server, record: StudyRecord, caller: str, after: int, wa
     clock = asyncio.get_running_loop().time
     until = clock() + min(wait_s, server.settings.limits.long_poll_s)
     while await wait_up_to(change, until - clock()):
-        change = server.changes.next(record.digest)
+        change = server.changes.next_shown(record.digest)
         now = view(server, server.store.study(record.digest), caller)
         if now.model_copy(update={"cursor": after}) != shown:
             return now
     return view(server, server.store.study(record.digest), caller)
 
 
+async def watch_news(server: Server, record: StudyRecord, caller: str, known: str, wait_s: float) -> StudyView | None:
+    """The caller's view once there are other news in it than ``known``; None if there are none in ``wait_s``."""
+    digest, clock = record.digest, asyncio.get_running_loop().time
+    until = clock() + min(wait_s, server.settings.limits.long_poll_s)
+    while True:
+        change = server.changes.next_shown(digest)
+        picture = _picture_now(server, digest)
+        mail = _mail_of(picture, caller)
+        if news(picture.news, mail) != known:
+            return picture.everybody.model_copy(update={"mail": mail})
+        if not await wait_up_to(change, until - clock()):
+            return None
+
+
 def view(server: Server, record: StudyRecord, caller: str) -> StudyView:
     """What one party may see of a study on this server."""
     picture = server.pictures.get(record.digest)
     if picture is None or picture.everybody.cursor != record.cursor:
-        picture = _picture(server, record)
-        server.pictures[record.digest] = picture
-    mail = tuple(
+        picture = server.pictures[record.digest] = _picture(server, record)
+    return picture.everybody.model_copy(update={"mail": _mail_of(picture, caller)})
+
+
+def _mail_of(picture: StudyPicture, caller: str) -> tuple[str, ...]:
+    return tuple(
         f"{mail.topic}/{mail.sender}"
         for mail in picture.mail
         if mail.recipient in (caller, EVERY_SITE) and mail.sender != caller
     )
-    return picture.everybody.model_copy(update={"mail": mail})
+
+
+def _picture_now(server: Server, digest: str) -> StudyPicture:
+    """Read by the first who asks after a change, and not by everybody whom it wakes."""
+    picture = server.pictures.get(digest)
+    if picture is None or picture.number != server.changes.number(digest):
+        picture = server.pictures[digest] = _picture(server, server.store.study(digest))
+    return picture
 
 
 def _picture(server: Server, record: StudyRecord) -> StudyPicture:
     """Everything that views of a study are made of, read once a change and not once a caller."""
-    current = server.store.current_round(record.digest)
+    number, current = server.changes.number(record.digest), server.store.current_round(record.digest)
     everybody = StudyView(
         study=record.name,
         study_digest=record.digest,
@@ -264,7 +289,8 @@ def _picture(server: Server, record: StudyRecord) -> StudyPicture:
         roster_changes=server.chain.number,
     )
     recipients = (EVERY_SITE, *(site.name for site in server.roster.sites))
-    return StudyPicture(everybody, tuple(server.store.mail_for(record.digest, recipients)))
+    mail = tuple(server.store.mail_for(record.digest, recipients))
+    return StudyPicture(everybody, mail, number, shared_news(everybody))
 
 
 def _pause(record: StudyRecord) -> PauseNotice | None:

@@ -58,6 +58,8 @@ _RETRY_S: Final = 0.5
 class Contributor(Participant):
     """Runs until the study ends or the agent stops."""
 
+    WAITS_FOR_NEWS = True
+
     def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
         super().__init__(context, signed_study, journal)
         self.decisions = Decisions(self, self._take_missed)

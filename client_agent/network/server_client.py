@@ -35,6 +35,7 @@ from protocol.errors import (
     Unavailable,
     UnknownResource,
 )
+from protocol.rounds.news import news_of
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
@@ -170,6 +171,14 @@ class ServerClient:
         if after is not None:
             path += f"?after={after}&wait_s={wait_s:g}"
         return StudyView.parse(self._send("GET", path, _EMPTY, "view", extra_s=wait_s))
+
+    def news(self, name: str, known: StudyView, wait_s: float) -> StudyView | None:
+        """The view once a contributor has something else to act on than in the ``known`` one; None if it has not in
+        ``wait_s``.
+        """
+        path = f"{paths.fill(paths.VIEW, study=name)}?after={known.cursor}&wait_s={wait_s:g}&news={news_of(known)}"
+        answer = self._send("GET", path, _EMPTY, "view", extra_s=wait_s)
+        return StudyView.parse(answer) if answer else None
 
     def roster_change(self, number: int) -> Signed[RosterChange]:
         """One link of the roster's chain, unchecked. Raises: UnknownResource, where the server has fewer"""

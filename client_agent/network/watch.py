@@ -38,12 +38,14 @@ class StudyWatch:
         stop: threading.Event,
         say: Callable[[str, str], None] = lambda server, text: None,
         clock: Clock = SYSTEM,
+        only_news: bool = False,
     ) -> None:
-        """``say`` hears once what keeps a server's views from coming."""
+        """``say`` hears once what keeps a server's views from coming. ``only_news``: of what a contributor acts on."""
         self._study = study
         self._clients = clients
         self._stop = stop
         self._clock = clock
+        self._only_news = only_news
         self._changed = threading.Condition()
         self._views: dict[Side, StudyView] = {}
         self._serial = 0
@@ -92,10 +94,10 @@ class StudyWatch:
             self._changed.notify_all()
 
     def _poll(self, side: Side) -> None:
-        cursor: int | None = None
+        known: StudyView | None = None
         while not (self._stop.is_set() or self._closed):
             try:
-                view = self._clients[side].view(self._study, cursor, _LONG_POLL_S)
+                view = self._next(side, known)
             except UnknownStudy:
                 self._clock.wait(self._stop, _UNKNOWN_PAUSE_S)
             except MoietyError as error:
@@ -107,9 +109,19 @@ class StudyWatch:
                 self._clock.wait(self._stop, _PROBLEM_PAUSE_S)
             else:
                 self._complaints.mended(side.value)
-                if view.cursor != cursor:
-                    cursor = view.cursor
+                if view is not None:
+                    known = view
                     self.publish(side, view)
+
+    def _next(self, side: Side, known: StudyView | None) -> StudyView | None:
+        """A view that differs from the ``known`` one; None, when the time was over before there was one."""
+        client = self._clients[side]
+        if known is None:
+            return client.view(self._study)
+        if self._only_news:
+            return client.news(self._study, known, _LONG_POLL_S)
+        view = client.view(self._study, known.cursor, _LONG_POLL_S)
+        return None if view.cursor == known.cursor else view
 
     def publish(self, side: Side, view: StudyView) -> None:
         """A newer view of one server's, for whoever waits."""

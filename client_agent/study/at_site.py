@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,13 +36,18 @@ from protocol.wire.messages import Purpose, Signed, Study, StudyEnd, StudyView
 class StudyAtSite:
     """State changes go to the journal before anything that depends on them leaves."""
 
+    WAITS_FOR_NEWS: ClassVar[bool] = False
+    """Whether it is woken only by what a contributor acts on, and not by every state of a round."""
+
     def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
         self.context = context
         self.signed_study = signed_study
         self.study = signed_study.message
         self.study_digest = self.study.digest()
         self.journal = journal
-        self.watch = StudyWatch(self.study.name, context.clients, context.stop, self._no_view, context.clock)
+        self.watch = StudyWatch(
+            self.study.name, context.clients, context.stop, self._no_view, context.clock, self.WAITS_FOR_NEWS
+        )
         self.stopwatch = Stopwatch()
         self.state = journal.site_state() or self._first_state()
         self._learner: Learner | None = None

@@ -14,7 +14,7 @@ from host import log
 from protocol.errors import MoietyError, ProtocolViolation, RefusedMessage, Unavailable, UnknownResource
 from protocol.release import masking_side
 from protocol.rounds.side_a import lock_request, tossed
-from protocol.rounds.states import AtA, AwaitingQueries, Countersigning, Locked, Over, RoundKey, SumSigned
+from protocol.rounds.states import AtA, AwaitingQueries, Collecting, Countersigning, Locked, Over, RoundKey, SumSigned
 from protocol.rounds.steps import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Lock, Refused, Step, Wait
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.sharing import Side
@@ -63,12 +63,15 @@ _log = log.logger("driver")
 
 @dataclass(frozen=True)
 class _Turn:
-    """A look at a study's round; ``change`` was taken before it and is set by whatever changes the study after it."""
+    """A look at a study's round; ``change`` was taken before it and is set by whatever changes the study after it,
+    ``shown`` likewise by all but contributions that no view shows.
+    """
 
     study: StudyRecord
     record: RoundRecord
     state: AtA
     change: asyncio.Event
+    shown: asyncio.Event
 
 
 @dataclass(eq=False)
@@ -125,7 +128,7 @@ class Driver:
     async def _drive(self, digest: str) -> None:
         retry_s, name = _FIRST_RETRY_S, digest
         while True:
-            change = self.server.changes.next(digest)
+            change, shown = self.server.changes.next(digest), self.server.changes.next_shown(digest)
             try:
                 study = self.server.store.study(digest)
                 name = study.name
@@ -138,7 +141,7 @@ class Driver:
                     await stock_quietly(self.pool, self._demand(study, record))
                     await change.wait()
                 else:
-                    await self._do(next_step(self.server, state), _Turn(study, record, state, change))
+                    await self._do(next_step(self.server, state), _Turn(study, record, state, change, shown))
                 retry_s = _FIRST_RETRY_S
             except MoietyError as error:
                 if not isinstance(error, NotYet):
@@ -160,7 +163,7 @@ class Driver:
         match step:
             case Wait(until_s):
                 await self._prepare(turn)
-                await wait_up_to(turn.change, until_s - self.server.clock())
+                await self._changed(turn, until_s)
             case AwaitReleaseSet() | AwaitGo():
                 await self._await_requester(turn, step)
             case Lock():
@@ -182,6 +185,18 @@ class Driver:
                 pass
             case _:
                 raise ProtocolViolation(f"{record.key.label}: {step} is no step to carry out; this is a defect")
+
+    async def _changed(self, turn: _Turn, until_s: float) -> None:
+        """Wait; for a contribution that more must follow, one count is read and not the round again."""
+        server, change = self.server, turn.change
+        while await wait_up_to(change, until_s - server.clock()) and not turn.shown.is_set():
+            change = server.changes.next(turn.study.digest)
+            if not (isinstance(turn.state, Collecting) and self._more_to_come(turn.state)):
+                return
+
+    def _more_to_come(self, state: Collecting) -> bool:
+        answered = self.server.store.contributions_held(state.attempt.key) + len(state.declined)
+        return answered < len(state.attempt.announcement.listed)
 
     async def _prepare(self, turn: _Turn) -> None:
         """Before a wait: what the next step will need."""

@@ -57,13 +57,19 @@ async def end_study(study: str, request: Request, server: ThisServer, caller: Th
     return message_answer(studies.end(server, studies.study_named(server, study), signed))
 
 
-@router.get(VIEW)
+@router.get(VIEW, responses={204: {"description": "No other news than those named, in all of wait_s"}})
 async def view(
     study: str,
     server: ThisServer,
     caller: AnySite,
     after: Annotated[int, Query(ge=0)] = 0,
     wait_s: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0.0,
+    news: Annotated[str, Query(pattern=r"^([0-9a-f]{64})?$")] = "",
 ) -> Response:
-    """The study as this server sees it; waits while its cursor equals ``after``."""
-    return message_answer(await studies.watch(server, studies.study_named(server, study), caller.name, after, wait_s))
+    """The study as this server sees it; waits while its cursor equals ``after``, or, where ``news`` are named, while
+    what a contributor acts on has this digest."""
+    record = studies.study_named(server, study)
+    if not news:
+        return message_answer(await studies.watch(server, record, caller.name, after, wait_s))
+    found = await studies.watch_news(server, record, caller.name, news, wait_s)
+    return done() if found is None else message_answer(found)

@@ -16,6 +16,7 @@ from servers.store.rows import contributed_round, contribution_record, contribut
 _OF_ATTEMPT: Final = select(t.contributions).where(*at_any(t.contributions))
 _OF_SITE: Final = _OF_ATTEMPT.where(t.contributions.c.site == bindparam("of_site"))
 _HELD: Final = select(func.count()).select_from(t.contributions).where(*at_any(t.contributions))
+_STATE: Final = select(t.rounds.c.state).where(*at_any(t.rounds))
 _ADD: Final = insert(t.contributions)
 _MOVE_ROUND: Final = update(t.rounds).where(*at_any(t.rounds)).values(state=bindparam("to_state"))
 
@@ -72,10 +73,15 @@ class ContributionRows(Database):
         return found
 
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
+        at_key = key_values(record.key)
         with self._begin() as connection:
             connection.execute(_ADD, contribution_row(record))
-            connection.execute(_MOVE_ROUND, {**key_values(record.key), "to_state": state.value})
-            self._touch(connection, record.key.study)
+            shown = connection.execute(_STATE, at_key).scalar_one() != state.value
+            if shown:
+                connection.execute(_MOVE_ROUND, {**at_key, "to_state": state.value})
+                self._touch(connection, record.key.study)
+        if not shown:
+            self._on_held(record.key.study)
 
     def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
         queries = t.rounds.c

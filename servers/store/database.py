@@ -97,12 +97,21 @@ class _Connections:
 class Database:
     """Short transactions. ``on_change`` is told the study after every one that moved its cursor."""
 
-    def __init__(self, url: str, on_change: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
-        """``clock`` says when something was stored, for people to read."""
+    def __init__(
+        self,
+        url: str,
+        on_change: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+        on_held: Callable[[str], None] = lambda study: None,
+    ) -> None:
+        """``clock`` says when something was stored, for people to read; ``on_held`` is told the study of every
+        contribution that left its cursor where it was.
+        """
         self._engine = open_engine(url)
         self._connections = _Connections(self._engine)
         self._of_nonces = _Connections(open_engine(url, durable=False))
         self._on_change = on_change
+        self._on_held = on_held
         self._clock = clock
         self._touched: list[str] = []
 

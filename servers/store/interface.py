@@ -348,7 +348,7 @@ class Store(Protocol):
         ...
 
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
-        """Store the share's row and the round's new state in one transaction; the cursor moves."""
+        """Store the share's row and the round's state in one transaction; if that is a new one, the cursor moves."""
         ...
 
     def forget_share_files(self, study: str, *, before_round: int) -> list[str]:

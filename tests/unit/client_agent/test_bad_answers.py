@@ -239,6 +239,33 @@ def test_a_view_that_cannot_be_read_is_said_and_asked_for_again(monkeypatch: pyt
     assert "study_view: too long" in said
 
 
+@pytest.mark.parametrize("only_news", [False, True])
+def test_a_poll_without_a_change_wakes_nobody(only_news: bool) -> None:
+    """A contributor asks for news beside the view it has, the requester for every change."""
+    first, second = (view().model_copy(update={"cursor": cursor}) for cursor in (7, 8))
+    stop, polls = threading.Event(), list[str]()
+
+    class Server:
+        def view(self, _: str, cursor: int | None = None, __: float = 0) -> StudyView:
+            polls.append(f"view after {cursor}")
+            return first if len(polls) < 4 else second
+
+        def news(self, _: str, known: StudyView, __: float) -> StudyView | None:
+            polls.append(f"news after {known.cursor}")
+            return None if len(polls) < 4 else second
+
+    watch = StudyWatch("unit", {Side.A: Server()}, stop, only_news=only_news)  # type: ignore[dict-item]
+    polling = threading.Thread(target=watch._poll, args=(Side.A,))
+    polling.start()
+    try:
+        until(lambda: watch.view(Side.A) == second)
+    finally:
+        stop.set()
+        polling.join(WITHIN_S)
+    asked = "news" if only_news else "view"
+    assert polls[:4] == ["view after None", *[f"{asked} after 7"] * 3]
+
+
 # --- letters ----------------------------------------------------------------------------------------------------------
 
 

@@ -96,3 +96,13 @@ def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
         return await wait_up_to(event, 5), await wait_up_to(other, 0.01), await wait_up_to(changes.next("study"), -1)
 
     assert asyncio.run(scenario()) == (True, False, False)
+
+
+def test_who_waits_for_views_is_not_woken_by_contributions() -> None:
+    changes = Changes()
+    any_change, shown, before = changes.next("study"), changes.next_shown("study"), changes.number("study")
+    changes.notify_held("study")
+    assert (any_change.is_set(), shown.is_set(), changes.number("study")) == (True, False, before)
+    any_change = changes.next("study")
+    changes.notify("study")
+    assert (any_change.is_set(), shown.is_set(), changes.number("study")) == (True, True, before + 1)
