@@ -208,5 +208,5 @@ def audited(federation: Federation) -> None:
     federation.at(1, "moiety audit export /var/lib/moiety-agent --json")
     federation.walk.every("moiety audit verify", lambda words: federation.moiety(*words), at_hospital(1))
     assert "approved" in federation.at(1, "moiety audit export /var/lib/moiety-agent --study")
-    federation.at(1, "moiety agent delete heart", {'ended"': 'ended" --yes'})
+    federation.at(1, "moiety agent delete heart")
     assert (federation.folder / "h1/state/studies/first/deletion.json").is_file()

@@ -18,7 +18,7 @@ class Walk:
 
     def line(self, begins: str, put: Mapping[str, str] | None = None) -> str:
         """The one line that begins so, to be typed, with the words of ``put`` exchanged."""
-        found = [line for line in self._lines if line.startswith(begins)]
+        found = [begins] if begins in self._lines else [line for line in self._lines if line.startswith(begins)]
         assert len(found) == 1, f"{len(found)} lines of {sorted(set(self._lines.values()))} begin with {begins!r}"
         self._typed.add(found[0])
         typed = found[0]
