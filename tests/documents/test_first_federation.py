@@ -210,3 +210,7 @@ def audited(federation: Federation) -> None:
     assert "approved" in federation.at(1, "moiety audit export /var/lib/moiety-agent --study")
     federation.at(1, "moiety agent delete heart")
     assert (federation.folder / "h1/state/studies/first/deletion.json").is_file()
+    federation.at(1, "moiety server delete heart", {"/etc/moiety/settings.toml": "server-a.toml"})
+    assert (federation.folder / "a/data/deletions/first.json").is_file()
+    answers = federation.at(1, "moiety audit answers heart", {"/var/lib/moiety-server": "a/data"})
+    assert all(said in answers for said in ("Dr. A", "Dr. O", "permit 12", "permit 7 ended"))
