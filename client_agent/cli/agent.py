@@ -15,7 +15,7 @@ import typer
 from client_agent.cli.kept.budget import begin_budget, show_budget
 from client_agent.cli.kept.memory import forget_memory
 from client_agent.cli.ledger import show_ledger
-from client_agent.cli.lines import round_line
+from client_agent.cli.lines import json_line, round_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, JsonOption, NameArgument
 from client_agent.cli.ranking import show_rankings
@@ -23,14 +23,14 @@ from client_agent.cli.rewards import show_rewards
 from client_agent.cli.watched.status import show_status
 from client_agent.cli.words.approving import list_studies, say, show_study
 from client_agent.cli.words.deleting import delete as delete_study
-from client_agent.cli.words.leaving import leave_study
 from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.identity import load_identity
-from client_agent.study.asked.at_hand import Word, pause_study, resume_study
+from client_agent.study.asked.at_hand import Word, leave_study, pause_study, resume_study
 from host.doctor.finding import show as show_report
 from host.private_files import UMASK
+from protocol.bodies.letter import told
 
 PersonOption = Annotated[str, typer.Option(help="Who says so: kept with the word.")]
 ReasonOption = Annotated[
@@ -154,7 +154,14 @@ def leave(
     json_output: JsonLinesOption = False,
 ) -> None:
     """Take this site out of a study, for good: its agent contributes to no further round and tells the requester."""
-    leave_study(load_settings(config), study, person, reason, json_output=json_output)
+    leave_study(load_settings(config), study, person, reason)
+    if json_output:
+        json_line({"study": study, "left": True, "reason": told(reason)})
+    else:
+        sys.stdout.write(
+            f"this site's agent contributes to no further round of study {study} and tells the requester so; what is "
+            "in sums that were released stays there. A round that it has contributed to already goes on\n"
+        )
 
 
 @app.command()

@@ -140,8 +140,8 @@ def pause_study(settings: AgentSettings, name: str, person: str, reason: str) ->
 def leave_study(settings: AgentSettings, name: str, person: str, reason: str) -> None:
     """This site contributes to no further round, for good. Raises: ConfigurationError"""
     known = _under_way(settings, name, f"end it with 'moiety study cancel {name}'")
-    note_left(settings, name, person, reason)
-    known.journal.leave(told(f"{person.strip()}: {reason}"))
+    _note(settings, known, Action.LEFT, person or AGENT, reason)
+    known.journal.leave(told(f"{person.strip()}: {reason}" if person.strip() else reason))
 
 
 def resume_study(settings: AgentSettings, name: str) -> None:
@@ -151,12 +151,6 @@ def resume_study(settings: AgentSettings, name: str) -> None:
         raise ConfigurationError(f"study {name!r} is not paused at this site")
     _note(settings, known, Action.RESUMED)
     known.journal.resume()
-
-
-def note_left(settings: AgentSettings, name: str, person: str, reason: str) -> None:
-    """Before the word counts. Raises: ConfigurationError"""
-    roster, _ = load_identity(settings)
-    _note(settings, known_study(settings, roster, name), Action.LEFT, person or AGENT, reason)
 
 
 def note_created(settings: AgentSettings, study: Study) -> None:
