@@ -8,6 +8,7 @@ from tests.documents import test_enrolling, test_first_federation, test_research
 from tests.documents.lines import ROOT, commands_of, documents
 
 WALKED = {
+    "docs/releasing.md": "tests/documents/test_releasing.py",
     "docs/preparing_data.md": "tests/documents/test_preparing_data.py",
     **dict.fromkeys(test_enrolling.DOCUMENTS, "tests/documents/test_enrolling.py"),
     **dict.fromkeys(test_first_federation.DOCUMENTS, "tests/documents/test_first_federation.py"),
