@@ -28,7 +28,7 @@ from servers.identity import load_identity
 from servers.monitoring.metrics import Metrics
 from servers.monitoring.recent import Recent
 from servers.notifications import Changes
-from servers.points import failpoints_of
+from servers.points import Point, failpoints_of
 from servers.roster.accepted import keep_chain, require_continued
 from servers.settings import ServerSettings
 from servers.shards.opening import open_shards
@@ -84,10 +84,14 @@ class Server:
     def __post_init__(self) -> None:
         self.recent = Recent(self.clock)
         self.audit = AuditLog(self.settings.data_dir, self.keys.name, self.clock)
-        self.uploads = UploadParts(self.settings.data_dir / "uploads", self.files.require_room)
+        self.uploads = UploadParts(self.settings.data_dir / "uploads", self._upload_midway)
         self.pictures: dict[str, StudyPicture] = {}
         self.outputs = itertools.count()
         self.follow(self.chain)
+
+    def _upload_midway(self) -> None:
+        for point in (Point.UPLOAD_MIDWAY, Point.DISK_FULL):
+            self.failpoints.reach(point)
 
     def follow(self, chain: RosterChain) -> None:
         """Go by this chain, which was checked: requests are accepted of the parties of its head."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +23,8 @@ class Body:
     length: int
     after_piece: Callable[[], None] = field(default=lambda: None, repr=False)
     digest_field: DigestField = DigestField.CONTENT
-    sealed: bool = False
-    """Whether a few bytes are sealed already: they follow the envelope, as a file does."""
+    start: int = 0
+    """Where in a file it begins; of ``digest`` is then the whole file."""
 
     @classmethod
     def of(cls, data: bytes) -> Body:
@@ -41,19 +41,18 @@ class Body:
         return cls(path, digest, path.stat().st_size, after_piece, DigestField.SEALED)
 
     def part(self, start: int, size: int) -> Body:
-        """``size`` bytes of a file from ``start`` on, or what is left of them, as a body of its own."""
+        """``size`` bytes of a file from ``start`` on, or what is left of them, under the digest of the whole."""
         assert isinstance(self.data, Path), "only a file is sent in parts"
-        with self.data.open("rb") as file:
-            file.seek(start)
-            data = file.read(size)
-        return Body(data, hashlib.sha256(data).digest(), len(data), self.after_piece, sealed=True)
+        return replace(self, start=start, length=min(size, self.length - start))
 
     def beginning(self) -> bytes:
         """What goes into the envelope: all of a few bytes; of a file what may hold a share's public header."""
         if isinstance(self.data, bytes):
-            return b"" if self.sealed else self.data
+            return self.data
+        if self.start:
+            return b""
         with self.data.open("rb") as file:
-            return file.read(_ENCLOSED_OF_FILES)
+            return file.read(min(_ENCLOSED_OF_FILES, self.length))
 
     def pieces(self, after: int = 0) -> Iterator[bytes]:
         """What follows the first ``after`` bytes."""
@@ -62,8 +61,10 @@ class Body:
                 yield self.data[start : start + PIECE_BYTES]
                 self.after_piece()
             return
+        left = self.length - after
         with self.data.open("rb") as file:
-            file.seek(after)
-            while piece := file.read(PIECE_BYTES):
+            file.seek(self.start + after)
+            while left and (piece := file.read(min(PIECE_BYTES, left))):
+                left -= len(piece)
                 yield piece
                 self.after_piece()

@@ -257,7 +257,10 @@ class ContributedRounds(Message):
 
 
 class HeldUpload(Message):
-    """How many bytes a server durably has of the sealed message with this digest; parts have ``part_bytes`` each."""
+    """How many bytes a server durably has of the sealed message with this digest.
+
+    The next part may have ``part_bytes``.
+    """
 
     KIND: ClassVar[str] = "held_upload"
     body_digest: Digest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from fastapi import Request
 
@@ -34,7 +35,9 @@ from servers.letters import forget_rounds_before
 from servers.points import Point
 from servers.rounds.ciphertexts import ContributionCheck, key_id_of
 from servers.server import Server
+from servers.storage.place import Storage
 from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
+from servers.store.share_in_parts import Awaited, ShareInParts
 from servers.store.shares import file_name
 from servers.studies import refuse
 
@@ -149,38 +152,39 @@ async def contribute(
 
 async def take(server: Server, caller: Caller, study: StudyRecord, key: RoundKey, feed: Feed) -> Signed[Receipt]:
     """A share that is not stored yet, however its bytes come. Raises: as ``contribute``"""
-    record = require_taken(server, study, key, caller.name)
-    return _store(server, study, key, await _taken_in(server, caller, study, record, feed))
+    of = awaited(server, study, key, caller.name)
+    return _store(server, study, key, await _taken_in(server, caller, key, of, feed))
 
 
-def require_taken(server: Server, study: StudyRecord, key: RoundKey, site: str) -> RoundRecord:
-    """The attempt, when it takes a contribution of this site now. Raises: NotListed, WrongRound"""
+def awaited(server: Server, study: StudyRecord, key: RoundKey, site: str) -> Awaited:
+    """What this side gets of a site, when the attempt takes it now. Raises: NotListed, WrongRound, MalformedMessage"""
     record = round_of(server, study, key.round, key.attempt)
     _require_open(study, record)
-    if site not in expected_sites(server, record.announcement.message):
+    announcement = record.announcement.message
+    if site not in expected_sites(server, announcement):
         raise NotListed(f"{site!r} is not listed for round {key.round}; it takes part when the requester lists it")
-    return record
+    part = expected(study.study, announcement, key.attempt, site, roster_of(server, record), server.side)
+    check = None
+    if part.kind is ShareKind.CIPHERTEXT:
+        check = partial(ContributionCheck, server.ckks, key_id_of(announcement), part.length)
+    return Awaited(server.keys.sealing, part, content_bytes(part.kind, part.length), check)
 
 
-async def _taken_in(server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, feed: Feed) -> _TakenIn:
+async def _taken_in(server: Server, caller: Caller, key: RoundKey, of: Awaited, feed: Feed) -> _TakenIn:
     """Open a share into a file that no row names yet."""
-    key, announcement = record.key, record.announcement.message
-    part = expected(study.study, announcement, key.attempt, caller.name, roster_of(server, record), server.side)
-    server.files.require_room(content_bytes(part.kind, part.length))
+    server.files.require_room(of.content_bytes)
     with server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
-        checked = None
-        if part.kind is ShareKind.CIPHERTEXT:
-            checked = ContributionCheck(server.ckks, key_id_of(announcement), part.length, draft.write)
+        checked = None if of.new_check is None else of.new_check(draft.write)
         shards = server.shards if checked is None else None
         content = checked or (draft if shards is None else Nowhere())
         as_received = None if shards is None else draft
-        intake = ContributionIntake(server.keys.sealing, part, content, as_received=as_received)
+        intake = ContributionIntake(of.key, of.part, content, as_received=as_received)
         await feed(intake)
         header, digest = await asyncio.to_thread(intake.finish, caller)
         if checked is not None:
             checked.finish()
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
-        name = file_name("share", key.study, key.round, key.attempt, caller.name, digest)
+        name = _share_name(key, caller.name, digest)
         server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
         wrapped_key = None
         if shards is None or intake.content_key is None:
@@ -190,6 +194,34 @@ async def _taken_in(server: Server, caller: Caller, study: StudyRecord, record: 
             await asyncio.to_thread(draft.keep_in, shards.storage, name)
         server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
     return _TakenIn(header, digest, name, wrapped_key)
+
+
+def _share_name(key: RoundKey, site: str, digest: str) -> str:
+    return file_name("share", key.study, key.round, key.attempt, site, digest)
+
+
+async def keep_opened(
+    server: Server, study: StudyRecord, key: RoundKey, header: ContributionHeader, digest: str, share: ShareInParts
+) -> Signed[Receipt]:
+    """A share that came in parts and is open and durable. Raises: as ``contribute``"""
+    name, wrapped_key = _share_name(key, header.site, digest), None
+    shards = server.shards if header.share_kind is not ShareKind.CIPHERTEXT else None
+    server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
+    if shards is None:
+        await asyncio.to_thread(server.files.also, share.content, name)
+    else:
+        wrapped_key = shards.wrap(share.content_key, name)
+        await asyncio.to_thread(_encrypt_into, server, shards.storage, share, name)
+    server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
+    return _store(server, study, key, _TakenIn(header, digest, name, wrapped_key))
+
+
+def _encrypt_into(server: Server, storage: Storage, share: ShareInParts, name: str) -> None:
+    """The encrypted body, as it came, into the storage that workers read."""
+    with server.files.draft() as draft:
+        for chunk in share.encrypted_body():
+            draft.write(chunk)
+        draft.keep_in(storage, name)
 
 
 def _store(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) -> Signed[Receipt]:

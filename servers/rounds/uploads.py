@@ -1,68 +1,106 @@
 """Large contributions in parts, so that a broken upload goes on where it was (docs/protocol.md 3).
 
-A part counts once its bytes are durable; they stay sealed until the last one is there. Then the message is taken in as
-one that came in a single request: its digest, its seal and its commitment are looked at over all bytes.
+A part is opened, hashed and written as it comes, once; it counts as far as it is durable, chunk by chunk. When all is
+there, the digest, the seal and the commitment are looked at over all bytes, as over those of a single request.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from fastapi import Request
 
 from protocol.errors import BadSignature, MalformedMessage, RefusedMessage, TooLarge, Unavailable
-from protocol.protection.known import most_bytes
 from protocol.rounds.states import RoundKey
+from protocol.wire.channel.sealing import Octets
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.messages import HeldUpload, Receipt, Signed
 from servers.http.authentication import Caller
-from servers.http.bodies import Intake, read_small
-from servers.points import Point
+from servers.http.bodies import stream_into
 from servers.rounds import collect
 from servers.server import Server
 from servers.store.interface import StudyRecord
+from servers.store.share_in_parts import Awaited, ShareInParts
 from servers.store.upload_parts import Upload
 
-PART_BYTES: Final = 2**22
-"""Every part but the last has this length; a server says it, and it may change."""
+_LEAST_PART_BYTES: Final = 2**10
+"""What a message can say; a part that ends the upload may be shorter."""
 
 
-def held(server: Server, study: StudyRecord, upload: Upload) -> HeldUpload:
+async def held(server: Server, study: StudyRecord, upload: Upload) -> HeldUpload:
     """How much of it this server has; all, where the contribution is stored already.
 
-    Raises: NotListed, WrongRound, TooLarge
+    Raises: NotListed, WrongRound, TooLarge, MalformedMessage
     """
-    stored = server.store.contribution(upload.key, upload.site) is not None
-    if not stored:
-        _require_taken(server, study, upload)
-    found = upload.length if stored else min(server.uploads.held_bytes(upload), upload.length)
-    return HeldUpload(body_digest=upload.digest, held_bytes=found, part_bytes=PART_BYTES)
+    if server.store.contribution(upload.key, upload.site) is not None:
+        return HeldUpload(body_digest=upload.digest, held_bytes=upload.length, part_bytes=_LEAST_PART_BYTES)
+    awaited = _awaited(server, study, upload)
+    if not server.uploads.begun(upload):
+        return _said(upload, awaited, 0)
+    share = await asyncio.to_thread(server.uploads.share, upload, awaited)
+    return _said(upload, awaited, await asyncio.to_thread(share.held_bytes))
+
+
+def _said(upload: Upload, awaited: Awaited, there: int) -> HeldUpload:
+    part_bytes = max((awaited.part_end(there) or there) - there, _LEAST_PART_BYTES)
+    return HeldUpload(body_digest=upload.digest, held_bytes=there, part_bytes=part_bytes)
 
 
 async def take_part(
     server: Server, caller: Caller, study: StudyRecord, upload: Upload, offset: int, request: Request
 ) -> HeldUpload:
-    """Keep the part at ``offset`` if it is the next one; what is held afterwards is the answer in any case.
+    """Take the part at ``offset`` if it is the next one; what is held afterwards is the answer in any case.
 
-    Raises: NotListed, WrongRound, TooLarge, MalformedMessage, all before the body is read; BadSignature, StorageFull
+    Where it breaks off, the chunks that came stay.
+
+    Raises: NotListed, WrongRound, TooLarge, MalformedMessage, all before the body is read; Unavailable, StorageFull
     """
-    before = held(server, study, upload)
-    size = min(PART_BYTES, upload.length - offset)
-    if offset % PART_BYTES or size <= 0:
-        raise MalformedMessage(
-            f"no part of {upload.length} bytes begins at byte {offset}: parts have {PART_BYTES} bytes each"
-        )
-    if request.headers.get("content-length") != str(size):
-        raise MalformedMessage(f"the part at byte {offset} has {size} bytes: send exactly those")
-    data = await read_small(request, caller, PART_BYTES)
-    if offset != before.held_bytes:
-        return before
+    if server.store.contribution(upload.key, upload.site) is not None:
+        return await held(server, study, upload)
+    awaited = _awaited(server, study, upload)
+    end = awaited.part_end(offset)
+    if end is None:
+        raise MalformedMessage(f"no part begins at byte {offset}: go on behind the {HeldUpload.KIND}'s bytes")
+    if request.headers.get("content-length") != str(end - offset):
+        raise MalformedMessage(f"the part at byte {offset} has {end - offset} bytes: send exactly those")
     server.uploads.keep_only(upload.key.study, upload.key)
-    await asyncio.to_thread(server.uploads.add, upload, offset // PART_BYTES, data)
-    server.failpoints.reach(Point.UPLOAD_MIDWAY)
-    return held(server, study, upload)
+    server.files.require_room(end - offset)
+    share = await asyncio.to_thread(server.uploads.share, upload, awaited)
+    if await asyncio.to_thread(share.held_bytes) == offset:
+        await stream_into(request, _Units(share, awaited, offset), end - offset)
+    return _said(upload, awaited, await asyncio.to_thread(share.held_bytes))
+
+
+class _Units:
+    """Pieces of a part, of any size, as the head and the chunks that they make up."""
+
+    def __init__(self, share: ShareInParts, awaited: Awaited, offset: int) -> None:
+        self._share = share
+        self._awaited = awaited
+        self._at = offset
+        self._held = bytearray()
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Raises: as :meth:`ShareInParts.take`"""
+        view = memoryview(data)
+        while view:
+            needed = self._awaited.unit_end(self._at) - self._at - len(self._held)
+            piece, view = view[:needed], view[needed:]
+            if len(piece) < needed:
+                self._held += piece
+            elif self._held:
+                self._held += piece
+                self._take(self._held)
+                self._held = bytearray()
+            else:
+                self._take(piece)
+
+    def _take(self, unit: Octets) -> None:
+        self._share.take(self._at, unit)
+        self._at += len(unit)
 
 
 async def complete(server: Server, caller: Caller, study: StudyRecord, upload: Upload) -> Signed[Receipt]:
@@ -73,20 +111,16 @@ async def complete(server: Server, caller: Caller, study: StudyRecord, upload: U
     known = server.store.contribution(upload.key, upload.site)
     if known is not None:
         return collect.same_receipt(server, study, known, upload.digest)
-    _require_taken(server, study, upload)
-    there = server.uploads.held_bytes(upload)
+    there = (await held(server, study, upload)).held_bytes
     if there != upload.length:
         raise Unavailable(f"{there} of the contribution's {upload.length} bytes are here: send the other parts first")
+    share = await asyncio.to_thread(server.uploads.share, upload, _awaited(server, study, upload))
     signed = replace(caller, body_digest=bytes.fromhex(upload.digest), digest_field=DigestField.SEALED)
-
-    async def feed(intake: Intake) -> None:
-        pieces = server.uploads.pieces(upload)
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-            await asyncio.to_thread(intake.feed, piece)
-
+    required = partial(signed.require_digest, digest_field=DigestField.SEALED)
     try:
-        receipt = await collect.take(server, signed, study, upload.key, feed)
-    except (BadSignature, FileNotFoundError):
+        header = await asyncio.to_thread(share.finish, required)
+        receipt = await collect.keep_opened(server, study, upload.key, header, upload.digest, share)
+    except BadSignature:
         server.uploads.drop(upload)
         raise Unavailable("the parts do not make the message with this digest: send them again") from None
     except RefusedMessage:
@@ -96,11 +130,14 @@ async def complete(server: Server, caller: Caller, study: StudyRecord, upload: U
     return receipt
 
 
-def _require_taken(server: Server, study: StudyRecord, upload: Upload) -> None:
-    collect.require_taken(server, study, upload.key, upload.site)
-    most = most_bytes(study.study)
-    if upload.length > most:
-        raise TooLarge(f"no contribution to this study has {upload.length} bytes, the longest has {most}")
+def _awaited(server: Server, study: StudyRecord, upload: Upload) -> Awaited:
+    """What the upload must be, while it may come. Raises: NotListed, WrongRound, TooLarge, MalformedMessage"""
+    awaited = collect.awaited(server, study, upload.key, upload.site)
+    if upload.length > awaited.length:
+        raise TooLarge(f"this contribution has {awaited.length} bytes, not {upload.length}: check the study")
+    if upload.length != awaited.length:
+        raise MalformedMessage(f"this contribution has {awaited.length} bytes, not {upload.length}: check the study")
+    return awaited
 
 
 def sweep(server: Server) -> None:

@@ -43,7 +43,7 @@ ThisUpload = Annotated[Named, Depends(named_upload)]
 @router.get(CONTRIBUTION_HELD)
 async def held(named: ThisUpload, server: ThisServer) -> Response:
     """How many bytes of the message with this digest are here."""
-    return message_answer(uploads.held(server, named.record, named.upload))
+    return message_answer(await uploads.held(server, named.record, named.upload))
 
 
 @router.put(CONTRIBUTION_PART, openapi_extra=body_of("bytes of a sealed share", sealed=True))

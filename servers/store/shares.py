@@ -58,6 +58,16 @@ class ShareFiles:
         """A new file that no row names yet; the points ``midway`` are reached after every piece."""
         return Draft(self._folder, self._failpoints, midway, self.require_room)
 
+    def also(self, path: Path, name: str) -> None:
+        """A durable file that lies elsewhere on the same disk, under a name here too, or instead."""
+        try:
+            self.path(name).hardlink_to(path)
+        except FileExistsError:  # of this content, as its name says
+            return
+        except OSError:  # a file system without links
+            path.rename(self.path(name))
+        sync_folder(self._folder)
+
     def delete(self, names: Collection[str]) -> None:
         for name in names:
             self.path(name).unlink(missing_ok=True)

@@ -18,21 +18,21 @@ from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec
-from servers.rounds import uploads
+from servers.store import share_in_parts
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.ports import free_ports
 
 SITES = ("requester", "c1", "c2", "c3")
-DIMENSION = 5000
-PART = 2**12
+DIMENSION = 10 * 2**15 + 5
+PART = 2**18 + 16
 POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4 kB a part, so that a vector of 40 kB has ten."""
+    """A chunk a part, so that a vector of 2.6 MB has eleven."""
     monkeypatch.setattr(server_client, "LARGE_BYTES", PART)
-    monkeypatch.setattr(uploads, "PART_BYTES", PART)
+    monkeypatch.setattr(share_in_parts, "CHUNKS_OF_A_PART", 1)
 
 
 def federation(folder: Path) -> InMemoryFederation:
@@ -68,7 +68,7 @@ def test_parts_make_the_same_study_and_a_broken_upload_goes_on(tmp_path: Path, m
     expected = -(-8 * DIMENSION // PART)
     for site in SITES:
         assert 2 * expected <= len(parts_of(unbroken[site])) <= 2 * (expected + 1)
-        assert all(one.body_sent_bytes < PART + 4096 for one in parts_of(unbroken[site]))
+        assert all(one.body_sent_bytes < PART + 8192 for one in parts_of(unbroken[site]))
     sent: Counter[str] = Counter()
     send = ServerClient._send
 

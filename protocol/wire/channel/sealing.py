@@ -101,11 +101,13 @@ def sealed_head_length(header_bytes: int) -> int:
     return _PREFIX_BYTES + header_bytes + _LENGTH_BYTES + _SEALED_KEY_BYTES
 
 
-def _nonce(counter: int, final: bool) -> bytes:
+def chunk_nonce(counter: int, final: bool) -> bytes:
+    """A chunk's nonce: its place, and whether it is the last."""
     return counter.to_bytes(_COUNTER_BYTES, "big") + (b"\x01" if final else b"\x00")
 
 
-def _cipher(content_key: bytes) -> AESGCM:
+def body_cipher(content_key: bytes) -> AESGCM:
+    """What encrypts a body. Raises: MalformedMessage"""
     return AESGCM(require_length("a content key", content_key, CONTENT_KEY_BYTES))
 
 
@@ -118,7 +120,7 @@ def encrypt_body(content_key: bytes, chunks: Iterable[Octets]) -> Iterator[bytes
     Requires: ``content_key`` is fresh and encrypts this body alone
     Raises:   MalformedMessage if the key is not 32 bytes
     """
-    return _encrypted(_cipher(content_key), chunks)
+    return _encrypted(body_cipher(content_key), chunks)
 
 
 def _encrypted(cipher: AESGCM, chunks: Iterable[Octets]) -> Iterator[bytes]:
@@ -127,16 +129,16 @@ def _encrypted(cipher: AESGCM, chunks: Iterable[Octets]) -> Iterator[bytes]:
         view = octets(piece)
         while len(view):
             if fill == 0 and len(view) > CHUNK_BYTES:
-                yield cipher.encrypt(_nonce(counter, False), view[:CHUNK_BYTES], None)
+                yield cipher.encrypt(chunk_nonce(counter, False), view[:CHUNK_BYTES], None)
                 view, counter = view[CHUNK_BYTES:], counter + 1
             elif fill == CHUNK_BYTES:
-                yield cipher.encrypt(_nonce(counter, False), held, None)
+                yield cipher.encrypt(chunk_nonce(counter, False), held, None)
                 fill, counter = 0, counter + 1
             else:
                 taken = min(CHUNK_BYTES - fill, len(view))
                 held[fill : fill + taken] = view[:taken]
                 view, fill = view[taken:], fill + taken
-    yield cipher.encrypt(_nonce(counter, True), memoryview(held)[:fill], None)
+    yield cipher.encrypt(chunk_nonce(counter, True), memoryview(held)[:fill], None)
 
 
 def open_chunk(cipher: AESGCM, place: int, final: bool, chunk: Octets) -> bytes:
@@ -145,7 +147,7 @@ def open_chunk(cipher: AESGCM, place: int, final: bool, chunk: Octets) -> bytes:
     Raises: BrokenSeal
     """
     try:
-        return cipher.decrypt(_nonce(place, final), chunk, None)
+        return cipher.decrypt(chunk_nonce(place, final), chunk, None)
     except InvalidTag:
         which = "last chunk" if final else "chunk"
         raise BrokenSeal(
@@ -164,7 +166,7 @@ class BodyReader:
     """
 
     def __init__(self, content_key: bytes) -> None:
-        self._cipher = _cipher(content_key)
+        self._cipher = body_cipher(content_key)
         self._held = bytearray(_SEALED_CHUNK)
         self._fill = 0
         self._counter = 0

@@ -1,70 +1,247 @@
-"""Parts of an upload on disk: without a gap, one upload for each site and attempt, gone with the round."""
+"""Parts of an upload: opened as they come, once; taken up after a restart, as far as they are durable."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from protocol.errors import StorageFull
+from protocol.bodies.contribution import Part, PartSealing, content_bytes, share_parts
+from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage, StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
+from protocol.sharing import Side, vector_side
+from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES
+from servers.store import share_in_parts
+from servers.store.share_in_parts import Awaited, Check, ShareInParts
 from servers.store.upload_parts import Upload, UploadParts
+from tests.unit.client_agent.federation import CONTRIBUTORS, ROSTER, announcement, operator_keys
 
+SITE, NEIGHBOUR = CONTRIBUTORS[:2]
+LENGTH = 2 * CHUNK_BYTES // 8 + 100
+CONTENT = np.random.default_rng(1).bytes(8 * LENGTH)
 KEY = RoundKey("ab" * 32, 3, 1)
-UPLOAD = Upload(KEY, "c1", "cd" * 32, 10)
 
 
-def parts(folder: Path) -> UploadParts:
-    return UploadParts(folder / "uploads", lambda size_bytes: None)
+def part_of(length: int = LENGTH) -> Part:
+    return share_parts(announcement(), 1, SITE, ROSTER, length)[vector_side(ROSTER.place(SITE))]
 
 
-def test_what_is_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
-    parts(tmp_path).add(UPLOAD, 0, b"01234")
-    again = parts(tmp_path)
-    assert again.held_bytes(UPLOAD) == 5
-    again.add(UPLOAD, 1, b"56789")
-    assert b"".join(parts(tmp_path).pieces(UPLOAD)) == b"0123456789"
+def awaited(length: int = LENGTH, check: Callable[[Callable[[bytes], None]], Check] | None = None) -> Awaited:
+    part = part_of(length)
+    return Awaited(operator_keys(part.side).sealing, part, content_bytes(part.kind, part.length), check)
 
 
-def test_what_lies_behind_a_gap_or_was_cut_off_counts_for_nothing(tmp_path: Path) -> None:
-    held = parts(tmp_path)
-    held.add(UPLOAD, 0, b"01234")
-    held.add(UPLOAD, 2, b"x")
-    folder = held.paths(UPLOAD)[0].parent
-    (folder / ".000001.tmp").write_bytes(b"56")
-    assert held.held_bytes(UPLOAD) == 5
+@dataclass(frozen=True)
+class Sent:
+    """What a site sends, and its digest; ``units`` are the head and the chunks, each with its place."""
+
+    message: bytes
+    digest: bytes
+
+    @property
+    def units(self) -> list[tuple[int, bytes]]:
+        of, found, at = awaited(), list[tuple[int, bytes]](), 0
+        while at < len(self.message):
+            found.append((at, self.message[at : of.unit_end(at)]))
+            at = of.unit_end(at)
+        return found
+
+
+def sealed(key: bytes = b"k" * 32, promised: bytes | None = None, length: int = LENGTH) -> Sent:
+    part = part_of(length)
+    one = PartSealing(part, operator_keys(part.side).sealing.public, key, b"s" * 32)
+    body = b"".join(one.sealed_content([CONTENT[: 8 * length]]))
+    head, digest = one.head({side: promised or one.commitment() for side in Side})
+    return Sent(head + body, digest)
+
+
+def required(sent: Sent) -> Callable[[bytes], None]:
+    def require(found: bytes) -> None:
+        if found != sent.digest:
+            raise BadSignature("another message")
+
+    return require
+
+
+def taken(folder: Path, sent: Sent, count: int | None = None) -> ShareInParts:
+    share = ShareInParts(folder, awaited())
+    for at, unit in sent.units[:count]:
+        share.take(at, unit)
+    return share
+
+
+@pytest.mark.parametrize("before", range(5))
+def test_a_restart_anywhere_changes_nothing(tmp_path: Path, before: int) -> None:
+    sent = sealed()
+    there = taken(tmp_path, sent, before).held_bytes()
+    assert there == sum(len(unit) for _, unit in sent.units[:before])
+    again = ShareInParts(tmp_path, awaited())
+    assert again.held_bytes() == there
+    for at, unit in sent.units[before:]:
+        again.take(at, unit)
+    header = again.finish(required(sent))
+    assert header == awaited().part.require(header.canonical())
+    assert again.content.read_bytes() == CONTENT
+    assert b"".join(again.encrypted_body()) == sent.message[awaited().head_bytes :]
+    assert again.content_key == b"k" * 32
+    assert again.held_bytes() == awaited().length == len(sent.message)
+
+
+def test_what_was_not_written_whole_counts_for_nothing(tmp_path: Path) -> None:
+    sent = sealed()
+    share = taken(tmp_path, sent, 3)
+    assert share.held_bytes() == awaited().head_bytes + 2 * (CHUNK_BYTES + TAG_BYTES)
+    os.truncate(share.content, CHUNK_BYTES + 7)
+    again = ShareInParts(tmp_path, awaited())
+    assert again.held_bytes() == awaited().head_bytes + CHUNK_BYTES + TAG_BYTES
+    assert share.content.stat().st_size == CHUNK_BYTES
+    (tmp_path / "head").write_bytes(b"x")
+    assert ShareInParts(tmp_path, awaited()).held_bytes() == 0
+
+
+def test_content_that_the_disk_lost_shows_at_the_end(tmp_path: Path) -> None:
+    sent = sealed()
+    share = taken(tmp_path, sent)
+    assert share.held_bytes() == len(sent.message)
+    with share.content.open("r+b") as file:
+        file.write(bytes(4096))
+    with pytest.raises(BadSignature):
+        ShareInParts(tmp_path, awaited()).finish(required(sent))
+
+
+def test_an_altered_chunk_is_sent_again_and_no_byte_is_taken_twice(tmp_path: Path) -> None:
+    sent = sealed()
+    share = taken(tmp_path, sent, 2)
+    at, unit = sent.units[2]
+    with pytest.raises(Unavailable, match="altered on its way"):
+        share.take(at, unit[:-1] + bytes([unit[-1] ^ 1]))
+    share.take(at, unit)
+    with pytest.raises(Unavailable, match="here already"):
+        share.take(at, unit)
+    share.take(*sent.units[3])
+    share.finish(required(sent))
+    assert share.content.read_bytes() == CONTENT
+
+
+def test_a_head_that_is_refused_is_refused_at_the_end(tmp_path: Path) -> None:
+    """Only the whole message's digest shows that it is the site's own; nothing of it is kept."""
+    sent = sealed()
+    wrong = Sent(sent.message.replace(b'"attempt":1', b'"attempt":2', 1), sent.digest)
+    share = taken(tmp_path, wrong)
+    assert share.held_bytes() == len(sent.message)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(BadSignature):
+        share.finish(required(sent))
+    with pytest.raises(MalformedMessage):
+        taken(tmp_path, Sent(b"x" * len(sent.message), sent.digest)).finish(lambda found: None)
+
+
+def test_a_share_that_was_not_promised_is_refused(tmp_path: Path) -> None:
+    sent = sealed(promised=b"p" * 32)
+    with pytest.raises(CommitmentMismatch):
+        taken(tmp_path, sent).finish(required(sent))
+
+
+def test_content_is_looked_at_again_after_a_restart(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    class Looks:
+        def __init__(self, keep: Callable[[bytes], None]) -> None:
+            self._keep = keep
+
+        def write(self, piece: bytes) -> None:
+            self._keep(piece)
+            seen.append(piece)
+            if len(seen) > 3:
+                raise MalformedMessage("no ciphertext")
+
+        def finish(self) -> None:
+            seen.append(b"end")
+
+    sent, of = sealed(), awaited(check=Looks)
+    share = ShareInParts(tmp_path, of)
+    for at, unit in sent.units[:2]:
+        share.take(at, unit)
+    assert share.held_bytes() == sent.units[2][0]
+    again = ShareInParts(tmp_path, of)
+    assert [len(piece) for piece in seen] == [CHUNK_BYTES] * 2
+    for at, unit in sent.units[2:]:
+        again.take(at, unit)
+    with pytest.raises(MalformedMessage, match="no ciphertext"):  # which the last chunk was
+        again.finish(required(sent))
+    assert ShareInParts(tmp_path, of).held_bytes() == 0
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = sealed()
+    share = taken(tmp_path, sent, 2)
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(StorageFull):
+            share.take(*sent.units[2])
+    assert share.held_bytes() == sent.units[2][0]
+    for at, unit in sent.units[2:]:
+        share.take(at, unit)
+    share.finish(required(sent))
+    assert share.content.read_bytes() == CONTENT
+
+
+def test_where_parts_begin_and_end() -> None:
+    of, chunk = awaited(8 * CHUNK_BYTES * 20), CHUNK_BYTES + TAG_BYTES
+    first = of.head_bytes + share_in_parts.CHUNKS_OF_A_PART * chunk
+    assert of.part_end(0) == of.part_end(of.head_bytes) == of.part_end(first - chunk) == first
+    assert of.part_end(first) == first + share_in_parts.CHUNKS_OF_A_PART * chunk
+    for nowhere in (7, of.head_bytes + 1, first + 1, of.length, of.length + chunk):
+        assert of.part_end(nowhere) is None
+    assert awaited().part_end(0) == awaited().length
+
+
+def uploads(folder: Path) -> UploadParts:
+    return UploadParts(folder / "uploads")
+
+
+def begin(held: UploadParts, upload: Upload) -> ShareInParts:
+    share = held.share(upload, awaited())
+    share.take(*sealed().units[0])
+    return share
+
+
+UPLOAD = Upload(KEY, SITE, "cd" * 32, 10)
 
 
 def test_another_digest_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
-    held, other = parts(tmp_path), replace(UPLOAD, digest="ef" * 32)
-    held.add(UPLOAD, 0, b"01234")
-    assert held.held_bytes(other) == 0
-    held.add(other, 0, b"abc")
-    assert (held.held_bytes(UPLOAD), held.held_bytes(other)) == (0, 3)
-    neighbour = replace(UPLOAD, site="c2")
-    held.add(neighbour, 0, b"1")
+    held, other = uploads(tmp_path), replace(UPLOAD, digest="ef" * 32)
+    share = begin(held, UPLOAD)
+    assert held.share(UPLOAD, awaited()) is share
+    assert (held.begun(UPLOAD), held.begun(other)) == (True, False)
+    begin(held, other)
+    assert (held.begun(UPLOAD), held.begun(other)) == (False, True)
+    with pytest.raises(Unavailable, match="given up"):  # whoever still sends it
+        share.take(*sealed().units[1])
+    neighbour = replace(UPLOAD, site=NEIGHBOUR)
+    begin(held, neighbour)
     held.drop(other)
-    assert (held.held_bytes(other), held.held_bytes(neighbour)) == (0, 1)
+    assert (held.begun(other), held.begun(neighbour)) == (False, True)
 
 
 def test_only_one_attempt_is_kept(tmp_path: Path) -> None:
-    held, later = parts(tmp_path), replace(UPLOAD, key=RoundKey(KEY.study, 3, 2))
-    held.add(UPLOAD, 0, b"0")
-    held.add(later, 0, b"1")
+    held, later = uploads(tmp_path), replace(UPLOAD, key=RoundKey(KEY.study, 3, 2))
+    begin(held, UPLOAD)
+    begin(held, later)
     held.keep_only(KEY.study, later.key)
-    assert (held.held_bytes(UPLOAD), held.held_bytes(later)) == (0, 1)
+    assert (held.begun(UPLOAD), held.begun(later)) == (False, True)
     assert held.studies() == [KEY.study]
+    assert uploads(tmp_path).share(later, awaited()).held_bytes() == awaited().head_bytes  # after a restart
     held.keep_only(KEY.study, None)
-    assert held.held_bytes(later) == 0
+    assert not held.begun(later)
     held.keep_only("00" * 32, None)  # a study that there are none of
-
-
-def test_a_full_disk_keeps_nothing(tmp_path: Path) -> None:
-    def full(size_bytes: int) -> None:
-        raise StorageFull("no room")
-
-    held = UploadParts(tmp_path / "uploads", full)
-    with pytest.raises(StorageFull):
-        held.add(UPLOAD, 0, b"0")
-    assert held.held_bytes(UPLOAD) == 0
