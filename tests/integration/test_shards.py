@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from client_agent.network import server_client
 from client_agent.site.events import RoundEnd
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
@@ -86,6 +87,7 @@ def test_ranges_make_the_same_study_and_leave_no_share_in_clear(
         take_in(self, file, name)
 
     request.getfixturevalue("ranges_here")
+    monkeypatch.setattr(server_client, "LARGE_BYTES", 2**16)  # vectors come in parts, seeds in one request
     monkeypatch.setattr(Shards, "wrap", wrapped)
     monkeypatch.setattr(FolderStorage, "take_in", taken_in)
     model, files = run(tmp_path / "ranges")
