@@ -13,8 +13,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, Final, TypeVar
+from functools import cached_property, partial
+from typing import Any, Final, TypeVar, cast
 
 import httpcore
 
@@ -99,17 +99,27 @@ class CountedStream(httpcore.NetworkStream):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
 
+    @cached_property
+    def _received(self) -> memoryview:
+        """Bytes off the socket: one place for all, since a new one for every read costs more than what it holds."""
+        return memoryview(bytearray(_READ_BYTES))
+
+    @cached_property
+    def _opened(self) -> memoryview:
+        """Bytes out of TLS, likewise."""
+        return memoryview(bytearray(_READ_BYTES))
+
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         with _mapped(httpcore.ReadTimeout, httpcore.ReadError):
             self._sock.settimeout(timeout)
             tls = self._tls
             if tls is None:
-                return self._receive(max_bytes)
+                return bytes(self._receive(max_bytes))
             try:
-                first = self._pump(lambda: tls.read(_READ_BYTES))
+                count = self._pump(partial(_read_into, tls, self._opened))
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return b""
-            return _with_records_at_hand(tls, first)
+            return bytes(self._opened[: _records_at_hand(tls, self._opened, count)])
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         with _mapped(httpcore.WriteTimeout, httpcore.WriteError):
@@ -185,25 +195,31 @@ class CountedStream(httpcore.NetworkStream):
             if pace is not None:
                 pace.take(count)
 
-    def _receive(self, max_bytes: int) -> bytes:
+    def _receive(self, max_bytes: int) -> memoryview:
+        """What has come; it holds until the next call."""
         pace = self._paces.down
-        data = self._sock.recv(max_bytes if pace is None else min(max_bytes, PACED_BYTES))
-        self._meter.received(len(data))
+        count = self._sock.recv_into(self._received, max_bytes if pace is None else min(max_bytes, PACED_BYTES))
+        self._meter.received(count)
         if pace is not None:
-            pace.take(len(data))
-        return data
+            pace.take(count)
+        return self._received[:count]
 
 
-def _with_records_at_hand(tls: ssl.SSLObject, first: bytes) -> bytes:
+def _read_into(tls: ssl.SSLObject, room: memoryview) -> int:
+    """One record at most."""
+    return cast("int", tls.read(len(room), room))
+
+
+def _records_at_hand(tls: ssl.SSLObject, room: memoryview, count: int) -> int:
     """A TLS record holds at most 16 kB: take all that have arrived, since every piece costs a walk through HTTP."""
-    pieces, size = [first], len(first)
-    while size < _READ_BYTES and pieces[-1]:
+    more = count
+    while more and count < len(room):
         try:
-            pieces.append(tls.read(_READ_BYTES - size))
+            more = _read_into(tls, room[count:])
         except ssl.SSLError:  # nothing more yet, or the end or an error, which the next read meets again
             break
-        size += len(pieces[-1])
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        count += more
+    return count
 
 
 def head_too_large() -> TooLarge:

@@ -18,6 +18,8 @@ from servers.settings import Limits, Network
 _BURST_S: Final = 10.0
 _MOST_ADDRESSES: Final = 2**14
 _IPV6_SITE_BITS: Final = 64
+_MOST_GROWN: Final = 16
+"""Connections that moved a large body hold more than a megabyte of buffers each under TLS, as long as they live."""
 VISIT: Final = "moiety.visit"
 """Where a request's scope holds the visit that it belongs to."""
 
@@ -68,6 +70,7 @@ class Admission:
         self._limits = limits
         self._proxies = tuple(proxies)
         self._connections = 0
+        self._grown = 0
         self._by_address: Counter[str] = Counter()
         self._unsigned = Allowance(limits.unsigned_per_s, clock)
         self._on_refused = on_refused
@@ -142,10 +145,21 @@ class Admission:
             self._unsigned.give_back(visit.address)
         visit.signed = True
 
+    def grew(self, visit: Visit) -> None:
+        """A large body went through this connection."""
+        if visit.open and not visit.grown:
+            visit.grown = True
+            self._grown += 1
+
+    def too_large(self, visit: Visit) -> bool:
+        """Whether this connection should end with the answer under way, for the memory that it holds."""
+        return visit.grown and self._grown > _MOST_GROWN
+
     def leave(self, visit: Visit) -> None:
         """The connection is closed; a second time changes nothing."""
         if visit.open:
             visit.open = False
+            self._grown -= visit.grown
             self.end(visit)
             self._connections -= 1
             if not visit.proxied:
@@ -167,6 +181,7 @@ class Visit:
     proxied: bool
     open: bool = True
     signed: bool = False
+    grown: bool = False
     asking: str | None = None
 
     def begin(self, forwarded_for: Sequence[bytes]) -> str | None:
@@ -179,6 +194,13 @@ class Visit:
 
     def authenticated(self) -> None:
         self.admission.signed(self)
+
+    def grew(self) -> None:
+        self.admission.grew(self)
+
+    @property
+    def too_large(self) -> bool:
+        return self.admission.too_large(self)
 
     def leave(self) -> None:
         self.admission.leave(self)

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import httptools
 from uvicorn import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -23,6 +24,7 @@ from servers.settings import Limits
 
 _LINGER_S: Final = 1.0
 """For a caller to take the answer that explains the end."""
+_LARGE_BYTES: Final = 2**20
 OnRefusal = Callable[[ErrorCode], None]
 
 
@@ -72,6 +74,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._heads = 0
         self._head_bytes = 0
         self._body_bytes = 0
+        self._all_bytes = 0
         self._early = b""
 
     # --- the connection ---
@@ -97,6 +100,7 @@ class BoundedHttp(HttpToolsProtocol):
             data = self._take_head(data)
         if data and self._refusal is None:
             self._body_bytes += len(data)
+            self._all_bytes += len(data)
             self._feed(data)
 
     def _answered(self) -> bool:
@@ -164,12 +168,25 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_bytes = 0
         self._within(self._limits.stall_s, self._check_body)
         super().on_headers_complete()
+        self._end_if_too_large()
+
+    def on_body(self, body: bytes) -> None:
+        """As uvicorn's; but what the application has not yet asked for is copied only where more comes behind it."""
+        if self.cycle.response_complete:
+            return
+        self.cycle.body = self.cycle.body + body if self.cycle.body else body  # type: ignore[assignment]
+        if len(self.cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        self.cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         self._in_head = True
         self._head_bytes = 0
         self._stop_timer()
         super().on_message_complete()
+        if self._all_bytes > _LARGE_BYTES:
+            self._visit.grew()
+        self._end_if_too_large()
         if self.cycle.response_complete:  # answered early: uvicorn's own timer has been stopped by the body
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -182,6 +199,11 @@ class BoundedHttp(HttpToolsProtocol):
         early, self._early = self._early, b""
         if early and not self.transport.is_closing():
             self.data_received(early)
+
+    def _end_if_too_large(self) -> None:
+        """Said in the head of the answer, so only while none has begun."""
+        if self._visit.too_large and not self.cycle.response_started:
+            self.cycle.keep_alive = False
 
     # --- times ---
 
@@ -207,6 +229,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._visit.grew()
         if self._writing is None:
             self._writing = self.loop.call_later(self._limits.stall_s, self.transport.abort)
 

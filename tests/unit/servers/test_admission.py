@@ -135,3 +135,16 @@ def test_addresses_without_end_are_not_all_remembered() -> None:
     for number in range(2**14 + 100):
         let_in(at, f"198.18.{number // 256}.{number % 256}").leave()
     assert len(at._unsigned._left) == 2**14
+
+
+def test_connections_that_moved_large_bodies_are_few() -> None:
+    at = admission(connections=40, connections_per_address=40, unsigned_per_s=10.0)
+    visits = [let_in(at, "192.0.2.1") for _ in range(18)]
+    for visit in visits[:17]:
+        assert not visit.too_large
+        visit.grew()
+        visit.grew()
+    assert [visit.too_large for visit in visits] == [True] * 17 + [False]  # the last one moved nothing large
+    visits[3].leave()
+    visits[3].grew()
+    assert not any(visit.too_large for visit in visits)
