@@ -2,7 +2,7 @@
 #   make install   create .venv and install (quick when nothing changed)
 #   make demo      two servers and five hospitals on this machine; leaves demo-out/report.html
 #   make test      install, then every test
-#   make soak      the long ones: every place at which a process can be killed, altered inputs, load; counts in soak-out
+#   make soak      the long ones: every place at which a process can be killed, altered inputs, load; counts in results-out/soak
 #   make test-deploy  studies across containers, one server killed, strangers who enrol; needs a container engine
 #   make results   the papers' tables and plots in docs/results; MOIETY_DATA=PATH names the data sets (hours the first time)
 #   make docs      the documents as a site, with its reference made from code, into build/docs; open build/docs/index.html
@@ -12,7 +12,7 @@
 PYTHON ?= python3.11
 PIP_FLAGS ?=
 DEMO_OUT ?= demo-out
-SOAK_OUT ?= soak-out
+SOAK_OUT ?= results-out/soak
 RESULTS_FLAGS ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n < 3 ? 3 : n > 4 ? 4 : n )))
 PYTEST_FLAGS ?= --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder

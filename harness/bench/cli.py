@@ -12,12 +12,13 @@ from typing import Annotated
 
 import typer
 
-from harness.bench.load.commands import load, waiting
+from harness.bench.load.commands import endurance, load, waiting
 from harness.bench.results import RoundBenchmark, write_result
 
 app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True)
 app.command("load")(load)
 app.command("waiting")(waiting)
+app.command("endurance")(endurance)
 
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
 Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]

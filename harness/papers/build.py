@@ -23,6 +23,7 @@ from harness.papers.attacked.sums import SumsPage
 from harness.papers.making import Making
 from harness.papers.noise.noise import NoisePage
 from harness.papers.page import Page
+from harness.papers.reliability.reliability import ReliabilityPage
 from harness.papers.robustness.page import RobustnessPage
 from harness.personal.case import read_personal_case
 from harness.personal.run_case import PersonalOptions, run_personal_case
@@ -186,6 +187,7 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     NoisePage("differential_privacy", "What noise costs", STUDIES),
     PrivacyPage("privacy", "What can they still infer?", STUDIES),
     SumsPage("sums", "What sums give away", STUDIES),
+    ReliabilityPage("reliability", "What was tried to break it"),
     LeakPage("leak", "What falsified products tell a server"),
     RobustnessPage("robustness", "What poisoners, liars and distances can do", STUDIES),
     CasesPage("does_it_pay", "Does it pay to join?", _PAYS, does_it_pay.write),

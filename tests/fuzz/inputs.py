@@ -11,8 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
+from harness.papers.reliability.counts import Crash, DecoderCount, FuzzedInputs
 from tests.fuzz.decoders import Decoder, decoders
 
 SLOW_S: Final = 0.5
@@ -20,43 +19,7 @@ _SHOWN_BYTES: Final = 4000
 _MOST_SHOWN: Final = 5
 
 
-class Crash(BaseModel):
-    """An input that was neither taken nor refused, or took long; ``data`` as hexadecimal digits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    decoder: str
-    what: str
-    data: str
-
-
-class DecoderCount(BaseModel):
-    """What one decoder was given: how many inputs it took, how many it refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    name: str
-    inputs: int
-    taken: int
-    refused: int
-    crashes: int
-    slowest_s: float
-
-
-class Fuzzed(BaseModel):
-    """Everything of one run. ``grown_mb``: by how much the process's largest memory grew after the first inputs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    seed: int
-    inputs: int
-    taken: int
-    refused: int
-    crashes: int
-    cpu_s: float
-    grown_mb: float
-    decoders: tuple[DecoderCount, ...]
-    found: tuple[Crash, ...]
-
-
-def fuzz(inputs: int, seed: int, chosen: Sequence[Decoder] | None = None) -> Fuzzed:
+def fuzz(inputs: int, seed: int, chosen: Sequence[Decoder] | None = None) -> FuzzedInputs:
     """So many inputs in all, the same ones for the same seed."""
     every = decoders() if chosen is None else tuple(chosen)
     shares = sum(one.share for one in every)
@@ -70,7 +33,7 @@ def fuzz(inputs: int, seed: int, chosen: Sequence[Decoder] | None = None) -> Fuz
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             counts.append(_feed(one, Random(f"{seed} {place} {one.name}"), number, found))
-    return Fuzzed(
+    return FuzzedInputs(
         seed=seed,
         inputs=sum(one.inputs for one in counts),
         taken=sum(one.taken for one in counts),

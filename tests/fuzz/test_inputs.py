@@ -11,18 +11,19 @@ from random import Random
 
 import pytest
 
+from harness.papers.reliability.counts import INPUTS, FuzzedInputs
 from protocol.errors import MalformedMessage
 from tests.frozen.examples import EXAMPLES
 from tests.fuzz import inputs
 from tests.fuzz.decoders import Decoder, decoders
-from tests.fuzz.inputs import Fuzzed, fuzz
+from tests.fuzz.inputs import fuzz
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.kit.soak import keep_counts
 
 MOST_GROWN_MB = 60.0
 
 
-def assert_sound(done: Fuzzed) -> None:
+def assert_sound(done: FuzzedInputs) -> None:
     assert not done.found, "\n".join(f"{one.decoder}: {one.what}: {one.data}" for one in done.found)
     assert done.grown_mb < MOST_GROWN_MB
     assert done.refused > done.inputs / 2
@@ -39,7 +40,7 @@ def test_no_altered_input_is_neither_taken_nor_refused() -> None:
 @pytest.mark.timeout(900)
 def test_two_million_altered_inputs() -> None:
     done = fuzz(2_000_000, seed=2)
-    keep_counts("fuzz_inputs.json", done)
+    keep_counts(INPUTS, done)
     assert_sound(done)
     assert done.inputs >= 1_000_000
 

@@ -12,8 +12,8 @@ _FOLDER: Final = "MOIETY_SOAK_OUT"
 
 
 def soak_file(name: str) -> Path:
-    """A file of that name in ``soak-out``, or in the folder that MOIETY_SOAK_OUT names."""
-    folder = Path(os.environ.get(_FOLDER, "soak-out"))
+    """A file of that name in ``results-out/soak``, or in the folder that MOIETY_SOAK_OUT names."""
+    folder = Path(os.environ.get(_FOLDER, "results-out/soak"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder / name
 

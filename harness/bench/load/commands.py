@@ -52,6 +52,24 @@ def waiting(
     typer.echo(waiting_text(result))
 
 
+def endurance(
+    sites: Annotated[int, typer.Option(min=3, help="Contributors besides the requester.")] = 3,
+    parameters: Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")] = 100,
+    rounds: Annotated[int, typer.Option(min=3)] = 500,
+    within_s: Annotated[float, typer.Option(min=10, help="End it then, with the rounds that there are.")] = 7200.0,
+    json_file: JsonFile = None,
+    folder: Folder = None,
+) -> None:
+    """One small study of many rounds: whether memory, disk, open files, tables or times grow with them."""
+    from harness.bench.load.endurance import benchmark_endurance, endurance_text
+
+    signal.signal(signal.SIGTERM, _end)
+    result = benchmark_endurance(parameters, sites, rounds, within_s, typer.echo, folder)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(endurance_text(result))
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     """Leave through every ``finally``, so that no process stays behind."""
     sys.exit(128 + number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -133,8 +134,8 @@ class Rounds:
         return sum(record.state is RoundEnd.RELEASED for record in self.records)
 
 
-def hold(held: Held, study: Study, tell: Callable[[str], None]) -> Rounds:
-    """Hand the study in and look after every round, until all sites have ended it.
+def hold(held: Held, study: Study, tell: Callable[[str], None], within_s: float = math.inf) -> Rounds:
+    """Hand the study in and look after every round, until all sites have ended it, or ``within_s`` is over.
 
     Raises: Unavailable, when a process ends or no round does
     """
@@ -151,6 +152,8 @@ def hold(held: Held, study: Study, tell: Callable[[str], None]) -> Rounds:
             tell(f"round {records[-1].round}: {records[-1].state.value}, {samples[-1].seconds:.1f} s")
         if time.monotonic() - last > _STALLED_S:
             raise Unavailable(f"study {study.name!r}: no round ended in {_STALLED_S:g} s")
+        if samples[-1].seconds > within_s:
+            return Rounds(records, tuple(samples))
         time.sleep(_LOOK_S)
     _await_sites(held, study)
     records = read_metrics(metrics)

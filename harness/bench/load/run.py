@@ -37,7 +37,7 @@ def benchmark_load(
         peak_mb, load = max(map(probe.peak_mb, held.servers.pids)), os.getloadavg()[1]
         rows, refusals = held.sampler.rows(), held.sampler.refusals()
         played = held.played()
-        errors = found_errors(done, played, _internal_errors(held))
+        errors = found_errors(done, played, internal_errors(held))
     settled = 1 if len(done.samples) > 2 else 0  # in the first round sites greet, connect and read the study
     first, last = done.samples[settled], done.samples[-1]
     site_rounds = sites * max(1, last.round - first.round)
@@ -90,7 +90,8 @@ def found_errors(done: Rounds, played: Sequence[Played], internal: int) -> dict[
     return {what: count for what, count in found.items() if count}
 
 
-def _internal_errors(held: Held) -> int:
+def internal_errors(held: Held) -> int:
+    """Of both servers, as their logs have them."""
     logs = [running.log.read_text(encoding="utf-8", errors="replace") for running in held.servers.running.values()]
     return sum(log.count("internal error") for log in logs)
 
