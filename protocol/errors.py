@@ -28,6 +28,8 @@
     └── Unavailable                 try again later
         ├── StorageFull
         ├── PeerUnreachable
+        ├── RolledBack              an older database was put back: its server goes on once its operator has seen to it
+        ├── HistoryUnknown          the servers have not compared how far they came since one of them started
         └── OtherVersion            the other party speaks another version of the protocol: wait, say what to install
 
 Every error carries a stable ``code``, a ``detail`` (what was found, what is allowed, what to do) and no secret.
@@ -73,6 +75,8 @@ class ErrorCode(StrEnum):
     STORAGE_FULL = "storage_full"
     PEER_UNREACHABLE = "peer_unreachable"
     OTHER_VERSION = "other_version"
+    ROLLED_BACK = "rolled_back"
+    HISTORY_UNKNOWN = "history_unknown"
 
 
 class MoietyError(Exception):
@@ -237,3 +241,15 @@ class PeerUnreachable(Unavailable):
 
 class OtherVersion(Unavailable):
     code = ErrorCode.OTHER_VERSION
+
+
+class RolledBack(Unavailable):
+    """A server knows less than it has signed, or a study began before a server's older database was put back."""
+
+    code = ErrorCode.ROLLED_BACK
+
+
+class HistoryUnknown(Unavailable):
+    """Side A tells its history first, then asks again."""
+
+    code = ErrorCode.HISTORY_UNKNOWN

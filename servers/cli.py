@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from protocol.errors import MoietyError
-from servers.commands import deleting, draining, enrolling, making
+from servers.commands import deleting, draining, enrolling, making, restoring
 
 app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 
@@ -20,7 +20,13 @@ def server() -> None:
     """Run one of the two servers."""
 
 
-for command in (*making.COMMANDS, *enrolling.COMMANDS, *deleting.COMMANDS, *draining.COMMANDS):
+for command in (
+    *making.COMMANDS,
+    *enrolling.COMMANDS,
+    *deleting.COMMANDS,
+    *draining.COMMANDS,
+    *restoring.COMMANDS,
+):
     app.command()(command)
 
 

@@ -67,6 +67,7 @@ class Readiness:
         """Room is left, sites can connect, the database answers, the peer can be reached, an OT session is open."""
         state = self._app.state
         server: Server = state.server
+        server.history.require_current()
         server.files.require_room(0)
         if server.certificate is not None:
             server.certificate.require_valid(server.clock())

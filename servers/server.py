@@ -24,6 +24,7 @@ from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.messages import Message, Party, Roster, RoundState, Signature, Signed, StudyView
 from servers.certificate import ServedCertificate
 from servers.ckks.process import CkksProcess
+from servers.history import OwnHistory
 from servers.identity import load_identity
 from servers.monitoring.metrics import Metrics
 from servers.monitoring.recent import Recent
@@ -85,6 +86,7 @@ class Server:
         self.recent = Recent(self.clock)
         self.audit = AuditLog(self.settings.data_dir, self.keys.name, self.clock)
         self.uploads = UploadParts(self.settings.data_dir / "uploads", self._upload_midway)
+        self.history = OwnHistory(self.store, self.name, self.boot)
         self.pictures: dict[str, StudyPicture] = {}
         self.outputs = itertools.count()
         self.follow(self.chain)

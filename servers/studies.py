@@ -14,6 +14,7 @@ from protocol.errors import (
     ConflictingMessage,
     MalformedMessage,
     NotListed,
+    RolledBack,
     UnknownStudy,
     WrongRound,
 )
@@ -56,6 +57,17 @@ def study_named(server: Server, name: str) -> StudyRecord:
     record = server.store.study_named(name)
     if record is None:
         raise UnknownStudy(f"this server has no study {name!r}; its requester must create it at both servers")
+    return record
+
+
+def going_study(server: Server, name: str) -> StudyRecord:
+    """A study that can go on. Raises: UnknownStudy, RolledBack"""
+    record = study_named(server, name)
+    if record.stranded_by is not None and not record.state.ended:
+        raise RolledBack(
+            f"study {name!r} was under way when an older database of server {record.stranded_by!r} was put back; it "
+            "does not go on: its requester cancels it (moiety study cancel) and creates it anew under another name"
+        )
     return record
 
 
@@ -294,6 +306,8 @@ def _picture(server: Server, record: StudyRecord) -> StudyPicture:
 
 
 def _pause(record: StudyRecord) -> PauseNotice | None:
+    if record.stranded_by is not None and not record.state.ended:
+        return PauseNotice(cause=PauseCause.SERVER_RESTORED, skips=1)
     if record.state is not StudyState.PAUSED:
         return None
     return PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=max(1, record.absent_in_a_row))

@@ -183,10 +183,14 @@ class PauseCause(StrEnum):
     """Why a server waits for the requester before the study goes on."""
 
     REQUESTER_AWAY = "requester_away"
+    SERVER_RESTORED = "server_restored"
 
 
 class PauseNotice(Message):
-    """A study waits, after so many skips in a row for this cause; the requester's next announcement resumes it."""
+    """A study waits, after so many skips in a row; the requester's next announcement resumes it.
+
+    After a server was restored from an older database nothing resumes it: the requester cancels it.
+    """
 
     KIND: ClassVar[str] = "pause"
     cause: PauseCause
@@ -195,6 +199,11 @@ class PauseNotice(Message):
     @property
     def reason(self) -> str:
         """In words, for people."""
+        if self.cause is PauseCause.SERVER_RESTORED:
+            return (
+                "a server was restored from an older database and may not know what this study did; its requester "
+                "cancels it and creates it anew under another name"
+            )
         return (
             f"{self.skips} rounds in a row were skipped because the requester was away; its next announcement "
             "resumes the study"

@@ -38,6 +38,7 @@ GO = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/go"
 TAGS_FAILED = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/tags-failed"
 OUTPUT = "/v1/studies/{study}/rounds/{round}/output"
 
+PEER_HISTORY = "/v1/peer/history"
 PEER_SESSION = "/v1/peer/sessions/{session}"
 PEER_BASE = "/v1/peer/sessions/{session}/base"
 PEER_EXTEND = "/v1/peer/sessions/{session}/batches/{batch}/extend"

@@ -105,7 +105,8 @@ async def authenticated(request: Request) -> Caller:
 
 
 async def site(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
-    """A site of the roster, not an operator."""
+    """A site of the roster, not an operator. Raises: RolledBack, too"""
+    server.history.require_current()
     if not server.is_site(caller.party):
         raise NotListed(f"{caller.name!r} is an operator; this is for sites")
     return caller
@@ -118,13 +119,20 @@ async def requester(caller: Annotated[Caller, Depends(site)], server: ThisServer
     return caller
 
 
-async def peer(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
-    """The other server's operator."""
+async def stranger_peer(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
+    """The other server's operator, with which this one has compared nothing yet."""
     if caller.party != server.peer:
         raise NotListed(f"only the other server's operator {server.peer.name!r} may do this, not {caller.name!r}")
+    return caller
+
+
+async def peer(caller: Annotated[Caller, Depends(stranger_peer)], server: ThisServer) -> Caller:
+    """The other server's operator, once both know that neither has forgotten anything. Raises: HistoryUnknown, too"""
+    server.history.require_compared()
     return caller
 
 
 AnySite = Annotated[Caller, Depends(site)]
 TheRequester = Annotated[Caller, Depends(requester)]
 ThePeer = Annotated[Caller, Depends(peer)]
+StrangerPeer = Annotated[Caller, Depends(stranger_peer)]

@@ -20,13 +20,15 @@ from typing import Final, Literal
 import httpx
 
 from host.network.unreachable import why_unreachable
-from protocol.errors import PeerUnreachable
+from protocol.errors import HistoryUnknown, OtherVersion, PeerUnreachable, UnknownResource
 from protocol.wire import paths
 from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
 from protocol.wire.channel.sealing import CHUNK_BYTES, SealedMessage
 from protocol.wire.channel.signing import DigestField, sign_request
 from protocol.wire.commitment import head_digest
+from protocol.wire.history import Histories
 from protocol.wire.messages import MAX_CONTROL_BYTES
+from servers.http.histories import heard, told
 from servers.http.peer_answer import PROBLEM_BYTES, PeerRequest, no_cookies, peer_answer, problem_bytes
 from servers.http.problems import error_from
 from servers.server import Server
@@ -48,6 +50,7 @@ class PeerClient:
     def __init__(self, server: Server, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """``transport``: the way to the peer, where it is none over TLS."""
         self._server = server
+        self._comparing = asyncio.Lock()
         self._peer_url = server.settings.peer_url or ""  # a server without one does not come so far
         timeout = httpx.Timeout(server.settings.limits.peer_timeout_s, connect=_CONNECT_TIMEOUT_S)
         transport = transport or _over_tls(server.settings.peer_ca)
@@ -66,8 +69,28 @@ class PeerClient:
     async def put(self, path: str, body: bytes, kind: str) -> bytes:
         return await self._whole("PUT", path, body, kind, MAX_CONTROL_BYTES)
 
+    async def compare(self) -> None:
+        """Both servers say how far they came. Raises: RolledBack, when either has come further; OtherVersion"""
+        async with self._comparing:
+            asked = told(self._server).canonical()
+            try:
+                answer = await self._once("POST", paths.PEER_HISTORY, asked, "history", MAX_CONTROL_BYTES)
+            except UnknownResource:
+                raise OtherVersion(
+                    "the other server runs a release that keeps no history: both servers install the same one"
+                ) from None
+            heard(self._server, Histories.parse(answer))
+            self._server.history.require_current()
+
+    async def _compared(self) -> None:
+        """Once a start of either server, before anything else is asked. Raises: as ``compare``"""
+        self._server.history.require_current()
+        if not self._server.history.compared:
+            await self.compare()
+
     async def put_sealed(self, path: str, message: SealedMessage, length: int, kind: str) -> bytes:
         """Send ``length`` bytes that are made while they are sent, sealed to the peer: signed is the head."""
+        await self._compared()
 
         async def body() -> AsyncIterator[bytes]:
             yield message.head
@@ -80,6 +103,7 @@ class PeerClient:
 
     async def stream(self, path: str, kind: str, most_bytes: int) -> AsyncGenerator[bytes]:
         """The answer's body in pieces of about a megabyte, at most ``most_bytes`` in all."""
+        await self._compared()
         async with self._answered(self._request("GET", path), most_bytes) as pieces:
             held = bytearray()
             async for piece in pieces:
@@ -109,6 +133,15 @@ class PeerClient:
             raise PeerUnreachable(f"the peer's /healthz answers with status {response.status_code}")
 
     async def _whole(self, method: Method, path: str, body: bytes, kind: str, most_bytes: int) -> bytes:
+        """A peer that was started anew since the last call first hears of this server's history."""
+        await self._compared()
+        try:
+            return await self._once(method, path, body, kind, most_bytes)
+        except HistoryUnknown:
+            await self.compare()
+            return await self._once(method, path, body, kind, most_bytes)
+
+    async def _once(self, method: Method, path: str, body: bytes, kind: str, most_bytes: int) -> bytes:
         self._count("out", kind, len(body))
         digest = hashlib.sha256(body).digest()
         request = await asyncio.to_thread(self._request, method, path, body, digest)
@@ -175,7 +208,10 @@ class PeerClient:
             try:
                 answer = await peer_answer(self._server, request, response, most_bytes)
                 if answer.status >= _FIRST_ERROR:
-                    raise error_from(b"".join([piece async for piece in answer.pieces]), answer.status)
+                    error = error_from(b"".join([piece async for piece in answer.pieces]), answer.status)
+                    if isinstance(error, HistoryUnknown):
+                        self._server.history.compared = False
+                    raise error
                 yield answer.pieces
             finally:
                 await response.aclose()

@@ -54,6 +54,8 @@ PROBLEMS: Final[dict[ErrorCode, Problem]] = {
     ErrorCode.STORAGE_FULL: Problem(507, "No room left to store this"),
     ErrorCode.PEER_UNREACHABLE: Problem(502, "The other server cannot be reached"),
     ErrorCode.OTHER_VERSION: Problem(400, "Another version of the protocol is spoken here"),
+    ErrorCode.ROLLED_BACK: Problem(503, "An older database was put back"),
+    ErrorCode.HISTORY_UNKNOWN: Problem(503, "The servers have not compared their histories yet"),
 }
 
 

@@ -11,16 +11,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from host import log
-from protocol.errors import MoietyError, ProtocolViolation, RefusedMessage, Unavailable, UnknownResource
+from protocol.errors import (
+    MoietyError,
+    PeerUnreachable,
+    ProtocolViolation,
+    RefusedMessage,
+    Unavailable,
+    UnknownResource,
+)
 from protocol.release import masking_side
 from protocol.rounds.side_a import lock_request, tossed
 from protocol.rounds.states import AtA, AwaitingQueries, Collecting, Countersigning, Locked, Over, RoundKey, SumSigned
 from protocol.rounds.steps import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Lock, Refused, Step, Wait
-from protocol.rounds.transitions import RoundEvent, step
+from protocol.rounds.transitions import RoundEvent, RoundProgress, step
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import check_signature, with_signature
-from protocol.wire.messages import MAX_CONTROL_BYTES
+from protocol.wire.messages import MAX_CONTROL_BYTES, RoundState
 from protocol.wire.peer_messages import (
     ChallengeReply,
     ChallengeReveal,
@@ -58,6 +65,7 @@ _LAST_RETRY_S: Final = 2.0
 _SESSION_CHECK_S: Final = 10.0
 _SESSION_RETRY_S: Final = 0.3
 _SESSION: Final = "session"
+_NOTHING: Final = object()
 _log = log.logger("driver")
 
 
@@ -85,6 +93,7 @@ class Driver:
     endings: Endings
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stocked: set[RoundKey] = field(default_factory=set)
+    _told: dict[str, RoundProgress | object | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._phases = Phases(self.server.metrics, self.server.clock)
@@ -110,7 +119,8 @@ class Driver:
         """A task for every open study that has none, or whose task has come to an end."""
         self._tasks = {digest: task for digest, task in self._tasks.items() if not task.done()}
         for record in self.server.store.studies():
-            if not record.state.ended and record.digest not in self._tasks:
+            going = not record.state.ended and record.stranded_by is None
+            if going and record.digest not in self._tasks:
                 self._tasks[record.digest] = asyncio.create_task(self._drive(record.digest))
 
     async def _keep_session(self) -> None:
@@ -130,9 +140,10 @@ class Driver:
         while True:
             change, shown = self.server.changes.next(digest), self.server.changes.next_shown(digest)
             try:
+                name = self.server.store.study(digest).name
+                await self._tell(digest)
                 study = self.server.store.study(digest)
-                name = study.name
-                if study.state.ended:
+                if study.state.ended or study.stranded_by is not None:
                     return
                 record = self.server.store.current_round(digest)
                 state = None if record is None else at_a(self.server, record)
@@ -151,6 +162,22 @@ class Driver:
             except Exception:
                 _log.exception("driver_failed", study=name)
                 await asyncio.sleep(_LAST_RETRY_S)
+
+    async def _tell(self, digest: str) -> None:
+        """The peer hears how far this server came once there is a study, a round is measured, and once it is over."""
+        self.server.history.require_current()
+        record = self.server.store.current_round(digest)
+        progress = None if record is None else record.progress
+        waits = progress is not None and progress.state is RoundState.MEASURED
+        if self._told.get(digest, _NOTHING) == progress or not (progress is None or progress.final or waits):
+            return
+        try:
+            await self.peer.compare()
+        except PeerUnreachable:
+            if waits:
+                raise
+            return  # nothing waits for it: the next one brings more
+        self._told[digest] = progress
 
     def _demand(self, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
         """What the next round will consume."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.bodies import masked_sum as masked_sum_body
-from protocol.errors import NotListed, UnknownResource, WrongRound
+from protocol.errors import NotListed, RolledBack, UnknownResource, WrongRound
 from protocol.mpc.ot.session import SITE_ELEMENTS, extension_message_bytes
 from protocol.protection.plan import RoundStep
 from protocol.release import masking_side
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire import paths
+from protocol.wire.history import Histories
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     AgreedSet,
@@ -26,8 +28,9 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from protocol.wire.peer_messages import ChallengeReveal, HandOver, LockRequest
-from servers.http.authentication import ThePeer, ThisServer
+from servers.http.authentication import StrangerPeer, ThePeer, ThisServer
 from servers.http.bodies import read_small, stream_into
+from servers.http.histories import heard, told
 from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.points import Point
 from servers.rounds.countersigned import countersign_agreed_set, countersign_sum_release
@@ -46,13 +49,19 @@ from servers.rounds.side_b import Answering
 from servers.rounds.sketches import most_elements, parameters_of
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
-from servers.studies import study_named
+from servers.studies import going_study
 
 
-async def side_b(request: Request, server: ThisServer, caller: ThePeer) -> Answering:
+async def _only_b(server: ThisServer, caller: StrangerPeer) -> None:
     """Only side B answers; side A calls."""
     if server.side is not Side.B:
         raise NotListed("this server is side A: it calls side B and is not called by it")
+
+
+OnlyB = Annotated[None, Depends(_only_b)]
+
+
+async def side_b(request: Request, only_b: OnlyB, caller: ThePeer) -> Answering:
     answering: Answering = request.app.state.answering
     return answering
 
@@ -60,6 +69,15 @@ async def side_b(request: Request, server: ThisServer, caller: ThePeer) -> Answe
 _SUMMED: Final = frozenset({RoundState.COMMITTED, RoundState.RELEASED})
 SideB = Annotated[Answering, Depends(side_b)]
 router = APIRouter(tags=["between the servers"], responses=PROBLEM)
+
+
+@router.post(paths.PEER_HISTORY, openapi_extra=body_of("Histories"))
+async def histories(request: Request, server: ThisServer, only_b: OnlyB, caller: StrangerPeer) -> Response:
+    """How far either server came; what A is to know of itself is in the answer, whatever becomes of its own."""
+    message = Histories.parse(await read_small(request, caller))
+    with suppress(RolledBack):
+        heard(server, message)
+    return message_answer(told(server))
 
 
 # --- oblivious transfer -----------------------------------------------------------------------------------------------
@@ -102,7 +120,7 @@ async def answer(session: str, batch: int, request: Request, b: SideB, caller: T
 
 
 def _key(server: Server, study: str, round: int, attempt: int) -> tuple[StudyRecord, RoundKey]:
-    record = study_named(server, study)
+    record = going_study(server, study)
     return record, RoundKey(record.digest, round, attempt)
 
 

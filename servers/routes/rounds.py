@@ -25,7 +25,7 @@ from servers.points import Point
 from servers.rounds import collect, halves, release, sketches
 from servers.server import Server
 from servers.store.interface import AnswerKind
-from servers.studies import study_named
+from servers.studies import going_study, study_named
 
 router = APIRouter(tags=["rounds"], responses=PROBLEM)
 
@@ -34,7 +34,7 @@ router = APIRouter(tags=["rounds"], responses=PROBLEM)
 async def announce(study: str, round: int, request: Request, server: ThisServer, caller: TheRequester) -> Response:
     """Open a round; the answer adds this server's signature."""
     signed = Signed[Announcement].parse(await read_small(request, caller))
-    return message_answer(collect.announce(server, study_named(server, study), round, signed))
+    return message_answer(collect.announce(server, going_study(server, study), round, signed))
 
 
 @router.put(CONTRIBUTION, openapi_extra=body_of("a sealed share", sealed=True))
@@ -42,7 +42,7 @@ async def contribute(
     study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: AnySite
 ) -> Response:
     """Store one share; the answer is a signed receipt."""
-    record = study_named(server, study)
+    record = going_study(server, study)
     key = RoundKey(record.digest, round, attempt)
     answer = message_answer(await collect.contribute(server, caller, record, key, request))
     answer.background = BackgroundTasks()
@@ -60,7 +60,7 @@ async def queries(
     study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: TheRequester
 ) -> Response:
     """Store the requester's query shares of an attempt."""
-    record = study_named(server, study)
+    record = going_study(server, study)
     current = collect.round_of(server, record, round, attempt)
     await sketches.store_queries(server, caller, record, current, request)
     return done()
@@ -69,7 +69,7 @@ async def queries(
 @router.get(OPENING)
 async def opening(study: str, round: int, attempt: int, server: ThisServer, caller: TheRequester) -> Response:
     """This side's shares of range checks and distances, sealed to the requester; the same bytes every time."""
-    key = RoundKey(study_named(server, study).digest, round, attempt)
+    key = RoundKey(going_study(server, study).digest, round, attempt)
     answer = server.store.answer(key, AnswerKind.OPENING)
     if answer is None:
         raise UnknownResource("this attempt has no opening here (yet); wait until the view says 'measured'")
@@ -82,7 +82,7 @@ async def release_set(
 ) -> Response:
     """Say whose sum is released."""
     signed = Signed[ReleaseSet].parse(await read_small(request, caller))
-    current = collect.round_of(server, study_named(server, study), round, attempt)
+    current = collect.round_of(server, going_study(server, study), round, attempt)
     release.accept_release_set(server, current, signed)
     return done()
 
@@ -93,7 +93,7 @@ async def tag_seed(
 ) -> Response:
     """Show the seed of a round's tags; the answer is this side's check of its half."""
     message = TagSeed.parse(await read_small(request, caller))
-    current = collect.round_of(server, study_named(server, study), round, attempt)
+    current = collect.round_of(server, going_study(server, study), round, attempt)
     return message_answer(await halves.check_half(server, current, message))
 
 
@@ -103,7 +103,7 @@ async def go(
 ) -> Response:
     """Say that both sides' checks add up to zero: the sum may be served."""
     signed = Signed[Go].parse(await read_small(request, caller))
-    halves.take_go(server, collect.round_of(server, study_named(server, study), round, attempt), signed)
+    halves.take_go(server, collect.round_of(server, going_study(server, study), round, attempt), signed)
     return done()
 
 
@@ -113,7 +113,7 @@ async def tags_failed(
 ) -> Response:
     """Say that they do not; the answer is this side's shares of single sites' errors."""
     signed = Signed[TagsFailed].parse(await read_small(request, caller))
-    current = collect.round_of(server, study_named(server, study), round, attempt)
+    current = collect.round_of(server, going_study(server, study), round, attempt)
     return message_answer(await halves.share_errors(server, current, signed))
 
 

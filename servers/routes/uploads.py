@@ -13,7 +13,7 @@ from servers.http.responses import PROBLEM, body_of, message_answer
 from servers.rounds import uploads
 from servers.store.interface import StudyRecord
 from servers.store.upload_parts import Upload
-from servers.studies import study_named
+from servers.studies import going_study
 
 router = APIRouter(tags=["contributions"], responses=PROBLEM)
 Digest = Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")]
@@ -32,8 +32,8 @@ class Named:
 def named_upload(
     study: str, round: int, attempt: int, digest: Digest, length: Length, server: ThisServer, caller: AnySite
 ) -> Named:
-    """From the path and the query. Raises: UnknownStudy"""
-    record = study_named(server, study)
+    """From the path and the query. Raises: UnknownStudy, RolledBack"""
+    record = going_study(server, study)
     return Named(record, uploads.upload_of(caller, record, round, attempt, digest, length))
 
 

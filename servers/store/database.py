@@ -27,7 +27,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from host.one_holder import Owner
-from protocol.errors import StorageFull, Unavailable
+from protocol.errors import RolledBack, StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
 from servers.store import tables as t
 
@@ -36,6 +36,8 @@ _MOVE_CURSOR: Final = (
     update(t.studies).where(t.studies.c.digest == bindparam("of_study")).values(cursor=t.studies.c.cursor + 1)
 )
 """Statements of every request are made once: making one anew takes longer than the database does."""
+_COUNT_CHANGE: Final = update(t.history).values(changes=t.history.c.changes + 1).returning(t.history.c.changes)
+_CHANGES: Final = select(t.history.c.changes)
 
 
 def open_engine(url: str, *, durable: bool = True) -> Engine:
@@ -114,6 +116,7 @@ class Database:
         self._on_held = on_held
         self._clock = clock
         self._touched: list[str] = []
+        self._most_changes = 0
 
     def ready(self) -> None:
         with self._begin() as connection:
@@ -148,13 +151,34 @@ class Database:
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
         self._touched.clear()
+        counted = self._most_changes
         try:
             with self._connections.begin() as connection:
                 yield connection
+                if self._touched:
+                    counted = self._not_fewer(connection.execute(_COUNT_CHANGE).scalar_one(), counted + 1)
+            self._most_changes = max(self._most_changes, counted)
             for study in self._touched:
                 self._on_change(study)
         except OperationalError as error:
             raise explained(error) from error
+
+    def _not_fewer(self, found: int, least: int) -> int:
+        """Raises: RolledBack, when the database has fewer changes than it had while this process runs"""
+        if found < least:
+            raise RolledBack(
+                f"the database of this server has {found} changes and had {max(least - 1, self._most_changes)} a while "
+                "ago: an older copy, or a replica that lags, took its place. Put the newest one back and start again; "
+                "if there is none: moiety server restored"
+            )
+        return found
+
+    def changes(self) -> int:
+        """How many changes this database has seen. Raises: RolledBack, when they are fewer than before"""
+        with self._begin() as connection:
+            found = self._not_fewer(connection.execute(_CHANGES).scalar_one(), self._most_changes)
+        self._most_changes = found
+        return found
 
     def _touch(self, connection: Connection, study: str) -> None:
         connection.execute(_MOVE_CURSOR, {"of_study": study})

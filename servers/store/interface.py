@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 from host.one_holder import Owner
 from protocol.rounds.states import Attempt, RoundKey
 from protocol.rounds.transitions import RoundProgress
+from protocol.wire.history import History
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -44,7 +45,10 @@ A_NEW_STUDY: Final = "new"
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A study, where it stands, and how often its requester was absent in a row."""
+    """A study, where it stands, and how often its requester was absent in a row.
+
+    ``stranded_by``: whose older database was put back while it was under way; it does not go on and can only be ended.
+    """
 
     digest: str
     signed: Signed[Study]
@@ -53,6 +57,7 @@ class StudyRecord:
     cursor: int
     absent_in_a_row: int = 0
     end: Signed[StudyEnd] | None = None
+    stranded_by: str | None = None
 
     @property
     def study(self) -> Study:
@@ -265,6 +270,30 @@ class Store(Protocol):
 
     def next_boot(self) -> int:
         """How often a server has been started on this store, this time included."""
+        ...
+
+    # how far it has come (docs/protocol.md 23)
+    def changes(self) -> int:
+        """How many changes of studies were stored. Raises: RolledBack, when they were more while this process runs"""
+        ...
+
+    def begin_history(self) -> int:
+        """At a start: the changes that there were at the first start after ``note_compared``."""
+        ...
+
+    def note_compared(self) -> None: ...
+    def restored_at_s(self) -> int: ...
+    def history_of(self, party: str) -> Signed[History] | None:
+        """The furthest that the other server has said of itself; of this server, one that it cannot follow."""
+        ...
+
+    def keep_history(self, signed: Signed[History]) -> None: ...
+    def strand(self, party: str) -> list[str]:
+        """No study that is under way goes on: ``party``'s older database was put back. -> their names"""
+        ...
+
+    def declare_restored(self, party: str, now_s: float) -> list[str]:
+        """Its operator knows of the older database, and it goes on with new studies. -> names of those stranded"""
         ...
 
     def owned_by(self, owner: Owner) -> Owner:

@@ -63,6 +63,7 @@ def study_row(record: StudyRecord) -> dict[str, Any]:
         "cursor": record.cursor,
         "absent_in_a_row": record.absent_in_a_row,
         "end": _bytes(record.end),
+        "stranded_by": record.stranded_by,
     }
 
 
@@ -75,6 +76,7 @@ def study_record(row: Row[Any]) -> StudyRecord:
         cursor=row.cursor,
         absent_in_a_row=row.absent_in_a_row,
         end=_parsed(Signed[StudyEnd], row.end),
+        stranded_by=row.stranded_by,
     )
 
 

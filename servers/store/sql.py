@@ -8,13 +8,14 @@ from servers.store import tables as t
 from servers.store.contributions import ContributionRows
 from servers.store.for_people import Kept
 from servers.store.forgetting import ForgettingRows
+from servers.store.histories import HistoryRows
 from servers.store.mail import MailRows
 from servers.store.requests import RequestRows
 from servers.store.rounds import RoundRows
 from servers.store.studies import StudyRows
 
 
-class SqlStore(StudyRows, RoundRows, ContributionRows, MailRows, RequestRows, ForgettingRows):
+class SqlStore(StudyRows, RoundRows, ContributionRows, MailRows, RequestRows, ForgettingRows, HistoryRows):
     """See ``interface.Store``. The schema must exist: ``migrate.upgrade``."""
 
     def files(self) -> set[str]:

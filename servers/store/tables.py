@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Float,
     ForeignKey,
@@ -40,6 +41,23 @@ studies = Table(
     Column("absent_in_a_row", Integer, nullable=False),
     Column("end", LargeBinary),
     Column("created_at_s", Float),
+    Column("stranded_by", String(63)),
+)
+
+history = Table(
+    "history",
+    METADATA,
+    Column("place", Integer, primary_key=True),
+    Column("changes", BigInteger, nullable=False),
+    Column("began", BigInteger),
+    Column("restored_at_s", BigInteger, nullable=False),
+)
+
+histories = Table(
+    "histories",
+    METADATA,
+    Column("party", String(63), primary_key=True),
+    Column("signed", LargeBinary, nullable=False),
 )
 
 ready_sites = Table(

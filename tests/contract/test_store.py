@@ -14,10 +14,12 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 
 from harness.engine.parties import SiteEntry, make_parties
-from protocol.errors import BadSignature, CorrelationReused, UnknownStudy
+from protocol.errors import BadSignature, CorrelationReused, RolledBack, UnknownStudy
 from protocol.parameters import Needs, StudyParameters
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.history import History
 from protocol.wire.messages import (
     Announcement,
     ContributedRound,
@@ -343,3 +345,39 @@ def test_an_operator_reads_when_and_who_without_what(url: str) -> None:
     assert store.kept() == {Kept.SHARES: ("share-1",), Kept.QUERIES: (), Kept.OUTPUTS: (), Kept.LETTERS: ()}
     assert store.size_bytes() > 4096
     store.close()
+
+
+def test_a_database_that_went_back_takes_no_change(store: Store, url: str) -> None:
+    """As when a replica that lags takes over while the server runs."""
+    store.add_study(RECORD)
+    store.change_study(RECORD.digest, lambda record: replace(record, reason="one"))
+    assert store.changes() == 2
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE history SET changes = 1"))
+    engine.dispose()
+    with pytest.raises(RolledBack, match="moiety server restored"):
+        store.change_study(RECORD.digest, lambda record: replace(record, reason="two"))
+    with pytest.raises(RolledBack, match="has 1 changes and had 2"):
+        store.changes()
+    assert store.study(RECORD.digest).reason == "one"
+
+
+def test_histories_and_what_an_older_database_strands(store: Store) -> None:
+    assert (store.changes(), store.begin_history(), store.history_of("operator-b")) == (0, 0, None)
+    store.add_study(RECORD)
+    assert store.begin_history() == 0  # the start before has compared nothing
+    store.note_compared()
+    assert store.begin_history() == 1
+    keys = PARTIES.keys_of("operator-a")
+    earlier = History(party="operator-a", run="ab" * 32, start=1, began=0, changes=5, restored_at_s=2000)
+    for changes in (5, 6):
+        signed = sign(earlier.model_copy(update={"changes": changes}), "operator-a", keys.signing)
+        store.keep_history(signed)
+        assert store.history_of("operator-a") == signed
+    assert store.declare_restored("operator-a", 1000.0) == [RECORD.name]
+    assert (store.restored_at_s(), store.history_of("operator-a")) == (2001, None)
+    assert store.study(RECORD.digest).stranded_by == "operator-a"
+    assert store.strand("operator-b") == []
+    assert store.declare_restored("operator-a", 3000.9) == []
+    assert store.restored_at_s() == 3000

@@ -44,6 +44,15 @@ ROSTER: Final[Fields] = {
     "sites": [party(f"clinic-{n}", "site", samples=100 + n) for n in range(4)],
 }
 
+HISTORY: Final[Fields] = {
+    "party": "operator-a",
+    "run": digest("run"),
+    "start": 3,
+    "began": 400,
+    "changes": 417,
+    "restored_at_s": 1760000000,
+}
+
 WEIGHTS: Final = [{"site": name, "numerator": 32 - place} for place, name in enumerate(SITES)]
 WEIGHT_LIST: Final[Fields] = {
     **PLACE,
@@ -302,6 +311,8 @@ EXAMPLES: Final[dict[str, Fields]] = {
         "paused": True,
         "since_s": 1760000000,
     },
+    "server_histories": {"own": signed(HISTORY, "operator-a"), "known": signed(HISTORY, "operator-b")},
+    "server_history": HISTORY,
     "study_refusal": {
         "study_digest": STUDY_DIGEST,
         "site": "clinic-2",

@@ -23,10 +23,11 @@ from servers.server import Server
 from servers.settings import load_settings
 from tests.kit.processes import Federation
 
-_POLLED = ("/view", "/sessions/")
+_POLLED = ("/view", "/sessions/", "/history")
 """Asked for as often as time allows; what the answers say is in the database, which is compared as a whole."""
-_NOT_COMPARED = ("nonces", "alembic_version")
-"""Nonces are fresh random text with a time, drawn by the callers and related to nothing."""
+_NOT_COMPARED = ("nonces", "alembic_version", "history", "histories")
+"""Nonces are fresh random text with a time, drawn by the callers and related to nothing; histories count changes, name
+a run by fresh random text and hold nothing of any study."""
 
 
 @dataclass

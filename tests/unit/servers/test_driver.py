@@ -45,7 +45,7 @@ class FailingOnce:
 
     @property
     def _record(self) -> Any:
-        return SimpleNamespace(digest=DIGEST, name="study", state=SimpleNamespace(ended=False))
+        return SimpleNamespace(digest=DIGEST, name="study", state=SimpleNamespace(ended=False), stranded_by=None)
 
 
 @dataclass(eq=False)
@@ -69,9 +69,15 @@ class NoPool:
         return None
 
 
+class Peer:
+    async def compare(self) -> None:
+        return None
+
+
 def idle_driver(store: FailingOnce) -> Reached:
-    server = SimpleNamespace(store=store, changes=Changes(), metrics=Metrics(), clock=time.monotonic)
-    parts = [cast(Any, part) for part in (server, None, NoPool(), None, None)]
+    history = SimpleNamespace(require_current=lambda: None)
+    server = SimpleNamespace(store=store, changes=Changes(), metrics=Metrics(), clock=time.monotonic, history=history)
+    parts = [cast(Any, part) for part in (server, Peer(), NoPool(), None, None)]
     return Reached(*parts)
 
 

@@ -1,0 +1,81 @@
+"""Whether this server knows all that it ever did: its own history, and what the other server holds of it.
+
+An older ``data_dir`` or database that was put back has a server forget what it measured, signed and released. The
+other server keeps the last history that this one signed (docs/protocol.md 23): whoever cannot follow its own signature
+serves nothing until its operator has seen to it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+from host import log
+from protocol.errors import HistoryUnknown, RolledBack
+from protocol.wire.history import History
+from protocol.wire.messages import Signed
+from servers.store.interface import Store
+
+_RUN_BYTES: Final = 32
+_log = log.logger("history")
+
+
+@dataclass
+class OwnHistory:
+    """Of one start of one server. ``compared`` with the other's since then: before that nothing is done together."""
+
+    store: Store
+    party: str
+    start: int
+    compared: bool = False
+    _run: str = field(default_factory=lambda: secrets.token_hex(_RUN_BYTES))
+
+    def __post_init__(self) -> None:
+        self._began = self.store.begin_history()
+        self._later = self.store.history_of(self.party)
+
+    def now(self) -> History:
+        """Raises: RolledBack, when the database went back while this process runs"""
+        return History(
+            party=self.party,
+            run=self._run,
+            start=self.start,
+            began=self._began,
+            changes=self.store.changes(),
+            restored_at_s=self.store.restored_at_s(),
+        )
+
+    def agreed(self) -> None:
+        """Both have compared, and neither has forgotten anything that the other knows of."""
+        if not self.compared:
+            self.store.note_compared()
+            self.compared = True
+
+    def shown(self, signed: Signed[History]) -> None:
+        """This server itself signed it, which was checked, and the other one shows it."""
+        now = self.now()
+        if now.follows(signed.message) or self._later is not None:
+            return
+        self._later = signed
+        self.store.keep_history(signed)
+        _log.error("rolled_back", knows=now.place, signed=signed.message.place)
+
+    @property
+    def current(self) -> bool:
+        return self._later is None
+
+    def require_current(self) -> None:
+        """Raises: RolledBack"""
+        if self._later is not None:
+            raise RolledBack(
+                f"server {self.party!r} knows {self.now().place} and has signed {self._later.message.place}: an older "
+                "database was put back, and it serves nothing. Its operator stops it, puts the newest copy of data_dir "
+                "and database back and starts it; if there is none: moiety server restored"
+            )
+
+    def require_compared(self) -> None:
+        """Raises: RolledBack, HistoryUnknown"""
+        self.require_current()
+        if not self.compared:
+            raise HistoryUnknown("this server has started; it answers once the other one has told its history")

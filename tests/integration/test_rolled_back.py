@@ -1,0 +1,210 @@
+"""An older data_dir of a server is put back: it serves nothing, and goes on with new studies once its operator says so.
+
+Before there were histories such a server went on as if nothing had been: it took other bytes for rounds that were over.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.federation.memory.apps import AppsInMemory
+from protocol.errors import BadSignature, RolledBack
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.history import Histories
+from protocol.wire.messages import PauseCause, StudyEndState, StudyState
+from servers.commands.restoring import declare_restored
+from servers.http.histories import heard, told
+from servers.server import Server
+from servers.settings import load_settings
+from tests.integration.test_server_round import SITES, D, expected_sum, run_round, updates
+from tests.kit.processes import OPERATOR_NAMES, Federation, prepare_servers
+
+
+@dataclass
+class Pair:
+    """Both servers in memory, each of which can be stopped, and its data copied and put back."""
+
+    federation: Federation
+    apps: AppsInMemory
+
+    def server(self, side: Side) -> Server:
+        server: Server = self.apps.apps[side].state.server
+        return server
+
+    def data(self, side: Side) -> Path:
+        return self.federation.folder / OPERATOR_NAMES[side] / "data"
+
+    def copy(self, side: Side) -> Path:
+        """As it is on disk, of a server that is stopped for it."""
+        self.apps.kill(side)
+        copied = self.data(side).with_name("copy")
+        shutil.rmtree(copied, ignore_errors=True)
+        shutil.copytree(self.data(side), copied)
+        self.apps.bring_back(side)
+        return copied
+
+    def put_back(self, side: Side, copied: Path) -> None:
+        self.apps.kill(side)
+        shutil.rmtree(self.data(side))
+        shutil.copytree(copied, self.data(side))
+        self.apps.bring_back(side)
+
+    def restored(self, side: Side) -> list[str]:
+        self.apps.kill(side)
+        stranded = declare_restored(load_settings(self.federation.servers[side].config))
+        self.apps.bring_back(side)
+        return stranded
+
+    def told_of(self, side: Side) -> int:
+        """How many changes of this server the other one knows of."""
+        kept = self.server(side.other).store.history_of(OPERATOR_NAMES[side])
+        return 0 if kept is None else kept.message.changes
+
+    def sites(self, name: str) -> ScriptedSites[Federation]:
+        made = ScriptedSites(self.federation, make_study(self.federation, D, name=name))
+        made.create()
+        return made
+
+    def until_refused(self, side: Side) -> str:
+        """Let time pass until this server refuses for what it forgot; -> what it says."""
+        client = self.federation.client(SITES[1])
+        said: list[str] = []
+
+        def refused() -> bool:
+            answer = client.send(side, "GET", paths.STUDIES)
+            if answer.status_code == 503 and answer.json()["code"] == "rolled_back":
+                said.append(str(answer.json()["detail"]))
+            return bool(said)
+
+        self.until("it refuses", refused)
+        return said[0]
+
+    def until(self, what: str, holds: Callable[[], bool]) -> None:
+        """Let half a minute of their time pass."""
+        for _ in range(300):
+            if holds():
+                return
+            self.apps.clock.sleep(0.1)
+        raise AssertionError(what)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    federation = prepare_servers(tmp_path, SITES)
+    apps = AppsInMemory({side: federation.servers[side].config for side in Side})
+    federation.clock, federation.connect = apps.clock, apps.transport
+    try:
+        yield Pair(federation, apps)
+    finally:
+        apps.stop()
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_server_that_forgot_a_released_round_serves_nothing(pair: Pair, side: Side) -> None:
+    sites = pair.sites("trial")
+    run_round(sites, 1, updates(1))
+    copied = pair.copy(side)
+    run_round(sites, 2, updates(2))
+    pair.put_back(side, copied)
+    said = pair.until_refused(side)
+    assert f"{OPERATOR_NAMES[side]!r} knows start" in said
+    assert "moiety server restored" in said
+    with pytest.raises(RolledBack):
+        pair.server(side).history.require_current()
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_after_its_operators_word_it_goes_on_with_new_studies_alone(pair: Pair, side: Side) -> None:
+    sites = pair.sites("trial")
+    copied = pair.copy(side)
+    run_round(sites, 1, updates(1))
+    pair.put_back(side, copied)
+    pair.until_refused(side)
+    assert pair.restored(side) == ["trial"]
+    pair.until("both know", lambda: all(sites.view(one).pause is not None for one in Side))
+    for one in Side:
+        shown = sites.view(one)
+        assert (shown.state, shown.pause and shown.pause.cause) == (StudyState.PAUSED, PauseCause.SERVER_RESTORED)
+        assert "cancels it" in shown.reason
+        with pytest.raises(AssertionError, match="rolled_back"):
+            sites.announce(sites.announcement(2), [one])
+    sites.end(StudyEndState.CANCELLED, "a server was restored")
+    assert all(sites.view(one).state is StudyState.CANCELLED for one in Side)
+    again, x = pair.sites("trial-2"), updates(2)
+    run_round(again, 1, x)
+    assert np.array_equal(again.output(SITES[1], 1), expected_sum(x))
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_copy_that_knows_all_needs_no_word(pair: Pair, side: Side) -> None:
+    """Made after the server was stopped for good, or a restart that lost nothing."""
+    sites = pair.sites("trial")
+    run_round(sites, 1, updates(1))
+    pair.put_back(side, pair.copy(side))
+    x = updates(2)
+    run_round(sites, 2, x)
+    assert np.array_equal(sites.output(SITES[1], 2), expected_sum(x))
+
+
+def test_nothing_but_its_own_signature_counts_against_a_server(pair: Pair) -> None:
+    """The other server can say what it likes of its own history, and nothing of this one's."""
+    pair.sites("trial")
+    a, b = pair.server(Side.A), pair.server(Side.B)
+    pair.until("compared", lambda: a.history.compared and b.history.compared)
+    ahead = b.history.now().model_copy(update={"start": 9, "began": 900, "changes": 1000, "run": "ab" * 32})
+    forged = [a.sign(ahead), a.sign(ahead.model_copy(update={"party": a.name}))]
+    for known in forged:
+        with pytest.raises(BadSignature):
+            heard(b, Histories(own=told(a).own, known=known))
+    other = b.sign(b.history.now())
+    with pytest.raises(BadSignature):
+        heard(b, Histories(own=other))
+    b.history.require_compared()
+
+
+def test_a_late_message_of_one_start_says_nothing(pair: Pair) -> None:
+    a, b = pair.server(Side.A), pair.server(Side.B)
+    pair.until("compared", lambda: a.history.compared and b.history.compared)
+    early = told(a)
+    pair.sites("trial")
+    heard(b, told(a))
+    kept = b.store.history_of(a.name)
+    heard(b, early)
+    assert b.store.history_of(a.name) == kept
+    b.history.require_compared()
+
+
+def test_an_empty_folder_in_place_of_a_lost_one_is_noticed(pair: Pair) -> None:
+    pair.sites("trial")
+    pair.until("compared", lambda: pair.server(Side.A).history.compared)
+    pair.apps.kill(Side.A)
+    shutil.rmtree(pair.data(Side.A))
+    pair.apps.bring_back(Side.A)
+    pair.until_refused(Side.A)
+    assert pair.restored(Side.A) == []
+    run_round(pair.sites("anew"), 1, updates(1))
+
+
+def test_starts_without_the_other_server_hide_nothing(pair: Pair) -> None:
+    """An old copy that grows again, and is started again, before the other server is asked."""
+    sites = pair.sites("trial")
+    copied = pair.copy(Side.A)
+    run_round(sites, 1, updates(1))
+    pair.until("told", lambda: pair.told_of(Side.A) > 9)
+    pair.apps.kill(Side.B)
+    pair.put_back(Side.A, copied)
+    store = pair.server(Side.A).store
+    for _ in range(40):
+        store.change_study(sites.study.digest(), lambda record: record)
+    pair.put_back(Side.A, pair.copy(Side.A))
+    assert pair.server(Side.A).history.now().changes > 20
+    pair.apps.bring_back(Side.B)
+    pair.until_refused(Side.A)
