@@ -186,6 +186,7 @@ def a_peer(url: str, ca: Path, transport: httpx.AsyncBaseTransport | None = None
     own = operator_keys(Side.A)
     peer = ROSTER.operator_b
     server: Any = SimpleNamespace(
+        history=SimpleNamespace(require_current=lambda: None, compared=True),
         settings=settings,
         keys=own,
         name=own.name,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.apps import AppsInMemory
 from protocol.errors import BadSignature, RolledBack
 from protocol.sharing import Side
@@ -25,7 +26,7 @@ from servers.http.histories import heard, told
 from servers.server import Server
 from servers.settings import load_settings
 from tests.integration.test_server_round import SITES, D, expected_sum, run_round, updates
-from tests.kit.processes import OPERATOR_NAMES, Federation, prepare_servers
+from tests.kit.processes import Federation, prepare_servers
 
 
 @dataclass

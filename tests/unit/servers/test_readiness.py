@@ -39,6 +39,7 @@ def room(size_bytes: int) -> None:
 def app_with(peer: Peer, **parts: Any) -> Any:
     usual = {
         "store": SimpleNamespace(ready=lambda: None),
+        "history": SimpleNamespace(require_current=lambda: None),
         "side": Side.A,
         "files": SimpleNamespace(require_room=room),
         "certificate": None,
