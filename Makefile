@@ -2,6 +2,7 @@
 #   make install   create .venv and install (quick when nothing changed)
 #   make demo      two servers and five hospitals on this machine; leaves demo-out/report.html
 #   make test      install, then every test
+#   make bundle    one archive for machines without a network: packages by deploy/lock.txt, code, docs, checksums, installer
 #   make soak      the long ones: every place at which a process can be killed, altered inputs, load; counts in results-out/soak
 #   make test-deploy  studies across containers, one server killed, strangers who enrol; needs a container engine
 #   make results   the papers' tables and plots in docs/results; MOIETY_DATA=PATH names the data sets (hours the first time)
@@ -20,7 +21,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo results test test-deploy static check clean soak docs
+BUNDLE_FLAGS ?=
+.PHONY: help install bundle lock demo results test test-deploy static check clean soak docs
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,6 +64,14 @@ soak: install
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet -f harness/reference/site/mkdocs.yml
+
+# dist/moiety-VERSION.tar; BUNDLE_FLAGS="--images moiety-server:local,moiety-agent:local" takes images along. The lock is
+# for one version of Python and one kind of machine; 'make lock' writes another, from the index that pip is told.
+bundle: install
+	$(BIN)/python -m deploy.bundle $(BUNDLE_FLAGS)
+
+lock: install
+	$(BIN)/python -m deploy.lock >deploy/lock.new && mv deploy/lock.new deploy/lock.txt
 
 static: install
 	$(BIN)/ruff check .

@@ -138,6 +138,7 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
                 await task
         if client is not None:
             await client.close()
+        await asyncio.to_thread(server.traces.close)
         server.ckks.close()
         if server.shards is not None:
             await asyncio.to_thread(server.shards.close)

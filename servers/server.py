@@ -28,6 +28,7 @@ from servers.history import OwnHistory
 from servers.identity import load_identity
 from servers.monitoring.metrics import Metrics
 from servers.monitoring.recent import Recent
+from servers.monitoring.traces import NoTraces, Traces, traces_to
 from servers.notifications import Changes
 from servers.points import Point, failpoints_of
 from servers.roster.accepted import keep_chain, require_continued
@@ -72,6 +73,7 @@ class Server:
     boot: int
     changes: Changes
     metrics: Metrics = field(default_factory=Metrics)
+    traces: Traces = field(default_factory=NoTraces)
     clock: Callable[[], float] = time.time
     failpoints: Failpoints = field(default_factory=Failpoints)
     shards: Shards | None = None
@@ -184,6 +186,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     Raises: ConfigurationError
     """
     chain, keys, accepted = load_identity(settings)
+    traces = traces_to(settings.traces_to, settings.side)
     private_folder(settings.data_dir)
     owners = _owners(settings, chain)
     require_owner(settings.data_dir, "data_dir", owners[0], _ANOTHER_FOLDER, former=owners[1:])
@@ -214,6 +217,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
         boot=store.next_boot(),
         changes=changes,
         metrics=metrics,
+        traces=traces,
         clock=clock,
         failpoints=failpoints,
         shards=shards,

@@ -98,6 +98,7 @@ class ServerSettings(BaseSettings):
     delete_ended_after_days: int | None = Field(default=None, ge=0, description="after a study's end; unset: never")
     operations_host: str = "127.0.0.1"
     operations_port: int | None = Field(default=None, ge=1, le=65535)
+    traces_to: str | None = Field(default=None, pattern=r"^https?://", description="an OpenTelemetry collector's URL")
     seed: int | None = None
     failpoint: str | None = Field(default=None, description="tests only: where this server kills itself")
     engine: Engine = Engine.HERE

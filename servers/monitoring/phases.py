@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from servers.monitoring.metrics import Metrics
+from servers.monitoring.traces import NoTraces, Traces
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,6 +15,7 @@ class Phases:
 
     metrics: Metrics
     clock: Callable[[], float]
+    traces: Traces = field(default_factory=NoTraces)
     _marks_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def mark(self, digest: str, event: str) -> None:
@@ -24,9 +26,12 @@ class Phases:
         """A phase that began at ``since`` is over; nothing where a restart lost the mark."""
         begun = self._marks_s.get((digest, since))
         if begun is not None:
-            self.metrics.phase_s.labels(phase).observe(self.clock() - begun)
+            ended = self.clock()
+            self.metrics.phase_s.labels(phase).observe(ended - begun)
+            self.traces.phase(digest, phase, begun, ended)
 
     def forget(self, digest: str) -> None:
         """The study's round is over."""
+        self.traces.round_over(digest, self.clock())
         for key in [key for key in self._marks_s if key[0] == digest]:
             del self._marks_s[key]
