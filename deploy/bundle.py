@@ -40,7 +40,7 @@ TAKEN: Final = (
     "deploy",
     "docs",
 )
-_LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.whl", "demo")
+_LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.whl")
 _NO_TIME: Final = "315532800"
 """The first time that a wheel can name, for every file in the project's own."""
 _LOCKED: Final = re.compile(r"^([a-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64})$")
@@ -86,14 +86,20 @@ def bill_of_materials(number: str) -> dict[str, Any]:
     }
 
 
-def fill(folder: Path, images: tuple[str, ...]) -> None:
-    """Everything but the checksums."""
+def copy_project(folder: Path) -> None:
+    """Code, deploy and docs, without what a build or a demonstration left there."""
     for name in TAKEN:
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=_LEFT_OUT)
         else:
             shutil.copy(source, folder / name)
+    shutil.rmtree(folder / "deploy" / "demo", ignore_errors=True)
+
+
+def fill(folder: Path, images: tuple[str, ...]) -> None:
+    """Everything but the checksums."""
+    copy_project(folder)
     wheels = folder / "deploy" / "wheels"
     pip = (sys.executable, "-m", "pip", "--quiet")
     only = ("--only-binary", ":all:", "--no-deps", "--require-hashes")

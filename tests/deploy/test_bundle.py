@@ -56,6 +56,15 @@ def test_the_bill_of_materials_is_the_lock() -> None:
     assert listed == set(bundle.locked())
 
 
+def test_every_module_is_in_the_archive(tmp_path: Path) -> None:
+    bundle.copy_project(tmp_path)
+    for package in ("protocol", "host", "servers", "client_agent", "harness"):
+        modules = {path.relative_to(ROOT) for path in (ROOT / package).rglob("*.py")}
+        assert modules == {path.relative_to(tmp_path) for path in (tmp_path / package).rglob("*.py")}
+    assert (tmp_path / "deploy" / "install_bundle.sh").exists()
+    assert not list(tmp_path.rglob("*.whl"))
+
+
 def test_the_same_content_is_the_same_archive(tmp_path: Path) -> None:
     digests: list[str] = []
     for place in ("one", "two"):
