@@ -80,8 +80,8 @@ class ContributionRows(Database):
             if shown:
                 connection.execute(_MOVE_ROUND, {**at_key, "to_state": state.value})
                 self._touch(connection, record.key.study)
-        if not shown:
-            self._on_held(record.key.study)
+            else:
+                self._held.append(record.key.study)
 
     def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
         queries = t.rounds.c

@@ -116,6 +116,8 @@ class Database:
         self._on_held = on_held
         self._clock = clock
         self._touched: list[str] = []
+        self._held: list[str] = []
+        """Of contributions that moved no cursor: changes of the database like any others."""
         self._most_changes = 0
 
     def ready(self) -> None:
@@ -151,15 +153,18 @@ class Database:
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
         self._touched.clear()
+        self._held.clear()
         counted = self._most_changes
         try:
             with self._connections.begin() as connection:
                 yield connection
-                if self._touched:
+                if self._touched or self._held:
                     counted = self._not_fewer(connection.execute(_COUNT_CHANGE).scalar_one(), counted + 1)
             self._most_changes = max(self._most_changes, counted)
             for study in self._touched:
                 self._on_change(study)
+            for study in self._held:
+                self._on_held(study)
         except OperationalError as error:
             raise explained(error) from error
 

@@ -271,6 +271,17 @@ def test_contributions_and_their_files(store: Store) -> None:
     assert store.files() == set()
 
 
+def test_every_contribution_is_a_change_of_the_database(store: Store) -> None:
+    """A copy that lacks one of them is an older one, also where no view shows it."""
+    store.add_study(RECORD)
+    store.add_round(ROUND)
+    counts = [store.changes()]
+    for number, site in enumerate(("site-a", "site-b")):
+        store.add_contribution(contribution(site, f"share-{number}"), RoundState.COLLECTING)
+        counts.append(store.changes())
+    assert counts == [counts[0], counts[0] + 1, counts[0] + 2]
+
+
 def test_rounds_that_a_site_is_in(store: Store) -> None:
     """Rounds of updates that were not skipped, in pages: what a site's lost memory is compared with."""
     store.add_study(RECORD)
