@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import time
 from collections.abc import Callable
@@ -110,6 +111,7 @@ def _serve_alone(settings: ServerSettings) -> None:
         tls=certificate.context,
     )
     _say_listening(settings)
+    gc.freeze()  # what is there by now stays: no collection looks through it again
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(_serve_until_drained(server, served, certificate))
 

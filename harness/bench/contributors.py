@@ -20,7 +20,7 @@ from harness.bench.vectors import numerator_of, update_of
 from protocol.evidence import PastRelease
 from protocol.wire.messages import Announcement, Study
 
-_KEPT_OPEN: Final = 100  # connections of more sites than this are opened anew for each command
+_KEPT_OPEN: Final = 101  # sites, the requester among them; connections of more are opened anew for each command
 
 
 class Contribute(BaseModel):

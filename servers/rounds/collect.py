@@ -30,7 +30,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.peer_messages import CollectedSet
 from servers.http.authentication import Caller
-from servers.http.bodies import ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
+from servers.http.bodies import SHORT_BYTES, ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
 from servers.letters import forget_rounds_before
 from servers.points import Point
 from servers.rounds.ciphertexts import ContributionCheck, key_id_of
@@ -147,7 +147,8 @@ async def contribute(
         again = ContributionDigest()
         await stream_into(request, again, most_bytes(study.study))
         return same_receipt(server, study, known, again.finish(caller))
-    return await take(server, caller, study, key, lambda intake: stream_into(request, intake, most_bytes(study.study)))
+    most, at_once = most_bytes(study.study), 0 if study.study.protection.plan.keyed else SHORT_BYTES
+    return await take(server, caller, study, key, lambda intake: stream_into(request, intake, most, at_once))
 
 
 async def take(server: Server, caller: Caller, study: StudyRecord, key: RoundKey, feed: Feed) -> Signed[Receipt]:
@@ -180,7 +181,10 @@ async def _taken_in(server: Server, caller: Caller, key: RoundKey, of: Awaited, 
         as_received = None if shards is None else draft
         intake = ContributionIntake(of.key, of.part, content, as_received=as_received)
         await feed(intake)
-        header, digest = await asyncio.to_thread(intake.finish, caller)
+        if checked is None and content_bytes(of.part.kind, of.part.length) <= SHORT_BYTES:
+            header, digest = intake.finish(caller)
+        else:
+            header, digest = await asyncio.to_thread(intake.finish, caller)
         if checked is not None:
             checked.finish()
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)

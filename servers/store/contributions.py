@@ -11,22 +11,22 @@ from protocol.wire.messages import Announcement, ContributedRound, RoundState, S
 from servers.store import tables as t
 from servers.store.database import Database, at, at_any, forget, key_values
 from servers.store.interface import ContributionRecord
+from servers.store.prepared import Prepared
 from servers.store.rows import contributed_round, contribution_record, contribution_row
 
 _OF_ATTEMPT: Final = select(t.contributions).where(*at_any(t.contributions))
-_OF_SITE: Final = _OF_ATTEMPT.where(t.contributions.c.site == bindparam("of_site"))
-_HELD: Final = select(func.count()).select_from(t.contributions).where(*at_any(t.contributions))
-_STATE: Final = select(t.rounds.c.state).where(*at_any(t.rounds))
-_ADD: Final = insert(t.contributions)
-_MOVE_ROUND: Final = update(t.rounds).where(*at_any(t.rounds)).values(state=bindparam("to_state"))
+_OF_SITE: Final = Prepared(_OF_ATTEMPT.where(t.contributions.c.site == bindparam("of_site")))
+_HELD: Final = Prepared(select(func.count().label("held")).select_from(t.contributions).where(*at_any(t.contributions)))
+_STATE: Final = Prepared(select(t.rounds.c.state).where(*at_any(t.rounds)))
+_ADD: Final = Prepared(insert(t.contributions))
+_MOVE_ROUND: Final = Prepared(update(t.rounds).where(*at_any(t.rounds)).values(state=bindparam("to_state")))
 
 
 class ContributionRows(Database):
     """See ``interface.Store``."""
 
     def contribution(self, key: RoundKey, site: str) -> ContributionRecord | None:
-        with self._begin() as connection:
-            row = connection.execute(_OF_SITE, {**key_values(key), "of_site": site}).one_or_none()
+        row = self._first(_OF_SITE, {**key_values(key), "of_site": site})
         return None if row is None else contribution_record(row)
 
     def contributions(self, key: RoundKey) -> list[ContributionRecord]:
@@ -35,9 +35,8 @@ class ContributionRows(Database):
         return [contribution_record(row) for row in rows]
 
     def contributions_held(self, key: RoundKey) -> int:
-        with self._begin() as connection:
-            count = connection.execute(_HELD, key_values(key)).scalar_one()
-        return int(count)
+        counted = self._first(_HELD, key_values(key))
+        return 0 if counted is None else int(counted.held)
 
     def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
         c = t.contributions.c
@@ -75,10 +74,11 @@ class ContributionRows(Database):
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
         at_key = key_values(record.key)
         with self._begin() as connection:
-            connection.execute(_ADD, contribution_row(record))
-            shown = connection.execute(_STATE, at_key).scalar_one() != state.value
+            self._run(connection, _ADD, contribution_row(record))
+            before = _STATE.first(self._dialect, connection.connection, at_key)
+            shown = before is None or before.state != state.value
             if shown:
-                connection.execute(_MOVE_ROUND, {**at_key, "to_state": state.value})
+                self._run(connection, _MOVE_ROUND, {**at_key, "to_state": state.value})
                 self._touch(connection, record.key.study)
             else:
                 self._held.append(record.key.study)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Final
 from sqlalchemy import (
     Connection,
     Engine,
+    Row,
     Table,
     bindparam,
     create_engine,
@@ -30,12 +31,12 @@ from host.one_holder import Owner
 from protocol.errors import RolledBack, StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
 from servers.store import tables as t
+from servers.store.prepared import Prepared
 
 _FULL: Final = frozenset({"SQLITE_FULL", "53100"})
-_MOVE_CURSOR: Final = (
+_MOVE_CURSOR: Final = Prepared(
     update(t.studies).where(t.studies.c.digest == bindparam("of_study")).values(cursor=t.studies.c.cursor + 1)
 )
-"""Statements of every request are made once: making one anew takes longer than the database does."""
 _COUNT_CHANGE: Final = update(t.history).values(changes=t.history.c.changes + 1).returning(t.history.c.changes)
 _CHANGES: Final = select(t.history.c.changes)
 
@@ -74,14 +75,17 @@ class _Connections:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._sqlite = engine.dialect.name == "sqlite"
         self._thread: int | None = None
         self._kept: Connection | None = None
+        self._driver: DBAPIConnection | None = None
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
         """A transaction; inside of another one, or on another thread, on a connection of its own."""
         if self._kept is None:
             self._thread, self._kept = threading.get_ident(), self.engine.connect()
+            self._driver = self._kept.connection.driver_connection
         if self._thread != threading.get_ident() or self._kept.in_transaction():
             with self.engine.begin() as connection:
                 yield connection
@@ -89,10 +93,17 @@ class _Connections:
         with self._kept.begin():
             yield self._kept
 
+    def reading(self) -> DBAPIConnection | None:
+        """The driver's own connection for a look; None, where that takes a transaction: SQLite begins none for it."""
+        kept = self._kept
+        if not self._sqlite or kept is None or self._thread != threading.get_ident() or kept.in_transaction():
+            return None
+        return self._driver
+
     def close(self) -> None:
         if self._kept is not None:
             self._kept.close()
-            self._kept = None
+            self._kept = self._driver = None
         self.engine.dispose()
 
 
@@ -112,6 +123,8 @@ class Database:
         self._engine = open_engine(url)
         self._connections = _Connections(self._engine)
         self._of_nonces = _Connections(open_engine(url, durable=False))
+        self._dialect = self._engine.dialect
+        self._driver: Any = self._dialect.loaded_dbapi
         self._on_change = on_change
         self._on_held = on_held
         self._clock = clock
@@ -165,7 +178,7 @@ class Database:
                 self._on_change(study)
             for study in self._held:
                 self._on_held(study)
-        except OperationalError as error:
+        except (OperationalError, self._driver.OperationalError) as error:
             raise explained(error) from error
 
     def _not_fewer(self, found: int, least: int) -> int:
@@ -185,14 +198,29 @@ class Database:
         self._most_changes = found
         return found
 
+    def _first(self, statement: Prepared, values: Mapping[str, Any]) -> Row[Any] | None:
+        """The first row, or None. Raises: Unavailable"""
+        kept = self._connections.reading()
+        if kept is None:
+            with self._begin() as connection:
+                return statement.first(self._dialect, connection.connection, values)
+        try:
+            return statement.first(self._dialect, kept, values)
+        except self._driver.OperationalError as error:
+            raise explained(error) from error
+
+    def _run(self, connection: Connection, statement: Prepared, values: Mapping[str, Any]) -> None:
+        statement.run(self._dialect, connection.connection, values)
+
     def _touch(self, connection: Connection, study: str) -> None:
-        connection.execute(_MOVE_CURSOR, {"of_study": study})
+        self._run(connection, _MOVE_CURSOR, {"of_study": study})
         self._touched.append(study)
 
 
-def explained(error: DatabaseError) -> Unavailable:
-    """What the driver says by its code, SQLite's own or PostgreSQL's."""
-    if getattr(error.orig, "sqlite_errorname", getattr(error.orig, "sqlstate", None)) in _FULL:
+def explained(error: Exception) -> Unavailable:
+    """What the driver says by its code, SQLite's own or PostgreSQL's; SQLAlchemy's errors hold the driver's."""
+    said = error.orig if isinstance(error, DatabaseError) else error
+    if getattr(said, "sqlite_errorname", getattr(said, "sqlstate", None)) in _FULL:
         return StorageFull("the database has no room left; nothing was stored; send the same again later")
     return Unavailable("the database does not answer; try again later")
 

@@ -6,15 +6,16 @@ from dataclasses import asdict
 from typing import Final
 
 from sqlalchemy import delete, func, insert, select
-from sqlalchemy.exc import DatabaseError, IntegrityError
+from sqlalchemy.exc import DatabaseError
 
 from protocol.errors import BadSignature
 from servers.store import tables as t
 from servers.store.database import Database, explained
 from servers.store.interface import Refusal
+from servers.store.prepared import Prepared
 
 MOST_REFUSALS: Final = 100
-_ADD_NONCE: Final = insert(t.nonces)
+_ADD_NONCE: Final = Prepared(insert(t.nonces))
 
 
 class RequestRows(Database):
@@ -23,12 +24,12 @@ class RequestRows(Database):
     def remember_nonce(self, party: str, nonce: str, now_s: float) -> None:
         try:
             with self._of_nonces.begin() as connection:
-                connection.execute(_ADD_NONCE, {"party": party, "nonce": nonce, "seen_at_s": now_s})
-        except IntegrityError:
+                self._run(connection, _ADD_NONCE, {"party": party, "nonce": nonce, "seen_at_s": now_s})
+        except self._driver.IntegrityError:
             raise BadSignature(
                 "this request's nonce came before: a request that is sent again takes a new nonce and signature"
             ) from None
-        except DatabaseError as error:
+        except (DatabaseError, self._driver.DatabaseError) as error:
             raise explained(error) from error
 
     def purge_nonces(self, before_s: float) -> None:

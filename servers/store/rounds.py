@@ -16,16 +16,17 @@ from servers.store import tables as t
 from servers.store.database import Database, at, at_any, forget, key_values
 from servers.store.for_people import SeenRound
 from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord
+from servers.store.prepared import Prepared
 from servers.store.rows import round_record, round_row, use_row
 
-_ROUND: Final = select(t.rounds).where(*at_any(t.rounds))
-_CURRENT: Final = (
+_ROUND: Final = Prepared(select(t.rounds).where(*at_any(t.rounds)))
+_CURRENT: Final = Prepared(
     select(t.rounds)
     .where(t.rounds.c.study == bindparam("study"))
     .order_by(t.rounds.c.round.desc(), t.rounds.c.attempt.desc())
     .limit(1)
 )
-_LATEST: Final = (
+_LATEST: Final = Prepared(
     select(t.rounds)
     .where(t.rounds.c.study == bindparam("study"), t.rounds.c.round == bindparam("round"))
     .order_by(t.rounds.c.attempt.desc())
@@ -42,18 +43,15 @@ class RoundRows(Database):
             self._touch(connection, record.key.study)
 
     def round(self, key: RoundKey) -> RoundRecord | None:
-        with self._begin() as connection:
-            row = connection.execute(_ROUND, key_values(key)).one_or_none()
+        row = self._first(_ROUND, key_values(key))
         return None if row is None else round_record(row)
 
     def current_round(self, study: str) -> RoundRecord | None:
-        with self._begin() as connection:
-            row = connection.execute(_CURRENT, {"study": study}).one_or_none()
+        row = self._first(_CURRENT, {"study": study})
         return None if row is None else round_record(row)
 
     def latest_attempt(self, study: str, number: int) -> RoundRecord | None:
-        with self._begin() as connection:
-            row = connection.execute(_LATEST, {"study": study, "round": number}).one_or_none()
+        row = self._first(_LATEST, {"study": study, "round": number})
         return None if row is None else round_record(row)
 
     def change_round(

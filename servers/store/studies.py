@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from protocol.errors import UnknownStudy
 from servers.store import tables as t
 from servers.store.database import Database
 from servers.store.interface import A_NEW_STUDY, StudyRecord
+from servers.store.prepared import Prepared
 from servers.store.rows import study_record, study_row
 
-_NAMED: Final = select(t.studies).where(t.studies.c.name == bindparam("name"))
-_WITH_DIGEST: Final = select(t.studies).where(t.studies.c.digest == bindparam("digest"))
+_NAMED: Final = Prepared(select(t.studies).where(t.studies.c.name == bindparam("name")))
+_WITH_DIGEST: Final = Prepared(select(t.studies).where(t.studies.c.digest == bindparam("digest")))
 
 
 class StudyRows(Database):
@@ -26,13 +27,11 @@ class StudyRows(Database):
             self._touched += [record.digest, A_NEW_STUDY]
 
     def study_named(self, name: str) -> StudyRecord | None:
-        with self._begin() as connection:
-            row = connection.execute(_NAMED, {"name": name}).one_or_none()
+        row = self._first(_NAMED, {"name": name})
         return None if row is None else study_record(row)
 
     def study(self, digest: str) -> StudyRecord:
-        with self._begin() as connection:
-            return self._study(connection, digest)
+        return self._known(self._first(_WITH_DIGEST, {"digest": digest}))
 
     def studies(self) -> list[StudyRecord]:
         with self._begin() as connection:
@@ -78,7 +77,10 @@ class StudyRows(Database):
         return {str(site): since_s for site, since_s in rows}
 
     def _study(self, connection: Connection, digest: str) -> StudyRecord:
-        row = connection.execute(_WITH_DIGEST, {"digest": digest}).one_or_none()
+        return self._known(_WITH_DIGEST.first(self._dialect, connection.connection, {"digest": digest}))
+
+    @staticmethod
+    def _known(row: Row[Any] | None) -> StudyRecord:
         if row is None:
             raise UnknownStudy(
                 "this server has no study with that digest; the requester must create it at both servers"
