@@ -179,6 +179,10 @@ class Database:
             for study in self._held:
                 self._on_held(study)
         except (OperationalError, self._driver.OperationalError) as error:
+            for study in self._touched:  # where the answer to the commit was lost it is stored all the same
+                self._on_change(study)
+            for study in self._held:
+                self._on_held(study)
             raise explained(error) from error
 
     def _not_fewer(self, found: int, least: int) -> int:

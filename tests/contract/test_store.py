@@ -1,9 +1,8 @@
-"""What every store must do: over SQLite, and over PostgreSQL when MOIETY_TEST_POSTGRES names a database."""
+"""What every store must do: over SQLite, and over PostgreSQL where it is installed."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,11 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import PoolProxiedConnection, text
+from sqlalchemy.exc import OperationalError
 
 from harness.engine.parties import SiteEntry, make_parties
-from protocol.errors import BadSignature, CorrelationReused, RolledBack, UnknownStudy
+from protocol.errors import BadSignature, CorrelationReused, RolledBack, Unavailable, UnknownStudy
 from protocol.parameters import Needs, StudyParameters
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
@@ -54,6 +54,7 @@ from servers.store.interface import (
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
 from servers.store.tables import METADATA
+from tests.kit.postgres import Cluster
 from tests.unit.tags.halves import Release
 
 PARTIES = make_parties("contract", "site-a", [SiteEntry("site-a", 1), SiteEntry("site-b", 1)], b"contract" * 4)
@@ -80,29 +81,18 @@ ANNOUNCEMENT = Announcement(
     closes_at_s=1000,
 )
 ROUND = RoundRecord(KEY, RoundState.ANNOUNCED, Signed[Announcement](message=ANNOUNCEMENT), 1000.0)
-POSTGRES = "MOIETY_TEST_POSTGRES"
 
 
 def sqlite_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'store.db'}"
 
 
-def postgres_url(_folder: Path) -> str:
-    url = os.environ.get(POSTGRES)
-    if not url:
-        pytest.skip(f"{POSTGRES} is not set: the store has NOT been tested over PostgreSQL")
-    engine = open_engine(url)
-    with engine.begin() as connection:
-        METADATA.drop_all(connection)
-        connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
-    engine.dispose()
-    return url
-
-
-@pytest.fixture(params=[sqlite_url, postgres_url], ids=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    make: Callable[[Path], str] = request.param
-    return make(tmp_path)
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path)
+    cluster: Cluster = request.getfixturevalue("cluster")
+    return cluster.new_database()
 
 
 @pytest.fixture
@@ -392,3 +382,24 @@ def test_histories_and_what_an_older_database_strands(store: Store) -> None:
     assert store.strand("operator-b") == []
     assert store.declare_restored("operator-a", 3000.9) == []
     assert store.restored_at_s() == 3000
+
+
+def test_a_change_whose_commit_was_not_answered_is_told(store: SqlStore, changed: list[str]) -> None:
+    """It is stored, and whoever waits for it would wait for ever."""
+    store.add_study(RECORD)
+    changed.clear()
+    dialect = store._engine.dialect
+    commit = dialect.do_commit
+
+    def lost(connection: PoolProxiedConnection) -> None:
+        commit(connection)
+        raise OperationalError("COMMIT", {}, OSError("the connection is gone"))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(dialect, "do_commit", lost)
+        with pytest.raises(Unavailable):
+            store.change_study(RECORD.digest, lambda record: replace(record, reason="told"))
+    assert store.study(RECORD.digest).reason == "told"
+    assert changed == [RECORD.digest]
+    store.change_study(RECORD.digest, lambda record: replace(record, reason="later"))
+    assert store.changes() == 3

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from host.clock import SYSTEM, Clock
 from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster
+from tests.kit.postgres import InPostgreSQL
 from tests.ports import free_ports
 
 FOR_TESTS: Final = {"connections_per_address": 512, "unsigned_per_s": 1000.0}
@@ -72,6 +73,8 @@ class Federation(RunningFederation):
         self.servers = {side: Server(self, side) for side in Side}
         self.plain = {name: self.config(name).read_text() for name in (*OPERATOR_NAMES.values(), *self.sites)}
         """Everybody's settings without a failpoint."""
+        self.databases: dict[Side, str] = {}
+        """The URLs of databases that are no file of the server's."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -128,7 +131,16 @@ class Federation(RunningFederation):
 
     # --- what is left on disk ---
 
-    def database(self, side: Side) -> sqlite3.Connection:
+    def keep_in(self, databases: Mapping[Side, str]) -> None:
+        """Servers that are started from now on have their databases there."""
+        for side, url in databases.items():
+            self.databases[side], name = url, OPERATOR_NAMES[side]
+            self.plain[name] = toml_lines({"database_url": url}) + self.plain[name]
+            self.config(name).write_text(self.plain[name])
+
+    def database(self, side: Side) -> sqlite3.Connection | InPostgreSQL:
+        if side in self.databases:
+            return InPostgreSQL(self.databases[side])
         path = self.folder / OPERATOR_NAMES[side] / "data" / "server.db"
         return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
 
