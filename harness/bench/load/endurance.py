@@ -23,6 +23,8 @@ from harness.warm import warm
 
 _SETTLED: Final = 0.2
 """Of the rounds: in the first ones kernels are loaded, pools are filled, and what has an age has not come to it."""
+_NONCES_S: Final = 660.0
+"""Nonces of requests are kept for so long; before, the databases grow by them too."""
 _END: Final = 0.1
 _KILOBYTE: Final = 1e3
 FIGURES: Final[tuple[tuple[str, str, Callable[[Sample], float]], ...]] = (
@@ -67,8 +69,12 @@ def benchmark_endurance(
 
 
 def slopes(done: Rounds) -> tuple[Slope, ...]:
-    """Of every figure, over the rounds after the first fifth; the last sample is after the study's end."""
-    counted = [sample for sample in done.samples if sample.round > _SETTLED * done.samples[-1].round]
+    """Of every figure, over the rounds after the first fifth, and after nonces have come to their age where the study
+    takes twice as long; the last sample is after the study's end.
+    """
+    last = done.samples[-1]
+    begins_s = _NONCES_S if last.seconds > 2 * _NONCES_S else 0.0
+    counted = [one for one in done.samples if one.round > _SETTLED * last.round and one.seconds > begins_s]
     counted = counted[:-1] if len(counted) > 2 else counted
     found = [
         _slope(what, unit, [s.round for s in counted], [float(of(s)) for s in counted]) for what, unit, of in FIGURES
