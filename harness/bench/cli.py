@@ -170,6 +170,29 @@ def tags(
     typer.echo(tags_text(result))
 
 
+@app.command("shards")
+def shards(
+    workers: Annotated[str, typer.Option(help="Numbers of workers, separated by commas.")] = "1,2,4",
+    parameters: Parameters = 10**8,
+    shares: Annotated[int, typer.Option(min=2, help="Contributions; every second one a seed.")] = 3,
+    range_parameters: Annotated[int, typer.Option(min=2**15, help="Coordinates of one task.")] = 2**22,
+    json_file: JsonFile = None,
+    folder: Annotated[Path | None, typer.Option(help="Where shares lie while it runs.")] = None,
+) -> None:
+    """One side's sketches and sum by ranges, over a Ray cluster of this machine of so many workers."""
+    from harness.bench.sharded.results import shards_section
+    from harness.bench.sharded.run import benchmark_shards
+
+    signal.signal(signal.SIGTERM, _end)
+    counts = [int(one) for one in workers.split(",") if one.strip().isdigit() and int(one) > 0]
+    if not counts:
+        raise typer.BadParameter(f"--workers {workers}: give numbers above 0, such as 1,2,4")
+    result = benchmark_shards(parameters, shares, counts, range_parameters, folder)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(shards_section(result))
+
+
 @app.command("simulate")
 def simulate(
     sites: Annotated[int, typer.Option(min=4, help="The requester and its contributors.")] = 4,

@@ -15,6 +15,7 @@ from harness.bench.envelope_results import EnvelopesBenchmark, envelopes_text
 from harness.bench.load.page import load_section, waiting_section
 from harness.bench.load.results import LoadBenchmark, WaitingBenchmark
 from harness.bench.results import PeersBenchmark, RoundBenchmark
+from harness.bench.sharded.results import ShardsBenchmark, shards_section
 from protocol.errors import ConfigurationError
 
 R = TypeVar("R", bound=BaseModel)
@@ -24,6 +25,7 @@ CKKS: Final = "ckks_*.json"
 ENVELOPES: Final = "envelopes_*.json"
 LOAD: Final = "load_*.json"
 WAITING: Final = "waiting_*.json"
+SHARDS: Final = "shards_*.json"
 _MEMORY_AGAINST_SITES_MB: Final = 50.0
 _MEMORY_AGAINST_PARAMETERS_MB: Final = 100.0
 _TINY_PARAMETERS: Final = 1000
@@ -104,8 +106,9 @@ def page_of(folder: Path) -> str:
     others = [*(_peers(one) for one in peers), *(_ckks(one) for one in ckks), *(_envelopes(one) for one in envelopes)]
     loads = sorted(_read_all(folder, LOAD, LoadBenchmark), key=lambda r: (r.parameters, r.sites))
     waiting = sorted(_read_all(folder, WAITING, WaitingBenchmark), key=lambda r: r.sites)
-    others += [*map(load_section, loads), *map(waiting_section, waiting)]
-    return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *envelopes, *loads, *waiting])])
+    sharded = sorted(_read_all(folder, SHARDS, ShardsBenchmark), key=lambda r: (r.parameters, r.shares))
+    others += [*map(load_section, loads), *map(waiting_section, waiting), *map(shards_section, sharded)]
+    return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *envelopes, *loads, *waiting, *sharded])])
 
 
 def _read_all(folder: Path, pattern: str, kind: type[R]) -> list[R]:
@@ -306,7 +309,13 @@ def _envelopes(result: EnvelopesBenchmark) -> str:
 
 def _where(
     everything: Sequence[
-        RoundBenchmark | PeersBenchmark | CkksBenchmark | EnvelopesBenchmark | LoadBenchmark | WaitingBenchmark
+        RoundBenchmark
+        | PeersBenchmark
+        | CkksBenchmark
+        | EnvelopesBenchmark
+        | LoadBenchmark
+        | WaitingBenchmark
+        | ShardsBenchmark
     ],
 ) -> str:
     lines = [f"- `{one.command}`: {one.date}, {one.machine}" for one in everything]

@@ -7,6 +7,7 @@ masked sum, written to the storage. Nothing here draws a random byte, so a range
 from __future__ import annotations
 
 import hashlib
+import os
 import resource
 import time
 from dataclasses import dataclass, field
@@ -101,12 +102,13 @@ def mask_name(bound: Bound) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a range cost its worker: seconds, its CPU, bytes read of shares, its process's largest memory so far."""
+    """What a range cost: seconds, CPU seconds, bytes read of shares, the worker's process and its largest memory."""
 
     seconds: float
     cpu_seconds: float
     bytes_read: int
     peak_rss_bytes: int
+    process: int
 
 
 @dataclass(frozen=True)
@@ -141,12 +143,30 @@ class _Counted:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self.ahead_bytes = storage.ahead_bytes
         self.bytes_read = 0
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         found = self._storage.read(name, offset, size)
         self.bytes_read += len(found)
         return found
+
+
+class _Ahead:
+    """Reads one file from its beginning to its end, in pieces worth a request each."""
+
+    def __init__(self, name: str, storage: _Counted | Storage) -> None:
+        self._name = name
+        self._storage = storage
+        self._from = 0
+        self._held = b""
+
+    def read(self, offset: int, size: int) -> bytes | memoryview:
+        if size >= self._storage.ahead_bytes:
+            return self._storage.read(self._name, offset, size)
+        if not self._from <= offset <= offset + size <= self._from + len(self._held):
+            self._from, self._held = offset, self._storage.read(self._name, offset, self._storage.ahead_bytes)
+        return memoryview(self._held)[offset - self._from :][:size]
 
 
 def carry_out(task: Task, storage: Storage, wrapping: WrappingKey) -> Done:
@@ -156,7 +176,7 @@ def carry_out(task: Task, storage: Storage, wrapping: WrappingKey) -> Done:
 
     def cost() -> Cost:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return Cost(time.perf_counter() - began_s, time.thread_time() - cpu_s, counted.bytes_read, peak)
+        return Cost(time.perf_counter() - began_s, time.thread_time() - cpu_s, counted.bytes_read, peak, os.getpid())
 
     if isinstance(task, SketchTask):
         challenge = bytes.fromhex(task.bound.challenge)
@@ -185,7 +205,7 @@ def source_of(share: StoredShare, storage: _Counted | Storage, wrapping: Wrappin
     body = BodyRange(
         content_key,
         content_bytes(share.kind, share.length),
-        lambda offset, size: storage.read(share.name, offset, size),
+        _Ahead(share.name, storage).read,
     )
     if share.kind is ShareKind.SEED:
         seed = bytes(body.bytes_at(0, content_bytes(share.kind, share.length)))

@@ -7,11 +7,16 @@ from urllib.parse import urlsplit
 
 from protocol.errors import ConfigurationError
 from servers.storage.place import FolderStorage, Storage
+from servers.storage.remote import RemoteStorage
 
 
 def open_storage(url: str) -> Storage:
-    """``/path`` or ``file:///path``. Raises: ConfigurationError"""
+    """``/path``, ``file:///path``, or an address of fsspec's: ``s3://bucket/prefix``. Raises: ConfigurationError"""
     parts = urlsplit(url)
     if parts.scheme in ("", "file") and not parts.netloc and parts.path.startswith("/"):
         return FolderStorage(Path(parts.path))
-    raise ConfigurationError(f"key 'ray.storage': {url!r} is no absolute path")
+    if parts.scheme not in ("", "file"):
+        return RemoteStorage(url)
+    raise ConfigurationError(
+        f"key 'ray.storage': {url!r} is no absolute path, and no address such as s3://bucket/prefix"
+    )

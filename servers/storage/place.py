@@ -18,6 +18,9 @@ UNFINISHED: Final = ".unfinished"
 class Storage(Protocol):
     """Immutable files by name; what is there under a name is whole and durable."""
 
+    ahead_bytes: int
+    """How much is worth reading at once where less is asked for."""
+
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Bytes from ``offset`` on, fewer than ``size`` only where the file ends.
 
@@ -41,13 +44,15 @@ class Storage(Protocol):
 class FolderStorage:
     """A folder of this machine, or one that all machines mount at the same path."""
 
+    ahead_bytes = 0
+
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         try:
-            with (self._folder / name).open("rb", buffering=0) as file:
+            with (self.folder / name).open("rb", buffering=0) as file:
                 file.seek(offset)
                 return file.read(size)
         except FileNotFoundError:
@@ -56,7 +61,7 @@ class FolderStorage:
             raise silent(error) from None
 
     def write(self, name: str, data: bytes | memoryview) -> None:
-        draft = self._folder / f"{secrets.token_hex(16)}{UNFINISHED}"
+        draft = self.folder / f"{secrets.token_hex(16)}{UNFINISHED}"
         try:
             with draft.open("xb") as file:
                 file.write(data)
@@ -68,9 +73,9 @@ class FolderStorage:
             raise silent(error) from None
 
     def take_in(self, file: Path, name: str) -> None:
-        draft = self._folder / f"{secrets.token_hex(16)}{UNFINISHED}"
+        draft = self.folder / f"{secrets.token_hex(16)}{UNFINISHED}"
         try:
-            if file.stat().st_dev == self._folder.stat().st_dev:
+            if file.stat().st_dev == self.folder.stat().st_dev:
                 self._keep(file, name)
                 return
             with file.open("rb") as source, draft.open("xb") as target:
@@ -85,14 +90,14 @@ class FolderStorage:
 
     def delete(self, names: Collection[str]) -> None:
         for name in names:
-            (self._folder / name).unlink(missing_ok=True)
+            (self.folder / name).unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        return [path.name for path in self._folder.iterdir()]
+        return [path.name for path in self.folder.iterdir()]
 
     def _keep(self, draft: Path, name: str) -> None:
-        draft.replace(self._folder / name)
-        sync_folder(self._folder)
+        draft.replace(self.folder / name)
+        sync_folder(self.folder)
 
 
 def gone(name: str) -> ProtocolViolation:

@@ -197,6 +197,32 @@ def test_a_wrapping_key_is_read_from_a_private_file_and_never_travels(tmp_path: 
         WrappingKey(bytes(32)).unwrap(WRAPPING.wrap(b"secret", "one"), "one")
 
 
+def test_ranges_are_read_from_what_fsspec_reads(tmp_path: Path) -> None:
+    storage = open_storage(f"memory://moiety-{tmp_path.name}/a")
+    assert storage.names() == []
+    stored = store_all(storage)
+    asked, read = list[int](), storage.read
+    storage.read = lambda name, offset, size: asked.append(size) or read(name, offset, size)  # type: ignore[method-assign,func-returns-value]
+    cut = Shards(Here(storage, WRAPPING), storage, WRAPPING, tmp_path / "sums", range_elements=STEP, shares_a_task=2)
+    found = cut.sketches(BOUND, stored, PARAMETERS)
+    assert [one.tobytes() for one in found] == [one.tobytes() for one in sketches_of_one_process()]
+    assert set(asked) == {storage.ahead_bytes}
+    assert cut.masked_sum(BOUND, stored, MASK, D).elements(0, D).tobytes() == masked_sum_of_one_process().tobytes()
+    (tmp_path / "draft").write_bytes(b"a share")
+    storage.take_in(tmp_path / "draft", "kept")
+    assert storage.read("kept", 2, 3) == b"sha"
+    assert not (tmp_path / "draft").exists()
+    cut.forget(BOUND.study)
+    storage.delete(["kept", "never there"])
+    assert sorted(storage.names()) == sorted(one.name for one in stored)
+    with pytest.raises(ProtocolViolation, match="no file kept"):
+        storage.read("kept", 0, 1)
+    with pytest.raises(Unavailable, match=r"does not answer \(FileNotFoundError\)"):
+        storage.take_in(tmp_path / "nothing", "kept")
+    with pytest.raises(ConfigurationError, match="needs fsspec and its driver"):
+        open_storage("nosuch://bucket/prefix")
+
+
 def test_a_folder_takes_files_in_and_says_what_is_not_there(tmp_path: Path) -> None:
     storage = open_storage(f"file://{tmp_path}/storage")
     (tmp_path / "draft").write_bytes(b"a share")

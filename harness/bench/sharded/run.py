@@ -1,0 +1,166 @@
+"""``moiety bench shards``: one side's sketches and masked sum by ranges, over a Ray cluster of so many workers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from harness.bench import probe
+from harness.bench.sharded.results import ByWorkers, Pass, ShardsBenchmark
+from harness.versions import versions
+from harness.warm import warm
+from protocol.arithmetic.prg import SEED_BYTES, Usage, expand
+from protocol.arithmetic.ring import octets
+from protocol.parameters import MAX_ENCODED_NORM_LOG2, StudyParameters
+from protocol.wire.channel.sealing import encrypt_body
+from protocol.wire.messages import ShareKind
+from servers.shards.on_ray import OnRay
+from servers.shards.passes import Here, Shards, Workers
+from servers.shards.ranges import Bound, Cost, Done, StoredShare, SumDone, Task
+from servers.shards.wrapping import WrappingKey, read_wrapping_key
+from servers.storage.place import FolderStorage
+
+_PIECE: Final = 2**20
+_READ: Final = 2**17
+_SHARES_A_TASK: Final = 32
+
+
+class _Counted:
+    """Workers whose costs are added up."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self.costs: list[Cost] = []
+        self.digests: dict[int, str] = {}
+        """Of the ranges of a sum, by where they start."""
+
+    def do(self, tasks: Sequence[Task], over: threading.Event) -> Iterator[Done]:
+        for done in self._workers.do(tasks, over):
+            self.costs.append(done.cost)
+            if isinstance(done, SumDone):
+                self.digests[done.start] = done.digest
+            yield done
+
+    def close(self) -> None:
+        self._workers.close()
+
+
+def benchmark_shards(
+    parameters: int, shares: int, workers: Sequence[int], range_parameters: int, folder: Path | None
+) -> ShardsBenchmark:
+    """Raises: AssertionError, when any number of workers gives other bits"""
+    warm()
+    load, _, _ = os.getloadavg()
+    with tempfile.TemporaryDirectory(dir=folder, prefix="moiety-shards-") as name:
+        at = Path(name)
+        key_file = at / "wrapping.key"
+        key_file.touch(mode=0o600)
+        key_file.write_text(secrets.token_hex(32))
+        storage, wrapping = FolderStorage(at / "storage"), read_wrapping_key(key_file)
+        stored = [_store(storage, wrapping, place, parameters) for place in range(shares)]
+        size = sum(path.stat().st_size for path in (at / "storage").iterdir())
+        runs, found = [], set[str]()
+        for count in (0, *workers):
+            hired = Here(storage, wrapping) if count == 0 else OnRay(None, count, str(at / "storage"), key_file)
+            run, digest = _run(hired, count, storage, wrapping, at / "sums", stored, range_parameters)
+            runs.append(run)
+            found.add(digest)
+    if len(found) != 1:
+        raise AssertionError("numbers of workers differ in what they give")
+    return ShardsBenchmark(
+        parameters=parameters,
+        shares=shares,
+        range_parameters=range_parameters,
+        command=f"moiety bench shards --workers {','.join(map(str, workers))} --parameters {parameters} "
+        f"--shares {shares}",
+        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=probe.machine(),
+        load=load,
+        stored_bytes=size,
+        runs=tuple(runs),
+        versions={one.name: one.version for one in versions()},
+    )
+
+
+def _store(storage: FolderStorage, wrapping: WrappingKey, place: int, parameters: int) -> StoredShare:
+    """A share as it lies with a server: every second one a seed."""
+    name, content_key = f"{place:064x}", secrets.token_bytes(32)
+    kind = ShareKind.SEED if place % 2 else ShareKind.VECTOR
+    seed = secrets.token_bytes(SEED_BYTES)
+    content = [seed] if kind is ShareKind.SEED else _vector(seed, parameters)
+    with tempfile.NamedTemporaryFile(dir=storage.folder, delete=False) as file:
+        for chunk in encrypt_body(content_key, content):
+            file.write(chunk)
+    storage.take_in(Path(file.name), name)
+    return StoredShare(name, kind, parameters, wrapping.wrap(content_key, name))
+
+
+def _vector(seed: bytes, parameters: int) -> Iterator[memoryview]:
+    for start in range(0, parameters, _PIECE):
+        yield octets(expand(seed, Usage.SHARE, min(_PIECE, parameters - start), start=start))
+
+
+def _run(
+    hired: Workers,
+    count: int,
+    storage: FolderStorage,
+    wrapping: WrappingKey,
+    sums: Path,
+    stored: Sequence[StoredShare],
+    range_parameters: int,
+) -> tuple[ByWorkers, str]:
+    """-> what it took, and a digest of all that came out"""
+    counted = _Counted(hired)
+    cut = Shards(counted, storage, wrapping, sums, range_elements=range_parameters, shares_a_task=_SHARES_A_TASK)
+    length = stored[0].length
+    parameters = StudyParameters(
+        dimension=length, clip_norm=1.0, encoded_norm_log2=MAX_ENCODED_NORM_LOG2, weight_grid=1, least_contributors=3
+    )
+    bound = Bound("ab" * 32, 1, 1, "cd" * 32, "ef" * 32)
+    mask, result = bytes(range(SEED_BYTES)), hashlib.sha256()
+    try:
+        first = parameters.model_copy(update={"dimension": min(length, max(1, count) * range_parameters)})
+        cut.sketches(Bound("00" * 32, 1, 1, "cd" * 32, ""), stored, first)  # starts workers, compiles what they run
+        sketch = _timed(counted, lambda: result.update(octets(np.concatenate(cut.sketches(bound, stored, parameters)))))
+        sum_ = _timed(counted, lambda: _read(cut, bound, stored, mask, length))
+        result.update(str(sorted(counted.digests.items())).encode())
+        peak = max(cost.peak_rss_bytes for cost in counted.costs)
+        cut.forget(bound.study)
+    finally:
+        cut.close()
+    return ByWorkers(workers=count, sketch=sketch, sum=sum_, worker_peak_rss_mb=peak / 1e6), result.hexdigest()
+
+
+def _read(cut: Shards, bound: Bound, stored: Sequence[StoredShare], mask: bytes, length: int) -> None:
+    masked = cut.masked_sum(bound, stored, mask, length)
+    for start in range(0, length, _READ):
+        masked.elements(start, min(start + _READ, length))
+
+
+def _timed(counted: _Counted, do: Callable[[], None]) -> Pass:
+    counted.costs = []
+    began_s, cpu_s = time.perf_counter(), time.process_time()
+    do()
+    seconds, own = time.perf_counter() - began_s, time.process_time() - cpu_s
+    by_process = dict[int, float]()
+    for cost in counted.costs:
+        by_process[cost.process] = by_process.get(cost.process, 0.0) + cost.cpu_seconds
+    total = sum(by_process.values())
+    return Pass(
+        seconds=seconds,
+        workers_cpu_seconds=total,
+        busiest_worker_cpu_seconds=max(by_process.values()),
+        server_cpu_seconds=own - by_process.get(os.getpid(), 0.0),
+        bytes_read=sum(cost.bytes_read for cost in counted.costs),
+        ranges=len(counted.costs),
+    )
