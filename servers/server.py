@@ -202,6 +202,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     shards = open_shards(settings, f"server {settings.side.value} {keys.name} of {chain.head.federation}")
     storage = None if shards is None else shards.storage
     files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints, storage)
+    boot = store.next_boot()  # from here on no other process changes what is swept
     files.sweep(store.files())
     if shards is not None:
         shards.sweep(store.files())
@@ -214,7 +215,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
         store=store,
         files=files,
         randomness=server_randomness(settings.seed, keys.name),
-        boot=store.next_boot(),
+        boot=boot,
         changes=changes,
         metrics=metrics,
         traces=traces,

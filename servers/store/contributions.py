@@ -74,6 +74,7 @@ class ContributionRows(Database):
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
         at_key = key_values(record.key)
         with self._begin() as connection:
+            self._require_newest(connection)
             self._run(connection, _ADD, contribution_row(record))
             before = _STATE.first(self._dialect, connection.connection, at_key)
             shown = before is None or before.state != state.value
@@ -86,6 +87,7 @@ class ContributionRows(Database):
     def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
         queries = t.rounds.c
         with self._begin() as connection:
+            self._require_newest(connection)
             where = (queries.study == study, queries.round < before_round, queries.noise_secret.is_not(None))
             connection.execute(update(t.rounds).where(*where).values(noise_secret=None))
             of_contributions = (t.contributions.c.study == study, t.contributions.c.round < before_round)
@@ -98,6 +100,7 @@ class ContributionRows(Database):
 
     def forget_attempt_files(self, key: RoundKey) -> list[str]:
         with self._begin() as connection:
+            self._require_newest(connection)
             files = (
                 connection.execute(
                     select(t.contributions.c.file).where(*at(t.contributions, key), t.contributions.c.file.is_not(None))

@@ -18,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     create_engine,
     event,
+    func,
     insert,
     make_url,
     select,
@@ -39,6 +40,8 @@ _MOVE_CURSOR: Final = Prepared(
 )
 _COUNT_CHANGE: Final = update(t.history).values(changes=t.history.c.changes + 1).returning(t.history.c.changes)
 _CHANGES: Final = select(t.history.c.changes)
+_NOBODY_STARTS: Final = text("LOCK TABLE boots IN SHARE MODE")
+_NEWEST: Final = select(func.max(t.boots.c.boot))
 
 
 def open_engine(url: str, *, durable: bool = True) -> Engine:
@@ -132,10 +135,12 @@ class Database:
         self._held: list[str] = []
         """Of contributions that moved no cursor: changes of the database like any others."""
         self._most_changes = 0
+        self._boot: int | None = None
 
     def ready(self) -> None:
         with self._begin() as connection:
             connection.execute(select(1))
+            self._require_newest(connection)
 
     def close(self) -> None:
         self._connections.close()
@@ -144,7 +149,24 @@ class Database:
     def next_boot(self) -> int:
         with self._begin() as connection:
             made = connection.execute(insert(t.boots).values())
-            return int(made.inserted_primary_key[0])  # type: ignore[index]  # an insert of one row has a key
+            self._boot = int(made.inserted_primary_key[0])  # type: ignore[index]  # an insert of one row has a key
+        return self._boot
+
+    def _require_newest(self, connection: Connection) -> None:
+        """Called in every transaction that something follows from: of two processes on one database the newest writes.
+
+        The number of this start is compared while nobody can start: a start waits for transactions that are under
+        way, and those that come after it see it. SQLite's one process is held by the lock on its folder.
+        Raises: Unavailable
+        """
+        if self._boot is None or self._engine.dialect.name == "sqlite":
+            return
+        connection.execute(_NOBODY_STARTS)
+        if connection.execute(_NEWEST).scalar_one() != self._boot:
+            raise Unavailable(
+                "another process of this server has started on this database since; this one changes nothing any more: "
+                "stop one of them"
+            )
 
     def owned_by(self, owner: Owner) -> Owner:
         """Whose this database is: ``owner``'s, if it was nobody's."""
@@ -217,6 +239,7 @@ class Database:
         statement.run(self._dialect, connection.connection, values)
 
     def _touch(self, connection: Connection, study: str) -> None:
+        self._require_newest(connection)
         self._run(connection, _MOVE_CURSOR, {"of_study": study})
         self._touched.append(study)
 

@@ -38,7 +38,8 @@ class ForgettingRows(Database):
         with self._begin() as connection:
             for table in (t.mail, t.answers):
                 connection.execute(delete(table).where(table.c.study == study))
-            connection.execute(update(t.contributions).where(t.contributions.c.study == study).values(file=None))
+            shares = update(t.contributions).where(t.contributions.c.study == study)
+            connection.execute(shares.values(file=None, wrapped_key=None))
             emptied = {column.name: None for column in (*_SECRETS, t.rounds.c.query_file, t.rounds.c.output_file)}
             connection.execute(update(t.rounds).where(t.rounds.c.study == study).values(emptied))
             self._touch(connection, study)

@@ -96,6 +96,7 @@ class RoundRows(Database):
 
     def forget_outputs(self, study: str, *, before_round: int) -> list[str]:
         with self._begin() as connection:
+            self._require_newest(connection)
             return forget(connection, t.rounds, "output_file", study, before_round)
 
     def rounds_seen(self, study: str, limit: int) -> list[SeenRound]:
@@ -111,6 +112,7 @@ class RoundRows(Database):
         connection.execute(insert(t.rounds).values(round_row(record) | times))
 
     def _mark_used(self, connection: Connection, used: Sequence[CorrelationUse]) -> None:
+        self._require_newest(connection)
         try:
             if used:
                 connection.execute(insert(t.correlations), [use_row(use) for use in used])

@@ -45,6 +45,7 @@ class StudyRows(Database):
 
     def change_study(self, digest: str, change: Callable[[StudyRecord], StudyRecord]) -> StudyRecord:
         with self._begin() as connection:
+            self._require_newest(connection)
             changed = change(self._study(connection, digest))
             row = study_row(changed) | {"cursor": t.studies.c.cursor + 1}
             connection.execute(update(t.studies).where(t.studies.c.digest == digest).values(row))
