@@ -142,7 +142,7 @@ def _connected(address: str | None, cpus: int) -> Any:  # noqa: ANN401
             configure_logging=False,
             **(own if address is None else {}),
         )
-    except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.AuthenticationError) as error:
+    except Exception as error:  # Ray raises the class itself where a cluster does not come up in time
         reason = str(error).strip().splitlines()[0]
         where = "of this machine starts" if address is None else f"is reached at {address}"
         raise ConfigurationError(f'engine = "ray": no Ray cluster {where}: {reason}') from None
