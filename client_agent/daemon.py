@@ -119,6 +119,7 @@ class Agent:
             asks_people=settings.approve == "manual",
             start_when=None if settings.start_when == "all" else settings.start_when,
             start_timeout_s=settings.start_timeout_s,
+            stuck_timeout_s=settings.stuck_timeout_s,
             bootstrap_samples=settings.bootstrap_samples,
             quiet=settings.quiet,
             transfer_remarks=lambda study: transfer_remarks(study, settings, site.clock.now()),

@@ -28,6 +28,7 @@ _NUMBERS: Final = (
     "seed",
     "start_when",
     "start_timeout_s",
+    "stuck_timeout_s",
     "poll_s",
     "bootstrap_samples",
     "bandwidth_up_bytes_per_s",
@@ -70,7 +71,9 @@ class AgentSettings(BaseSettings):
     """Everything a site's agent needs to know.
 
     ``start_when`` (requester only): how many contributors must be ready before round 1, ``"all"`` of the roster or a
-    number; after ``start_timeout_s`` the study's least number of contributors suffices. ``bootstrap_samples`` are drawn
+    number; after ``start_timeout_s`` the study's least number of contributors suffices. ``stuck_timeout_s`` (requester
+    only): a round that has closed, and of which neither server shows anything new for so long, ends the study; the
+    default is three days. ``bootstrap_samples`` are drawn
     for the intervals of the last model's metrics; 0 leaves intervals out. ``failpoint`` is for tests: it
     names the place at which this agent kills itself, and is refused without a seed. ``approve``: whether a person says
     yes to each study, or the policy alone does. ``proxy`` is the HTTP proxy on the
@@ -113,6 +116,7 @@ class AgentSettings(BaseSettings):
     notify: NotifySettings = NotifySettings()
     start_when: Literal["all"] | Annotated[int, Field(ge=1, strict=True)] = "all"
     start_timeout_s: Annotated[float, Field(ge=0, strict=True)] = 3600.0
+    stuck_timeout_s: Annotated[float, Field(gt=0, strict=True)] = 259_200.0
     poll_s: Annotated[float, Field(gt=0, le=3600, strict=True)] = 1.0
     bootstrap_samples: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 200
 

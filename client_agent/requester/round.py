@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from client_agent.network.body import Body
 from client_agent.network.watch import at_both, same_round
 from client_agent.points import Point
+from client_agent.requester.absent.stuck_round import StuckRound
 from client_agent.requester.measuring.judging import RequesterFacts
 from client_agent.requester.measuring.opened import Openings
 from client_agent.requester.measuring.own_noise import kept_from_mean, learns_from, own_noise
@@ -76,11 +77,12 @@ class RequesterRound:
         self._released: set[int] = set()
         self._checked: set[int] = set()
         self._tags = TagChecks(owner, plan)
+        self._stuck = StuckRound(owner, self._announcement)
 
     def run(self) -> Settled:
         """Announce, then follow both views until the round is over at both servers.
 
-        Raises: StudyOver, Stopped, ProtocolViolation, UnusableUpdate, LocalOptimumReached
+        Raises: StudyOver, Stopped, ProtocolViolation, UnusableUpdate, LocalOptimumReached, RoundStuckError
         """
         owner = self._owner
         with owner.stopwatch.phase("announcing"):
@@ -124,6 +126,7 @@ class RequesterRound:
 
     def _turn(self, view_a: StudyView, view_b: StudyView) -> Settled | None:
         """Do what the two views ask for; the round's end once both servers agree on it."""
+        self._stuck.look(view_a.current, view_b.current)
         rounds = same_round((view_a, view_b))
         if rounds is None or rounds[0].round != self._number:
             return None

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from client_agent.learning.learner import Vector
 from client_agent.points import Point
 from client_agent.requester.absent.cohort import absences, given_up
+from client_agent.requester.absent.stuck_round import RoundStuckError
 from client_agent.requester.attestations import welcome
 from client_agent.requester.await_sites import (
     admit,
@@ -177,6 +178,8 @@ class Requester(RequesterStudy):
                 self.settle(plan, self.round_of(plan).run())
             except LocalOptimumReached as optimum:
                 self.end_study(StudyEndState.COMPLETED, EndCause.LOCAL_OPTIMUM, optimum.detail)
+            except RoundStuckError as stuck:
+                self.end_study(StudyEndState.FAILED, EndCause.ROUND_NOT_ENDED, str(stuck))
         if self.progress.end is None:
             self._end_after_all()
         self._deliver_end()

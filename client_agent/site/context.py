@@ -53,6 +53,7 @@ class SiteContext:
     data: Path = Path()
     start_when: int | None = None
     start_timeout_s: float = 3600.0
+    stuck_timeout_s: float = 259_200.0
     bootstrap_samples: int = 0
     clock: Clock = SYSTEM
     quiet: QuietHours = NO_QUIET_HOURS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,7 +15,11 @@ import typer
 from pydantic import BaseModel, ConfigDict
 
 from harness.demo.live import console_for
-from harness.faults.simulated import Simulated, simulated
+from harness.faults.mutations import all_seen
+from harness.faults.schedule import Level, Schedule
+from harness.faults.servers_only.run import restudied, studied
+from harness.faults.shrinking import Shrinking
+from harness.faults.simulated import Simulated, replayed, simulated
 from harness.versions import versions
 from host.durable import write_durably
 from protocol.errors import ConfigurationError
@@ -24,15 +28,22 @@ FORMAT: Final = "moiety-faults/1"
 _SEEDS: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MOST_SEEDS: Final = 1_000_000
 _CRITICAL: Final = 50
+Run = Callable[[int], Simulated]
+RUNS: Final[dict[Level, Run]] = {Level.STUDIES: simulated, Level.SERVERS: studied}
 
 
 class Failure(BaseModel):
-    """A seed that failed: what does not hold, and the command that shows it again."""
+    """A seed that failed: what does not hold, and the command that shows it again.
+
+    ``faults``: how many are left in the schedule that the command reads, of ``of_faults`` that struck.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     seed: int
     broken: tuple[str, ...]
     again: str
+    faults: int
+    of_faults: int
 
 
 class Faults(BaseModel):
@@ -53,22 +64,71 @@ def faults(
     seeds: Annotated[str, typer.Option(help="A seed, or a range of them: 0-99.")] = "0-9",
     jobs: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for what was found, as JSON.")] = None,
+    replay: Annotated[Path | None, typer.Option(help="Run this schedule of faults, which a failure left.")] = None,
+    schedules: Annotated[Path, typer.Option(help="Folder for schedules of seeds that fail.")] = Path("faults-out"),
+    shrink: Annotated[bool, typer.Option(help="Leave out of a failing schedule what it does not need.")] = True,
+    servers: Annotated[bool, typer.Option(help="Both servers alone, with scripted sites.")] = False,
+    mutations: Annotated[bool, typer.Option(help="Put faults into the code, and say which seed finds each.")] = False,
 ) -> None:
-    """Whole studies under seeded accidents: a network that loses, doubles, cuts and holds back, and restarts."""
-    chosen, console, found = parsed(seeds), console_for(stderr=False), []
-    for one in _run(chosen, jobs):
+    """Whole studies under seeded accidents: a troubled network, parties that die, full disks, clocks that jump."""
+    if mutations:
+        raise typer.Exit(0 if _found_all(len(parsed(seeds))) else 1)
+    console, found, failures = console_for(stderr=False), [], []
+    run = RUNS[Level.SERVERS if servers else Level.STUDIES]
+    for one in [_replay(replay)] if replay is not None else _run(run, parsed(seeds), jobs):
         found.append(one)
         for broken in one.failed:
             console.print(f"FAILED {one.seed}: {broken}", soft_wrap=True, highlight=False)
-        if one.failed:
-            console.print(f"again: {_again(one.seed)}", soft_wrap=True, highlight=False)
-    together = collected(found)
+        if one.failed and replay is None:
+            failures.append(_kept(one, schedules, shrink))
+            of = f"{failures[-1].faults} of {failures[-1].of_faults} faults are left"
+            console.print(f"{of}; again: {failures[-1].again}", soft_wrap=True, highlight=False)
+    together = collected(found, failures)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(json_file, together.model_dump_json(indent=1).encode())
     injected = sum(together.faults_injected.values())
     console.print(f"{together.runs} runs, {together.failed} failed, {together.steps} steps, {injected} faults")
     raise typer.Exit(1 if together.failed else 0)
+
+
+def _replay(file: Path) -> Simulated:
+    """Raises: ConfigurationError, when it cannot be read or is no schedule"""
+    _quiet()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise ConfigurationError(f"--replay {file}: {wrong}") from None
+    return again(Schedule.read(text, str(file)))
+
+
+def again(schedule: Schedule) -> Simulated:
+    """Run a schedule at the level that it is for."""
+    return replayed(schedule) if schedule.level is Level.STUDIES else restudied(schedule)
+
+
+def _found_all(most_seeds: int) -> bool:
+    """Whether every mutation of the code was found by one of so many seeds."""
+    _quiet()
+    console, missed = console_for(stderr=False), 0
+    for one in all_seen(most_seeds):
+        told = f"found by seed {one.seeds - 1}: {one.by}" if one.by else f"NOT FOUND by {one.seeds} seeds"
+        console.print(f"{one.name}: {told}", soft_wrap=True, highlight=False)
+        missed += not one.by
+    return not missed
+
+
+def _kept(one: Simulated, folder: Path, shrink: bool) -> Failure:
+    """Its schedule in a file, as short as it can be and still break one of the same promises."""
+    schedule = one.schedule
+    if shrink:
+        schedule = Shrinking(lambda some: again(some).promises).shrunk(schedule, one.promises)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"seed-{one.seed}.json"
+    write_durably(file, schedule.model_dump_json(indent=1).encode())
+    left, of = len(schedule.faults), len(one.schedule.faults)
+    command = f"moiety faults --replay {file}"
+    return Failure(seed=one.seed, broken=one.failed, again=command, faults=left, of_faults=of)
 
 
 def parsed(seeds: str) -> range:
@@ -80,34 +140,29 @@ def parsed(seeds: str) -> range:
     return range(first, last + 1)
 
 
-def collected(found: Iterable[Simulated]) -> Faults:
+def collected(found: Iterable[Simulated], failures: Sequence[Failure] = ()) -> Faults:
     """Sums over the seeds, and the failures by seed."""
-    runs = sorted(found, key=lambda one: one.seed)
-    failures = tuple(Failure(seed=r.seed, broken=r.failed, again=_again(r.seed)) for r in runs if r.failed)
+    runs = list(found)
     return Faults(
         runs=len(runs),
-        failed=len(failures),
+        failed=sum(bool(one.failed) for one in runs),
         steps=sum(one.steps for one in runs),
         faults_injected=dict(sorted(sum((one.injected for one in runs), Counter[str]()).items())),
         ends=dict(Counter(end.split(":")[0] for one in runs for end in one.ends)),
-        failures=failures,
+        failures=tuple(sorted(failures, key=lambda one: one.seed)),
         versions={one.name: one.version for one in versions()},
     )
 
 
-def _again(seed: int) -> str:
-    return f"moiety faults --seeds {seed}"
-
-
-def _run(seeds: range, jobs: int) -> Iterator[Simulated]:
+def _run(run: Run, seeds: range, jobs: int) -> Iterator[Simulated]:
     """In this process for one job: a debugger sees it."""
     if jobs == 1:
         _quiet()
-        yield from map(simulated, seeds)
+        yield from map(run, seeds)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context, initializer=_quiet) as pool:
-        yield from pool.map(simulated, seeds)
+        yield from pool.map(run, seeds)
 
 
 def _quiet() -> None:

@@ -1,88 +1,136 @@
-"""What goes wrong in one study: drawn from a seed alone, so that the seed is the whole command to see it again."""
+"""What goes wrong in one study, as a list: every fault with the message or the moment that it strikes.
+
+A message is named by who sends it to whom, what it is for and how many of its kind went before: so a schedule means
+the same whatever order threads take turns in, and is shrunk by leaving faults out.
+"""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
+from typing import Annotated, Final, Literal
 
-from harness.adversaries.troubled.study import SITES
+from pydantic import BaseModel, ConfigDict, Field
+
 from harness.federation.memory.network import Fate, Passing
+from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 
-_RATES: Final = (0.0, 0.0, 0.02, 0.1)
-_RARE: Final = (0.0, 0.0, 0.005, 0.02)
-_RESTARTS: Final = (0, 1, 2, 3)
-_WITHIN_S: Final = 60.0
-_LONGEST_DELAYS_S: Final = (0.1, 1.0, 4.0)
+FORMAT: Final = "moiety-schedule/1"
+FOR_GOOD: Final = None
+Party = str
+"""A site by its name, or "server a"."""
 
 
-@dataclass(frozen=True)
-class Restart:
-    """A party dies at ``at_s`` (after the study was handed in) and comes back ``away_s`` later."""
+class Level(StrEnum):
+    """What runs: whole studies with every party's own code, or both servers' with scripted sites."""
 
-    who: str | Side
+    STUDIES = "studies"
+    SERVERS = "servers"
+
+
+class _Fault(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Troubled(_Fault):
+    """What becomes of the ``of_kind``-th message, from 0, that ``sender`` sends to a server for the same thing."""
+
+    fault: Literal["message"] = "message"
+    sender: Party
+    to: Side
+    kind: str
+    of_kind: int
+    fate: Fate
+
+    @property
+    def names(self) -> tuple[str, Side, str, int]:
+        return (self.sender, self.to, self.kind, self.of_kind)
+
+
+class Away(_Fault):
+    """These parties die at once, ``at_s`` after the study was handed in, and come back ``for_s`` later, or never."""
+
+    fault: Literal["away"] = "away"
+    who: tuple[Party, ...]
     at_s: float
-    away_s: float
+    for_s: float | None
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How often what happens to a request; and who restarts when."""
+class Parted(_Fault):
+    """Nothing passes from the one to the other, for a time or for good."""
 
+    fault: Literal["parted"] = "parted"
+    sender: Party
+    to: Side
+    at_s: float
+    for_s: float | None
+
+
+class Full(_Fault):
+    """A party's disk takes nothing more for a time."""
+
+    fault: Literal["disk full"] = "disk full"
+    who: Party
+    at_s: float
+    for_s: float
+
+
+class Stepped(_Fault):
+    """A party's clock jumps, back where it came from after a time."""
+
+    fault: Literal["clock"] = "clock"
+    who: Party
+    at_s: float
+    by_s: float
+    for_s: float
+
+
+class Crashed(_Fault):
+    """A server loses its power where it reaches a failpoint for the ``of_point``-th time, from 0, of all its starts."""
+
+    fault: Literal["crash"] = "crash"
+    who: Party
+    point: str
+    of_point: int
+    for_s: float
+
+
+Timed = Away | Parted | Full | Stepped
+Fault = Annotated[Troubled | Away | Parted | Full | Stepped | Crashed, Field(discriminator="fault")]
+
+
+class Schedule(BaseModel):
+    """``delays_s``: messages are on their way for up to so long each, drawn by the seed and by what they are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: Literal["moiety-schedule/1"] = FORMAT
     seed: int
     delays_s: float
-    lost: float
-    answer_lost: float
-    copied: float
-    cut: float
-    broken_off: float
-    held_back: float
-    silent: float
-    slow: float
-    restarts: tuple[Restart, ...]
+    level: Level = Level.STUDIES
+    faults: tuple[Fault, ...]
+
+    @property
+    def timed(self) -> tuple[Timed, ...]:
+        """Those that come at a moment, in order."""
+        found = [one for one in self.faults if not isinstance(one, Troubled | Crashed)]
+        return tuple(sorted(found, key=lambda one: one.at_s))
+
+    @property
+    def gone(self) -> frozenset[Party]:
+        """Who never comes back."""
+        return frozenset(
+            who for one in self.faults if isinstance(one, Away) and one.for_s is FOR_GOOD for who in one.who
+        )
 
     @classmethod
-    def drawn(cls, seed: int) -> Schedule:
-        draw = random.Random(f"moiety faults {seed}")  # noqa: S311
-        lost, answer_lost, copied, cut, broken_off = (draw.choice(_RATES) for _ in range(5))
-        held_back, silent, slow = (draw.choice(_RARE) for _ in range(3))
-        who: tuple[str | Side, ...] = (*SITES, *Side)
-        restarts = [
-            Restart(draw.choice(who), draw.uniform(0.0, _WITHIN_S), draw.choice((0.0, draw.uniform(0.0, 30.0))))
-            for _ in range(draw.choice(_RESTARTS))
-        ]
-        return cls(
-            seed=seed,
-            delays_s=draw.choice(_LONGEST_DELAYS_S),
-            lost=lost,
-            answer_lost=answer_lost,
-            copied=copied,
-            cut=cut,
-            broken_off=broken_off,
-            held_back=held_back,
-            silent=silent,
-            slow=slow,
-            restarts=tuple(sorted(restarts, key=lambda one: one.at_s)),
-        )
+    def read(cls, text: str, name: str) -> Schedule:
+        """Raises: ConfigurationError, which says what is wrong where"""
+        try:
+            return cls.model_validate_json(text)
+        except ValueError as wrong:
+            raise ConfigurationError(f"{name} is no schedule of faults: {wrong}") from None
 
-    def fate(self, drawn: random.Random, passing: Passing) -> Fate:
-        """Of one request: delayed, and at most one thing more."""
-        held_s, answer_held_s = drawn.uniform(0.0, self.delays_s), drawn.uniform(0.0, self.delays_s)
-        share, chance = drawn.random(), drawn.random()
-        fates = (
-            (self.lost, Fate(arrives=False)),
-            (self.answer_lost, Fate(held_s=held_s, answer_arrives=False)),
-            (self.copied, Fate(held_s=held_s, again_after_s=share * 10.0)),
-            (self.cut, Fate(held_s=held_s, cut_to=share)),
-            (self.cut, Fate(held_s=held_s, answer_cut_to=share)),
-            (self.broken_off, Fate(held_s=held_s, cut_to=share, breaks_off=True, answer_arrives=share < 0.5)),
-            (self.held_back, Fate(held_s=30.0 + 200.0 * share)),
-            (self.silent, Fate(silent=True)),
-            (self.slow, Fate(pause_s=100.0 * share)),
-        )
-        for rate, fate in fates:
-            chance -= rate
-            if chance < 0:
-                return fate
-        return Fate(held_s=held_s, answer_held_s=answer_held_s)
+
+def named(passing: Passing) -> tuple[str, Side, str, int]:
+    """As a schedule names a message."""
+    return (passing.sender, passing.to, passing.kind, passing.of_kind)

@@ -91,5 +91,6 @@ class EndCause(StrEnum):
     SUM_TOO_LONG = "sum_too_long"
     SUMS_DISCARDED = "sums_discarded"
     SERVER_DEVIATED = "server_deviated"
+    ROUND_NOT_ENDED = "round_not_ended"
     BUDGET_SPENT = "budget_spent"
     CANCELLED = "cancelled"

@@ -104,7 +104,9 @@ class PeerClient:
     async def stream(self, path: str, kind: str, most_bytes: int) -> AsyncGenerator[bytes]:
         """The answer's body in pieces of about a megabyte, at most ``most_bytes`` in all."""
         await self._compared()
-        async with self._answered(self._request("GET", path), most_bytes) as pieces:
+        asked = self._request("GET", path)
+        asked.request.extensions["purpose"] = kind
+        async with self._answered(asked, most_bytes) as pieces:
             held = bytearray()
             async for piece in pieces:
                 self._count("in", kind, len(piece))
@@ -185,6 +187,7 @@ class PeerClient:
         return PeerRequest(request, between, dict(signed)["Signature"])
 
     async def _sent(self, request: PeerRequest, kind: str, most_bytes: int, sent_bytes: int = 0) -> bytes:
+        request.request.extensions["purpose"] = kind
         try:
             async with asyncio.timeout(self._longest_s(sent_bytes)) as deadline:
                 async with self._answered(request, most_bytes) as pieces:

@@ -1,4 +1,4 @@
-"""``moiety faults``: what a seed draws, what is written of many, and one whole study that dies and comes back."""
+"""``moiety faults``: what a seed draws, schedules that are shrunk and run again, and whole studies under accidents."""
 
 from __future__ import annotations
 
@@ -13,21 +13,71 @@ import moiety
 from harness.adversaries.catalogue.attack import passes, taken_out
 from harness.faults import cli
 from harness.faults.cli import collected, parsed
-from harness.faults.schedule import Schedule
-from harness.faults.simulated import Simulated, simulated
+from harness.faults.drawing import Drawn
+from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Stepped, Troubled
+from harness.faults.shrinking import Shrinking, shortest
+from harness.faults.simulated import Simulated, replayed
+from harness.federation.memory.network import Fate, Passing
 from protocol.errors import ConfigurationError
+from protocol.sharing import Side
 
-SEED = 8
-"""Servers and agents restart, requests come twice, answers are lost."""
+_COPIED = tuple(
+    Troubled(sender=site, to=Side.A, kind="contribution", of_kind=0, fate=Fate(again_after_s=0.5))
+    for site in ("c1", "c2")
+)
+
+
+def a_schedule(*faults: Troubled | Away | Parted | Full | Stepped, delays_s: float = 0.0) -> Schedule:
+    return Schedule(seed=3, delays_s=delays_s, faults=faults)
 
 
 def test_a_seed_is_the_whole_schedule_and_seeds_differ() -> None:
-    assert Schedule.drawn(3) == Schedule.drawn(3)
-    drawn = [Schedule.drawn(seed) for seed in range(200)]
-    assert len({one.restarts for one in drawn}) > 100
-    assert {len(one.restarts) for one in drawn} == {0, 1, 2, 3}
+    assert Drawn.of(3) == Drawn.of(3)
+    drawn = [Drawn.of(seed) for seed in range(300)]
+    assert {type(one) for many in drawn for one in many.timed} == {Away, Full, Parted, Stepped}
+    assert {len(one.who) for many in drawn for one in many.timed if isinstance(one, Away)} >= {1, 2, 3}
     for rate in ("lost", "answer_lost", "copied", "cut", "broken_off", "held_back", "silent", "slow"):
         assert {getattr(one, rate) == 0 for one in drawn} == {True, False}, rate
+
+
+def test_what_becomes_of_a_message_does_not_depend_on_what_passed_before() -> None:
+    drawn = next(one for one in map(Drawn.of, range(100)) if one.lost and one.copied)
+    early, late = (Passing("c1", Side.A, number, 10 * number, 0, "contribution", 2) for number in (4, 90))
+    assert drawn.fate(early) == drawn.fate(late)
+    several = [drawn.fate(Passing("c1", Side.A, 0, 0, 0, "contribution", number)) for number in range(200)]
+    assert len({str(fate) for fate in several}) > 3
+
+
+def test_a_schedule_is_written_and_read_again() -> None:
+    schedule = a_schedule(
+        *_COPIED,
+        Away(who=("c1", "server a"), at_s=1.0, for_s=None),
+        Parted(sender="server a", to=Side.B, at_s=3.0, for_s=5.0),
+        Full(who="server b", at_s=2.0, for_s=1.0),
+        Stepped(who="c2", at_s=2.5, by_s=-5.0, for_s=30.0),
+    )
+    assert Schedule.read(schedule.model_dump_json(), "a file") == schedule
+    assert [type(one) for one in schedule.timed] == [Away, Full, Stepped, Parted]
+    assert schedule.gone == {"c1", "server a"}
+    with pytest.raises(ConfigurationError, match="a file is no schedule of faults"):
+        Schedule.read("{}", "a file")
+
+
+@pytest.mark.parametrize("needed", [set(), {7}, {0, 19}, {3, 4, 11}])
+def test_the_shortest_part_that_still_fails_is_left(needed: set[int]) -> None:
+    assert set(shortest(range(20), lambda some: needed <= set(some))) == needed
+
+
+def test_shrinking_keeps_a_promise_broken_and_ends() -> None:
+    schedule = a_schedule(*_COPIED, Full(who="server b", at_s=2.0, for_s=1.0), delays_s=4.0)
+
+    def broken(some: Schedule) -> frozenset[str]:
+        return frozenset({"lost"} if _COPIED[1] in some.faults else {"another promise"})
+
+    assert Shrinking(broken).shrunk(schedule, frozenset({"lost"})) == a_schedule(_COPIED[1])
+    impatient = Shrinking(broken, most_runs=0)
+    assert impatient.shrunk(schedule, frozenset({"lost"})) == schedule
+    assert impatient.runs == 0
 
 
 def test_seeds_are_a_number_or_a_range() -> None:
@@ -37,30 +87,50 @@ def test_seeds_are_a_number_or_a_range() -> None:
             parsed(wrong)
 
 
-def test_what_failed_is_said_with_the_command_that_shows_it_again(
+def test_what_failed_is_shrunk_and_said_with_the_command_that_runs_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(seed: int) -> Simulated:
-        broken = ("c1: no end",) if seed == 1 else ()
-        return Simulated(seed, 10, Counter({"request lost": seed}), ("completed: all rounds are done",), broken)
+        return ran(a_schedule(*_COPIED) if seed == 1 else a_schedule(), seed)
 
-    monkeypatch.setattr(cli, "simulated", made)
-    file = tmp_path / "found.json"
-    result = CliRunner().invoke(moiety.build("faults"), ["faults", "--seeds", "0-2", "--json", str(file)])
+    def ran(schedule: Schedule, seed: int = 1) -> Simulated:
+        broken = ("no end: c1",) if _COPIED[0] in schedule.faults else ()
+        return Simulated(
+            seed, 10, Counter({"request lost": seed}), ("completed: all rounds are done",), schedule, broken
+        )
+
+    monkeypatch.setitem(cli.RUNS, Level.STUDIES, made)
+    monkeypatch.setattr(cli, "replayed", ran)
+    file, out = tmp_path / "found.json", tmp_path / "out"
+    app, runner = moiety.build("faults"), CliRunner()
+    result = runner.invoke(app, ["faults", "--seeds", "0-2", "--json", str(file), "--schedules", str(out)])
     assert result.exit_code == 1
-    assert "FAILED 1: c1: no end" in result.output
-    assert "again: moiety faults --seeds 1" in result.output
+    assert "FAILED 1: no end: c1" in result.output
+    kept = out / "seed-1.json"
+    assert f"1 of 2 faults are left; again: moiety faults --replay {kept}" in result.output
     assert "3 runs, 1 failed, 30 steps, 3 faults" in result.output
+    assert Schedule.read(kept.read_text(), "kept") == a_schedule(_COPIED[0])
     found = json.loads(file.read_text())
     assert (found["runs"], found["failed"], found["steps"]) == (3, 1, 30)
     assert found["faults_injected"] == {"request lost": 3}
-    assert found["failures"] == [{"seed": 1, "broken": ["c1: no end"], "again": "moiety faults --seeds 1"}]
+    again = f"moiety faults --replay {kept}"
+    assert found["failures"] == [{"seed": 1, "broken": ["no end: c1"], "again": again, "faults": 1, "of_faults": 2}]
     assert collected([made(2), made(0)]).failed == 0
+    replay = runner.invoke(app, ["faults", "--replay", str(kept)])
+    assert (replay.exit_code, "FAILED 1: no end: c1" in replay.output) == (1, True)
 
 
-def test_nothing_is_broken_after_a_seeds_accidents_and_what_would_break_it_is_seen() -> None:
-    found = simulated(SEED)
+def test_nothing_is_broken_after_accidents_and_what_would_break_it_is_seen() -> None:
+    schedule = a_schedule(
+        *_COPIED,
+        Away(who=("server b", "c1"), at_s=0.3, for_s=5.0),
+        Full(who="server a", at_s=0.2, for_s=2.0),
+        Stepped(who="c2", at_s=0.1, by_s=3600.0, for_s=20.0),
+        delays_s=0.1,
+    )
+    found = replayed(schedule)
     assert found.failed == ()
-    assert {"restart of server b", "restart of an agent", "request copied", "answer lost"} <= set(found.injected)
+    assert found.injected["restart of several at once"] == 1
+    assert {"clock stepped", "disk full", "write refused", "request copied"} <= set(found.injected)
     with taken_out({"servers.store.sql.SqlStore.remember_nonce": passes}):
-        assert any("carried out twice" in broken for broken in simulated(SEED).failed)
+        assert "carried out twice" in replayed(schedule).promises

@@ -74,11 +74,11 @@ def _broken(running: InMemoryFederation, journals: dict[str, StudyJournal]) -> I
 def _apart(key: RoundKey, a: RoundRecord, b: RoundRecord) -> Iterator[str]:
     """Both servers sign one set and release one, or end the attempt without a sum."""
     if a.agreed_set and b.agreed_set and a.agreed_set.message != b.agreed_set.message:
-        yield f"{key.label}: the servers signed different sets"
+        yield f"two agreed sets: {key.label}"
     if a.release_set and b.release_set and a.release_set.message != b.release_set.message:
-        yield f"{key.label}: the servers hold different release sets"
+        yield f"two release sets: {key.label}"
     if (a.outcome is None) is not (b.outcome is None) and a.outcome is not None and b.release_set is not None:
-        yield f"{key.label}: released at one server and ended without a sum at the other"
+        yield f"two ends: {key.label}, released at one server and ended without a sum at the other"
 
 
 def _lost(site: str, own: StudyJournal, stores: dict[Side, Store], digest: str) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _lost(site: str, own: StudyJournal, stores: dict[Side, Store], digest: str) 
         key = RoundKey(digest, receipt.round, receipt.attempt)
         held = {one.site: one.body_digest for one in stores[receipt.side].contributions(key)}
         if held.get(site) != receipt.body_digest:
-            yield f"{key.label}: server {receipt.side.value} lost what it gave {site} a receipt for"
+            yield f"lost: {key.label}, what server {receipt.side.value} gave {site} a receipt for"
 
 
 def store_of(running: InMemoryFederation, side: Side) -> Store:

@@ -34,10 +34,13 @@ class Plan:
     within_s: float = 6 * 3600.0
 
 
-def federation(folder: Path, network: Network | None) -> InMemoryFederation:
+def federation_spec() -> FederationSpec:
     """Four sites of whom any two contributors are enough."""
-    spec = FederationSpec("troubled", SITES[0], light_sites(SITES, _POLICY), seed=5)
-    return InMemoryFederation(spec, folder, light_learner, network=network)
+    return FederationSpec("troubled", SITES[0], light_sites(SITES, _POLICY), seed=5)
+
+
+def federation(folder: Path, network: Network | None) -> InMemoryFederation:
+    return InMemoryFederation(federation_spec(), folder, light_learner, network=network)
 
 
 def study_of(running: InMemoryFederation, plan: Plan) -> Study:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, suppress
@@ -15,7 +16,7 @@ import anyio.to_thread
 import httpx
 from fastapi import FastAPI
 
-from harness.federation.memory.clocks import VirtualClock, VirtualLoop
+from harness.federation.memory.clocks import SteppedClock, VirtualClock, VirtualLoop
 from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network, Slowly, Untroubled
 from protocol.sharing import Side
@@ -137,6 +138,8 @@ class AppsInMemory:
     ) -> None:
         """``transfer``: where the correlations come from; dealt by the test unless said otherwise."""
         self.clock = VirtualClock()
+        self.off_s: Counter[str] = Counter()
+        """By how much a party's own clock is off: of a site, or of "server a"."""
         self._carrier = Carrier(network or Untroubled(), self.clock)
         self.loop = VirtualLoop(self.clock)
         self.apps: dict[Side, FastAPI] = {}
@@ -172,13 +175,17 @@ class AppsInMemory:
         """A synchronous client's way to both servers; ``record`` sees every exchange."""
         return InMemoryTransport(self._way(sender), self.loop, self.clock, record)
 
+    def clock_of(self, party: str) -> SteppedClock:
+        """What this party takes the time to be."""
+        return SteppedClock(self.clock, lambda: self.off_s[party])
+
     def _way(self, sender: str) -> _ToApps:
         return _ToApps(self._there, sender, self._carrier)
 
     def _make(self, side: Side) -> None:
         self.apps[side] = create_app(
             self._settings[side],
-            clock=self.clock.now,
+            clock=self.clock_of(f"server {side.value}").now,
             to_peer=self._way(f"server {side.value}"),
             transfer=self._transfer,
         )

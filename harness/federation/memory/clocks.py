@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from host.clock import SystemClock
+from host.clock import Clock, SystemClock
 
 T = TypeVar("T")
 
@@ -152,6 +152,17 @@ class VirtualClock:
                 with one.changed:
                     one.changed.notify_all()
         return True
+
+
+class SteppedClock:
+    """Another clock that is off by ``off_s``, which may change at any moment; waiting takes as long as on that one."""
+
+    def __init__(self, inner: Clock, off_s: Callable[[], float]) -> None:
+        self._inner, self._off_s = inner, off_s
+        self.monotonic, self.wait, self.wait_for = inner.monotonic, inner.wait, inner.wait_for
+
+    def now(self) -> float:
+        return self._inner.now() + self._off_s()
 
 
 class Stop(threading.Event):

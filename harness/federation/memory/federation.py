@@ -7,7 +7,7 @@ thread of its own, every agent in its threads as in a process; no time passes wh
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,12 @@ _POLL_S: Final = 20.0
 
 
 class InMemoryFederation:
-    """Servers and agents; a context manager. ``learner`` makes what a site learns with."""
+    """Servers and agents; a context manager. ``learner`` makes what a site learns with.
+
+    ``settings`` replace those of every agent.
+    """
+
+    settings: Mapping[str, object] = {"poll_s": _POLL_S}
 
     def __init__(
         self,
@@ -150,7 +155,7 @@ class InMemoryFederation:
             self._happened.notify_all()
 
     def _run(self, site: str, stop: Stop, learner: Learners) -> None:
-        settings = agent_settings(self.config(site)).model_copy(update={"poll_s": _POLL_S})
+        settings = agent_settings(self.config(site)).model_copy(update=self.settings)
 
         def connect(server: str, ledger: Ledger) -> httpx.BaseTransport:
             return self.servers.transport(partial(_write, ledger, server, self.clock), site)
@@ -162,11 +167,15 @@ class InMemoryFederation:
                 self._emit,
                 lambda study, seed: learner(settings, study, seed),
                 connect,
-                self.clock,
+                self.servers.clock_of(site),
             )
         except BaseException as failure:
-            self._failed.append(failure)
-            raise
+            self._died(site, failure)
+
+    def _died(self, site: str, failure: BaseException) -> None:
+        """An agent's daemon ended by an error, which ends a test too."""
+        self._failed.append(failure)
+        raise failure
 
 
 def _write(ledger: Ledger, server: str, clock: VirtualClock, request: httpx.Request, answer: httpx.Response) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -26,6 +27,8 @@ class Passing:
     """One request: the ``number``-th, from 0, that ``sender`` (a site, or "server a") sends to server ``to``.
 
     ``alike``: how many of the same length came before; a request that is sent again is as long as it was.
+    ``kind``: what it is for, as its sender names it, and ``of_kind`` how many of that kind came before: how often a
+    site asks for news depends on the threads of the day, which contribution is its first does not.
     """
 
     sender: str
@@ -33,6 +36,8 @@ class Passing:
     number: int
     length_bytes: int
     alike: int
+    kind: str = ""
+    of_kind: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,12 +122,16 @@ class Carrier:
         self._network, self._clock = network, clock
         self._under_way: set[asyncio.Task[Any]] = set()
         self._sent: dict[tuple[str, Side], list[int]] = {}
+        self._kinds: Counter[tuple[str, Side, str]] = Counter()
 
     async def carry(self, request: httpx.Request, sender: str, to: Side, deliver: Deliver) -> httpx.Response:
         """Raises: httpx.TransportError, what the sender would see of it"""
         sent, length = self._sent.setdefault((sender, to), []), len(await request.aread())
-        passing = Passing(sender, to, len(sent), length, sent.count(length))
+        kind = str(request.extensions.get("purpose", ""))
+        of_kind = self._kinds[sender, to, kind]
+        passing = Passing(sender, to, len(sent), length, sent.count(length), kind, of_kind)
         sent.append(length)
+        self._kinds[sender, to, kind] += 1
         fate = self._network.fate(passing)
         patience_s = request.extensions.get("timeout", {}).get("read") or float("inf")
         try:

@@ -1,0 +1,196 @@
+"""Ten faults put into the code itself, each of which the simulator must find: it shows that it can see.
+
+A mutation takes the place of a function while seeds run; what is found is a promise that does not hold, and with how
+many seeds it took. One that no seed finds is said to be not found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from harness.adversaries.catalogue.attack import passes, taken_out
+from harness.faults.servers_only.run import studied
+from harness.faults.simulated import Simulated, simulated
+from protocol.rounds import agree
+from protocol.rounds.states import RoundKey
+from protocol.rounds.transitions import RoundEvent, step
+from protocol.wire.messages import AgreedSet, ContributionHeader, Receipt, Signed
+from servers.rounds import outcomes
+from servers.rounds.end_round import Endings
+from servers.server import Server
+from servers.store.interface import Answer, AnswerKind, ContributionRecord, RoundRecord, StudyRecord
+from servers.store.shares import Draft
+from servers.store.sql import SqlStore
+
+_ADD = SqlStore.add_contribution
+_ANSWER = SqlStore.answer
+_AGREE = agree.agree
+_MASK_BYTES: Final = 32
+_LATER_S: Final = 0.3
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """``does``: what is wrong with the code; ``put_in``: functions by their places; ``runs`` one seed."""
+
+    name: str
+    does: str
+    put_in: Mapping[str, object]
+    runs: Callable[[int], Simulated] = studied
+
+
+@dataclass(frozen=True)
+class Seen:
+    """``seeds``: how many ran; the last one of them found it where ``by`` says what did not hold."""
+
+    name: str
+    seeds: int
+    by: str
+
+
+def seen(mutation: Mutation, most_seeds: int) -> Seen:
+    """Run seeds from 0 on until one finds it."""
+    with taken_out(mutation.put_in):
+        for seed in range(most_seeds):
+            found = mutation.runs(seed)
+            if found.failed:
+                return Seen(mutation.name, seed + 1, found.failed[0])
+    return Seen(mutation.name, most_seeds, "")
+
+
+def all_seen(most_seeds: int) -> Iterator[Seen]:
+    """Of every mutation."""
+    yield from (seen(mutation, most_seeds) for mutation in MUTATIONS)
+
+
+# --- what takes the place of the product's functions ------------------------------------------------------------------
+
+
+def _unsynced(draft: Draft, name: str) -> None:
+    folder = draft.path.parent
+    draft._file.close()
+    draft.path.rename(folder / name)
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+def _committed_later(store: SqlStore, record: ContributionRecord, state: Any) -> None:  # noqa: ANN401
+    """The receipt leaves now; the row follows, if the server still lives."""
+    asyncio.get_running_loop().create_task(_commit(partial(_ADD, store, record, state)))
+
+
+async def _commit(add: Callable[[], None]) -> None:
+    await asyncio.sleep(_LATER_S)
+    add()
+
+
+def _mask_not_kept(server: Server, record: RoundRecord) -> RoundRecord:
+    seed = server.randomness.bytes(_MASK_BYTES, f"{record.key.label} output mask")
+    return record if record.mask_seed is not None else dataclasses.replace(record, mask_seed=seed)
+
+
+def _products_anew(store: SqlStore, key: RoundKey, kind: AnswerKind) -> Answer | None:
+    return None if kind is AnswerKind.PRODUCTS else _ANSWER(store, key, kind)
+
+
+async def _ends_alone(endings: Endings, record: RoundRecord) -> None:
+    outcomes.commit_end(endings.server, record, record.signed_outcome)
+
+
+async def _end_not_stored(endings: Endings, record: RoundRecord, due: Any) -> None:  # noqa: ANN401
+    await endings.deliver(dataclasses.replace(record, outcome=endings.server.sign(due.outcome)))
+
+
+def _mine_alone(announcement: Any, attempt: int, roster: Any, mine: Any, theirs: Any) -> AgreedSet:  # noqa: ANN401
+    return _AGREE(announcement, attempt, roster, mine, mine)
+
+
+def _no_correlation_used(store: SqlStore, key: RoundKey) -> int:
+    return 0
+
+
+def _not_looked_at_again(
+    server: Server, study: StudyRecord, key: RoundKey, header: ContributionHeader, digest: str, name: str
+) -> Signed[Receipt]:
+    """What happened while the body came is not looked at."""
+    record = server.store.round(key)
+    assert record is not None
+    receipt = server.sign(
+        Receipt(
+            study_digest=study.digest,
+            round=key.round,
+            attempt=key.attempt,
+            site=header.site,
+            side=server.side,
+            body_digest=digest,
+        )
+    )
+    state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
+    server.store.add_contribution(ContributionRecord(key, header.site, header, digest, receipt, name), state)
+    return receipt
+
+
+MUTATIONS: Final = (
+    Mutation(
+        "unsynced",
+        "a share's row is committed before its file is synced",
+        {"servers.store.shares.Draft.keep": _unsynced},
+    ),
+    Mutation(
+        "early receipt",
+        "a receipt leaves before the contribution is committed",
+        {"servers.store.sql.SqlStore.add_contribution": _committed_later},
+    ),
+    Mutation(
+        "mask not kept",
+        "a masked sum leaves before its mask is stored",
+        {
+            "servers.rounds.masked_sum_transfer.with_mask_seed": _mask_not_kept,
+            "servers.routes.peer.with_mask_seed": _mask_not_kept,
+        },
+    ),
+    Mutation("unmarked", "correlations are not marked as used", {"servers.store.sql.SqlStore.mark_used": passes}),
+    Mutation(
+        "spent again",
+        "after a restart side A does not look whether the attempt has used correlations",
+        {"servers.store.sql.SqlStore.correlations_used": _no_correlation_used},
+    ),
+    Mutation(
+        "computed anew",
+        "side B answers the same masked vectors with new ones",
+        {"servers.store.sql.SqlStore.answer": _products_anew},
+    ),
+    Mutation(
+        "cohort not compared",
+        "a round locks with side A's contributions, whatever side B holds",
+        {"protocol.rounds.side_a.agree": _mine_alone, "protocol.rounds.side_b._check_held": passes},
+    ),
+    Mutation(
+        "ends alone",
+        "a round that has run out of time ends at side A only",
+        {"servers.rounds.end_round.Endings.deliver": _ends_alone},
+    ),
+    Mutation(
+        "end not stored",
+        "side A has its peer sign a round's end before it has stored its own word",
+        {"servers.rounds.end_round.Endings.end": _end_not_stored},
+    ),
+    Mutation(
+        "not looked at again",
+        "a contribution is stored by what was there before its body came",
+        {"servers.rounds.collect._store": _not_looked_at_again},
+    ),
+    Mutation(
+        "no nonces",
+        "a signed request is taken as often as it comes",
+        {"servers.store.sql.SqlStore.remember_nonce": passes},
+        simulated,
+    ),
+)

@@ -1,0 +1,94 @@
+"""What a seed draws for the servers' level: troubles of messages, and crashes between two steps of a server."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from harness.faults.schedule import Away, Crashed, Full, Parted, Party, Stepped, Timed, named
+from harness.federation.memory.network import Fate, Passing
+from protocol.sharing import Side
+from servers.points import Point
+
+_SITES: Final = ("requester", "c1", "c2")
+_SERVERS: Final = ("server a", "server b")
+_RATES: Final = (0.0, 0.02, 0.1)
+_DELAYS_S: Final = (0.05, 0.5, 3.0)
+_HOUR_S: Final = 3600.0
+_LASTS: Final = 12.0
+"""A round takes about so many delays."""
+_NOT_HERE: Final = frozenset({"disk_full", "upload_midway"})
+_OF_OTHER_ROUNDS: Final = ("mail", "noise", "half", "tag", "go_", "sum_signed")
+_POINTS: Final = tuple(
+    point.value
+    for point in Point
+    if point.value not in _NOT_HERE and not any(word in point.value for word in _OF_OTHER_ROUNDS)
+)
+
+
+@dataclass(frozen=True)
+class DrawnForServers:
+    """Few faults at a time: what each of them does is then seen."""
+
+    seed: int
+    delays_s: float
+    rates: tuple[float, ...]
+    accidents: tuple[Timed | Crashed, ...]
+
+    @classmethod
+    def of(cls, seed: int) -> DrawnForServers:
+        draw = random.Random(f"moiety faults of servers {seed}")  # noqa: S311
+        rates = tuple(draw.choice(_RATES) if draw.random() < 0.4 else 0.0 for _ in range(6))
+        delays_s = draw.choice(_DELAYS_S)
+        return cls(seed, delays_s, rates, _accidents(draw, 1.0 + _LASTS * delays_s))
+
+    def fate(self, passing: Passing) -> Fate | None:
+        if passing.kind == "view":
+            return None
+        drawn = random.Random(f"{self.seed} fate {named(passing)}")  # noqa: S311
+        share, chance = drawn.random(), drawn.random()
+        fates = (
+            Fate(arrives=False),
+            Fate(answer_arrives=False),
+            Fate(again_after_s=share * 10.0),
+            Fate(cut_to=share),
+            Fate(held_s=70.0 * share),
+            Fate(silent=True),
+        )
+        for rate, fate in zip(self.rates, fates, strict=True):
+            chance -= rate
+            if chance < 0:
+                return fate
+        return None
+
+
+def _accidents(draw: random.Random, lasts_s: float) -> tuple[Timed | Crashed, ...]:
+    crashes = [
+        Crashed(who=draw.choice(_SERVERS), point=draw.choice(_POINTS), of_point=draw.choice((0, 0, 1, 2)), for_s=away_s)
+        for away_s in [draw.choice((0.1, 5.0, 90.0)) for _ in range(draw.choice((0, 1, 1, 2)))]
+    ]
+    made = (_restart, _restart, _hour_away, _full, _stepped, _parted)
+    return (*crashes, *(one(draw, draw.uniform(0.0, lasts_s)) for one in made if draw.randrange(5) == 0))
+
+
+def _restart(draw: random.Random, at_s: float) -> Timed:
+    who: tuple[Party, ...] = tuple(draw.sample((*_SERVERS, *_SITES), draw.choice((1, 1, 2))))
+    return Away(who=who, at_s=at_s, for_s=draw.choice((0.1, draw.uniform(0.0, 100.0))))
+
+
+def _hour_away(draw: random.Random, at_s: float) -> Timed:
+    return Away(who=(draw.choice((*_SERVERS, *_SITES)),), at_s=at_s, for_s=_HOUR_S)
+
+
+def _full(draw: random.Random, at_s: float) -> Timed:
+    return Full(who=draw.choice(_SERVERS), at_s=at_s, for_s=draw.choice((0.5, 5.0, 100.0)))
+
+
+def _stepped(draw: random.Random, at_s: float) -> Timed:
+    by_s = draw.choice((-3600.0, -40.0, 40.0, 3600.0))
+    return Stepped(who=draw.choice(_SERVERS), at_s=at_s, by_s=by_s, for_s=draw.choice((20.0, 200.0)))
+
+
+def _parted(draw: random.Random, at_s: float) -> Timed:
+    return Parted(sender="server a", to=Side.B, at_s=at_s, for_s=draw.choice((20.0, 200.0, _HOUR_S)))

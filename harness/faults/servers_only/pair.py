@@ -1,0 +1,226 @@
+"""Both servers' applications on a still event loop, asked without envelopes; they crash, and start again.
+
+Everything behind the envelope is real: routes, decisions, SQLite, files. Signatures of requests and their seals are
+left out: who asks is told to the application, and a request that is too old is refused by the carrier in their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final, TypeVar
+from unittest import mock
+
+import httpx
+from fastapi import FastAPI
+from sqlalchemy.util import LRUCache
+
+from harness.engine.parties import Parties
+from harness.faults.servers_only.crashes import Died, PowerCut, Reaching
+from harness.faults.servers_only.peer import Answered, LightPeer, Products
+from harness.faults.servers_only.still import SIDE, StillClock, StillLoop
+from harness.federation.memory.dealt import Dealt
+from harness.federation.memory.network import Carrier, Network
+from protocol.errors import MoietyError
+from protocol.sharing import Side
+from protocol.wire.channel.signing import MAX_AGE_S, DigestField
+from protocol.wire.commitment import MessageDigest
+from protocol.wire.messages import Party
+from servers.app import create_app
+from servers.http.authentication import ENCLOSED, Caller
+from servers.settings import ServerSettings
+from servers.store.sql import SqlStore
+
+T = TypeVar("T")
+_PATIENCE_S: Final = 40.0
+_STARTED_AGAIN_S: Final = 5.0
+_UNEXPECTED: Final = 500
+_COMPILED: Final[LRUCache[Any, Any]] = LRUCache(500)
+
+
+class Pair:
+    """``at_point`` is asked at every failpoint for how long the server is to be away, None where it goes on."""
+
+    def __init__(
+        self,
+        settings: dict[Side, ServerSettings],
+        parties: Parties,
+        clock: StillClock,
+        loop: StillLoop,
+        network: Network,
+        at_point: Callable[[Side, str, int], float | None],
+    ) -> None:
+        self.settings, self.parties, self.clock, self.loop = settings, parties, clock, loop
+        self.off_s: dict[str, float] = {}
+        self.apps: dict[Side, FastAPI] = {}
+        self.living: set[Side] = set()
+        self.started: Counter[Side] = Counter()
+        self.power = PowerCut()
+        self.products_sent: list[Products] = []
+        self.errors: list[str] = []
+        self.on_start: Callable[[Side], None] = lambda side: None
+        self._carrier = Carrier(network, clock)
+        self._away: Counter[Side] = Counter()
+        self._at_point = at_point
+        self._counted: Counter[tuple[Side, str]] = Counter()
+        self._lives: dict[Side, asyncio.Task[None]] = {}
+
+    # --- starting and dying ---
+
+    def start(self, side: Side) -> None:
+        """Raises: MoietyError, OSError, when it cannot"""
+        clock = lambda: self.clock.now() + self.off_s.get(f"server {side.value}", 0.0)  # noqa: E731
+        points = Reaching(side, self._reached, self._counted)
+        with (
+            mock.patch("servers.server.failpoints_of", return_value=points),
+            mock.patch("servers.app.PeerClient", lambda server, _: LightPeer(self, server)),
+        ):
+            app = create_app(self.settings[side], clock=clock, transfer=Dealt())
+            app.user_middleware.clear()
+            _share_statements(app.state.server.store)
+            self.apps[side] = app
+            self.living.add(side)
+            self.started[side] += 1
+            self._lives[side] = self.task(self._live(app), side)
+        self.on_start(side)
+
+    async def _live(self, app: FastAPI) -> None:
+        with mock.patch("servers.app.PeerClient", lambda server, _: LightPeer(self, server)):
+            context = app.router.lifespan_context(app)
+            await context.__aenter__()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await context.__aexit__(None, None, None)
+
+    def task(self, doing: Coroutine[Any, Any, T], side: Side | None) -> asyncio.Task[T]:
+        """Work that dies with this server, or with none."""
+        context = copy_context()
+        context.run(SIDE.set, side)
+        return self.loop.create_task(doing, context=context)
+
+    def goes(self, side: Side) -> None:
+        """The machine loses its power."""
+        self._away[side] += 1
+        if side in self.living:
+            self.living.discard(side)
+            self.loop.dies(side)
+            self.power.cut(self.settings[side].data_dir / "shares")
+
+    def comes_back(self, side: Side) -> None:
+        self._away[side] -= 1
+        if self._away[side] <= 0:
+            try:
+                self.start(side)
+            except (MoietyError, OSError):
+                self._away[side] += 1
+                self.loop.call_later(_STARTED_AGAIN_S, self.comes_back, side)
+
+    def _reached(self, side: Side, point: str, number: int) -> None:
+        away_s = self._at_point(side, point, number)
+        if away_s is not None and side in self.living:
+            self.goes(side)
+            self.loop.call_later(away_s, self.comes_back, side)
+            raise Died
+
+    # --- asking ---
+
+    async def ask(self, who: Party, side: Side, method: str, target: str, body: bytes, kind: str) -> Answered:
+        """Raises: httpx.TransportError"""
+        field = DigestField.SEALED if target.endswith("/contribution") else DigestField.CONTENT
+        return await self.asked(who, side, method, target, body, kind, (field, _digest(field, body)))
+
+    async def asked(
+        self,
+        who: Party,
+        side: Side,
+        method: str,
+        target: str,
+        body: bytes,
+        kind: str,
+        signed: tuple[DigestField, bytes],
+    ) -> Answered:
+        name = who.name if who.name in self._sites else f"server {Side.A.value}"
+        sent_s = self.clock.now() + self.off_s.get(name, 0.0)
+        caller = Caller(who, signed[1], signed[0])
+        told = {"purpose": kind, "caller": caller, "sent_s": sent_s, "timeout": {"read": _PATIENCE_S}}
+        request = httpx.Request(method, f"http://a{target}", content=body, extensions=told)
+        going = self._carrier.carry(request, name, side, partial(self._deliver, side))
+        answer = await asyncio.shield(self.task(going, None))
+        return Answered(answer.status_code, answer.content)
+
+    @property
+    def _sites(self) -> frozenset[str]:
+        return frozenset(party.name for party in self.parties.roster.message.sites)
+
+    async def _deliver(self, side: Side, request: httpx.Request) -> httpx.Response:
+        here_s = self.clock.now() + self.off_s.get(f"server {side.value}", 0.0)
+        if side not in self.living or abs(here_s - request.extensions["sent_s"]) > MAX_AGE_S:
+            raise httpx.ConnectError("nobody answers")
+        left: list[httpx.Response] = []
+        doing = self.task(_answer(self.apps[side], request, left), side)
+        await asyncio.wait([doing])
+        if not doing.cancelled():
+            doing.exception()  # whatever the application raises after its answer
+        if not left:
+            raise httpx.ReadError("the server died, or answered nothing")
+        if left[0].status_code == _UNEXPECTED:
+            self.errors.append(f"error: server {side.value} answered 500 to {request.extensions['purpose']}")
+        return left[0]
+
+    async def close(self) -> None:
+        await self._carrier.close()
+        for side in Side:
+            self.living.discard(side)
+            self.loop.dies(side)
+        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+
+
+def _digest(field: DigestField, body: bytes) -> bytes:
+    if field is DigestField.CONTENT:
+        return hashlib.sha256(body).digest()
+    digest = MessageDigest()
+    digest.update(body)
+    return digest.digest()
+
+
+async def _answer(app: FastAPI, request: httpx.Request, left: list[httpx.Response]) -> None:
+    """A body comes in two pieces, and others have their turn between. ``left`` gets the answer once it has left."""
+    content = request.content
+    half = len(content) // 2
+    coming = [content[half:], content[:half]]
+    bodies: list[bytes] = []
+    begun: dict[str, Any] = {}
+
+    async def receive() -> dict[str, Any]:
+        if len(coming) == 1:
+            await asyncio.sleep(0.01)
+        if not coming:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": coming.pop(), "more_body": bool(coming)}
+
+    async def send(message: Any) -> None:  # noqa: ANN401
+        if message["type"] == "http.response.start":
+            begun.update(message)
+        else:
+            bodies.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                left.append(httpx.Response(begun["status"], content=b"".join(bodies)))
+
+    url = request.url
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1",
+        "method": request.method, "scheme": "http", "path": url.path, "raw_path": url.raw_path.split(b"?")[0],
+        "query_string": url.query, "headers": [], "server": ("a", 80), "client": ("127.0.0.1", 1), "root_path": "",
+        ENCLOSED: request.extensions["caller"],
+    }  # fmt: skip
+    await app(scope, receive, send)
+
+
+def _share_statements(store: SqlStore) -> None:
+    """Statements are compiled once in a process, not once a start."""
+    store._engine._compiled_cache = _COMPILED

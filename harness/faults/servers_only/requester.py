@@ -1,0 +1,171 @@
+"""A scripted requester: creates the study, announces, asks, opens, names who is released, and ends the study."""
+
+from __future__ import annotations
+
+import httpx
+import numpy as np
+
+from client_agent.study.measuring import seal_queries
+from harness.adversaries.scripted.bodies import opened
+from harness.faults.servers_only.parties import ScriptedSite
+from host.randomness import SystemRandomness
+from protocol.bodies import opening
+from protocol.mpc.distance import query
+from protocol.mpc.measurement import open_all
+from protocol.mpc.sketch import sketch_vector
+from protocol.parameters import Needs
+from protocol.rounds.agree import check_transcript
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import (
+    Announcement,
+    EndCause,
+    OpeningHeader,
+    ReleaseSet,
+    RoundState,
+    RoundView,
+    StudyEnd,
+    StudyEndState,
+)
+
+_GRID = 4
+_GIVES_UP_S = 2.5 * 3600.0
+
+
+class ScriptedRequester(ScriptedSite):
+    """Goes on with the round that its journal has not seen the end of."""
+
+    closes_in_s = 60.0
+
+    async def run(self) -> None:
+        signed = sign(self.study, self.name, self.keys.signing).canonical()
+        for side in Side:
+            await self._until(f"study {side.value}", side, "POST", paths.STUDIES, signed)
+        await self._rounds()
+        state = StudyEndState.COMPLETED if self._all_over() else StudyEndState.FAILED
+        reason = "all rounds are done" if self._all_over() else "the servers did not end a round in hours"
+        cause = EndCause.ALL_ROUNDS_DONE if self._all_over() else EndCause.PROTOCOL_BROKEN
+        message = StudyEnd(study_digest=self.study.digest(), state=state, cause=cause, reason=reason)
+        if "end" not in self.journal.sent:
+            self.journal.sent["end"] = sign(message, self.name, self.keys.signing).canonical()
+        for side in Side:
+            await self._until("end", side, "POST", self.path(paths.END), self.journal.sent["end"])
+        self.journal.ended = f"{state.value}: {reason}"
+
+    def _all_over(self) -> bool:
+        return len(self.journal.over) >= self.study.rounds
+
+    async def _until(self, name: str, side: Side, method: str, target: str, body: bytes) -> None:
+        while True:
+            try:
+                if await self.once(name, side, method, target, lambda: body):
+                    return
+            except httpx.TransportError:
+                pass
+            await self.rest()
+
+    async def _rounds(self) -> None:
+        while not self._all_over():
+            number = len(self.journal.over) + 1
+            name = f"announce {number}"
+            if name not in self.journal.sent:
+                signed = sign(self._announcement(number), self.name, self.keys.signing)
+                self.journal.sent[name] = signed.canonical()
+                self.journal.sent[f"began {number}"] = str(self.pair.clock.now()).encode()
+            if self.pair.clock.now() > float(self.journal.sent[f"began {number}"]) + _GIVES_UP_S:
+                return
+            try:
+                await self._round(number, name)
+            except httpx.TransportError:
+                await self.rest()
+
+    def _announcement(self, number: int) -> Announcement:
+        return Announcement(
+            study_digest=self.study.digest(),
+            round=number,
+            listed=tuple(party.name for party in self.roster.contributors),
+            least_contributors=self.study.parameters.least_contributors,
+            opens=Needs.DISTANCES,
+            model_version=number - 1,
+            model_digest="00" * 32,
+            weight_list_digest="11" * 32,
+            closes_at_s=int(self.pair.clock.now() + self.closes_in_s),
+        )
+
+    async def _round(self, number: int, name: str) -> None:
+        """One look at where it stands, and what that asks for."""
+        for side in Side:
+            await self.once(name, side, "POST", self.path(paths.ANNOUNCEMENT, round=number), lambda: b"")
+        await self.look(2.0)
+        await self.act()
+        views = self.current()
+        if not views or views[Side.A].round != number:
+            return
+        view = views[Side.A]
+        both = {one.state for one in views.values()}
+        if view.state is RoundState.LOCKED and view.transcript is not None and len(view.transcript.signatures) > 1:
+            await self._query(view)
+        if both == {RoundState.MEASURED}:
+            await self._release(view)
+
+    async def _query(self, view: RoundView) -> None:
+        name = f"queries {view.round} {view.attempt}"
+        if all((f"{name} {side.value}", side) in self.journal.acknowledged for side in Side):
+            return
+        agreed_set, transcript = view.agreed_set, view.transcript
+        assert agreed_set is not None
+        assert transcript is not None
+        both = [self.roster.operator_a.name, self.roster.operator_b.name]
+        agreed = require_signatures(agreed_set, self.roster, both)
+        stated = require_signatures(transcript, self.roster, both)
+        if f"{name} a" not in self.journal.sent:
+            challenge = check_transcript(view.round, agreed, stated)
+            parameters = self.study.parameters
+            sketch = sketch_vector(challenge, self.update(view.round), parameters)
+            targets = tuple(site for site in agreed.sites if site != self.name)
+            queries = np.concatenate([query(sketch, _GRID, parameters.weight_grid) for _ in targets])
+            bodies = seal_queries(
+                queries, targets, stated.digest(), view.round, self.roster, parameters, SystemRandomness(), name
+            )
+            for side, body in bodies.items():
+                self.journal.sent[f"{name} {side.value}"] = body
+        target = self.path(paths.QUERIES, round=view.round, attempt=view.attempt)
+        for side in Side:
+            await self.once(f"{name} {side.value}", side, "POST", target, lambda: b"")
+
+    async def _release(self, view: RoundView) -> None:
+        name = f"release {view.round} {view.attempt}"
+        if name not in self.journal.sent:
+            shares = {}
+            for side in Side:
+                target = self.path(paths.OPENING, round=view.round, attempt=view.attempt)
+                answer = await self.ask(side, "GET", target, b"", "opening")
+                if not answer.ok:
+                    return
+                self._same(f"opening {view.round} {view.attempt} {side.value}", answer.body)
+                header, _ = opened(answer.body, self.keys.sealing, OpeningHeader)
+                shares[side] = opening.read(answer.body, header, self.name, self.keys.sealing)
+            listed = {share.site: _GRID for share in shares[Side.A]}
+            found = open_all(shares[Side.A], shares[Side.B], listed, self.study.parameters, Needs.DISTANCES)
+            wrong = [one.site for one in found if not one.in_range]
+            if wrong:
+                self.wrong.append(f"wrong measurement: round {view.round} says that {wrong} are too long")
+            agreed = view.agreed_set
+            assert agreed is not None
+            message = ReleaseSet(
+                study_digest=self.study.digest(),
+                round=view.round,
+                attempt=view.attempt,
+                agreed_set_digest=agreed.message.digest(),
+                sites=agreed.message.sites,
+            )
+            self.journal.sent[name] = sign(message, self.name, self.keys.signing).canonical()
+        target = self.path(paths.RELEASE_SET, round=view.round, attempt=view.attempt)
+        for side in Side:
+            await self.once(name, side, "PUT", target, lambda: b"")
+
+    def _same(self, name: str, body: bytes) -> None:
+        """What a server has once answered it answers again."""
+        if self.journal.sent.setdefault(name, body) != body:
+            self.wrong.append(f"another answer: {name}")

@@ -1,0 +1,149 @@
+"""What must hold of both servers' stores after every change, and after every start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from unittest import mock
+
+import numpy as np
+
+from harness.faults.servers_only.pair import Pair
+from harness.faults.servers_only.parties import ScriptedSite
+from harness.faults.servers_only.still import SIDE
+from protocol.arithmetic.prg import SEED_BYTES
+from protocol.arithmetic.ring import ELEMENT_BYTES
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
+from protocol.wire.messages import Receipt, RoundState, ShareKind, Signed
+from servers.notifications import Changes
+from servers.store.interface import RoundRecord
+
+_NOTIFY = Changes.notify
+_UNDONE = frozenset({RoundState.SKIPPED, RoundState.BURNT})
+_DONE = frozenset({RoundState.RELEASED, RoundState.SKIPPED, RoundState.BURNT})
+
+
+@dataclass
+class Watch:
+    """``broken``: promises that did not hold at some moment, each with its name before a colon."""
+
+    pair: Pair
+    broken: list[str] = field(default_factory=list)
+    changes: int = 0
+    _seen: dict[tuple[Side, RoundKey], RoundRecord] = field(default_factory=dict)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        watch = self
+
+        def notify(changes: Changes, study: str) -> None:
+            side = SIDE.get()
+            if side is not None:
+                watch.pair.loop.call_soon(watch.look, side, study)
+            _NOTIFY(changes, study)
+
+        with mock.patch.object(Changes, "notify", notify):
+            yield
+
+    def look(self, side: Side, study: str) -> None:
+        """At the round that a server has now."""
+        self.changes += 1
+        if side not in self.pair.living:
+            return
+        record = self.pair.apps[side].state.server.store.current_round(study)
+        if record is None:
+            return
+        before = self._seen.get((side, record.key))
+        self._seen[side, record.key] = record
+        if before is not None:
+            self._compare(side, before, record)
+        other = self._seen.get((side.other, record.key))
+        if other is not None:
+            self._compare_sides(record, other)
+
+    def _compare(self, side: Side, before: RoundRecord, now: RoundRecord) -> None:
+        label = f"{now.key.label} at server {side.value}"
+        if before.state in _DONE and now.state is not before.state:
+            self.broken.append(f"two ends: {label} was {before.state.value} and is {now.state.value}")
+        for name in ("agreed_set", "release_set"):
+            was, is_now = getattr(before, name), getattr(now, name)
+            if was is not None and (is_now is None or is_now.message != was.message):
+                self.broken.append(f"taken back: {name} of {label}")
+        for name in ("mask_seed", "own_nonce"):
+            if getattr(before, name) is not None and getattr(now, name) != getattr(before, name):
+                self.broken.append(f"drawn twice: {name} of {label}")
+
+    def _compare_sides(self, one: RoundRecord, other: RoundRecord) -> None:
+        states = {one.state, other.state}
+        if RoundState.RELEASED in states and states & _UNDONE:
+            self.broken.append(f"two ends: {one.key.label} released at one server and not at the other")
+        for name in ("agreed_set", "release_set"):
+            mine, theirs = getattr(one, name), getattr(other, name)
+            if mine is not None and theirs is not None and mine.message != theirs.message:
+                self.broken.append(f"two sets: {name} of {one.key.label}")
+
+    def started(self, side: Side) -> None:
+        """What a database names is on the disk, whole."""
+        server = self.pair.apps[side].state.server
+        for study in server.store.studies():
+            record = server.store.current_round(study.digest)
+            for held in [] if record is None else server.store.contributions(record.key):
+                size = SEED_BYTES if held.header.share_kind is ShareKind.SEED else ELEMENT_BYTES * held.header.length
+                file = None if held.file is None else server.files.path(held.file)
+                if file is not None and (not file.exists() or file.stat().st_size != size):
+                    self.broken.append(f"lost: the share of {held.site} in {held.key.label} at server {side.value}")
+
+    # --- at the end ---
+
+    def at_the_end(self, sites: list[ScriptedSite]) -> Iterator[str]:
+        yield from self.broken
+        yield from self.pair.errors
+        yield from self.correlations()
+        for site in sites:
+            yield from self._acknowledged(site)
+            yield from self._sums(site, sites)
+
+    def correlations(self) -> Iterator[str]:
+        """What was measured twice, or with what had been used."""
+        used: dict[str, str] = {}
+        for one in self.pair.products_sent:
+            if not one.marked:
+                yield "unmarked: masked vectors left before their correlations were marked as used"
+            if used.setdefault(one.label, one.digest) != one.digest:
+                yield f"measured twice: {one.label}"
+            if any(used.setdefault(ref, one.digest) != one.digest for ref in one.correlations):
+                yield f"used twice: correlations of {one.label}"
+
+    def _acknowledged(self, site: ScriptedSite) -> Iterator[str]:
+        for (name, side), answer in site.journal.acknowledged.items():
+            store = self.pair.apps[side].state.server.store
+            study = store.study_named(site.study.name)
+            words = name.split(" ")
+            if study is None:
+                yield f"lost: server {side.value} has no study that it acknowledged"
+            elif words[0] == "contribution":
+                receipt = Signed[Receipt].parse(answer).message
+                held = store.contribution(RoundKey(study.digest, receipt.round, receipt.attempt), site.name)
+                if held is None or held.body_digest != receipt.body_digest:
+                    yield f"lost: server {side.value} gave {site.name} a receipt for {name}"
+            elif words[0] == "announce" and store.latest_attempt(study.digest, int(words[1])) is None:
+                yield f"lost: server {side.value} acknowledged round {words[1]}"
+            elif words[0] == "release":
+                record = store.round(RoundKey(study.digest, int(words[1]), int(words[2])))
+                if record is None or (record.release_set is None and record.state not in _UNDONE):
+                    yield f"lost: server {side.value} took the release set of round {words[1]}"
+            elif words[0] == "end" and study.end is None:
+                yield f"lost: server {side.value} took the study's end"
+
+    def _sums(self, site: ScriptedSite, sites: list[ScriptedSite]) -> Iterator[str]:
+        updates = {one.name: one for one in sites}
+        for number, (summed, found) in site.journal.sums.items():
+            total = np.zeros(site.study.parameters.dimension, dtype=np.uint64)
+            for name in summed:
+                total += updates[name].update(number)
+            if total.tobytes() != found:
+                yield f"another sum: round {number} at {site.name}"
+            if {one.journal.sums[number][0] for one in sites if number in one.journal.sums} != {summed}:
+                yield f"another cohort: round {number} at {site.name}"

@@ -1,0 +1,84 @@
+"""``moiety faults --servers``: one order for one seed, promises that hold, and mutations of the code seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.adversaries.catalogue.attack import taken_out
+from harness.faults import timeline
+from harness.faults.mutations import MUTATIONS, seen
+from harness.faults.schedule import Away, Crashed, Full, Level, Parted, Schedule, Stepped
+from harness.faults.servers_only.run import restudied, studied
+from harness.faults.simulated import Simulated, replayed
+from protocol.sharing import Side
+from servers.points import Point
+
+_BY_NAME = {one.name: one for one in MUTATIONS}
+_COMPLETED = ("completed: all rounds are done",)
+
+
+def servers(*faults: Away | Crashed | Full | Parted | Stepped) -> Schedule:
+    return Schedule(seed=0, delays_s=0.05, level=Level.SERVERS, faults=faults)
+
+
+def crashed(who: str, point: Point) -> Crashed:
+    return Crashed(who=who, point=point.value, of_point=0, for_s=0.1)
+
+
+def test_a_seed_has_one_order_of_events() -> None:
+    first, again = studied(6), studied(6)
+    assert first == again
+    assert first.steps > 100
+    assert restudied(first.schedule) == first
+
+
+def test_promises_hold_after_crashes_a_full_disk_a_jump_and_an_hour_apart() -> None:
+    found = restudied(
+        servers(
+            crashed("server a", Point.AFTER_CORRELATIONS_MARKED),
+            crashed("server b", Point.AFTER_OPENING_STORED),
+            Away(who=("server a", "server b", "c1"), at_s=0.4, for_s=10.0),
+            Full(who="server b", at_s=0.2, for_s=5.0),
+            Stepped(who="server a", at_s=0.3, by_s=40.0, for_s=20.0),
+            Parted(sender="server a", to=Side.B, at_s=12.0, for_s=3600.0),
+        )
+    )
+    assert (found.failed, found.ends) == ((), _COMPLETED)
+    assert {"away", "disk full", "clock", "parted", "crash at after_opening_stored"} <= set(found.injected)
+
+
+@pytest.mark.parametrize(
+    ("name", "crash", "promise"),
+    [
+        ("unsynced", crashed("server b", Point.AFTER_LOCK_SIGNED), "lost"),
+        ("early receipt", crashed("server a", Point.AFTER_RECEIPT_SENT), "lost"),
+        ("unmarked", None, "unmarked"),
+    ],
+)
+def test_a_fault_in_the_code_is_seen(name: str, crash: Crashed | None, promise: str) -> None:
+    schedule = servers(*([] if crash is None else [crash]))
+    with taken_out(_BY_NAME[name].put_in):
+        assert promise in restudied(schedule).promises
+
+
+def test_a_mutation_that_changes_nothing_is_not_found() -> None:
+    harmless = type(_BY_NAME["unmarked"])("harmless", "nothing", {}, lambda seed: restudied(servers()))
+    found = seen(harmless, 2)
+    assert (found.seeds, found.by) == (2, "")
+
+
+def test_servers_that_are_parted_for_good_end_the_study_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline.Federation, "settings", {**timeline.Federation.settings, "stuck_timeout_s": 60.0})
+    parted = Parted(sender="server a", to=Side.B, at_s=0.0, for_s=None)
+    found: Simulated = replayed(Schedule(seed=0, delays_s=0.0, faults=(parted,)))
+    assert found.failed == ()
+    assert len(found.ends) == 1
+    assert found.ends[0].startswith("failed: the servers did not end round 1 in the ")
+    assert "server b round 1, attempt 1, collecting" in found.ends[0]
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_promises_hold_after_what_a_seed_draws(seed: int) -> None:
+    found = studied(seed)
+    assert found.failed == ()
+    assert all(found.ends)
