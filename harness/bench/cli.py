@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from harness.bench.against import DEFAULT_CACHE
 from harness.bench.load.commands import endurance, load, waiting
 from harness.bench.results import RoundBenchmark, write_result
 
@@ -87,17 +88,28 @@ def latency(json_file: JsonFile = None) -> None:
 
 @app.command("peers")
 def peers(
-    parameters: Parameters = 10**5,
+    parameters: Parameters = 10**6,
     sites: Sites = 10,
+    rounds: Annotated[int, typer.Option(min=0, help="Measured of each system; 0 leaves whole rounds out.")] = 2,
+    only: Annotated[list[str] | None, typer.Option(help="Whole rounds of these systems alone.")] = None,
+    cache: Annotated[Path, typer.Option(help="Where environments of other systems are kept.")] = DEFAULT_CACHE,
     json_file: JsonFile = None,
 ) -> None:
-    """Other libraries, where they are installed, on the same vectors in the same run."""
+    """Other libraries on the same vectors, and whole rounds of Flower, NVFlare and ours with real processes."""
     from harness.bench.against.peers import benchmark_peers, peers_text
+    from harness.bench.against.whole.compare import whole_rounds
+    from harness.bench.against.whole.page import whole_rounds_lines
+    from harness.bench.against.whole.taken import Asked
 
+    signal.signal(signal.SIGTERM, _end)
     result = benchmark_peers(parameters, sites)
+    if rounds:
+        found = whole_rounds(Asked(parameters, sites, rounds), cache, only or (), typer.echo)
+        command = f"{result.command} --rounds {rounds}"
+        result = result.model_copy(update={"rounds": found, "command": command})
     if json_file is not None:
         write_result(result, json_file)
-    typer.echo(peers_text(result))
+    typer.echo("\n".join([peers_text(result), *whole_rounds_lines(result.rounds)]))
 
 
 @app.command("ckks")

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from harness.bench.against.peers import peers_text
+from harness.bench.against.whole.page import whole_rounds_part
 from harness.bench.ckks.results import CkksBenchmark, ckks_text
 from harness.bench.envelope_results import EnvelopesBenchmark, envelopes_text
 from harness.bench.load.page import load_section, waiting_section
@@ -279,7 +280,8 @@ def _tags(rounds: Sequence[RoundBenchmark], tagged: Sequence[RoundBenchmark]) ->
 def _peers(result: PeersBenchmark) -> str:
     lines = "\n".join(f"- {line}" for line in peers_text(result).splitlines()[1:])
     title = f"## Others on the same vectors: {result.parameters:,} parameters, {result.sites} contributors"
-    return f"{title}\n\n{lines}\n"
+    whole = whole_rounds_part(result)
+    return f"{title}\n\n{lines}\n" + (f"\n{whole}" if whole else "")
 
 
 def _ckks(result: CkksBenchmark) -> str:

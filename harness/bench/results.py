@@ -71,8 +71,31 @@ class PeerFigure(_Result):
     note: str
 
 
+class WholeRounds(_Result):
+    """Whole rounds of one system over real processes; of a system that did not run, ``error`` says why.
+
+    CPU seconds are of all processes of either group, per round. Bytes are per parameter and client, at the clients'
+    sockets, and between the servers where there are two. Memory is the largest sum of resident sets.
+    """
+
+    name: str
+    version: str | None
+    how: str
+    protected: str
+    error: str | None = None
+    rounds: int = 0
+    seconds: float | None = None
+    server_cpu_s: float | None = None
+    client_cpu_s: float | None = None
+    bytes_up_per_parameter: float | None = None
+    bytes_down_per_parameter: float | None = None
+    bytes_between_servers_per_parameter: float | None = None
+    server_peak_mb: float | None = None
+    client_peak_mb: float | None = None
+
+
 class PeersBenchmark(_Result):
-    """Other libraries on the same vectors in the same run."""
+    """Other libraries on the same vectors in the same run, and whole rounds where they were asked for."""
 
     parameters: int
     sites: int
@@ -80,6 +103,7 @@ class PeersBenchmark(_Result):
     date: str
     machine: str
     figures: tuple[PeerFigure, ...]
+    rounds: tuple[WholeRounds, ...] = ()
     versions: dict[str, str]
 
 

@@ -74,7 +74,7 @@ def benchmark_peers(dimension: int, sites: int) -> PeersBenchmark:
 
 
 def peers_text(result: PeersBenchmark) -> str:
-    """One line a figure."""
+    """One line a figure; whole rounds are in harness.bench.against.whole.page."""
     lines = [f"{result.parameters:,} parameters, {result.sites} contributors, {result.machine}"]
     for one in result.figures:
         name = one.name if one.version is None else f"{one.name} {one.version}"

@@ -1,0 +1,1 @@
+"""Whole rounds of other systems and of ours, with real processes, measured from outside."""

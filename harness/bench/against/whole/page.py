@@ -1,0 +1,56 @@
+"""The page's part about whole rounds of other systems, and the same in lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from harness.bench.results import PeersBenchmark, WholeRounds
+
+_COLUMNS: Final[tuple[tuple[str, Callable[[WholeRounds], float | None], str], ...]] = (
+    ("servers, CPU s", lambda one: one.server_cpu_s, ".2f"),
+    ("clients, CPU s", lambda one: one.client_cpu_s, ".2f"),
+    ("seconds", lambda one: one.seconds, ".1f"),
+    ("up", lambda one: one.bytes_up_per_parameter, ".2f"),
+    ("down", lambda one: one.bytes_down_per_parameter, ".2f"),
+    ("between", lambda one: one.bytes_between_servers_per_parameter, ".2f"),
+    ("servers, MB", lambda one: one.server_peak_mb, ",.0f"),
+    ("clients, MB", lambda one: one.client_peak_mb, ",.0f"),
+)
+_LEGEND: Final = (
+    "Per round, after one that warms up: from the moment at which a round begins to that at which the next one does. "
+    "CPU is what Linux counts for all processes of either group, those included that began and ended in between; "
+    "Moiety's clients are one more than the others', as the requester contributes too. `up`, `down`: bytes per "
+    "parameter and client at the clients' sockets, TLS included where there is TLS; `between`: between two servers. "
+    "MB: the largest sum of resident sets; what processes share counts in each. Nobody trains: clients of Flower and "
+    "NVFlare add a constant, and the average is checked; Moiety's take a gradient on one example with torch, which is "
+    "in their memory and CPU. Every system polls in its own rhythm, which is most of its `seconds`.\n"
+)
+
+
+def whole_rounds_part(result: PeersBenchmark) -> str:
+    """A table and what protects whom; nothing where whole rounds were left out."""
+    if not result.rounds:
+        return ""
+    head = ("whole rounds of", "version", *(name for name, _, _ in _COLUMNS))
+    measured = [one for one in result.rounds if one.error is None]
+    lines = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * len(_COLUMNS)]
+    lines += ["| " + " | ".join((one.name, one.version or "-", *_cells(one))) + " |" for one in measured]
+    failed = [f"- {one.name}: not measured: {one.error}" for one in result.rounds if one.error is not None]
+    said = [f"- {one.name}: {one.how}. Protected: {one.protected}." for one in measured]
+    title = f"## Whole rounds of other systems: {result.parameters:,} parameters, {result.sites} clients"
+    return "\n".join([title, "", *lines, "", _LEGEND, *said, *failed, ""])
+
+
+def whole_rounds_lines(rounds: Sequence[WholeRounds]) -> list[str]:
+    """One line a system."""
+    return [f"whole rounds: {one.name}: {one.error or _figures(one)}" for one in rounds]
+
+
+def _figures(one: WholeRounds) -> str:
+    return ", ".join(f"{name} {cell}" for (name, _, _), cell in zip(_COLUMNS, _cells(one), strict=True))
+
+
+def _cells(one: WholeRounds) -> list[str]:
+    found = [(of(one), kind) for _, of, kind in _COLUMNS]
+    return ["-" if value is None else format(value, kind) for value, kind in found]
