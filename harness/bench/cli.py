@@ -92,19 +92,23 @@ def peers(
     sites: Sites = 10,
     rounds: Annotated[int, typer.Option(min=0, help="Measured of each system; 0 leaves whole rounds out.")] = 2,
     only: Annotated[list[str] | None, typer.Option(help="Whole rounds of these systems alone.")] = None,
+    without_libraries: Annotated[bool, typer.Option("--without-libraries", help="Whole rounds alone.")] = False,
     cache: Annotated[Path, typer.Option(help="Where environments of other systems are kept.")] = DEFAULT_CACHE,
     json_file: JsonFile = None,
 ) -> None:
     """Other libraries on the same vectors, and whole rounds of Flower, NVFlare and ours with real processes."""
     from harness.bench.against.peers import benchmark_peers, peers_text
-    from harness.bench.against.whole.compare import whole_rounds
+    from harness.bench.against.whole.compare import benchmark_rounds, whole_rounds
     from harness.bench.against.whole.page import whole_rounds_lines
     from harness.bench.against.whole.taken import Asked
 
     signal.signal(signal.SIGTERM, _end)
-    result = benchmark_peers(parameters, sites)
-    if rounds:
-        found = whole_rounds(Asked(parameters, sites, rounds), cache, only or (), typer.echo)
+    asked = Asked(parameters, sites, rounds)
+    if without_libraries:
+        result = benchmark_rounds(asked, cache, only or (), typer.echo)
+    else:
+        result = benchmark_peers(parameters, sites)
+        found = whole_rounds(asked, cache, only or (), typer.echo) if rounds else ()
         command = f"{result.command} --rounds {rounds}"
         result = result.model_copy(update={"rounds": found, "command": command})
     if json_file is not None:

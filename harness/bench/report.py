@@ -280,8 +280,8 @@ def _tags(rounds: Sequence[RoundBenchmark], tagged: Sequence[RoundBenchmark]) ->
 def _peers(result: PeersBenchmark) -> str:
     lines = "\n".join(f"- {line}" for line in peers_text(result).splitlines()[1:])
     title = f"## Others on the same vectors: {result.parameters:,} parameters, {result.sites} contributors"
-    whole = whole_rounds_part(result)
-    return f"{title}\n\n{lines}\n" + (f"\n{whole}" if whole else "")
+    figures = [f"{title}\n\n{lines}\n"] if result.figures else []
+    return "\n".join([*figures, *filter(None, [whole_rounds_part(result)])])
 
 
 def _ckks(result: CkksBenchmark) -> str:

@@ -168,7 +168,7 @@ def test_the_page_shows_what_was_measured_and_names_what_was_not() -> None:
     missing = WholeRounds(name="Two", version=None, how="-", protected="-", error="pip install two: no network")
     values = {"parameters": 10, "sites": 3, "command": "c", "date": "d", "machine": "m", "figures": (), "versions": {}}
     page = whole_rounds_part(PeersBenchmark(rounds=(measured, missing), **values))
-    assert "| One | 1.0 | 0.50 | 0.25 | 3.0 | 4.00 | 4.01 | - | 1,500 | 20 |" in page
+    assert "| One | 1.0 | 0.50 | 0.25 | 2 | 3.0 | 4.00 | 4.01 | - | 1,500 | 20 |" in page
     assert "- One: a server. Protected: nothing." in page
     assert "- Two: not measured: pip install two: no network" in page
     assert whole_rounds_part(PeersBenchmark(**values)) == ""

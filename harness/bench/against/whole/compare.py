@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from subprocess import SubprocessError
 from typing import Final
 
+from harness.bench import probe
 from harness.bench.against.whole import flower, nvflare
 from harness.bench.against.whole.flower import flower_rounds
 from harness.bench.against.whole.nvflare import nvflare_rounds
 from harness.bench.against.whole.ours import our_rounds
 from harness.bench.against.whole.taken import Asked, Taken
-from harness.bench.results import WholeRounds
+from harness.bench.results import PeersBenchmark, WholeRounds
+from harness.versions import versions
 from protocol.errors import ConfigurationError, MoietyError
 
 _NOTHING: Final = "nothing: the server sees every client's model"
@@ -23,13 +27,17 @@ _NOTHING: Final = "nothing: the server sees every client's model"
 
 @dataclass(frozen=True)
 class System:
-    """One row: what it is, and what runs it in a folder; with the bytes between servers per round, if it has two."""
+    """One row: what it is, and what runs it in a folder; with the bytes between servers per round, if it has two.
+
+    ``most_rounds`` are measured however many are asked for: some take minutes each.
+    """
 
     key: str
     name: str
     version: str
     how: str
     protected: str
+    most_rounds: int
     run: Callable[[Asked, Path, Path], tuple[Taken, float | None]] = field(repr=False)
 
 
@@ -49,6 +57,7 @@ SYSTEMS: Final = (
         "two servers over TLS 1.3, an agent for every client and for the requester, weights by distances",
         "updates and weights from both servers, sites and requester, unless both servers work together; distances are "
         "opened to the requester alone, the sum to the sites alone",
+        8,
         lambda asked, cache, folder: our_rounds(asked, folder),
     ),
     System(
@@ -57,6 +66,7 @@ SYSTEMS: Final = (
         nvflare.VERSION,
         "a server and job processes, mutual TLS, the Client API's script inside of the job process",
         _NOTHING,
+        8,
         _nvflare(encrypted=False),
     ),
     System(
@@ -66,6 +76,7 @@ SYSTEMS: Final = (
         "the same, weights under CKKS (8192, scale 2^40) with its own filters",
         "updates and sum from the server, unless it works together with any one client: all clients hold one "
         "decryption key, and each opens the sum",
+        2,
         _nvflare(encrypted=True),
     ),
     System(
@@ -74,6 +85,7 @@ SYSTEMS: Final = (
         flower.VERSION,
         "a SuperLink, SuperNodes and the processes they start for each message, without TLS",
         _NOTHING,
+        2,
         _flower(secure=False),
     ),
     System(
@@ -82,10 +94,29 @@ SYSTEMS: Final = (
         flower.VERSION,
         "the same under SecAggPlusWorkflow and secaggplus_mod, 3 shares of which 2 open a key, 22 bits a parameter",
         "updates from the other clients and from a server that follows the protocol; the sum is open to the server",
+        1,
         _flower(secure=True),
     ),
 )
 KEYS: Final = tuple(one.key for one in SYSTEMS)
+
+
+def benchmark_rounds(
+    asked: Asked, cache: Path, only: Sequence[str], say: Callable[[str], None] = lambda text: None
+) -> PeersBenchmark:
+    """Whole rounds alone, of ``only`` or of all. Raises: as :func:`whole_rounds`"""
+    named = "".join(f" --only {one}" for one in only)
+    return PeersBenchmark(
+        parameters=asked.parameters,
+        sites=asked.clients,
+        command=f"moiety bench peers --parameters {asked.parameters} --sites {asked.clients} --rounds {asked.rounds}"
+        f" --without-libraries{named}",
+        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=f"{probe.machine()}, load {os.getloadavg()[0]:.1f}",
+        figures=(),
+        rounds=whole_rounds(asked, cache, only, say),
+        versions={one.name: one.version for one in versions()},
+    )
 
 
 def whole_rounds(
@@ -103,8 +134,9 @@ def whole_rounds(
     rows = []
     for system in SYSTEMS:
         if not only or system.key in only:
-            say(f"{system.key}: 1 round to warm up, {asked.rounds} measured")
-            rows.append(_row(system, asked, kept))
+            own = replace(asked, rounds=min(asked.rounds, system.most_rounds))
+            say(f"{system.key}: 1 round to warm up, {own.rounds} measured")
+            rows.append(_row(system, own, kept))
     return tuple(rows)
 
 

@@ -10,6 +10,7 @@ from harness.bench.results import PeersBenchmark, WholeRounds
 _COLUMNS: Final[tuple[tuple[str, Callable[[WholeRounds], float | None], str], ...]] = (
     ("servers, CPU s", lambda one: one.server_cpu_s, ".2f"),
     ("clients, CPU s", lambda one: one.client_cpu_s, ".2f"),
+    ("rounds", lambda one: one.rounds, "d"),
     ("seconds", lambda one: one.seconds, ".1f"),
     ("up", lambda one: one.bytes_up_per_parameter, ".2f"),
     ("down", lambda one: one.bytes_down_per_parameter, ".2f"),

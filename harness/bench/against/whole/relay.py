@@ -53,10 +53,19 @@ class Relay:
             except OSError:
                 client.close()
                 continue
+            threading.Thread(target=self._join, args=(client, server), name="relay", daemon=True).start()
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        """Both directions of one connection, until both have ended."""
+        with client, server:
             with self._lock:
                 self._open |= {client, server}
-            for source, sink, up in ((client, server, True), (server, client, False)):
-                threading.Thread(target=self._carry, args=(source, sink, up), name="relay", daemon=True).start()
+            down = threading.Thread(target=self._carry, args=(server, client, False), name="relay", daemon=True)
+            down.start()
+            self._carry(client, server, up=True)
+            down.join()
+            with self._lock:
+                self._open -= {client, server}
 
     def _carry(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
         buffer = bytearray(_BUFFER_BYTES)
@@ -69,5 +78,3 @@ class Relay:
                     self._down += 0 if up else count
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
-        with self._lock:
-            self._open.discard(source)

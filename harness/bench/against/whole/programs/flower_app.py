@@ -71,6 +71,6 @@ def main(grid, context):
     legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
     fit = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2) if asked["secure"] else None
     DefaultWorkflow(fit_workflow=fit)(grid, legacy)
-    strategy.mark(f"round {rounds + 1}")
     final = legacy.state.array_records[MAIN_PARAMS_RECORD].to_numpy_ndarrays()[0]
     strategy.mark(f"found {final.min()} {final.max()}")
+    strategy.mark(f"round {rounds + 1}")

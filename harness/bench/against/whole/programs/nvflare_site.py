@@ -23,8 +23,8 @@ def main() -> None:
         if place == 1:
             flat = np.concatenate([value.ravel() for value in params.values()])
             with Path(sys.argv[1]).open("a") as out:
-                out.write(f"{time.monotonic()} round {model.current_round + 1}\n")
                 out.write(f"{time.monotonic()} found {flat.min()} {flat.max()}\n")
+                out.write(f"{time.monotonic()} round {model.current_round + 1}\n")
         changed = {name: value + np.float32(1e-3 * place) for name, value in params.items()}
         flare.send(flare.FLModel(params=changed, meta={"NUM_STEPS_CURRENT_ROUND": 1}))
 
