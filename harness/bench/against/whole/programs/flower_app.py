@@ -69,7 +69,7 @@ def main(grid, context):
     )
     strategy.marks = asked["marks"]
     legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
-    fit = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2) if asked["secure"] else None
+    fit = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, max_weight=1.0) if asked["secure"] else None
     DefaultWorkflow(fit_workflow=fit)(grid, legacy)
     final = legacy.state.array_records[MAIN_PARAMS_RECORD].to_numpy_ndarrays()[0]
     strategy.mark(f"found {final.min()} {final.max()}")
