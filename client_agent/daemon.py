@@ -15,7 +15,7 @@ import structlog
 
 from client_agent.contributor.run import Contributor
 from client_agent.data.kept import require_made_by_schema
-from client_agent.learning.learner import Learner, TorchLearner
+from client_agent.learning.learner import Learner
 from client_agent.learning.training_seeds import training_seed
 from client_agent.network.complaints import Complaints
 from client_agent.network.held_roster import HeldRoster
@@ -29,6 +29,7 @@ from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.known_studies import KnownStudies
 from client_agent.site.models.finished_model import FINISH, finish_table
+from client_agent.site.models.site_learner import site_learner
 from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, outbox, withdraw
 from client_agent.site.telling.greeting import say_connected
 from client_agent.site.telling.notices import Notices
@@ -352,9 +353,7 @@ class Agent:
 
     def _torch_learner(self, study: Study, seed: int) -> Learner:
         settings, journal = self._site.settings, StudyJournal(self._site.settings.state_dir, study.name)
-        learner = TorchLearner(
-            study, settings.data, settings.plugin, settings.device, seed, journal.folder, settings.sources
-        )
+        learner = site_learner(study, settings, seed, journal.folder)
         finish = finish_table(journal)
         return learner if finish is None else learner.hold_out(finish)
 

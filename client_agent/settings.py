@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from client_agent.architectures.sources import ModelSources
 from client_agent.notify_settings import NotifySettings
 from client_agent.quiet_hours import QuietHours
+from client_agent.trainer_settings import TrainerSettings
 from host.network.web_proxy import WebProxy
 from host.private_files import read_secret
 from host.settings import file_table
@@ -106,6 +107,7 @@ class AgentSettings(BaseSettings):
     time_zone: str | None = None
     device: Device = "auto"
     plugin: Path | None = None
+    trainer: TrainerSettings = TrainerSettings()
     architectures: tuple[ArchitectureName, ...] = ()
     weights: Path | None = None
     policy: SitePolicy = SitePolicy()

@@ -18,6 +18,7 @@ from client_agent.learning.learner import TorchLearner, Vector
 from client_agent.scoring.paired import Paired, paired_scores
 from client_agent.settings import AgentSettings
 from client_agent.site.models.finished_model import FinishedModel
+from client_agent.site.models.site_learner import site_learner
 from client_agent.study.pretrained import PRETRAINED, load_pretrained
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError
@@ -82,7 +83,7 @@ def train_baseline(learner: TorchLearner, study: Study, first: Vector, rounds: i
 
 
 def _learner(study: Study, settings: AgentSettings, seed: int, folder: Path) -> TorchLearner:
-    return TorchLearner(study, settings.data, settings.plugin, settings.device, seed, folder, settings.sources)
+    return site_learner(study, settings, seed, folder)
 
 
 def _first(study: Study, folder: Path) -> Vector:

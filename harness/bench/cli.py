@@ -209,6 +209,21 @@ def shards(
     typer.echo(shards_section(result))
 
 
+@app.command("ring")
+def ring(
+    parameters: Annotated[int, typer.Option(min=65_536, help="D, rounded down to whole pieces of 65,536.")] = 10**6,
+    repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 9,
+    json_file: JsonFile = None,
+) -> None:
+    """What a ring of 48 bits would cost each party beside the ring of today, and how often lifting a sketch errs."""
+    from harness.bench.ring.run import benchmark_ring, ring_text
+
+    result = benchmark_ring(parameters, repeats)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(ring_text(result))
+
+
 @app.command("simulate")
 def simulate(
     sites: Annotated[int, typer.Option(min=4, help="The requester and its contributors.")] = 4,

@@ -11,12 +11,13 @@ import numpy as np
 from client_agent.learning.at_requester.finish_table import Finished
 from client_agent.learning.at_requester.update_noise import UpdateNoise
 from client_agent.learning.data import Examples, LocalData
-from client_agent.learning.learner import Learner, TorchLearner, Vector
+from client_agent.learning.learner import Learner, Vector
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form
 from client_agent.scoring.score import FinalScores, Score
-from client_agent.settings import AgentSettings
+from client_agent.settings import AgentSettings, with_device
 from client_agent.site.journal import StudyJournal
 from client_agent.site.models.finished_model import finish_table
+from client_agent.site.models.site_learner import site_learner
 from harness.engine.parties import Parties
 from harness.federation.processes import SiteSpec
 from protocol.parameters import StudyParameters
@@ -133,7 +134,7 @@ class Odd:
 def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
     """The real one, on the data of the site's settings."""
     journal = StudyJournal(settings.state_dir, study.name)
-    learner = TorchLearner(study, settings.data, settings.plugin, "cpu", seed, journal.folder, settings.sources)
+    learner = site_learner(study, with_device(settings, "cpu"), seed, journal.folder)
     finish = finish_table(journal)
     return learner if finish is None else learner.hold_out(finish)
 

@@ -1,0 +1,1 @@
+"""Updates that another framework computes, in a process and an environment of its own."""

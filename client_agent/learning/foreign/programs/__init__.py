@@ -1,0 +1,1 @@
+"""What runs in the other environment: Python and numpy alone, and the framework that the site has there."""

@@ -1,0 +1,136 @@
+"""One round of the site's own trainer: files in, a process with a deadline, files out.
+
+What the process may do is what the agent may do: it is the site's own code, chosen by the site. What comes back is
+believed to be numbers of the study's shapes and nothing else; everything that is not ends the round here, with a reason
+that tells the requester nothing of what the program printed, which stays in ``trainer.log``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent.learning.foreign.programs import tensor_file
+from client_agent.trainer_settings import TrainerSettings
+from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.wire.messages import Study
+
+Vector = NDArray[np.float32]
+LOG_FILE: Final = "trainer.log"
+_FOLDER: Final = "trainer"
+_PROGRAMS: Final = Path(__file__).with_name("programs")
+_OURS: Final = ("MOIETY_", "PYTHON")
+
+
+@dataclass(frozen=True)
+class ForeignTrainer:
+    """``state`` is the study's folder at this site; the program's working folder is in it and is kept."""
+
+    study: Study
+    settings: TrainerSettings
+    data: Path
+    state: Path
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigurationError, when interpreter or program are not there"""
+        for key, path in (("python", self.settings.python), ("program", self.settings.program)):
+            if path is None or not path.is_file():
+                raise ConfigurationError(f"key 'trainer.{key}': {path} is no file")
+
+    def train(self, model: Vector, round_number: int) -> Vector:
+        """The model after the trainer's round, float32[D] like the one before it.
+
+        Raises: UnusableUpdate, for a program that fails, hangs, or gives anything but finite numbers of those shapes
+        """
+        folder = self.state / _FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        after = folder / "after.safetensors"
+        after.unlink(missing_ok=True)
+        tensor_file.write(folder / "before.safetensors", self._layered(model))
+        (folder / "task.json").write_text(json.dumps(self._task(round_number)), encoding="utf-8")
+        self._run(folder)
+        return self._taken(after)
+
+    def _run(self, folder: Path) -> None:
+        runner = _PROGRAMS / f"{self.settings.kind}_round.py"
+        with (folder / LOG_FILE).open("wb") as log:
+            process = subprocess.Popen(  # noqa: S603 - the site's own program
+                [str(self.settings.python), str(runner), str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={key: value for key, value in os.environ.items() if not key.startswith(_OURS)},
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(self.settings.timeout_s)
+            except subprocess.TimeoutExpired:
+                raise UnusableUpdate(
+                    f"{self._name} did not end within {self.settings.timeout_s:g} s and was killed"
+                ) from None
+            finally:
+                _kill_group(process)
+        if code != 0:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            raise UnusableUpdate(f"{self._name} ended with {how}: this site's {LOG_FILE} has its last words")
+
+    def _taken(self, after: Path) -> Vector:
+        shapes = {layer.name: layer.shape for layer in self.study.model.layers}
+        try:
+            found = tensor_file.read(after, shapes)
+        except FileNotFoundError:
+            raise UnusableUpdate(f"{self._name} ended without a trained model") from None
+        except (ValueError, OSError, TypeError, KeyError) as wrong:
+            raise UnusableUpdate(f"{self._name} gave no model of the study's: {wrong}") from None
+        for name, array in found.items():
+            if not np.isfinite(array).all():
+                raise UnusableUpdate(f"{self._name} gave NaN or infinite values in layer {name!r}")
+        return np.concatenate([array.ravel() for array in found.values()])
+
+    def _layered(self, model: Vector) -> dict[str, Vector]:
+        arrays, start = {}, 0
+        for layer in self.study.model.layers:
+            size = int(np.prod(layer.shape, dtype=np.int64))
+            arrays[layer.name] = model[start : start + size].reshape(layer.shape)
+            start += size
+        return arrays
+
+    def _task(self, round_number: int) -> dict[str, object]:
+        settings, training = self.settings, self.study.training
+        return {
+            "round": round_number,
+            "rounds": self.study.rounds,
+            "program": str(Path(settings.program or "").resolve()),
+            "name": settings.name,
+            "tensors": settings.tensors,
+            "data": str(self.data.resolve()),
+            "layers": [{"name": layer.name, "shape": list(layer.shape)} for layer in self.study.model.layers],
+            "training": {
+                "local_learning_rate": training.local_learning_rate,
+                "epochs": training.epochs,
+                "batch_size": training.batch_size,
+            },
+            "config": settings.config,
+            "arguments": [str(value) for value in settings.config.values()],
+        }
+
+    @property
+    def _name(self) -> str:
+        return f"the site's trainer ({self.settings.kind})"
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Whatever it has started goes with it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,36 @@
+"""A site's own trainer: a program for another framework, run by an interpreter of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+ConfigValue = str | int | float | bool
+
+
+class TrainerSettings(BaseModel):
+    """``kind``: what the program is written for; None: Moiety trains itself.
+
+    ``python`` is the interpreter of the environment in which the framework is installed, ``program`` the site's file,
+    ``name`` what in it is the ClientApp or client (Flower) or the function (python). ``tensors``: whether an NVFlare
+    script gets numpy arrays or torch tensors. ``timeout_s`` is for one round. ``config`` is handed to the program.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: Literal["flower", "nvflare", "python"] | None = None
+    python: Path | None = None
+    program: Path | None = None
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "app"
+    tensors: Literal["numpy", "torch"] = "numpy"
+    timeout_s: Annotated[float, Field(gt=0, le=7 * 86400, strict=True)] = 3600.0
+    config: dict[str, ConfigValue] = {}
+
+    @model_validator(mode="after")
+    def _complete(self) -> TrainerSettings:
+        if self.kind is not None and (self.python is None or self.program is None):
+            raise ValueError("a trainer needs python, the interpreter of its environment, and program, the file to run")
+        if self.kind is None and self.program is not None:
+            raise ValueError("a trainer needs kind: flower, nvflare or python")
+        return self

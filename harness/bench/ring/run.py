@@ -1,0 +1,268 @@
+"""``moiety bench ring``: the 48-bit prototype beside the ring of today, stage by stage, and its errors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from harness.bench import probe
+from harness.bench.envelope_results import Spread
+from harness.bench.ring import lifting, packing
+from harness.bench.vectors import parameters_for, update_of
+from harness.versions import versions
+from harness.warm import warm
+from protocol.arithmetic.fixed_point import encode_into, scaling_of
+from protocol.arithmetic.kernels import NUMBA
+from protocol.arithmetic.prg import Usage, expand_into
+from protocol.arithmetic.ring import Ring
+
+_PIECE: Final = 1 << 16
+_KEY: Final = bytes(32)
+_SIMULATED_BITS: Final = (32, 36, 40)
+_NS: Final = 1e9
+_TRIALS: Final = 2000
+Octets = NDArray[np.uint8]
+
+
+class RingStage(BaseModel):
+    """CPU nanoseconds per parameter of one stage in either ring, and the second over the first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str
+    ring_64: Spread
+    ring_48: Spread
+    ratio: Spread
+
+
+class RingBenchmark(BaseModel):
+    """``errors``: per ring size, sharings, sketches that erred, and how many should have by the entries' sizes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    parameters: int
+    repeats: int
+    command: str
+    date: str
+    machine: str
+    load: float
+    stages: tuple[RingStage, ...]
+    errors: tuple[tuple[int, int, int, float], ...]
+    error_per_site_and_round: float
+    error_at_most: float
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The same work in both rings, once over all parameters."""
+
+    name: str
+    ring_64: Callable[[], object] = field(repr=False)
+    ring_48: Callable[[], object] = field(repr=False)
+
+
+def benchmark_ring(parameters: int, repeats: int) -> RingBenchmark:
+    """Both rings in turns. ``parameters`` is rounded down to whole pieces of 65,536."""
+    warm()
+    load, _, _ = os.getloadavg()
+    dimension = max(1, parameters // _PIECE) * _PIECE
+    with tempfile.TemporaryDirectory(prefix="moiety-ring-") as folder:
+        work = _Work(dimension, folder)
+        work.check()
+        stages = tuple(_timed(stage, repeats, dimension) for stage in work.stages())
+    study, rng = parameters_for(dimension, 11), np.random.default_rng(48)
+    encoded = lifting.encoded(update_of(1, dimension), study, bytes(32))
+    entries = lifting.sketched(encoded, hashlib.sha256(b"ring").digest(), study)
+    found = [lifting.lifted(entries, bits, _TRIALS, rng) for bits in _SIMULATED_BITS]
+    return RingBenchmark(
+        parameters=dimension,
+        repeats=repeats,
+        command=f"moiety bench ring --parameters {parameters} --repeats {repeats}",
+        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=probe.machine(),
+        load=load,
+        stages=stages,
+        errors=tuple((one.bits, one.trials, one.erred, one.expected) for one in found),
+        error_per_site_and_round=float(np.abs(entries).sum()) / 2.0**packing.BITS,
+        error_at_most=lifting.most_often(packing.BITS, study),
+        versions={one.name: one.version for one in versions()},
+    )
+
+
+class _Work:
+    """One site's vector, share and pads in both forms, and what each party does with them, piece by piece."""
+
+    def __init__(self, dimension: int, folder: str) -> None:
+        self._update = update_of(1, dimension)
+        self._scaling = scaling_of(self._update, [("all", dimension)], parameters_for(dimension, 11))
+        self._file = os.path.join(folder, "share")
+        self._pieces = [slice(at, at + _PIECE) for at in range(0, dimension, _PIECE)]
+        self._x = np.empty(dimension, dtype=np.uint64)
+        self._encode()
+        self._words = np.empty(dimension, dtype=np.uint64)
+        expand_into(_KEY, Usage.SKETCH, self._words)
+        self._share, self._packed = np.empty_like(self._x), np.empty(dimension // 4 * 3, dtype=np.uint64)
+        self._total, self._buffer = np.zeros(dimension, dtype=np.uint64), np.empty(_PIECE, dtype=np.uint64)
+        self._buckets = np.zeros(2048, dtype=np.uint64)
+        self._split_64()
+        self._split_48()
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (
+            Stage("agent: encode and split", self._split_64, self._split_48),
+            Stage("agent: seal, hash, write", lambda: self._seal(self._share), lambda: self._seal(self._packed)),
+            Stage("agent: open a sum", self._open_64, self._open_48),
+            Stage("ingest: hash, open, write", lambda: self._ingest(self._share), lambda: self._ingest(self._packed)),
+            Stage("distances: sketch a vector", self._sketch_64, self._sketch_48),
+            Stage("sum: add a vector", self._add_64, self._add_48),
+            Stage("sum: add a seed", self._seed_64, self._seed_48),
+            Stage("output: mask and seal", self._output_64, self._output_48),
+        )
+
+    def check(self) -> None:
+        """Both rings give back the vector, and the same sketch modulo 2^48."""
+        pad = np.empty_like(self._packed)
+        expand_into(_KEY, Usage.SHARE, pad)
+        opened = np.empty_like(self._x)
+        packing.open_into(self._packed, pad, opened)
+        if not np.array_equal(opened, self._x):
+            raise AssertionError("48 bits do not give the vector back")
+
+    def _encode(self) -> None:
+        for piece in self._pieces:
+            encode_into(self._x[piece], self._update[piece], self._scaling, _KEY, piece.start)
+
+    def _split_64(self) -> None:
+        self._encode()
+        for piece in self._pieces:
+            expand_into(_KEY, Usage.SHARE, self._share[piece], start=piece.start)
+            NUMBA.mask(self._x[piece], self._share[piece], self._share[piece])
+
+    def _split_48(self) -> None:
+        self._encode()
+        for piece in self._pieces:
+            words = self._packed[_packed(piece)]
+            expand_into(_KEY, Usage.SHARE, words, start=_packed(piece).start)
+            packing.mask(self._x[piece], words, words)
+
+    def _seal(self, share: Ring) -> bytes:
+        cipher, whole, digest = AESGCM(_KEY), share.view(np.uint8), hashlib.sha256()
+        with open(self._file, "wb", buffering=0) as file:
+            for number, at in enumerate(range(0, whole.size, 1 << 19)):
+                sealed = cipher.encrypt(number.to_bytes(12, "big"), whole[at : at + (1 << 19)].data, None)
+                digest.update(sealed)
+                file.write(sealed)
+        return digest.digest()
+
+    def _ingest(self, share: Ring) -> bytes:
+        """GCM costs the same either way; what is opened here is encrypted again."""
+        return self._seal(share)
+
+    def _sketch_64(self) -> None:
+        for piece in self._pieces:
+            NUMBA.sketch_into(self._buckets, self._words[piece], self._share[piece])
+
+    def _sketch_48(self) -> None:
+        for piece in self._pieces:
+            packing.unpack(self._packed[_packed(piece)], self._buffer)
+            NUMBA.sketch_into(self._buckets, self._words[piece], self._buffer)
+
+    def _add_64(self) -> None:
+        for piece in self._pieces:
+            NUMBA.add_into(self._total[piece], self._share[piece])
+
+    def _add_48(self) -> None:
+        for piece in self._pieces:
+            packing.add_into(self._total[piece], self._packed[_packed(piece)])
+
+    def _seed_64(self) -> None:
+        for piece in self._pieces:
+            expand_into(_KEY, Usage.SHARE, self._buffer, start=piece.start)
+            NUMBA.add_into(self._total[piece], self._buffer)
+
+    def _seed_48(self) -> None:
+        for piece in self._pieces:
+            words = self._buffer[: _PIECE // 4 * 3]
+            expand_into(_KEY, Usage.SHARE, words, start=_packed(piece).start)
+            packing.add_into(self._total[piece], words)
+
+    def _output_64(self) -> None:
+        out = np.empty_like(self._buffer)
+        for number, piece in enumerate(self._pieces):
+            expand_into(_KEY, Usage.OUTPUT_MASK, out, start=piece.start)
+            NUMBA.mask(self._total[piece], out, out)
+            AESGCM(_KEY).encrypt(number.to_bytes(12, "big"), out.view(np.uint8).data, None)
+
+    def _output_48(self) -> None:
+        out = np.empty(_PIECE // 4 * 3, dtype=np.uint64)
+        for number, piece in enumerate(self._pieces):
+            expand_into(_KEY, Usage.OUTPUT_MASK, out, start=_packed(piece).start)
+            packing.mask(self._total[piece], out, out)
+            AESGCM(_KEY).encrypt(number.to_bytes(12, "big"), out.view(np.uint8).data, None)
+
+    def _open_64(self) -> None:
+        for piece in self._pieces:
+            expand_into(_KEY, Usage.OUTPUT_MASK, self._buffer, start=piece.start)
+            NUMBA.add_into(self._buffer, self._share[piece])
+
+    def _open_48(self) -> None:
+        pad, out = np.empty(_PIECE // 4 * 3, dtype=np.uint64), self._buffer
+        for piece in self._pieces:
+            expand_into(_KEY, Usage.OUTPUT_MASK, pad, start=_packed(piece).start)
+            packing.open_into(self._packed[_packed(piece)], pad, out)
+
+
+def _packed(piece: slice) -> slice:
+    return slice(piece.start // 4 * 3, piece.stop // 4 * 3)
+
+
+def _timed(stage: Stage, repeats: int, dimension: int) -> RingStage:
+    """In turns, after one turn that compiles and does not count."""
+    turns = [(_cpu_ns(stage.ring_64, dimension), _cpu_ns(stage.ring_48, dimension)) for _ in range(repeats + 1)][1:]
+    wide, narrow = (list(one) for one in zip(*turns, strict=True))
+    ratio = [two / one for one, two in turns]
+    return RingStage(name=stage.name, ring_64=Spread.of(wide), ring_48=Spread.of(narrow), ratio=Spread.of(ratio))
+
+
+def _cpu_ns(work: Callable[[], object], dimension: int) -> float:
+    begun = time.process_time()
+    work()
+    return (time.process_time() - begun) * _NS / dimension
+
+
+def ring_text(result: RingBenchmark) -> str:
+    """One line a stage, then how often lifting errs."""
+    lines = [
+        f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats} in turns, "
+        f"load {result.load:.1f}, {result.machine}; bytes per parameter 8 and 6"
+    ]
+    lines += [
+        f"{one.name}: {_shown(one.ring_64)} in 64 bits, {_shown(one.ring_48)} in 48, ratio {one.ratio.median:.2f} "
+        f"({one.ratio.low:.2f} to {one.ratio.high:.2f})"
+        for one in result.stages
+    ]
+    lines += [
+        f"lifting a sketch from {bits} bits: {erred} of {trials:,} sharings erred, {expected:.1f} expected"
+        for bits, trials, erred, expected in result.errors
+    ]
+    return "\n".join(
+        [
+            *lines,
+            f"from 48 bits: {result.error_per_site_and_round:.2g} a site and round for this update of the clip norm, "
+            f"at most {result.error_at_most:.2g} for any",
+        ]
+    )
+
+
+def _shown(spread: Spread) -> str:
+    return f"{spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f})"
