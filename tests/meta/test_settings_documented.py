@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from client_agent.notify_settings import NotifySettings
 from client_agent.settings import AgentSettings, TlsSettings
+from client_agent.trainer_settings import TrainerSettings
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
@@ -21,7 +22,8 @@ TABLES = [
     ("operating.md", "setting", ServerSettings, {"limits", "ray"}),
     ("operating.md", "`[ray]`", RayCluster, set()),
     ("operating.md", "`[limits]`", Limits, set()),
-    ("joining.md", "setting", AgentSettings, {"policy", "tls", "notify"}),
+    ("joining.md", "setting", AgentSettings, {"policy", "tls", "notify", "trainer"}),
+    ("adapters.md", "`[trainer]`", TrainerSettings, set()),
     ("joining.md", "`[policy]`", SitePolicy, set()),
     ("joining.md", "`[tls]`", TlsSettings, set()),
     ("joining.md", "`[notify]`", NotifySettings, set()),
