@@ -72,4 +72,4 @@ def test_a_difference_is_named_by_its_place() -> None:
 
 
 def test_the_recorded_files_are_small() -> None:
-    assert sum(path.stat().st_size for path in Path(RECORDED).iterdir()) < 7 * 2**16
+    assert sum(path.stat().st_size for path in Path(RECORDED).iterdir()) < 8 * 2**16

@@ -120,6 +120,7 @@ def test_a_trainer_that_never_runs_hinders_the_site_before_round_1(tmp_path: Pat
         running.until("c2's problem", lambda: bool(running.texts(EventKind.PROBLEM, "c2")))
         (said,) = running.texts(EventKind.PROBLEM, "c2")
         running.until(
-            "the requester hears", lambda: any("c2" in t for t in running.texts(EventKind.PROBLEM, REQUESTER))
+            "the requester hears",
+            lambda: any("c2" in text and "cannot begin" in text for text in running.texts(EventKind.STUDY, REQUESTER)),
         )
     assert said.startswith("configuration: study 'adapted': the site's trainer (python) ended with exit code 1")
