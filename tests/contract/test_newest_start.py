@@ -13,14 +13,15 @@ from protocol.wire.messages import RoundState
 from servers.store.interface import CorrelationUse
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
-from tests.contract.test_store import KEY, RECORD, ROUND, postgres_url, sqlite_url
+from tests.contract.test_store import KEY, RECORD, ROUND, sqlite_url
+from tests.kit.postgres import Cluster
 
 _LOST_S = 0.5
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    found = postgres_url(tmp_path)
+def url(cluster: Cluster) -> str:
+    found = cluster.new_database()
     upgrade(found)
     return found
 

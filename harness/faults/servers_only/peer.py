@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, cast
+from typing import Final, Protocol, cast
 
 import httpx
 
-from protocol.errors import PeerUnreachable
+from protocol.errors import HistoryUnknown, PeerUnreachable
 from protocol.sharing import Side
+from protocol.wire import paths
 from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
+from protocol.wire.history import Histories
 from protocol.wire.messages import Party
 from protocol.wire.peer_messages import ProductsHeader, unpack_frame
+from servers.http.histories import heard, told
+from servers.http.peer_client import Method
 from servers.http.problems import error_from
 from servers.server import Server
 from servers.store.sql import SqlStore
@@ -92,9 +96,33 @@ class LightPeer:
     async def close(self) -> None:
         """Nothing is open."""
 
+    async def compare(self) -> None:
+        """Both servers say how far they came, as PeerClient does. Raises: RolledBack"""
+        told_now = told(self._server).canonical()
+        heard(self._server, Histories.parse(await self._once("POST", paths.PEER_HISTORY, told_now, "history")))
+        self._server.history.require_current()
+
     async def _asked(
         self,
-        method: Literal["GET", "POST", "PUT"],
+        method: Method,
+        path: str,
+        body: bytes,
+        kind: str,
+        field: DigestField = DigestField.CONTENT,
+        digest: bytes | None = None,
+    ) -> bytes:
+        self._server.history.require_current()
+        if not self._server.history.compared:
+            await self.compare()
+        try:
+            return await self._once(method, path, body, kind, field, digest)
+        except HistoryUnknown:
+            await self.compare()
+            return await self._once(method, path, body, kind, field, digest)
+
+    async def _once(
+        self,
+        method: Method,
         path: str,
         body: bytes,
         kind: str,
