@@ -14,7 +14,8 @@ from protocol.errors import NotListed, WrongRound
 from protocol.wire.messages import RoundState
 from protocol.wire.paths import EVERY_SITE
 from servers.server import Server
-from servers.store.interface import MailRecord, RoundRecord, StudyRecord
+from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.records import MailRecord
 
 _ROUNDS_KEPT: Final = 2
 """Letters of a round are read while it is the current one; those of the round before it may still be under way."""

@@ -35,11 +35,12 @@ from servers.roster.accepted import keep_chain, require_continued
 from servers.settings import ServerSettings
 from servers.shards.opening import open_shards
 from servers.shards.passes import Shards
-from servers.store.interface import MailRecord, RoundRecord, Store
+from servers.store.files.shares import ShareFiles
+from servers.store.files.upload_parts import UploadParts
+from servers.store.interface import RoundRecord, Store
 from servers.store.migrate import upgrade
-from servers.store.shares import ShareFiles
+from servers.store.records import MailRecord
 from servers.store.sql import SqlStore
-from servers.store.upload_parts import UploadParts
 
 M = TypeVar("M", bound=Message)
 _ANOTHER_FOLDER: Final = (
@@ -200,14 +201,9 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     keep_chain(settings, chain)
     failpoints = failpoints_of(settings.failpoint)
     shards = open_shards(settings, f"server {settings.side.value} {keys.name} of {chain.head.federation}")
-    storage = None if shards is None else shards.storage
-    files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints, storage)
+    files = _files(settings, failpoints, shards)
     boot = store.next_boot()  # from here on no other process changes what is swept
-    files.sweep(store.files())
-    if shards is not None:
-        shards.sweep(store.files())
-    metrics = Metrics()
-    metrics.watch_disk(files.free_bytes, settings.limits.disk_reserve_bytes)
+    _sweep(store, files, shards)
     server = Server(
         settings=settings,
         chain=chain,
@@ -217,7 +213,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
         randomness=server_randomness(settings.seed, keys.name),
         boot=boot,
         changes=changes,
-        metrics=metrics,
+        metrics=_metrics(settings, files),
         traces=traces,
         clock=clock,
         failpoints=failpoints,
@@ -226,6 +222,24 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     began = f"side {settings.side.value}, start {server.boot}, under roster {chain.head_digest}"
     server.audit.add(Action.STARTED, began)
     return server
+
+
+def _metrics(settings: ServerSettings, files: ShareFiles) -> Metrics:
+    metrics = Metrics()
+    metrics.watch_disk(files.free_bytes, settings.limits.disk_reserve_bytes)
+    return metrics
+
+
+def _files(settings: ServerSettings, failpoints: Failpoints, shards: Shards | None) -> ShareFiles:
+    storage = None if shards is None else shards.storage
+    return ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints, storage)
+
+
+def _sweep(store: Store, files: ShareFiles, shards: Shards | None) -> None:
+    """Delete what a crash left behind: files that no row names."""
+    files.sweep(store.files())
+    if shards is not None:
+        shards.sweep(store.files())
 
 
 def _require_undisturbed(store: Store, chain: RosterChain, accepted: RosterChain | None) -> None:

@@ -45,7 +45,8 @@ from protocol.wire.paths import EVERY_SITE
 from servers.ckks.process import require_tenseal
 from servers.notifications import wait_up_to
 from servers.server import Server, StudyPicture
-from servers.store.interface import A_NEW_STUDY, Refusal, RoundRecord, StudyRecord
+from servers.store.interface import A_NEW_STUDY, RoundRecord, StudyRecord
+from servers.store.records import Refusal
 
 _BOTH = 2
 _ENDED_BY_OUTCOME: Final = frozenset({RoundState.SKIPPED, RoundState.RANKED, RoundState.CLOSED})

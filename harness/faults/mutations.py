@@ -17,15 +17,17 @@ from typing import Any, Final
 from harness.adversaries.catalogue.attack import passes, taken_out
 from harness.faults.servers_only.run import studied
 from harness.faults.simulated import Simulated, simulated
+from protocol.errors import ProtocolViolation
 from protocol.rounds import agree
 from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import RoundEvent, step
-from protocol.wire.messages import AgreedSet, ContributionHeader, Receipt, Signed
+from protocol.wire.messages import AgreedSet, Receipt, Signed
 from servers.rounds import outcomes
 from servers.rounds.end_round import Endings
 from servers.server import Server
-from servers.store.interface import Answer, AnswerKind, ContributionRecord, RoundRecord, StudyRecord
-from servers.store.shares import Draft
+from servers.store.files.shares import Draft
+from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.records import Answer, AnswerKind, ContributionRecord
 from servers.store.sql import SqlStore
 
 _ADD = SqlStore.add_contribution
@@ -116,12 +118,11 @@ def _no_correlation_used(store: SqlStore, key: RoundKey) -> int:
     return 0
 
 
-def _not_looked_at_again(
-    server: Server, study: StudyRecord, key: RoundKey, header: ContributionHeader, digest: str, name: str
-) -> Signed[Receipt]:
+def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, taken: Any) -> Signed[Receipt]:  # noqa: ANN401
     """What happened while the body came is not looked at."""
-    record = server.store.round(key)
-    assert record is not None
+    header, record = taken.header, server.store.round(key)
+    if record is None:
+        raise ProtocolViolation(f"{key.label} is not here")
     receipt = server.sign(
         Receipt(
             study_digest=study.digest,
@@ -129,11 +130,13 @@ def _not_looked_at_again(
             attempt=key.attempt,
             site=header.site,
             side=server.side,
-            body_digest=digest,
+            body_digest=taken.digest,
         )
     )
     state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
-    server.store.add_contribution(ContributionRecord(key, header.site, header, digest, receipt, name), state)
+    server.store.add_contribution(
+        ContributionRecord(key, header.site, header, taken.digest, receipt, taken.name), state
+    )
     return receipt
 
 
@@ -141,7 +144,7 @@ MUTATIONS: Final = (
     Mutation(
         "unsynced",
         "a share's row is committed before its file is synced",
-        {"servers.store.shares.Draft.keep": _unsynced},
+        {"servers.store.files.shares.Draft.keep": _unsynced},
     ),
     Mutation(
         "early receipt",

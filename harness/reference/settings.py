@@ -12,6 +12,7 @@ from client_agent.notify_settings import NotifySettings
 from client_agent.settings import AgentSettings, TlsSettings
 from harness.reference.markdown import page, table
 from harness.reference.study_file import taken
+from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from servers.settings import Limits, ServerSettings
 
@@ -61,7 +62,8 @@ def _documented(one: _Table) -> dict[str, tuple[str, str]]:
     found = re.search(
         rf"^\| {re.escape(one.head)} \| default \| meaning \|\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE
     )
-    assert found is not None, f"{one.document} has no table of {one.head}"
+    if found is None:
+        raise ConfigurationError(f"{one.document} has no table of {one.head}")
     cells = (row.strip("| ").split(" | ", 2) for row in found[1].splitlines())
     return {name.strip("`"): (default, _from_reference(meaning)) for name, default, meaning in cells}
 

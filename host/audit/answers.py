@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from host.audit.entry import Action, AuditEntry
 from host.audit.log import AUDIT, read_audit
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.wire.deletion import DeletionReceipt, ServerDeletionReceipt
 from protocol.wire.messages import Signed
+from protocol.wire.studies.deletion import DeletionReceipt, ServerDeletionReceipt
 
 _WORDS: Final = frozenset(
     {

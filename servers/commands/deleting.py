@@ -13,8 +13,8 @@ from host.commands.subcommand import command
 from servers.commands.making import ConfigOption, JsonOption
 
 if TYPE_CHECKING:
-    from protocol.wire.deletion import ServerDeletionReceipt
     from protocol.wire.messages import Signed
+    from protocol.wire.studies.deletion import ServerDeletionReceipt
     from servers.retention.deleting import Request
     from servers.settings import ServerSettings
 
@@ -63,7 +63,7 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
     from servers.identity import load_identity
     from servers.retention.deleting import Holder, delete_study, require_over
     from servers.store.database import database_exists
-    from servers.store.shares import ShareFiles
+    from servers.store.files.shares import ShareFiles
     from servers.store.sql import SqlStore
 
     if not request.person:
@@ -86,8 +86,8 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
 
 def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionReceipt]:
     from protocol.errors import Unavailable
-    from protocol.wire.deletion import ServerDeletionReceipt
     from protocol.wire.messages import Signed
+    from protocol.wire.studies.deletion import ServerDeletionReceipt
     from servers.retention.deleting import receipt_path
     from servers.retention.keeping import ask
 

@@ -16,7 +16,7 @@ from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import MAX_CONTROL_BYTES, Message
 from servers.http.authentication import Caller
-from servers.store.shares import Draft
+from servers.store.files.shares import Draft
 
 H = TypeVar("H", bound=Message)
 

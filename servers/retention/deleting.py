@@ -19,11 +19,11 @@ from host.audit.log import AuditLog
 from host.durable import new_folder, sync_folder, write_durably
 from protocol.errors import ConfigurationError
 from protocol.wire.authentic import sign
-from protocol.wire.deletion import DeletedFile, ServerDeletionReceipt
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Signed
+from protocol.wire.studies.deletion import DeletedFile, ServerDeletionReceipt
+from servers.store.files.shares import ShareFiles
 from servers.store.interface import Store, StudyRecord
-from servers.store.shares import ShareFiles
 
 FOLDER: Final = "deletions"
 _BLOCK_BYTES: Final = 2**20

@@ -36,9 +36,10 @@ from servers.points import Point
 from servers.rounds.ciphertexts import ContributionCheck, key_id_of
 from servers.server import Server
 from servers.storage.place import Storage
-from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
-from servers.store.share_in_parts import Awaited, ShareInParts
-from servers.store.shares import file_name
+from servers.store.files.share_in_parts import Awaited, ShareInParts
+from servers.store.files.shares import file_name
+from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.records import ContributionRecord
 from servers.studies import refuse
 
 Feed = Callable[[Intake], Awaitable[None]]

@@ -28,7 +28,8 @@ from servers.rounds.collect import roster_of
 from servers.rounds.sketches import Scratch, share_source
 from servers.rounds.standing import known_round, standing
 from servers.server import Server
-from servers.store.interface import Answer, AnswerKind, RoundRecord
+from servers.store.interface import RoundRecord
+from servers.store.records import Answer, AnswerKind
 from servers.studies import refuse
 
 P = ParamSpec("P")

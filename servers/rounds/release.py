@@ -33,8 +33,8 @@ from servers.rounds.collect import expected_sites, roster_of
 from servers.rounds.halves import commit_half, commit_mask
 from servers.rounds.standing import standing
 from servers.server import Server
+from servers.store.files.shares import file_name
 from servers.store.interface import RoundRecord, StudyRecord
-from servers.store.shares import file_name
 from servers.studies import refuse
 
 _BOTH: Final = 2

@@ -44,7 +44,8 @@ from servers.rounds.sketches import (
 )
 from servers.rounds.standing import known_round, standing
 from servers.server import Server
-from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
+from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.records import Answer, AnswerKind, CorrelationUse
 
 _LONG_POLL_S: Final = 5.0
 _QUERIES_WAIT_S: Final = 5.0

@@ -31,8 +31,9 @@ from servers.points import Point
 from servers.rounds.noise import noise_of
 from servers.server import Server
 from servers.shards.ranges import Bound, StoredShare
-from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
-from servers.store.shares import file_name
+from servers.store.files.shares import file_name
+from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.records import ContributionRecord
 from servers.studies import refuse
 
 

@@ -22,9 +22,9 @@ from servers.http.authentication import Caller
 from servers.http.bodies import stream_into
 from servers.rounds import collect
 from servers.server import Server
+from servers.store.files.share_in_parts import Awaited, ShareInParts
+from servers.store.files.upload_parts import Upload
 from servers.store.interface import StudyRecord
-from servers.store.share_in_parts import Awaited, ShareInParts
-from servers.store.upload_parts import Upload
 
 _LEAST_PART_BYTES: Final = 2**10
 """What a message can say; a part that ends the upload may be shorter."""

@@ -16,8 +16,9 @@ from servers.http.responses import PROBLEM, body_of, done, stream_answer
 from servers.letters import forget_superseded, require_announced
 from servers.points import Point
 from servers.server import Server
-from servers.store.interface import MailRecord, StudyRecord
-from servers.store.shares import file_name
+from servers.store.files.shares import file_name
+from servers.store.interface import StudyRecord
+from servers.store.records import MailRecord
 from servers.studies import refuse, study_named
 
 router = APIRouter(tags=["mail"], responses=PROBLEM)

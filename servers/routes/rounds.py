@@ -24,7 +24,7 @@ from servers.http.responses import PROBLEM, body_of, done, message_answer, octet
 from servers.points import Point
 from servers.rounds import collect, halves, release, sketches
 from servers.server import Server
-from servers.store.interface import AnswerKind
+from servers.store.records import AnswerKind
 from servers.studies import going_study, study_named
 
 router = APIRouter(tags=["rounds"], responses=PROBLEM)

@@ -11,8 +11,8 @@ from protocol.wire.paths import CONTRIBUTION_HELD, CONTRIBUTION_PART, CONTRIBUTI
 from servers.http.authentication import AnySite, ThisServer
 from servers.http.responses import PROBLEM, body_of, message_answer
 from servers.rounds import uploads
+from servers.store.files.upload_parts import Upload
 from servers.store.interface import StudyRecord
-from servers.store.upload_parts import Upload
 from servers.studies import going_study
 
 router = APIRouter(tags=["contributions"], responses=PROBLEM)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, Protocol, TypeVar
 
 from host.one_holder import Owner
@@ -20,11 +19,9 @@ from protocol.wire.messages import (
     Announcement,
     ChallengeTranscript,
     ContributedRound,
-    ContributionHeader,
     Go,
     OutputCommitment,
     QueryHeader,
-    Receipt,
     ReleaseSet,
     RoundOutcome,
     RoundState,
@@ -37,6 +34,7 @@ from protocol.wire.messages import (
     TagsFailed,
 )
 from servers.store.for_people import Holdings, Kept, SeenRound
+from servers.store.records import Answer, AnswerKind, ContributionRecord, CorrelationUse, MailRecord, Refusal
 
 T = TypeVar("T")
 A_NEW_STUDY: Final = "new"
@@ -190,73 +188,6 @@ class RoundRecord:
                 f"{self.key.label} is {self.state} here and has no {what}, which it must have by now: a server's error"
             )
         return value
-
-
-@dataclass(frozen=True)
-class ContributionRecord:
-    """One site's share of one attempt; ``file`` is None once the share has been deleted.
-
-    ``wrapped_key``: of a share that lies encrypted in the storage of a cluster; without it that is noise.
-    """
-
-    key: RoundKey
-    site: str
-    header: ContributionHeader
-    body_digest: str
-    receipt: Signed[Receipt]
-    file: str | None
-    wrapped_key: bytes | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class MailRecord:
-    """Sealed bytes that one site left for another, or for every site."""
-
-    study: str
-    sender: str
-    recipient: str
-    topic: str
-    body_digest: str
-    file: str
-
-
-@dataclass(frozen=True)
-class CorrelationUse:
-    """A correlation bound for ever to one site of one attempt."""
-
-    key: RoundKey
-    site: str
-    session: str
-    batch: int
-    index: int
-
-
-class AnswerKind(StrEnum):
-    """Bytes that are made once and served again and again."""
-
-    OPENING = "opening"
-    PRODUCTS = "products"
-    TAG_SHARES = "tag_shares"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """``request_digest`` is the SHA-256 of what was answered; empty where nothing was asked with a body."""
-
-    kind: AnswerKind
-    request_digest: str
-    body: bytes = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A message that was refused in a way worth keeping: conflicting bytes under one id."""
-
-    study: str
-    party: str
-    code: str
-    detail: str
-    at_s: float
 
 
 class Store(Protocol):

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, delete, insert, select
 
 from servers.store import tables as t
 from servers.store.database import Database
-from servers.store.interface import MailRecord
+from servers.store.records import MailRecord
 from servers.store.rows import mail_record
 
 _OF_TOPICS: Final = select(t.mail).where(

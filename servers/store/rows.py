@@ -30,7 +30,8 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
 )
-from servers.store.interface import ContributionRecord, CorrelationUse, MailRecord, RoundRecord, StudyRecord
+from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.records import ContributionRecord, CorrelationUse, MailRecord
 
 M = TypeVar("M", bound=Message)
 

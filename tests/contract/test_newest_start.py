@@ -10,8 +10,8 @@ import pytest
 
 from protocol.errors import Unavailable
 from protocol.wire.messages import RoundState
-from servers.store.interface import CorrelationUse
 from servers.store.migrate import upgrade
+from servers.store.records import CorrelationUse
 from servers.store.sql import SqlStore
 from tests.contract.test_store import KEY, RECORD, ROUND, sqlite_url
 from tests.kit.postgres import Cluster

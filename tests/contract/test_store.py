@@ -39,19 +39,9 @@ from protocol.wire.messages import (
 )
 from servers.store.database import open_engine
 from servers.store.for_people import Kept, SeenRound
-from servers.store.interface import (
-    A_NEW_STUDY,
-    Answer,
-    AnswerKind,
-    ContributionRecord,
-    CorrelationUse,
-    MailRecord,
-    Refusal,
-    RoundRecord,
-    Store,
-    StudyRecord,
-)
+from servers.store.interface import A_NEW_STUDY, RoundRecord, Store, StudyRecord
 from servers.store.migrate import upgrade
+from servers.store.records import Answer, AnswerKind, ContributionRecord, CorrelationUse, MailRecord, Refusal
 from servers.store.sql import SqlStore
 from servers.store.tables import METADATA
 from tests.kit.postgres import Cluster

@@ -24,7 +24,7 @@ from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.channel.sealing import sealed_length, sealed_small_length
 from protocol.wire.messages import RoundState, StudyEndState
-from servers.store import shares
+from servers.store.files import shares
 from tests.kit.in_process import RunningApps, running_apps
 from tests.kit.processes import Federation, prepare_servers
 

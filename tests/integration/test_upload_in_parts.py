@@ -18,7 +18,7 @@ from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec
-from servers.store import share_in_parts
+from servers.store.files import share_in_parts
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.ports import free_ports
 

@@ -23,9 +23,9 @@ from host.audit.entry import Action
 from host.durable import sync_folder
 from protocol.errors import ConfigurationError
 from protocol.wire.authentic import sign
-from protocol.wire.deletion import DeletedFile, DeletionReceipt
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Signed
+from protocol.wire.studies.deletion import DeletedFile, DeletionReceipt
 
 RECEIPT: Final = "deletion.json"
 _STAY: Final = frozenset({"study.json", "approval.json", "site.json", "left.txt", RECEIPT})

@@ -6,9 +6,11 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from harness.bench import probe
 from harness.bench.load.agents import Played
@@ -35,39 +37,55 @@ def benchmark_load(
         idle_mb = max(map(probe.resident_mb, held.servers.pids))
         done = hold(held, held_study(held.servers, dimension, rounds), tell)
         peak_mb, load = max(map(probe.peak_mb, held.servers.pids)), os.getloadavg()[1]
-        rows, refusals = held.sampler.rows(), held.sampler.refusals()
-        played = held.played()
-        errors = found_errors(done, played, internal_errors(held))
-    settled = 1 if len(done.samples) > 2 else 0  # in the first round sites greet, connect and read the study
-    first, last = done.samples[settled], done.samples[-1]
-    site_rounds = sites * max(1, last.round - first.round)
+        seen = _Seen(held.sampler.rows(), held.sampler.refusals(), held.played(), internal_errors(held))
+    command = f"moiety bench load --sites {sites} --parameters {dimension} --rounds {rounds} --processes {processes}"
     return LoadBenchmark(
         parameters=dimension,
         sites=sites,
         rounds=rounds,
         processes=processes,
-        command=f"moiety bench load --sites {sites} --parameters {dimension} --rounds {rounds} --processes {processes}",
+        command=command,
         date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=probe.machine(),
         machine_load=load,
-        released=done.released,
-        errors=errors,
-        refusals=refusals,
-        seconds=last.seconds,
-        round_seconds=tuple(round(b.seconds - a.seconds, 3) for a, b in pairwise(done.samples)),
-        calls=called(played),
-        server_cpu_ms_per_site_round=(last.cpu_ns - first.cpu_ns) / 1e6 / site_rounds,
-        agent_cpu_ms_per_site_round=(last.agents_cpu_ns - first.agents_cpu_ns) / 1e6 / site_rounds,
         server_idle_mb=idle_mb,
         server_peak_mb=peak_mb,
         server_mb_per_site=(peak_mb - idle_mb) / sites,
-        open_files_most=max(sample.open_files for sample in done.samples),
-        database_bytes_per_site_round=(last.database_bytes - first.database_bytes) / site_rounds,
-        file_bytes_at_end=last.file_bytes,
-        samples=done.samples,
-        rows=rows,
         versions={one.name: one.version for one in versions()},
+        **_figures(done, seen, sites),
     )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was read of a federation before it was stopped."""
+
+    rows: dict[str, int]
+    refusals: dict[str, int]
+    played: Sequence[Played]
+    internal: int
+
+
+def _figures(done: Rounds, seen: _Seen, sites: int) -> dict[str, Any]:
+    """Of all rounds but the first, per site and round, where there are enough."""
+    settled = 1 if len(done.samples) > 2 else 0  # in the first round sites greet, connect and read the study
+    first, last = done.samples[settled], done.samples[-1]
+    site_rounds = sites * max(1, last.round - first.round)
+    return {
+        "released": done.released,
+        "errors": found_errors(done, seen.played, seen.internal),
+        "refusals": seen.refusals,
+        "seconds": last.seconds,
+        "round_seconds": tuple(round(b.seconds - a.seconds, 3) for a, b in pairwise(done.samples)),
+        "calls": called(seen.played),
+        "server_cpu_ms_per_site_round": (last.cpu_ns - first.cpu_ns) / 1e6 / site_rounds,
+        "agent_cpu_ms_per_site_round": (last.agents_cpu_ns - first.agents_cpu_ns) / 1e6 / site_rounds,
+        "open_files_most": max(sample.open_files for sample in done.samples),
+        "database_bytes_per_site_round": (last.database_bytes - first.database_bytes) / site_rounds,
+        "file_bytes_at_end": last.file_bytes,
+        "samples": done.samples,
+        "rows": seen.rows,
+    }
 
 
 def called(played: Sequence[Played]) -> tuple[CallTimes, ...]:

@@ -51,12 +51,27 @@ def benchmark_waiting(
         for one in held.played():
             errors.update(one.failed)
             errors.update(problem.partition(": ")[2] or problem for problem in one.problems)
+    command = f"moiety bench waiting --sites {sites} --seconds {seconds:g} --processes {processes}"
+    return _result(held, command, processes, idle_mb, (before, after), window, errors)
+
+
+def _result(
+    held: Held,
+    command: str,
+    processes: int,
+    idle_mb: float,
+    counted: tuple[Sample, Sample],
+    window: _Traffic,
+    errors: Counter[str],
+) -> WaitingBenchmark:
+    """``counted``: as it stood before and after."""
+    before, after = counted
     hours = (after.seconds - before.seconds) / _HOUR_S
     return WaitingBenchmark(
-        sites=sites,
+        sites=len(held.servers.spec.sites) - 1,
         seconds=after.seconds - before.seconds,
         processes=processes,
-        command=f"moiety bench waiting --sites {sites} --seconds {seconds:g} --processes {processes}",
+        command=command,
         date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=probe.machine(),
         machine_load=os.getloadavg()[1],

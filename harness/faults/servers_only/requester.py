@@ -10,6 +10,7 @@ from harness.adversaries.scripted.bodies import opened
 from harness.faults.servers_only.parties import ScriptedSite
 from host.randomness import SystemRandomness
 from protocol.bodies import opening
+from protocol.errors import ProtocolViolation
 from protocol.mpc.distance import query
 from protocol.mpc.measurement import open_all
 from protocol.mpc.sketch import sketch_vector
@@ -114,8 +115,8 @@ class ScriptedRequester(ScriptedSite):
         if all((f"{name} {side.value}", side) in self.journal.acknowledged for side in Side):
             return
         agreed_set, transcript = view.agreed_set, view.transcript
-        assert agreed_set is not None
-        assert transcript is not None
+        if agreed_set is None or transcript is None:
+            raise ProtocolViolation(f"round {view.round} is {view.state} and shows no agreed set or transcript")
         both = [self.roster.operator_a.name, self.roster.operator_b.name]
         agreed = require_signatures(agreed_set, self.roster, both)
         stated = require_signatures(transcript, self.roster, both)
@@ -152,7 +153,8 @@ class ScriptedRequester(ScriptedSite):
             if wrong:
                 self.wrong.append(f"wrong measurement: round {view.round} says that {wrong} are too long")
             agreed = view.agreed_set
-            assert agreed is not None
+            if agreed is None:
+                raise ProtocolViolation(f"round {view.round} is measured and shows no agreed set")
             message = ReleaseSet(
                 study_digest=self.study.digest(),
                 round=view.round,

@@ -18,8 +18,8 @@ from client_agent.study.asked.permits import end_permits
 from host.audit.entry import Action
 from host.audit.log import AUDIT, read_audit
 from protocol.errors import ConfigurationError
-from protocol.wire.deletion import DeletionReceipt
 from protocol.wire.messages import Signed
+from protocol.wire.studies.deletion import DeletionReceipt
 from tests.unit.client_agent.federation import ROSTER, keys
 from tests.unit.client_agent.test_page import STUDY, config, journal
 

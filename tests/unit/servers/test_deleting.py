@@ -17,14 +17,14 @@ from host.one_holder import one_process
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.sharing import Side
 from protocol.wire.authentic import check_signature
-from protocol.wire.deletion import ServerDeletionReceipt
 from protocol.wire.messages import RoundState, Signed, StudyState
+from protocol.wire.studies.deletion import ServerDeletionReceipt
 from servers.cli import app
 from servers.retention.deleting import FOLDER, Request, receipt_path
 from servers.retention.keeping import aged, answer_requests, ask
 from servers.server import Server, open_server
 from servers.settings import load_settings
-from servers.store.interface import Answer, AnswerKind, MailRecord
+from servers.store.records import Answer, AnswerKind, MailRecord
 from tests.contract.test_store import KEY, RECORD, ROUND, contribution
 from tests.kit.processes import prepare_servers
 
@@ -102,7 +102,7 @@ def test_files_letters_answers_and_secrets_go_and_what_was_signed_stays(kept: Ke
 def test_a_kill_in_the_middle_is_ended_by_the_next_try(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.end()
     with monkeypatch.context() as patch:
-        patch.setattr("servers.store.shares.ShareFiles.delete", lambda *_: 1 / 0)
+        patch.setattr("servers.store.files.shares.ShareFiles.delete", lambda *_: 1 / 0)
         assert isinstance(kept.command("trial", "--person", "Dr. O").exception, ZeroDivisionError)
     assert (kept.data_dir / "shares" / "share-1").exists()
     assert kept.command("trial", "--person", "Dr. O").exit_code == 0

@@ -34,7 +34,8 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from protocol.wire.paths import EVERY_SITE
-from servers.store.interface import MailRecord, RoundRecord, StudyRecord
+from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.records import MailRecord
 from servers.studies import view
 
 DIGEST, LATE = "f" * 64, 10**6

@@ -28,7 +28,7 @@ from protocol.wire.peer_messages import MaskedSumHeader
 from servers.http.authentication import Caller
 from servers.rounds import masked_sum as module
 from servers.rounds.masked_sum import SealedMaskedSum, masked_sum
-from servers.store.shares import Draft
+from servers.store.files.shares import Draft
 from tests.unit.client_agent.federation import ROSTER
 
 D = module.CHUNK_ELEMENTS + 77

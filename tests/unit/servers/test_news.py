@@ -16,8 +16,8 @@ from protocol.wire.messages import RoundState, StudyView
 from servers.notifications import Changes
 from servers.server import Server
 from servers.settings import Limits
-from servers.store.interface import ContributionRecord, MailRecord
 from servers.store.migrate import upgrade
+from servers.store.records import ContributionRecord, MailRecord
 from servers.store.sql import SqlStore
 from servers.studies import view, watch_news
 from tests.contract.test_store import KEY, PARTIES, RECORD, ROUND, contribution

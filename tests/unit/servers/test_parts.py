@@ -14,7 +14,7 @@ from protocol.errors import StorageFull
 from protocol.mpc.ot.session import BATCH_ELEMENTS
 from servers.correlations.sessions import in_batches, zero_key
 from servers.notifications import Changes, wait_up_to
-from servers.store.shares import ShareFiles, file_name
+from servers.store.files.shares import ShareFiles, file_name
 
 
 def test_seeded_bytes_depend_on_seed_party_and_label_alone() -> None:

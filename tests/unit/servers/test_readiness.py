@@ -16,7 +16,7 @@ from protocol.sharing import Side
 from servers.certificate import ServedCertificate
 from servers.monitoring.metrics import Metrics
 from servers.readiness import Readiness
-from servers.store.shares import ShareFiles
+from servers.store.files.shares import ShareFiles
 from tests.kit.certificates import DAY_S, write_certificate
 
 

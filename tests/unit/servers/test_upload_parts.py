@@ -17,9 +17,9 @@ from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage, 
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side, vector_side
 from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES
-from servers.store import share_in_parts
-from servers.store.share_in_parts import Awaited, Check, ShareInParts
-from servers.store.upload_parts import Upload, UploadParts
+from servers.store.files import share_in_parts
+from servers.store.files.share_in_parts import Awaited, Check, ShareInParts
+from servers.store.files.upload_parts import Upload, UploadParts
 from tests.unit.client_agent.federation import CONTRIBUTORS, ROSTER, announcement, operator_keys
 
 SITE, NEIGHBOUR = CONTRIBUTORS[:2]

@@ -27,7 +27,8 @@ from protocol.errors import ConflictingMessage
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.messages import Announcement, RoundState, Signed
-from servers.store.interface import Answer, AnswerKind, RoundRecord
+from servers.store.interface import RoundRecord
+from servers.store.records import Answer, AnswerKind
 from servers.store.sql import SqlStore
 
 _PLAN: Final = Plan(rounds=2)

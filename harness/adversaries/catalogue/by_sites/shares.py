@@ -22,7 +22,7 @@ from protocol.sharing import Side
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.messages import ContributionHeader, Receipt, Signed
 from servers.http.bodies import _Opening
-from servers.store.interface import ContributionRecord
+from servers.store.records import ContributionRecord
 
 _PART: Final = "protocol.bodies.contribution.Part.require"
 _COLLECT: Final = "servers.rounds.collect."

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from host.durable import new_folder
 from protocol.rounds.states import RoundKey
-from servers.store.share_in_parts import Awaited, ShareInParts
+from servers.store.files.share_in_parts import Awaited, ShareInParts
 
 
 @dataclass(frozen=True)
