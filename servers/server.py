@@ -219,8 +219,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
         failpoints=failpoints,
         shards=shards,
     )
-    began = f"side {settings.side.value}, start {server.boot}, under roster {chain.head_digest}"
-    server.audit.add(Action.STARTED, began)
+    server.audit.add(Action.STARTED, f"side {settings.side.value}, start {boot}, under roster {chain.head_digest}")
     return server
 
 
