@@ -36,6 +36,7 @@ from servers.roster.following import RosterFile
 from servers.rounds.end_round import Endings
 from servers.rounds.side_a import Driver
 from servers.rounds.side_b import Answering
+from servers.rounds.silence import watch_requesters
 from servers.rounds.sketches import Sketches
 from servers.rounds.uploads import sweep
 from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, studies, uploads
@@ -118,7 +119,7 @@ def create_operations(app: FastAPI) -> FastAPI:
 async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, transfer: Transfer) -> AsyncIterator[None]:
     server: Server = app.state.server
     sketches = Sketches(server)
-    tasks = [asyncio.create_task(one(server)) for one in (_purge, _follow_roster, keep_to_retention)]
+    tasks = [asyncio.create_task(one(server)) for one in (_purge, _follow_roster, keep_to_retention, watch_requesters)]
     client: PeerClient | None = None
     if server.side is Side.A:
         client = PeerClient(server, to_peer)

@@ -39,6 +39,7 @@ class Limits(BaseModel):
     retry_window_s: float = Field(default=60.0, ge=0, description="least time to contribute again to a burnt round")
     attempts: int = Field(default=3, ge=1, le=100, description="attempts of one round before it is skipped")
     pause_after_skips: int = Field(default=3, ge=1, description="skips in a row without the requester")
+    requester_silent_s: float = Field(default=86400.0, gt=0, description="after a round, until its study is paused")
     outputs_kept_rounds: int = Field(default=10, ge=1, description="rounds whose output can still be fetched")
     peer_timeout_s: float = Field(default=30.0, gt=0, description="longest wait for one answer of the peer")
     connections: int = Field(default=1024, ge=16, description="open connections in all")

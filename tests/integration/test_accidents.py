@@ -46,7 +46,7 @@ PEER_TIMEOUT_S = 3.0
 GRACE_S = 4.0
 AWAY_S = 22.0
 """Longer than a round and what is granted after it."""
-LIMITS = {"grace_s": GRACE_S, "peer_timeout_s": PEER_TIMEOUT_S, "pause_after_skips": 1}
+LIMITS = {"grace_s": GRACE_S, "peer_timeout_s": PEER_TIMEOUT_S, "pause_after_skips": 1, "requester_silent_s": 20.0}
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_the_requester_is_gone_for_good(federation: Federation) -> None:
     client = federation.client("c1")
     try:
         for side in Side:
-            wait_for("a pause", partial(paused, client, side, study), 60.0, federation.tails)
+            wait_for("a pause", partial(paused, client, side, study), 120.0, federation.tails)
         audit(federation, study)
     finally:
         client.close()

@@ -1,0 +1,52 @@
+"""A requester that announces no round any more: its study is paused, with that reason, until it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from host import log
+from protocol.errors import MoietyError
+from protocol.rounds.transitions import STUDY_TRANSITIONS, StudyEvent, study_step
+from protocol.wire.messages import RoundState
+from servers.server import Server
+from servers.store.interface import StudyRecord
+
+_LOOKED_AT_EVERY_S: Final = 60.0
+_OVER: Final = (RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED)
+_log = log.logger("studies")
+
+
+async def watch_requesters(server: Server) -> None:
+    """Until it is cancelled."""
+    while True:
+        try:
+            pause_silent(server)
+        except MoietyError as later:
+            _log.warning("silence_not_seen", code=later.code, detail=later.detail)
+        await asyncio.sleep(min(_LOOKED_AT_EVERY_S, server.settings.limits.requester_silent_s))
+
+
+def pause_silent(server: Server) -> list[str]:
+    """Pause open studies whose last round has been over for ``requester_silent_s``. -> their names
+
+    Nothing but the requester's next announcement is waited for then. One that has begun no round is left alone: its
+    requester may wait for sites for as long as it said. Raises: Unavailable
+    """
+    silent = [study for study in server.store.studies() if _is_silent(server, study)]
+    for study in silent:
+        server.store.change_study(
+            study.digest, lambda s: replace(s, state=study_step(s.state, StudyEvent.REQUESTER_STAYED_AWAY))
+        )
+        _log.warning("requester_silent", study=study.name, for_s=server.settings.limits.requester_silent_s)
+    return [study.name for study in silent]
+
+
+def _is_silent(server: Server, study: StudyRecord) -> bool:
+    if (study.state, StudyEvent.REQUESTER_STAYED_AWAY) not in STUDY_TRANSITIONS:
+        return False
+    newest = next(iter(server.store.rounds_seen(study.digest, 1)), None)
+    if newest is None or newest.state not in _OVER or newest.state_since_s is None:
+        return False
+    return server.clock() - newest.state_since_s > server.settings.limits.requester_silent_s

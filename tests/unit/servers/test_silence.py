@@ -1,0 +1,73 @@
+"""A study whose requester announces no round any more is paused by name; others are left alone, and it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.sharing import Side
+from protocol.wire.messages import RoundState, StudyState
+from servers.rounds.silence import pause_silent
+from servers.server import Server, open_server
+from servers.settings import load_settings
+from tests.contract.test_store import KEY, RECORD, ROUND
+from tests.kit.processes import prepare_servers
+
+SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
+
+
+class Clock:
+    now_s = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: Clock) -> Iterator[Server]:
+    config = prepare_servers(tmp_path, SITES).servers[Side.A].config
+    opened = open_server(load_settings(config), clock)
+    opened.store.add_study(RECORD)
+    yield opened
+    opened.store.close()
+    opened.ckks.close()
+
+
+def over(server: Server, state: RoundState = RoundState.SKIPPED) -> None:
+    server.store.add_round(ROUND)
+    server.store.change_round(KEY, lambda r: replace(r, state=state))
+
+
+def test_a_requester_that_is_gone_leaves_its_study_paused(server: Server, clock: Clock) -> None:
+    over(server)
+    silent_s = server.settings.limits.requester_silent_s
+    clock.now_s += silent_s - 1
+    assert pause_silent(server) == []
+    clock.now_s += 2
+    assert pause_silent(server) == ["trial"]
+    assert server.store.study(RECORD.digest).state is StudyState.PAUSED
+    assert pause_silent(server) == []
+
+
+def test_a_round_under_way_and_a_study_that_has_not_begun_are_waited_for(server: Server, clock: Clock) -> None:
+    clock.now_s += 100 * server.settings.limits.requester_silent_s
+    assert pause_silent(server) == []
+    server.store.add_round(ROUND)
+    clock.now_s += 100 * server.settings.limits.requester_silent_s
+    assert pause_silent(server) == []
+
+
+def test_a_study_that_is_over_stays_as_it_ended(server: Server, clock: Clock) -> None:
+    over(server, RoundState.RELEASED)
+    server.store.change_study(RECORD.digest, lambda r: replace(r, state=StudyState.COMPLETED))
+    clock.now_s += 2 * server.settings.limits.requester_silent_s
+    assert pause_silent(server) == []
+    assert server.store.study(RECORD.digest).state is StudyState.COMPLETED
