@@ -65,9 +65,9 @@ def _documented(one: _Table) -> dict[str, tuple[str, str]]:
     if found is None:
         raise ConfigurationError(f"{one.document} has no table of {one.head}")
     cells = (row.strip("| ").split(" | ", 2) for row in found[1].splitlines())
-    return {name.strip("`"): (default, _from_reference(meaning)) for name, default, meaning in cells}
+    return {name.strip("`"): (default, _from_reference(meaning, one.document)) for name, default, meaning in cells}
 
 
-def _from_reference(words: str) -> str:
-    """Links lead one folder up."""
-    return re.sub(r"\]\((?!https?://|#)", "](../", words)
+def _from_reference(words: str, document: str) -> str:
+    """Links lead one folder up, those inside of the document to it."""
+    return re.sub(r"\]\((?!https?://)(#?)", lambda found: f"](../{document}#" if found[1] else "](../", words)
