@@ -47,6 +47,7 @@ from servers.rounds.release import (
 )
 from servers.rounds.side_b import Answering
 from servers.rounds.sketches import most_elements, parameters_of
+from servers.routes.numbers import Attempt, Round
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.studies import going_study
@@ -125,14 +126,14 @@ def _key(server: Server, study: str, round: int, attempt: int) -> tuple[StudyRec
 
 
 @router.get(paths.PEER_COLLECTED)
-async def collected(study: str, round: int, attempt: int, server: ThisServer, b: SideB) -> Response:
+async def collected(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
     """What this side holds; waits a few seconds for what is missing."""
     return message_answer(await b.collected(*_key(server, study, round, attempt)))
 
 
 @router.post(paths.PEER_LOCK, openapi_extra=body_of("LockRequest"))
 async def lock(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
 ) -> Response:
     """Countersign the agreed set."""
     message = LockRequest.parse(await read_small(request, caller))
@@ -142,7 +143,7 @@ async def lock(
 
 @router.post(paths.PEER_AGREED_SET, openapi_extra=body_of("Signed[AgreedSet], signed by side A"))
 async def agreed_set(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
 ) -> Response:
     """Countersign the agreed set of a round of ciphertexts, of which this side holds nothing."""
     signed = Signed[AgreedSet].parse(await read_small(request, caller))
@@ -152,7 +153,7 @@ async def agreed_set(
 
 @router.post(paths.PEER_CHALLENGE, openapi_extra=body_of("ChallengeReveal"))
 async def challenge(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
 ) -> Response:
     """Countersign the challenge."""
     message = ChallengeReveal.parse(await read_small(request, caller))
@@ -161,7 +162,7 @@ async def challenge(
 
 @router.post(paths.PEER_PRODUCTS, openapi_extra=body_of("frame of ProductsHeader and masked vectors", sealed=True))
 async def products(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
 ) -> Response:
     """Exchange masked vectors; 503 while the requester's queries are missing."""
     record, key = _key(server, study, round, attempt)
@@ -172,7 +173,7 @@ async def products(
 
 @router.put(paths.PEER_RELEASE_SET, status_code=204, openapi_extra=body_of("Signed[ReleaseSet]"))
 async def put_release_set(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
 ) -> Response:
     """Take the requester's release set from the other side."""
     signed = Signed[ReleaseSet].parse(await read_small(request, caller))
@@ -182,7 +183,7 @@ async def put_release_set(
 
 
 @router.get(paths.PEER_RELEASE_SET)
-async def get_release_set(study: str, round: int, attempt: int, server: ThisServer, b: SideB) -> Response:
+async def get_release_set(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
     """Give the requester's release set, if this side has it."""
     _, key = _key(server, study, round, attempt)
     return message_answer(_released_set(b.round(key)))
@@ -190,7 +191,7 @@ async def get_release_set(study: str, round: int, attempt: int, server: ThisServ
 
 @router.post(paths.PEER_SUM_RELEASE, openapi_extra=body_of("Signed[SumRelease], signed by side A"))
 async def sum_release(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
 ) -> Response:
     """Countersign that a round of ciphertexts ends with this sum."""
     signed = Signed[SumRelease].parse(await read_small(request, caller))
@@ -204,7 +205,7 @@ async def sum_release(
     openapi_extra=body_of("sealed MaskedSumHeader and sum", sealed=True),
 )
 async def put_masked_sum(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
 ) -> Response:
     """Odd rounds: take A's masked sum, add this side's, and keep the output."""
     record, key = _key(server, study, round, attempt)
@@ -224,7 +225,7 @@ async def put_masked_sum(
 
 
 @router.get(paths.PEER_MASKED_SUM)
-async def get_masked_sum(study: str, round: int, attempt: int, server: ThisServer, b: SideB) -> Response:
+async def get_masked_sum(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
     """Even rounds: give this side's masked sum."""
     record, key = _key(server, study, round, attempt)
     current = with_noise_secret(server, with_mask_seed(server, _with_release_set(b.round(key), Side.B)))
@@ -236,7 +237,7 @@ async def get_masked_sum(study: str, round: int, attempt: int, server: ThisServe
 
 @router.put(paths.PEER_GO, status_code=204, openapi_extra=body_of("HandOver"))
 async def put_go(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
 ) -> Response:
     """Side A has stored the requester's go: serve."""
     handed = HandOver.parse(await read_small(request, caller))
@@ -245,7 +246,7 @@ async def put_go(
 
 
 @router.get(paths.PEER_GO)
-async def get_go(study: str, round: int, attempt: int, server: ThisServer, b: SideB) -> Response:
+async def get_go(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
     """Give the requester's go, if this side has it."""
     _, key = _key(server, study, round, attempt)
     return message_answer(kept_go(b.round(key)))
@@ -253,7 +254,7 @@ async def get_go(study: str, round: int, attempt: int, server: ThisServer, b: Si
 
 @router.post(paths.PEER_OUTCOME, openapi_extra=body_of("Signed[RoundOutcome], signed by side A"))
 async def outcome(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
 ) -> Response:
     """Countersign that a round is skipped or an attempt burnt."""
     signed = Signed[RoundOutcome].parse(await read_small(request, caller))

@@ -23,6 +23,7 @@ from servers.http.bodies import read_small
 from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.points import Point
 from servers.rounds import collect, halves, release, sketches
+from servers.routes.numbers import Attempt, Round
 from servers.server import Server
 from servers.store.records import AnswerKind
 from servers.studies import going_study, study_named
@@ -31,7 +32,7 @@ router = APIRouter(tags=["rounds"], responses=PROBLEM)
 
 
 @router.post(ANNOUNCEMENT, openapi_extra=body_of("Signed[Announcement], signed by the requester"))
-async def announce(study: str, round: int, request: Request, server: ThisServer, caller: TheRequester) -> Response:
+async def announce(study: str, round: Round, request: Request, server: ThisServer, caller: TheRequester) -> Response:
     """Open a round; the answer adds this server's signature."""
     signed = Signed[Announcement].parse(await read_small(request, caller))
     return message_answer(collect.announce(server, going_study(server, study), round, signed))
@@ -39,7 +40,7 @@ async def announce(study: str, round: int, request: Request, server: ThisServer,
 
 @router.put(CONTRIBUTION, openapi_extra=body_of("a sealed share", sealed=True))
 async def contribute(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: AnySite
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: AnySite
 ) -> Response:
     """Store one share; the answer is a signed receipt."""
     record = going_study(server, study)
@@ -57,7 +58,7 @@ async def _receipt_sent(server: Server) -> None:
 
 @router.post(QUERIES, status_code=204, openapi_extra=body_of("sealed query shares", sealed=True))
 async def queries(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: TheRequester
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
 ) -> Response:
     """Store the requester's query shares of an attempt."""
     record = going_study(server, study)
@@ -67,7 +68,7 @@ async def queries(
 
 
 @router.get(OPENING)
-async def opening(study: str, round: int, attempt: int, server: ThisServer, caller: TheRequester) -> Response:
+async def opening(study: str, round: Round, attempt: Attempt, server: ThisServer, caller: TheRequester) -> Response:
     """This side's shares of range checks and distances, sealed to the requester; the same bytes every time."""
     key = RoundKey(going_study(server, study).digest, round, attempt)
     answer = server.store.answer(key, AnswerKind.OPENING)
@@ -78,7 +79,7 @@ async def opening(study: str, round: int, attempt: int, server: ThisServer, call
 
 @router.put(RELEASE_SET, status_code=204, openapi_extra=body_of("Signed[ReleaseSet], signed by the requester"))
 async def release_set(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: TheRequester
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
 ) -> Response:
     """Say whose sum is released."""
     signed = Signed[ReleaseSet].parse(await read_small(request, caller))
@@ -89,7 +90,7 @@ async def release_set(
 
 @router.put(TAG_SEED, openapi_extra=body_of("TagSeed"))
 async def tag_seed(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: TheRequester
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
 ) -> Response:
     """Show the seed of a round's tags; the answer is this side's check of its half."""
     message = TagSeed.parse(await read_small(request, caller))
@@ -99,7 +100,7 @@ async def tag_seed(
 
 @router.put(GO, status_code=204, openapi_extra=body_of("Signed[Go], signed by the requester"))
 async def go(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: TheRequester
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
 ) -> Response:
     """Say that both sides' checks add up to zero: the sum may be served."""
     signed = Signed[Go].parse(await read_small(request, caller))
@@ -109,7 +110,7 @@ async def go(
 
 @router.post(TAGS_FAILED, openapi_extra=body_of("Signed[TagsFailed], signed by the requester"))
 async def tags_failed(
-    study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: TheRequester
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
 ) -> Response:
     """Say that they do not; the answer is this side's shares of single sites' errors."""
     signed = Signed[TagsFailed].parse(await read_small(request, caller))
@@ -118,7 +119,7 @@ async def tags_failed(
 
 
 @router.get(OUTPUT)
-async def output(study: str, round: int, server: ThisServer, caller: AnySite) -> Response:
+async def output(study: str, round: Round, server: ThisServer, caller: AnySite) -> Response:
     """This side's half of the aggregate, sealed to the calling site."""
     record = study_named(server, study)
     latest = server.store.latest_attempt(record.digest, round)

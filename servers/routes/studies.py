@@ -12,6 +12,7 @@ from servers import studies
 from servers.http.authentication import AnySite, TheRequester, ThisServer
 from servers.http.bodies import read_small
 from servers.http.responses import PROBLEM, body_of, done, message_answer
+from servers.routes.numbers import LARGEST
 
 router = APIRouter(tags=["studies"], responses=PROBLEM)
 
@@ -62,7 +63,7 @@ async def view(
     study: str,
     server: ThisServer,
     caller: AnySite,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     wait_s: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0.0,
     news: Annotated[str, Query(pattern=r"^([0-9a-f]{64})?$")] = "",
 ) -> Response:

@@ -11,6 +11,7 @@ from protocol.wire.paths import CONTRIBUTION_HELD, CONTRIBUTION_PART, CONTRIBUTI
 from servers.http.authentication import AnySite, ThisServer
 from servers.http.responses import PROBLEM, body_of, message_answer
 from servers.rounds import uploads
+from servers.routes.numbers import Attempt, Round
 from servers.store.files.upload_parts import Upload
 from servers.store.interface import StudyRecord
 from servers.studies import going_study
@@ -30,7 +31,7 @@ class Named:
 
 
 def named_upload(
-    study: str, round: int, attempt: int, digest: Digest, length: Length, server: ThisServer, caller: AnySite
+    study: str, round: Round, attempt: Attempt, digest: Digest, length: Length, server: ThisServer, caller: AnySite
 ) -> Named:
     """From the path and the query. Raises: UnknownStudy, RolledBack"""
     record = going_study(server, study)
