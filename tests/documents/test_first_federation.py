@@ -168,19 +168,24 @@ def test_what_the_documents_tell_people_to_type(
 
 
 def declined(federation: Federation) -> None:
-    """A second study: checked, created, shown, watched, declined by one site, and cancelled."""
-    (federation.folder / "second.toml").write_text(
-        (federation.folder / "first.toml").read_text().replace('name = "first"', 'name = "second"')
-    )
+    """A second study: checked, created, shown, and cancelled while a site's people have not said a word; a third one,
+    approved at that site and declined by somebody else there.
+    """
+    for name in ("second", "third"):
+        text = (federation.folder / "first.toml").read_text().replace('name = "first"', f'name = "{name}"')
+        (federation.folder / f"{name}.toml").write_text(text)
     second = {"/etc/moiety/study.toml": "second.toml", " NAME": " second"}
     assert "second" in federation.at(0, "moiety study check", second)
     federation.at(0, "moiety study create", second)
     federation.waits(1, "second")
     federation.at(1, "moiety agent studies --config /etc")
     federation.at(1, "moiety agent show NAME", second)
-    federation.at(1, "moiety agent approve NAME", {**second, 'permit 12"': 'permit 12" --yes'})
-    federation.at(1, "moiety agent decline NAME", {**second, 'no permit"': 'no permit" --yes'})
     federation.at(0, "moiety study cancel NAME", second)
+    third = {"/etc/moiety/study.toml": "third.toml", " NAME": " third"}
+    federation.at(0, "moiety study create", third)
+    federation.waits(1, "third")
+    federation.at(1, "moiety agent approve NAME", {**third, 'permit 12"': 'permit 12" --yes'})
+    federation.at(1, "moiety agent decline NAME", {**third, 'no permit"': 'no permit" --yes'})
     federation.at(0, "moiety study watch NAME")
 
 
