@@ -32,11 +32,11 @@ from servers.http.responses import problem_answer
 from servers.page import app as page
 from servers.readiness import Readiness
 from servers.retention.keeping import keep_to_retention
+from servers.retention.silence import watch_requesters
 from servers.roster.following import RosterFile
 from servers.rounds.end_round import Endings
 from servers.rounds.side_a import Driver
 from servers.rounds.side_b import Answering
-from servers.rounds.silence import watch_requesters
 from servers.rounds.sketches import Sketches
 from servers.rounds.uploads import sweep
 from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, studies, uploads

@@ -10,7 +10,7 @@ import pytest
 
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState, StudyState
-from servers.rounds.silence import pause_silent
+from servers.retention.silence import pause_silent
 from servers.server import Server, open_server
 from servers.settings import load_settings
 from tests.contract.test_store import KEY, RECORD, ROUND
