@@ -1,1 +1,1 @@
-"""What a server holds of studies that are over goes for good: when its operator says so, or after a number of days."""
+"""What a server does by itself as time passes: studies that are over are deleted, silent requesters' ones paused."""
