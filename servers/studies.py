@@ -311,7 +311,9 @@ def _pause(record: StudyRecord) -> PauseNotice | None:
         return PauseNotice(cause=PauseCause.SERVER_RESTORED, skips=1)
     if record.state is not StudyState.PAUSED:
         return None
-    return PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=max(1, record.absent_in_a_row))
+    if record.absent_in_a_row == 0:
+        return PauseNotice(cause=PauseCause.REQUESTER_SILENT, skips=1)
+    return PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=record.absent_in_a_row)
 
 
 def _round_view(server: Server, record: RoundRecord) -> RoundView:

@@ -183,11 +183,12 @@ class PauseCause(StrEnum):
     """Why a server waits for the requester before the study goes on."""
 
     REQUESTER_AWAY = "requester_away"
+    REQUESTER_SILENT = "requester_silent"
     SERVER_RESTORED = "server_restored"
 
 
 class PauseNotice(Message):
-    """A study waits, after so many skips in a row; the requester's next announcement resumes it.
+    """A study waits, after so many skips in a row or a long silence; the requester's next announcement resumes it.
 
     After a server was restored from an older database nothing resumes it: the requester cancels it.
     """
@@ -204,6 +205,8 @@ class PauseNotice(Message):
                 "a server was restored from an older database and may not know what this study did; its requester "
                 "cancels it and creates it anew under another name"
             )
+        if self.cause is PauseCause.REQUESTER_SILENT:
+            return "the requester has announced no round for long; its next announcement resumes the study"
         return (
             f"{self.skips} rounds in a row were skipped because the requester was away; its next announcement "
             "resumes the study"

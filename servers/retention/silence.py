@@ -37,7 +37,8 @@ def pause_silent(server: Server) -> list[str]:
     silent = [study for study in server.store.studies() if _is_silent(server, study)]
     for study in silent:
         server.store.change_study(
-            study.digest, lambda s: replace(s, state=study_step(s.state, StudyEvent.REQUESTER_STAYED_AWAY))
+            study.digest,
+            lambda s: replace(s, state=study_step(s.state, StudyEvent.REQUESTER_STAYED_AWAY), absent_in_a_row=0),
         )
         _log.warning("requester_silent", study=study.name, for_s=server.settings.limits.requester_silent_s)
     return [study.name for study in silent]

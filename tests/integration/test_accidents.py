@@ -207,7 +207,7 @@ def test_somebody_else_fills_the_disk(tmp_path: Path, name: str) -> None:
 
 def paused(client: SignedClient, side: Side, study: Study) -> bool:
     view = StudyView.parse(client.ok(side, "GET", f"/v1/studies/{study.name}/view?after=0&wait_s=0"))
-    return view.pause is not None and view.pause.cause is PauseCause.REQUESTER_AWAY
+    return view.pause is not None and view.pause.cause in (PauseCause.REQUESTER_AWAY, PauseCause.REQUESTER_SILENT)
 
 
 def put_back(folder: Path, copied: Path) -> Path:

@@ -88,7 +88,7 @@ def test_requests_are_counted_by_who_asks_whom() -> None:
         await one.ask()
 
     _, told = carried(Fate(held_s=0.5), doing)
-    assert told.passed == [Passing("c1", Side.B, 0, len(BODY), 0), Passing("c1", Side.B, 1, len(BODY), 1)]
+    assert told.passed == [Passing("c1", Side.B, 0, len(BODY), 0), Passing("c1", Side.B, 1, len(BODY), 1, of_kind=1)]
 
 
 def test_request_and_answer_are_held_and_time_passes() -> None:

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from servers.monitoring.metrics import Metrics
+from servers.monitoring.traces import NoTraces
 from servers.notifications import Changes
 from servers.rounds import side_a as driver_module
 from servers.rounds.side_a import Driver
@@ -76,7 +77,14 @@ class Peer:
 
 def idle_driver(store: FailingOnce) -> Reached:
     history = SimpleNamespace(require_current=lambda: None)
-    server = SimpleNamespace(store=store, changes=Changes(), metrics=Metrics(), clock=time.monotonic, history=history)
+    server = SimpleNamespace(
+        store=store,
+        changes=Changes(),
+        metrics=Metrics(),
+        traces=NoTraces(),
+        clock=time.monotonic,
+        history=history,
+    )
     parts = [cast(Any, part) for part in (server, Peer(), NoPool(), None, None)]
     return Reached(*parts)
 

@@ -34,6 +34,7 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from protocol.wire.paths import EVERY_SITE
+from servers.notifications import Changes
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.records import MailRecord
 from servers.studies import view
@@ -117,7 +118,8 @@ def server() -> tuple[Any, StudyRecord]:
         mail_for=lambda digest, recipients: mail,
     )
     roster = SimpleNamespace(sites=[SimpleNamespace(name=name) for name in NAMES])
-    return SimpleNamespace(store=store, roster=roster, chain=SimpleNamespace(number=1000), pictures={}), record
+    parts = {"store": store, "roster": roster, "chain": SimpleNamespace(number=1000), "pictures": {}}
+    return SimpleNamespace(**parts, changes=Changes()), record
 
 
 def test_the_roster_bounds_how_many_sites_there_are() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from protocol.sharing import Side
-from protocol.wire.messages import RoundState, StudyState
+from protocol.wire.messages import PauseCause, RoundState, StudyState
 from servers.retention.silence import pause_silent
 from servers.server import Server, open_server
 from servers.settings import load_settings
+from servers.studies import view
 from tests.contract.test_store import KEY, RECORD, ROUND
 from tests.kit.processes import prepare_servers
 
@@ -54,6 +55,9 @@ def test_a_requester_that_is_gone_leaves_its_study_paused(server: Server, clock:
     clock.now_s += 2
     assert pause_silent(server) == ["trial"]
     assert server.store.study(RECORD.digest).state is StudyState.PAUSED
+    pause = view(server, server.store.study(RECORD.digest), SITES[0]).pause
+    assert pause is not None
+    assert pause.cause is PauseCause.REQUESTER_SILENT
     assert pause_silent(server) == []
 
 

@@ -16,8 +16,12 @@ def test_only_the_requesters_own_silence_pauses_a_study() -> None:
     }
 
 
-def test_a_pause_says_how_many_rounds_and_what_resumes_the_study() -> None:
-    (cause,) = PauseCause
-    text = PauseNotice(cause=cause, skips=3).reason
-    assert text.startswith("3 rounds in a row were skipped")
-    assert "next announcement resumes the study" in text
+def test_a_pause_says_why_and_what_resumes_the_study() -> None:
+    away = PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=3).reason
+    assert away.startswith("3 rounds in a row were skipped")
+    silent = PauseNotice(cause=PauseCause.REQUESTER_SILENT, skips=1).reason
+    assert silent.startswith("the requester has announced no round for long")
+    assert all("next announcement resumes the study" in text for text in (away, silent))
+    restored = PauseNotice(cause=PauseCause.SERVER_RESTORED, skips=1).reason
+    assert "restored from an older database" in restored
+    assert "resumes" not in restored
