@@ -22,6 +22,7 @@ from harness.faults.shrinking import Shrinking
 from harness.faults.simulated import Simulated, replayed, simulated
 from harness.versions import versions
 from host.durable import write_durably
+from host.settings import read_text
 from protocol.errors import ConfigurationError
 
 FORMAT: Final = "moiety-faults/1"
@@ -95,11 +96,7 @@ def faults(
 def _replay(file: Path) -> Simulated:
     """Raises: ConfigurationError, when it cannot be read or is no schedule"""
     _quiet()
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise ConfigurationError(f"--replay {file}: {wrong}") from None
-    return again(Schedule.read(text, str(file)))
+    return again(Schedule.read(read_text(file), str(file)))
 
 
 def again(schedule: Schedule) -> Simulated:

@@ -67,6 +67,7 @@ def answers(
 ) -> None:
     """An auditor's questions on one study: who approved what when, what left, what was deleted, which release ran."""
     for folder in folders:
+        _log_of(folder)
         found = answers_of(folder, study)
         sys.stdout.write(f"{found.party}: study {study}, digest {', '.join(found.digests)}\n")
         _said("Who approved what, and when", found.words)

@@ -27,12 +27,13 @@ def restored(
     from servers.enrolment.pairing import completed
     from servers.settings import load_settings
 
+    settings = completed(load_settings(config))
     if not yes:
         typer.confirm(
             "Every study under way at both servers will only be cancelled after this. Is there really no newer copy?",
             abort=True,
         )
-    stranded = declare_restored(completed(load_settings(config)))
+    stranded = declare_restored(settings)
     if json_output:
         typer.echo(json.dumps({"stranded": stranded}))
         return

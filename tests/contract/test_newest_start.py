@@ -85,5 +85,6 @@ def test_sqlite_is_held_by_the_lock_on_its_folder_alone(tmp_path: Path) -> None:
     second.next_boot()
     first.add_study(RECORD)
     first.ready()
+    assert second.study(RECORD.digest) == RECORD
     first.close()
     second.close()

@@ -34,7 +34,7 @@ _CHECKS: Final = "check values in every ciphertext, under keys that only sites h
 _ROUNDS: Final = 30
 
 
-def _unchecked(checks: Any, number: int, slots: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ANN401
+def _unchecked(checks: Any, number: int, slots: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ANN401  # not looked at
     return slots[: PARAMETERS.value_slots]
 
 
