@@ -44,7 +44,7 @@ class Drawn:
 
     @classmethod
     def of(cls, seed: int) -> Drawn:
-        draw = random.Random(f"moiety faults {seed}")  # noqa: S311
+        draw = random.Random(f"moiety faults {seed}")  # noqa: S311  # repeatable, no secret
         lost, answer_lost, copied, cut, broken_off = (draw.choice(_RATES) for _ in range(5))
         held_back, silent, slow = (draw.choice(_RARE) for _ in range(3))
         delays_s = draw.choice(_LONGEST_DELAYS_S)
@@ -64,7 +64,7 @@ class Drawn:
 
     def fate(self, passing: Passing) -> Fate | None:
         """Of one message, None where it only takes its time; the same whatever passed before."""
-        drawn = random.Random(f"{self.seed} fate {named(passing)}")  # noqa: S311
+        drawn = random.Random(f"{self.seed} fate {named(passing)}")  # noqa: S311  # repeatable, no secret
         share, chance = drawn.random(), drawn.random()
         fates = (
             (self.lost, Fate(arrives=False)),
@@ -87,7 +87,7 @@ class Drawn:
 
 def delays(seed: int, longest_s: float, passing: Passing) -> tuple[float, float]:
     """How long a message and its answer are on their way."""
-    drawn = random.Random(f"{seed} delay {named(passing)}")  # noqa: S311
+    drawn = random.Random(f"{seed} delay {named(passing)}")  # noqa: S311  # repeatable, no secret
     return drawn.uniform(0.0, longest_s), drawn.uniform(0.0, longest_s)
 
 

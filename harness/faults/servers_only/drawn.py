@@ -38,7 +38,7 @@ class DrawnForServers:
 
     @classmethod
     def of(cls, seed: int) -> DrawnForServers:
-        draw = random.Random(f"moiety faults of servers {seed}")  # noqa: S311
+        draw = random.Random(f"moiety faults of servers {seed}")  # noqa: S311  # repeatable, no secret
         rates = tuple(draw.choice(_RATES) if draw.random() < 0.4 else 0.0 for _ in range(6))
         delays_s = draw.choice(_DELAYS_S)
         return cls(seed, delays_s, rates, _accidents(draw, 1.0 + _LASTS * delays_s))
@@ -46,7 +46,7 @@ class DrawnForServers:
     def fate(self, passing: Passing) -> Fate | None:
         if passing.kind == "view":
             return None
-        drawn = random.Random(f"{self.seed} fate {named(passing)}")  # noqa: S311
+        drawn = random.Random(f"{self.seed} fate {named(passing)}")  # noqa: S311  # repeatable, no secret
         share, chance = drawn.random(), drawn.random()
         fates = (
             Fate(arrives=False),
