@@ -171,10 +171,9 @@ def _listed_now(server: Server, study: StudyRecord, site: str) -> bool:
 
 
 def _output_content(server: Server, record: RoundRecord, kind: ShareKind) -> Iterator[bytes]:
-    if kind is ShareKind.SEED:
-        return iter([record.mask])
-    if record.output_file is None:
+    seed = kind is ShareKind.SEED
+    if (record.mask_seed if seed else record.output_file) is None:
         raise OutputGone(
             f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"
         )
-    return server.files.read(record.output_file)
+    return iter([record.mask]) if seed else server.files.read(record.output_file or "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, func, insert, or_, select, update
 
 from protocol.rounds.states import RoundKey
 from protocol.wire.messages import Announcement, ContributedRound, RoundState, Signed
@@ -19,6 +19,7 @@ _OF_SITE: Final = Prepared(_OF_ATTEMPT.where(t.contributions.c.site == bindparam
 _HELD: Final = Prepared(select(func.count().label("held")).select_from(t.contributions).where(*at_any(t.contributions)))
 _STATE: Final = Prepared(select(t.rounds.c.state).where(*at_any(t.rounds)))
 _ADD: Final = Prepared(insert(t.contributions))
+_EMPTIED: Final = (t.rounds, t.contributions, t.answers)
 _MOVE_ROUND: Final = Prepared(update(t.rounds).where(*at_any(t.rounds)).values(state=bindparam("to_state")))
 
 
@@ -85,18 +86,23 @@ class ContributionRows(Database):
                 self._held.append(record.key.study)
 
     def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
-        queries = t.rounds.c
+        since = self._emptied.get(study, 0)
         with self._begin() as connection:
             self._require_newest(connection)
-            where = (queries.study == study, queries.round < before_round, queries.noise_secret.is_not(None))
-            connection.execute(update(t.rounds).where(*where).values(noise_secret=None))
-            of_contributions = (t.contributions.c.study == study, t.contributions.c.round < before_round)
+            past = [and_(table.c.study == study, table.c.round.between(since, before_round - 1)) for table in _EMPTIED]
+            noise, keys, answers = past
+            connection.execute(
+                update(t.rounds).where(noise, t.rounds.c.noise_secret.is_not(None)).values(noise_secret=None)
+            )
             keyed = t.contributions.c.wrapped_key.is_not(None)
-            connection.execute(update(t.contributions).where(*of_contributions, keyed).values(wrapped_key=None))
-            return [
-                *forget(connection, t.contributions, "file", study, before_round),
-                *forget(connection, t.rounds, queries.query_file.name, study, before_round),
+            connection.execute(update(t.contributions).where(keys, keyed).values(wrapped_key=None))
+            connection.execute(delete(t.answers).where(answers))
+            files = [
+                *forget(connection, t.contributions, "file", study, (since, before_round)),
+                *forget(connection, t.rounds, "query_file", study, (since, before_round)),
             ]
+        self._emptied[study] = max(since, before_round)
+        return files
 
     def forget_attempt_files(self, key: RoundKey) -> list[str]:
         with self._begin() as connection:

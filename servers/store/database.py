@@ -134,6 +134,11 @@ class Database:
         self._touched: list[str] = []
         self._held: list[str] = []
         """Of contributions that moved no cursor: changes of the database like any others."""
+        self._emptied: dict[str, int] = {}
+        self._without_output: dict[str, int] = {}
+        """Of each study: up to before which round this process has forgotten all that it forgets. Looking through all
+        rounds in every one would make a study slower as it goes on.
+        """
         self._most_changes = 0
         self._boot: int | None = None
 
@@ -269,9 +274,9 @@ def key_values(key: RoundKey) -> dict[str, Any]:
     return {"at_study": key.study, "at_round": key.round, "at_attempt": key.attempt}
 
 
-def forget(connection: Connection, table: Table, column: str, study: str, before_round: int) -> list[str]:
-    """Unlink the files of earlier rounds from their rows; -> the files to delete."""
-    where = (table.c.study == study, table.c.round < before_round, table.c[column].is_not(None))
+def forget(connection: Connection, table: Table, column: str, study: str, rounds: tuple[int, int]) -> list[str]:
+    """Unlink the files of rounds from the first up to before the second from their rows; -> the files to delete."""
+    where = (table.c.study == study, table.c.round.between(rounds[0], rounds[1] - 1), table.c[column].is_not(None))
     names = connection.execute(select(table.c[column]).where(*where)).scalars().all()
     if names:
         connection.execute(update(table).where(*where).values({column: None}))

@@ -96,9 +96,15 @@ class RoundRows(Database):
         return None if row is None else Answer(AnswerKind(row.kind), row.request_digest, row.body)
 
     def forget_outputs(self, study: str, *, before_round: int) -> list[str]:
+        since = self._without_output.get(study, 0)
+        c = t.rounds.c
+        masks = (c.study == study, c.round.between(since, before_round - 1), c.mask_seed.is_not(None))
         with self._begin() as connection:
             self._require_newest(connection)
-            return forget(connection, t.rounds, "output_file", study, before_round)
+            connection.execute(update(t.rounds).where(*masks).values(mask_seed=None))
+            files = forget(connection, t.rounds, "output_file", study, (since, before_round))
+        self._without_output[study] = max(since, before_round)
+        return files
 
     def rounds_seen(self, study: str, limit: int) -> list[SeenRound]:
         c = t.rounds.c

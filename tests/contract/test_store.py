@@ -285,6 +285,61 @@ def test_rounds_that_a_site_is_in(store: Store) -> None:
     assert store.contributed("site-b", (RECORD.digest, 1), 10) == [four], "a deleted share was still summed"
 
 
+def test_answers_go_with_earlier_rounds_and_masks_with_outputs(store: Store) -> None:
+    store.add_study(RECORD)
+    keys = [replace(KEY, round=number) for number in (1, 2, 3)]
+    for key in keys:
+        store.add_round(replace(ROUND, key=key))
+        store.change_round(
+            key,
+            lambda r: replace(r, mask_seed=b"m" * 32, output_file=f"output-{r.key.round}"),
+            answers=[Answer(kind, "", b"sealed") for kind in AnswerKind],
+        )
+
+    def answered() -> list[int]:
+        return [key.round for key in keys for kind in AnswerKind if store.answer(key, kind) is not None]
+
+    assert store.forget_share_files(RECORD.digest, before_round=1) == []
+    assert answered() == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    store.forget_share_files(RECORD.digest, before_round=3)
+    assert answered() == [3, 3, 3], "what a round under way answers again stays"
+    assert store.forget_outputs(RECORD.digest, before_round=2) == ["output-1"]
+    assert store.forget_outputs(RECORD.digest, before_round=3) == ["output-2"]
+    assert [made.mask_seed is not None for made in map(store.round, keys) if made is not None] == [False, False, True]
+    store.forget_share_files(RECORD.digest, before_round=4)
+    assert answered() == []
+
+
+def test_forgetting_costs_the_same_after_many_rounds(tmp_path: Path) -> None:
+    """Counted in steps of SQLite's machine; a study must not grow slower with every round."""
+    url = sqlite_url(tmp_path)
+    upgrade(url)
+    store, steps = SqlStore(url, lambda _study: None), [0]
+    store.add_study(RECORD)
+
+    def count() -> int:
+        steps[0] += 1
+        return 0
+
+    def steps_of(number: int) -> int:
+        store.add_round(replace(ROUND, key=replace(KEY, round=number)))
+        site = replace(contribution("site-b"), key=replace(KEY, round=number), file=f"share-{number}")
+        store.add_contribution(site, RoundState.COLLECTING)
+        driver = store._connections.reading()
+        assert driver is not None
+        driver.set_progress_handler(count, 1)
+        steps[0] = 0
+        forgotten = store.forget_share_files(RECORD.digest, before_round=number)
+        store.forget_outputs(RECORD.digest, before_round=number - 9)
+        driver.set_progress_handler(None, 1)
+        assert forgotten == ([f"share-{number - 1}"] if number > 1 else [])
+        return steps[0]
+
+    taken = [steps_of(number) for number in range(1, 121)]
+    store.close()
+    assert max(taken[100:]) <= 1.2 * max(taken[15:35]), taken
+
+
 def test_mail(store: Store) -> None:
     store.add_study(RECORD)
     mail = MailRecord(RECORD.digest, "site-a", "site-b", "weights-1", "66" * 32, "mail-1")
