@@ -122,6 +122,7 @@ class Agent:
             start_timeout_s=settings.start_timeout_s,
             stuck_timeout_s=settings.stuck_timeout_s,
             bootstrap_samples=settings.bootstrap_samples,
+            transcripts_kept_rounds=settings.transcripts_kept_rounds,
             quiet=settings.quiet,
             transfer_remarks=lambda study: transfer_remarks(study, settings, site.clock.now()),
         )

@@ -32,6 +32,7 @@ _NUMBERS: Final = (
     "stuck_timeout_s",
     "poll_s",
     "bootstrap_samples",
+    "transcripts_kept_rounds",
     "bandwidth_up_bytes_per_s",
     "bandwidth_down_bytes_per_s",
 )
@@ -75,7 +76,8 @@ class AgentSettings(BaseSettings):
     number; after ``start_timeout_s`` the study's least number of contributors suffices. ``stuck_timeout_s`` (requester
     only): a round that has closed, and of which neither server shows anything new for so long, ends the study; the
     default is three days. ``bootstrap_samples`` are drawn
-    for the intervals of the last model's metrics; 0 leaves intervals out. ``failpoint`` is for tests: it
+    for the intervals of the last model's metrics; 0 leaves intervals out. ``transcripts_kept_rounds``: of how many of a
+    study's newest rounds the signed messages stay. ``failpoint`` is for tests: it
     names the place at which this agent kills itself, and is refused without a seed. ``approve``: whether a person says
     yes to each study, or the policy alone does. ``proxy`` is the HTTP proxy on the
     way to both servers, http://HOST:PORT, and ``proxy_credentials`` a file with user:password for it; none is taken
@@ -121,6 +123,7 @@ class AgentSettings(BaseSettings):
     stuck_timeout_s: Annotated[float, Field(gt=0, strict=True)] = 259_200.0
     poll_s: Annotated[float, Field(gt=0, le=3600, strict=True)] = 1.0
     bootstrap_samples: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 200
+    transcripts_kept_rounds: Annotated[int, Field(ge=100, strict=True)] = 10_000
 
     @classmethod
     def settings_customise_sources(

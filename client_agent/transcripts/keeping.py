@@ -2,6 +2,8 @@
 
 studies/NAME/transcripts/round-000004-01.json     the messages of one attempt
                          round-000004-01.vector   the masked vector of a sum with wrong tags, and of no other
+
+So that a study's folder does not grow without end, those of its newest ``transcripts_kept_rounds`` stay.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from protocol.wire.messages import OutputHeader, RoundView, Signed, TagsFailed, 
 
 TRANSCRIPTS: Final = "transcripts"
 _VECTOR: Final = ".vector"
+_SWEPT_EVERY_ROUNDS: Final = 50
 
 
 def keep_transcript(
@@ -44,6 +47,15 @@ def keep_transcript(
     go = None if past is None else past.go
     kept = shown(owner.study_digest, owner.context.site, views, failed=failed, shares=shares, go=go, altered=altered)
     owner.journal.write(path, kept)
+    if views[0].round % _SWEPT_EVERY_ROUNDS == 0:
+        _forget_before(path.parent, views[0].round - owner.context.transcripts_kept_rounds)
+
+
+def _forget_before(folder: Path, round_number: int) -> None:
+    """Transcripts of earlier rounds go; those of a sum with wrong tags, which prove who altered it, stay."""
+    for path in folder.glob("round-*.json"):
+        if int(path.stem.split("-")[1]) < round_number and not path.with_suffix(_VECTOR).exists():
+            path.unlink()
 
 
 def _path(folder: Path, round_number: int, attempt: int) -> Path:

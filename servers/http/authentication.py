@@ -76,6 +76,8 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
     party = server.parties[verified.key_id]
     if party == server.peer:
         server.recent.peer.saw(now, verified.created + _HALF_A_SECOND)
+    elif party.name == server.roster.requester:
+        server.recent.requester_at_s = now
     return party, verified
 
 

@@ -37,11 +37,15 @@ class Refused:
 
 @dataclass
 class Recent:
-    """The last refusals, and the peer."""
+    """The last refusals, the peer, and when the requester last asked for anything: of this start, as if at its begin."""
 
     clock: Callable[[], float]
     peer: PeerSeen = field(default_factory=PeerSeen)
+    requester_at_s: float = field(init=False)
     _refused: deque[Refused] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def __post_init__(self) -> None:
+        self.requester_at_s = self.clock()
 
     def note_refusal(self, code: ErrorCode, detail: str) -> None:
         self._refused.append(Refused(self.clock(), code, detail[:_KEPT_CHARACTERS]))

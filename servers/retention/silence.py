@@ -31,8 +31,9 @@ async def watch_requesters(server: Server) -> None:
 def pause_silent(server: Server) -> list[str]:
     """Pause open studies whose last round has been over for ``requester_silent_s``. -> their names
 
-    Nothing but the requester's next announcement is waited for then. One that has begun no round is left alone: its
-    requester may wait for sites for as long as it said. Raises: Unavailable
+    Nothing but the requester's next announcement is waited for then. In one that has begun no round its requester may
+    wait for sites for as long as it said, and asks for news of them: it is paused when no request came of it for so
+    long. Raises: Unavailable
     """
     silent = [study for study in server.store.studies() if _is_silent(server, study)]
     for study in silent:
@@ -48,6 +49,8 @@ def _is_silent(server: Server, study: StudyRecord) -> bool:
     if (study.state, StudyEvent.REQUESTER_STAYED_AWAY) not in STUDY_TRANSITIONS:
         return False
     newest = next(iter(server.store.rounds_seen(study.digest, 1)), None)
-    if newest is None or newest.state not in _OVER or newest.state_since_s is None:
-        return False
-    return server.clock() - newest.state_since_s > server.settings.limits.requester_silent_s
+    if newest is None:
+        since_s: float | None = server.recent.requester_at_s
+    else:
+        since_s = newest.state_since_s if newest.state in _OVER else None
+    return since_s is not None and server.clock() - since_s > server.settings.limits.requester_silent_s

@@ -23,7 +23,7 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec, write_secret
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Study
+from protocol.wire.messages import RuleName, RuleSpec, Study, StudyState
 from tests.integration.agents import finished, rounds_of
 from tests.kit.receivers import webhook_receiver
 from tests.ports import free_ports
@@ -168,3 +168,26 @@ def _real_wait(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_requester_that_vanishes_before_its_first_round_pauses_the_study_and_can_begin_it(tmp_path: Path) -> None:
+    """While it waits for sites nobody pauses anything."""
+    silent_s = 90.0
+    with federation(tmp_path) as running:
+        servers = [app.state.server for app in running.servers.apps.values()]
+        for server in servers:
+            fewer = server.settings.limits.model_copy(update={"requester_silent_s": silent_s})
+            server.settings = server.settings.model_copy(update={"limits": fewer})
+
+        def states() -> set[StudyState]:
+            return {study.state for server in servers for study in server.store.studies()}
+
+        running.start("requester", "c1")
+        running.hand_in(the_study(running, 2))
+        running.until("the study", lambda: states() == {StudyState.OPEN})
+        assert not running.comes(lambda: StudyState.PAUSED in states(), 3 * silent_s)
+        running.stop_agents("requester")
+        running.until("a pause at both", lambda: states() == {StudyState.PAUSED}, 2 * silent_s + 120.0)
+        running.start("requester", "c2", "c3")
+        running.until("the end", finished(running, NAME, *SITES))
+        assert [record.state for record in rounds_of(running, "requester", NAME)] == [RoundEnd.RELEASED] * 2

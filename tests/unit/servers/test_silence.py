@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.rounds.transitions import StudyEvent, study_step
 from protocol.sharing import Side
 from protocol.wire.messages import PauseCause, RoundState, StudyState
 from servers.retention.silence import pause_silent
@@ -61,12 +62,24 @@ def test_a_requester_that_is_gone_leaves_its_study_paused(server: Server, clock:
     assert pause_silent(server) == []
 
 
-def test_a_round_under_way_and_a_study_that_has_not_begun_are_waited_for(server: Server, clock: Clock) -> None:
-    clock.now_s += 100 * server.settings.limits.requester_silent_s
-    assert pause_silent(server) == []
+def test_a_round_under_way_is_waited_for(server: Server, clock: Clock) -> None:
     server.store.add_round(ROUND)
     clock.now_s += 100 * server.settings.limits.requester_silent_s
     assert pause_silent(server) == []
+
+
+def test_before_the_first_round_a_requester_that_asks_is_waited_for(server: Server, clock: Clock) -> None:
+    """For sites that join it may wait as long as it likes; one that has vanished leaves its study paused."""
+    silent_s = server.settings.limits.requester_silent_s
+    for _ in range(5):
+        clock.now_s += silent_s - 1
+        assert pause_silent(server) == []
+        server.recent.requester_at_s = clock.now_s
+    clock.now_s += silent_s + 1
+    assert pause_silent(server) == ["trial"]
+    paused = server.store.study(RECORD.digest)
+    assert (paused.state, paused.absent_in_a_row) == (StudyState.PAUSED, 0)
+    assert study_step(paused.state, StudyEvent.ANNOUNCED) is StudyState.OPEN
 
 
 def test_a_study_that_is_over_stays_as_it_ended(server: Server, clock: Clock) -> None:
