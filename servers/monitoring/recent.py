@@ -37,7 +37,7 @@ class Refused:
 
 @dataclass
 class Recent:
-    """The last refusals, the peer, and when the requester last asked for anything: of this start, as if at its begin."""
+    """The last refusals, the peer, and when the requester last asked for anything, at first this start."""
 
     clock: Callable[[], float]
     peer: PeerSeen = field(default_factory=PeerSeen)
