@@ -25,7 +25,7 @@ from servers.correlations.pool import CorrelationPool
 from servers.correlations.sender import OtSessions
 from servers.correlations.transfer import OBLIVIOUS, Transfer
 from servers.enrolment.desk import Desk
-from servers.http.envelope import Envelope
+from servers.http.front import PublicApplication
 from servers.http.peer_client import PeerClient
 from servers.http.problems import MEDIA_TYPE, internal_problem
 from servers.http.responses import problem_answer
@@ -66,7 +66,7 @@ def create_app(
     """
     server = open_server(settings, clock)
     sweep(server)
-    app = FastAPI(
+    app = PublicApplication(
         title="Moiety server",
         description=f"Side {server.side.value.upper()} of a federation in which the servers see nothing.",
         version="1",
@@ -82,9 +82,9 @@ def create_app(
     for router in (*open_to_all, peer.router):
         app.include_router(router)
     server.metrics.expect_routes([name for router in open_to_all for name in _names(router)], _names(peer.router))
-    app.add_middleware(Envelope, server=server)
     app.add_middleware(CountTraffic, metrics=server.metrics)
     _handle_errors(app, server)
+    app.take_envelopes(server, (*open_to_all, peer.router), partial(CountTraffic, metrics=server.metrics))
     return app
 
 

@@ -103,7 +103,10 @@ class Server:
         self.chain = chain
         self.verify_keys = {p.key_id: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
         self.parties = {p.key_id: p for p in self.roster.parties}
+        self._named = {p.name: p for p in self.roster.parties}
+        self._key_ids = {p.name: key_id for key_id, p in self.parties.items()}
         self._sites = {p.name: p for p in self.roster.sites}
+        self.peer = self.roster.operator(self.side.other)
         former = {p.key_id: p.name for roster in chain.rosters for p in roster.parties}
         self.former_keys = {key: name for key, name in former.items() if key not in self.parties}
         """Whose keys they were that a change removed or replaced."""
@@ -147,13 +150,14 @@ class Server:
     def name(self) -> str:
         return self.keys.name
 
-    @property
-    def peer(self) -> Party:
-        return self.roster.operator(self.side.other)
-
     def is_site(self, party: Party) -> bool:
         """Whether this very party, with these keys, is a site of the roster now."""
-        return self._sites.get(party.name) == party
+        found = self._sites.get(party.name)
+        return found is party or found == party
+
+    def is_peer(self, party: Party) -> bool:
+        """Whether this very party is the other server's operator."""
+        return party is self.peer or party == self.peer
 
     def sealing_key_of(self, party: str) -> SealingPublicKey:
         known = self._sealing_keys.get(party)
@@ -163,10 +167,16 @@ class Server:
 
     def key_id_of(self, party: str) -> str:
         """How headers and signatures name a party of the roster."""
-        return self._party(party).key_id
+        self._party(party)
+        return self._key_ids[party]
+
+    def is_known(self, party: Party) -> bool:
+        """Whether this very party, with these keys, is in the roster now."""
+        found = self._named.get(party.name)
+        return found is party or found == party
 
     def _party(self, name: str) -> Party:
-        found = self.roster.party(name)
+        found = self._named.get(name)
         if found is None:
             raise UnknownParty(f"{name!r} is not in the roster")
         return found

@@ -34,6 +34,7 @@ _VERSION_FIELD: Final = "version"
 class Message(BaseModel):
     """Base of every control message: immutable, strict, closed."""
 
+    __slots__ = ("_kept_digest",)  # in a place of its own: no field, not compared, not copied with another content
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     KIND: ClassVar[str]
 
@@ -42,8 +43,13 @@ class Message(BaseModel):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def digest(self) -> str:
-        """Hex SHA-256 over the kind and the canonical bytes."""
-        return hashlib.sha256(f"{PROTOCOL_VERSION} {self.KIND}\x00".encode() + self.canonical()).hexdigest()
+        """Hex SHA-256 over the kind and the canonical bytes, taken once: a message does not change."""
+        try:
+            return str(object.__getattribute__(self, "_kept_digest"))
+        except AttributeError:
+            taken = hashlib.sha256(f"{PROTOCOL_VERSION} {self.KIND}\x00".encode() + self.canonical()).hexdigest()
+            object.__setattr__(self, "_kept_digest", taken)
+            return taken
 
     @classmethod
     def parse(cls, data: bytes) -> Self:

@@ -74,7 +74,7 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
     if visit is not None:
         visit.authenticated()
     party = server.parties[verified.key_id]
-    if party == server.peer:
+    if server.is_peer(party):
         server.recent.peer.saw(now, verified.created + _HALF_A_SECOND)
     elif party.name == server.roster.requester:
         server.recent.requester_at_s = now
@@ -123,7 +123,7 @@ async def requester(caller: Annotated[Caller, Depends(site)], server: ThisServer
 
 async def stranger_peer(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
     """The other server's operator, with which this one has compared nothing yet."""
-    if caller.party != server.peer:
+    if not server.is_peer(caller.party):
         raise NotListed(f"only the other server's operator {server.peer.name!r} may do this, not {caller.name!r}")
     return caller
 

@@ -42,6 +42,7 @@ from servers.server import Server
 
 VERSION_HEADER: Final = (b"moiety-version", PROTOCOL_VERSION.encode())
 _PEER_PREFIX: Final = "/v1/peer/"
+_ADDRESSES: Final = (SEALED, PEER_SEALED)
 _ELEMENT_BYTES: Final = 8
 _OFF_LOOP_BYTES: Final = 2**16
 """From this length on sealing and opening leave the event loop to others."""
@@ -62,6 +63,11 @@ class _Opened:
     body: _Body
 
 
+def is_sealed(scope: Scope) -> bool:
+    """Whether a request is one in an envelope."""
+    return scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in _ADDRESSES
+
+
 class Envelope:
     """Opens requests to SEALED and PEER_SEALED, hands them on as what they hold, and seals and signs the answers."""
 
@@ -70,7 +76,7 @@ class Envelope:
         self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in (SEALED, PEER_SEALED):
+        if not is_sealed(scope):
             await self._app(scope, receive, send)
             return
         try:
@@ -94,7 +100,7 @@ class Envelope:
         server = self._server
         party, verified = signer_of(scope, server)
         between_servers = scope["path"] == PEER_SEALED
-        if (party == server.peer) is not between_servers or (not between_servers and not server.is_site(party)):
+        if server.is_peer(party) is not between_servers or (not between_servers and not server.is_site(party)):
             raise NotListed(f"{scope['path']} is for {'the other server' if between_servers else 'sites'}")
         if verified.digest_field is not DigestField.SEALED_HEAD:
             raise BadSignature(f"a request in an envelope carries {DigestField.SEALED_HEAD.value!r}")
@@ -105,7 +111,7 @@ class Envelope:
         outer.require_digest(head_digest(prefix + sealed), DigestField.SEALED_HEAD)
         between = Correspondence(verified.key_id, server.keys.key_id, verified.nonce)
         request, enclosed = await _off_loop(len(sealed), partial(open_request, sealed, server.keys.sealing, between))
-        if request.target.startswith(_PEER_PREFIX) is not between_servers or request.target in (SEALED, PEER_SEALED):
+        if request.target.startswith(_PEER_PREFIX) is not between_servers or request.target in _ADDRESSES:
             raise MalformedMessage(f"{scope['path']} does not take what is enclosed: use the other address")
         caller = Caller(party, bytes.fromhex(request.body_digest), request.digest_field)
         body.put_back(enclosed, request.body_bytes)
@@ -200,7 +206,7 @@ class _Answering:
     async def _finish(self) -> None:
         opened, held = self._opened, bytes(self._held)
         party = opened.caller.party  # as it was when it asked: a change may have removed it since
-        known = self._server.roster.party(party.name) == party
+        known = self._server.is_known(party)
         key = self._server.sealing_key_of(party.name) if known else party.sealing
         sealed = await _off_loop(len(held), partial(close_answer, self._status, held, key, opened.between))
         digest = hashlib.sha256(sealed).digest()

@@ -30,7 +30,7 @@ class Named:
     upload: Upload
 
 
-def named_upload(
+async def named_upload(
     study: str, round: Round, attempt: Attempt, digest: Digest, length: Length, server: ThisServer, caller: AnySite
 ) -> Named:
     """From the path and the query. Raises: UnknownStudy, RolledBack"""

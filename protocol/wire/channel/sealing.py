@@ -32,6 +32,8 @@ SALT_BYTES: Final = 32
 MAX_HEADER_BYTES: Final = 2**16
 
 _SEALED_CHUNK: Final = CHUNK_BYTES + TAG_BYTES
+_SHORT_BYTES: Final = 2**13
+"""Room to begin with: making and clearing a chunk's costs more than opening a short body."""
 _SUITE: Final = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 _ENCAPSULATION_BYTES: Final = KEM.MLKEM768_X25519.enc_length()
 _SEALED_KEY_BYTES: Final = _ENCAPSULATION_BYTES + CONTENT_KEY_BYTES + SALT_BYTES + TAG_BYTES
@@ -124,7 +126,7 @@ def encrypt_body(content_key: bytes, chunks: Iterable[Octets]) -> Iterator[bytes
 
 
 def _encrypted(cipher: AESGCM, chunks: Iterable[Octets]) -> Iterator[bytes]:
-    held, fill, counter = bytearray(CHUNK_BYTES), 0, 0
+    held, fill, counter = bytearray(_SHORT_BYTES), 0, 0
     for piece in chunks:
         view = octets(piece)
         while len(view):
@@ -136,9 +138,16 @@ def _encrypted(cipher: AESGCM, chunks: Iterable[Octets]) -> Iterator[bytes]:
                 fill, counter = 0, counter + 1
             else:
                 taken = min(CHUNK_BYTES - fill, len(view))
+                _make_room(held, fill + taken, CHUNK_BYTES)
                 held[fill : fill + taken] = view[:taken]
                 view, fill = view[taken:], fill + taken
     yield cipher.encrypt(chunk_nonce(counter, True), memoryview(held)[:fill], None)
+
+
+def _make_room(held: bytearray, needed: int, most: int) -> None:
+    """A buffer that held a short body becomes one for whole chunks."""
+    if needed > len(held):
+        held.extend(bytes(most - len(held)))
 
 
 def open_chunk(cipher: AESGCM, place: int, final: bool, chunk: Octets) -> bytes:
@@ -167,7 +176,7 @@ class BodyReader:
 
     def __init__(self, content_key: bytes) -> None:
         self._cipher = body_cipher(content_key)
-        self._held = bytearray(_SEALED_CHUNK)
+        self._held = bytearray(_SHORT_BYTES)
         self._fill = 0
         self._counter = 0
         self._usable = True
@@ -185,6 +194,7 @@ class BodyReader:
                 self._fill = 0
             else:
                 taken = min(_SEALED_CHUNK - self._fill, len(view))
+                _make_room(self._held, self._fill + taken, _SEALED_CHUNK)
                 self._held[self._fill : self._fill + taken] = view[:taken]
                 view, self._fill = view[taken:], self._fill + taken
         self._usable = True
