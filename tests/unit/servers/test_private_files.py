@@ -54,6 +54,36 @@ def test_a_key_that_others_may_read_is_refused(config: Path, wrong: int) -> None
     assert "key =" not in caught.value.detail
 
 
+@pytest.mark.parametrize(
+    ("owner", "user", "wrong", "taken"),
+    [
+        (0, 10001, 0o440, True),
+        (0, 10001, 0o640, True),
+        (0, 10001, 0o660, False),
+        (0, 10001, 0o444, False),
+        (0, 0, 0o440, False),
+        (10001, 10001, 0o440, False),
+        (10002, 10001, 0o440, False),
+    ],
+)
+def test_root_may_lend_a_secret_through_its_group(
+    owner: int, user: int, wrong: int, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kubernetes mounts secrets for whom a pod runs as: root's, with the pod's group."""
+    write_secret(tmp_path / "secret", "words")
+    (tmp_path / "secret").chmod(wrong)
+    asked = os.fstat
+    monkeypatch.setattr(
+        os, "fstat", lambda handle: os.stat_result((*asked(handle)[:4], owner, user, *asked(handle)[6:]))
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    if taken:
+        assert read_secret(tmp_path / "secret") == "words"
+    else:
+        with pytest.raises(ConfigurationError, match="others than its owner may use this secret"):
+            read_secret(tmp_path / "secret")
+
+
 def test_a_secret_of_ones_own_is_read(tmp_path: Path) -> None:
     write_secret(tmp_path / "secret", "words")
     assert read_secret(tmp_path / "secret") == "words"

