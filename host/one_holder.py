@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +26,8 @@ from host.private_files import private_folder
 from protocol.errors import ConfigurationError, StorageFull
 
 LOCK: Final = "lock"
+PROCESSES: Final = "processes"
+_ONE_AT_A_TIME: Final = "one_at_a_time"
 OWNER: Final = "owner.json"
 _HELD: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES})
 _SHOWN_BYTES: Final = 400
@@ -51,11 +53,43 @@ def one_process(folder: Path, setting: str, who: str) -> Iterator[None]:
 
     Raises: ConfigurationError that names ``setting``, and who holds it; StorageFull
     """
+    with _held(folder, setting, lambda file: _take(file, folder, setting, who)):
+        yield
+
+
+@contextmanager
+def one_of_several(folder: Path, setting: str, who: str, name: str) -> Iterator[None]:
+    """While the block runs no process has the folder for itself, and no other one is there under this name.
+
+    Raises: as :func:`one_process`
+    """
+
+    def share(file: RawIOBase) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigurationError(f"key '{setting}': {_refusal(folder, error)}") from None
+
+    with _held(folder, setting, share):
+        private_folder(folder / PROCESSES)
+        with one_process(folder / PROCESSES / name, setting, who):
+            yield
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Of the processes that share a folder one is in such a block, and the others wait."""
+    with (folder / _ONE_AT_A_TIME).open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _held(folder: Path, setting: str, take: Callable[[RawIOBase], None]) -> Iterator[None]:
     private_folder(folder)
     with ExitStack() as stack:
         try:
-            file = stack.enter_context((folder / LOCK).open("a+b", buffering=0))
-            _take(file, folder, setting, who)
+            take(stack.enter_context((folder / LOCK).open("a+b", buffering=0)))
         except OSError as error:
             if not is_full(error):
                 raise ConfigurationError(f"key '{setting}': {folder} cannot be used: {error.strerror}") from None
@@ -74,7 +108,10 @@ def _take(file: RawIOBase, folder: Path, setting: str, who: str) -> None:
 
 
 def holder_of(folder: Path) -> str | None:
-    """Who holds the folder now, in the words that it wrote into the lock; None where nobody does."""
+    """Who holds the folder now, in the words that it wrote into the lock; None where nobody does.
+
+    Of several processes that share it, one of them.
+    """
     try:
         with (folder / LOCK).open("rb") as file:
             try:
@@ -85,13 +122,19 @@ def holder_of(folder: Path) -> str | None:
                 return file.read(_SHOWN_BYTES).decode(errors="replace") or "another process"
     except OSError:
         return None
-    return None
+    return _holder_of_several(folder)
+
+
+def _holder_of_several(folder: Path) -> str | None:
+    found = (holder_of(path) for path in sorted((folder / PROCESSES).glob("*")))
+    return next((holder for holder in found if holder is not None), None)
 
 
 def _refusal(folder: Path, error: OSError) -> str:
     if error.errno not in _HELD:
         return f"{folder} is on a file system that cannot lock ({error.strerror}); put it on a disk of this machine"
-    holder = (folder / LOCK).read_bytes()[:_SHOWN_BYTES].decode(errors="replace") or "another process"
+    said = (folder / LOCK).read_bytes()[:_SHOWN_BYTES].decode(errors="replace")
+    holder = _holder_of_several(folder) or said or "another process"
     return f"{folder} is in use by {holder}; stop that one, or give this one a folder of its own"
 
 

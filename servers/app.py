@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -19,33 +19,26 @@ from starlette.requests import ClientDisconnect
 from host import log
 from host.durable import is_full
 from protocol.errors import ErrorCode, MoietyError, OtherVersion
-from protocol.sharing import Side
 from protocol.wire.channel.signing import require_own_version
-from servers.correlations.pool import CorrelationPool
-from servers.correlations.sender import OtSessions
 from servers.correlations.transfer import OBLIVIOUS, Transfer
+from servers.driving.duties import Duties
+from servers.driving.lease import drive_in_turn
+from servers.driving.news import Hearing
 from servers.enrolment.desk import Desk
 from servers.http.front import PublicApplication
-from servers.http.peer_client import PeerClient
 from servers.http.problems import MEDIA_TYPE, internal_problem
 from servers.http.responses import problem_answer
 from servers.page import app as page
 from servers.readiness import Readiness
-from servers.retention.keeping import keep_to_retention
-from servers.retention.silence import watch_requesters
 from servers.roster.following import RosterFile
-from servers.rounds.end_round import Endings
-from servers.rounds.side_a import Driver
-from servers.rounds.side_b import Answering
-from servers.rounds.sketches import Sketches
 from servers.rounds.uploads import sweep
 from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, studies, uploads
 from servers.server import Server, open_server
-from servers.settings import ServerSettings
+from servers.settings import Role, ServerSettings
 from servers.traffic import CountTraffic
 
-NONCES_KEPT_S = 600
 _ROSTER_LOOKED_AT_EVERY_S = 10.0
+_UPLOADS_LOOKED_AT_EVERY_S = 60.0
 _LOGGED_CHARACTERS = 200
 _log = log.logger("http")
 
@@ -75,7 +68,10 @@ def create_app(
         openapi_url=None,
     )
     app.state.server = server
-    app.state.desk = None if settings.card is None else enrolment.OpenDesk(Desk(settings, clock))
+    app.state.stop = lambda: _log.error("not_stopped")
+    """Ends this process; whoever serves the application sets it."""
+    enrols = settings.card is not None and settings.role is not Role.UPLOAD
+    app.state.desk = None if not enrols else enrolment.OpenDesk(Desk(settings, clock))
     of_rounds = (contributions.router, mail.router, rounds.router, uploads.router)
     of_sites = (studies.router, roster.router, *of_rounds, health.alive)
     open_to_all = (*of_sites, enrolment.router)
@@ -118,18 +114,12 @@ def create_operations(app: FastAPI) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, transfer: Transfer) -> AsyncIterator[None]:
     server: Server = app.state.server
-    sketches = Sketches(server)
-    tasks = [asyncio.create_task(one(server)) for one in (_purge, _follow_roster, keep_to_retention, watch_requesters)]
-    client: PeerClient | None = None
-    if server.side is Side.A:
-        client = PeerClient(server, to_peer)
-        app.state.peer = client
-        app.state.pool = CorrelationPool(server, client, transfer)
-        tasks.append(
-            asyncio.create_task(Driver(server, client, app.state.pool, sketches, Endings(server, client)).run())
-        )
+    duties = Duties(app, server, to_peer, transfer)
+    tasks = [asyncio.create_task(_follow_roster(server))]
+    if server.store.beside is None:
+        duties.begin()
     else:
-        app.state.answering = Answering(server, sketches, OtSessions(server, transfer))
+        tasks += [asyncio.create_task(one) for one in _beside_others(app, server, duties)]
     try:
         yield
     finally:
@@ -137,13 +127,30 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        if client is not None:
-            await client.close()
+        await duties.end()
         await asyncio.to_thread(server.traces.close)
         server.ckks.close()
         if server.shards is not None:
             await asyncio.to_thread(server.shards.close)
         server.store.close()
+
+
+def _beside_others(app: FastAPI, server: Server, duties: Duties) -> Iterator[Coroutine[Any, Any, None]]:
+    """What a process does that is one of several."""
+    yield Hearing(server).keep()
+    yield _sweep_uploads(server)
+    if server.settings.role is Role.DRIVER:
+        yield drive_in_turn(server, duties, app.state.stop)
+
+
+async def _sweep_uploads(server: Server) -> None:
+    """What came in part here to an attempt whose end another process saw."""
+    while True:
+        await asyncio.sleep(_UPLOADS_LOOKED_AT_EVERY_S)
+        try:
+            sweep(server)
+        except MoietyError as later:
+            _log.warning("uploads_not_swept", code=later.code, detail=later.detail)
 
 
 async def _follow_roster(server: Server) -> None:
@@ -155,16 +162,6 @@ async def _follow_roster(server: Server) -> None:
             file.renew()
         except Exception:
             _log.exception("roster_not_read")
-
-
-async def _purge(server: Server) -> None:
-    """Nonces older than any acceptable signature are forgotten."""
-    while True:
-        try:
-            server.store.purge_nonces(server.clock() - NONCES_KEPT_S)
-        except MoietyError as later:
-            _log.warning("nonces_not_purged", code=later.code, detail=later.detail)
-        await asyncio.sleep(NONCES_KEPT_S / 10)
 
 
 def _handle_errors(app: FastAPI, server: Server) -> None:

@@ -23,16 +23,25 @@ _log = log.logger("history")
 
 @dataclass
 class OwnHistory:
-    """Of one start of one server. ``compared`` with the other's since then: before that nothing is done together."""
+    """Of one start of one server. ``compared`` with the other's since then: before that nothing is done together.
+
+    ``drives``: of several processes one speaks with the other server; the others look whether that one learned
+    anything (``look``), and say nothing of themselves.
+    """
 
     store: Store
     party: str
     start: int
     compared: bool = False
+    drives: bool = True
     _run: str = field(default_factory=lambda: secrets.token_hex(_RUN_BYTES))
 
     def __post_init__(self) -> None:
-        self._began = self.store.begin_history()
+        self._began = self.store.begin_history() if self.drives else 0
+        self._later = self.store.history_of(self.party)
+
+    def look(self) -> None:
+        """What the process that drives has learned meanwhile."""
         self._later = self.store.history_of(self.party)
 
     def now(self) -> History:

@@ -39,6 +39,11 @@ class Changes:
         """There is one contribution more, and no view shows it."""
         self._set(self._events, study)
 
+    def notify_all(self) -> None:
+        """Something may have changed that nobody told of."""
+        for study in {*self._events, *self._shown, *self._numbers}:
+            self.notify(study)
+
     @staticmethod
     def _set(events: dict[str, asyncio.Event], study: str) -> None:
         event = events.pop(study, None)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from enum import StrEnum
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from host.failpoints import Failpoints, kill, parse_failpoint
+
+_STANDS: Final = ":stop"
 
 
 class Point(StrEnum):
@@ -62,11 +65,22 @@ class Point(StrEnum):
 
 
 def failpoints_of(setting: str | None) -> Failpoints:
-    """What the setting arms. Raises: ConfigurationError"""
+    """What the setting arms; ``NAME:COUNT:stop`` stands still there until it is told to go on.
+
+    Raises: ConfigurationError
+    """
     if setting is None:
         return Failpoints()
-    point, turn = parse_failpoint(setting, Point)
+    named = setting.removesuffix(_STANDS)
+    point, turn = parse_failpoint(named, Point)
+    if named != setting:
+        return Failpoints(point, turn, _stand_still)
     return Failpoints(point, turn, _fill_disk if point is Point.DISK_FULL else kill)
+
+
+def _stand_still() -> None:
+    """As a virtual machine that is moved, or a computer that sleeps: it goes on later and knows nothing of it."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _fill_disk() -> NoReturn:

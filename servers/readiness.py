@@ -50,6 +50,11 @@ class Readiness:
                 server: Server = self._app.state.server
                 server.metrics.ready.set(self._found is None)
 
+    def seen(self) -> dict[str, str]:
+        """What was looked at for this process, when all is well."""
+        server: Server = self._app.state.server
+        return {"peer": "ok", "ot_session": "open"} if server.drives else {"driver": "another process"}
+
     def remarks(self) -> dict[str, str]:
         """What does not keep this server from serving, and soon will."""
         server: Server = self._app.state.server
@@ -72,7 +77,9 @@ class Readiness:
         if server.certificate is not None:
             server.certificate.require_valid(server.clock())
         server.store.ready()
-        if server.side is Side.A:
+        if not server.drives:
+            server.store.require_driver()
+        elif server.side is Side.A:
             await state.peer.reachable()
             if not state.pool.session_open:
                 raise Unavailable("no OT session is open with the peer yet; one is opened when a study needs it")

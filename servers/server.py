@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeVar
 
 from host.audit.entry import Action
 from host.audit.log import AuditLog
 from host.failpoints import Failpoints
-from host.one_holder import Owner, require_owner
+from host.one_holder import PROCESSES, Owner, one_at_a_time, require_owner
 from host.private_files import private_folder, take_back
 from host.randomness import Randomness, server_randomness
 from protocol.ckks.parameters import CkksParameters
@@ -31,8 +33,9 @@ from servers.monitoring.recent import Recent
 from servers.monitoring.traces import NoTraces, Traces, traces_to
 from servers.notifications import Changes
 from servers.points import Point, failpoints_of
+from servers.processes.beside import beside_of
 from servers.roster.accepted import keep_chain, require_continued
-from servers.settings import ServerSettings
+from servers.settings import Role, ServerSettings
 from servers.shards.opening import open_shards
 from servers.shards.passes import Shards
 from servers.store.files.shares import ShareFiles
@@ -84,12 +87,14 @@ class Server:
     """None where nothing is served under TLS."""
     drains: bool = False
     """It takes no new study or round, to be upgraded."""
+    drives: bool = True
+    """This process speaks with the other server and takes rounds further; of several, one does."""
 
     def __post_init__(self) -> None:
         self.recent = Recent(self.clock)
         self.audit = AuditLog(self.settings.data_dir, self.keys.name, self.clock)
-        self.uploads = UploadParts(self.settings.data_dir / "uploads", self._upload_midway)
-        self.history = OwnHistory(self.store, self.name, self.boot)
+        self.uploads = UploadParts(self.own_folder / "uploads", self._upload_midway)
+        self.history = OwnHistory(self.store, self.name, max(self.boot, 1), drives=self.drives)
         self.pictures: dict[str, StudyPicture] = {}
         self.outputs = itertools.count()
         self.follow(self.chain)
@@ -113,6 +118,17 @@ class Server:
         self.former_keys_seen: set[str] = set()
         """Of them, those that the log has named since the change."""
         self._sealing_keys: dict[str, SealingPublicKey] = {}
+
+    @property
+    def own_folder(self) -> Path:
+        """Of several processes each keeps uploads that came to it in part in a folder of its own."""
+        data_dir, beside = self.settings.data_dir, self.store.beside
+        return data_dir if beside is None else data_dir / PROCESSES / beside.name
+
+    def drive(self, boot: int) -> None:
+        """From here on this process drives, as this start of the server."""
+        self.boot, self.drives = boot, True
+        self.history = OwnHistory(self.store, self.name, boot)
 
     def require_taking(self) -> None:
         """Before a study or a round that is new here. Raises: Unavailable"""
@@ -196,24 +212,32 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
 
     Raises: ConfigurationError
     """
+    private_folder(settings.data_dir)
+    with nullcontext() if settings.role is Role.ALL else one_at_a_time(settings.data_dir):
+        return _opened(settings, clock)
+
+
+def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
     chain, keys, accepted = load_identity(settings)
     traces = traces_to(settings.traces_to, settings.side)
-    private_folder(settings.data_dir)
     owners = _owners(settings, chain)
     require_owner(settings.data_dir, "data_dir", owners[0], _ANOTHER_FOLDER, former=owners[1:])
     require_continued(chain, accepted)
     upgrade(settings.database)
     take_back(sorted(settings.data_dir.glob("server.db*")))
     changes = Changes()
-    store = SqlStore(settings.database, changes.notify, clock, changes.notify_held)
+    beside = beside_of(settings)
+    store = SqlStore(settings.database, changes.notify, clock, changes.notify_held, beside)
     _require_own(store, owners)
     _require_undisturbed(store, chain, accepted)
     keep_chain(settings, chain)
     failpoints = failpoints_of(settings.failpoint)
     shards = open_shards(settings, f"server {settings.side.value} {keys.name} of {chain.head.federation}")
     files = _files(settings, failpoints, shards)
-    boot = store.next_boot()  # from here on no other process changes what is swept
-    _sweep(store, files, shards)
+    boot = 0
+    if beside is None:
+        boot = store.next_boot()  # from here on no other process changes what is swept
+        _sweep(store, files, shards)
     server = Server(
         settings=settings,
         chain=chain,
@@ -228,8 +252,10 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
         clock=clock,
         failpoints=failpoints,
         shards=shards,
+        drives=beside is None,
     )
-    server.audit.add(Action.STARTED, f"side {settings.side.value}, start {boot}, under roster {chain.head_digest}")
+    start = f"start {boot}" if beside is None else f"process {beside.name}"
+    server.audit.add(Action.STARTED, f"side {settings.side.value}, {start}, under roster {chain.head_digest}")
     return server
 
 

@@ -7,15 +7,15 @@ import gc
 import resource
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
 
 from host import log
-from host.one_holder import one_process
-from protocol.errors import ErrorCode
+from host.one_holder import one_of_several, one_process
+from protocol.errors import ConfigurationError, ErrorCode
 from servers.app import create_app, create_operations
 from servers.certificate import ServedCertificate
 from servers.draining.keeping import keep_draining
@@ -23,8 +23,9 @@ from servers.enrolment.pairing import completed
 from servers.founding import create_founding, create_founding_operations
 from servers.http.admission import Admission
 from servers.http.listening import BoundedServer, listen
+from servers.processes.beside import process_name
 from servers.server import Server
-from servers.settings import ServerSettings
+from servers.settings import Role, ServerSettings
 
 _log = log.logger("serving")
 _FILES_BESIDE_CONNECTIONS = 512
@@ -39,12 +40,23 @@ def serve(settings: ServerSettings) -> None:
 
     Raises: ConfigurationError, also while another server runs in ``data_dir``
     """
-    with one_process(settings.data_dir, "data_dir", f"the server of side {settings.side.value!r}"):
+    with _place(settings):
         if settings.card is not None and not settings.roster.exists():
             _serve_founding(settings)
             if not settings.roster.exists():
                 return
         _serve_alone(completed(settings))
+
+
+def _place(settings: ServerSettings) -> AbstractContextManager[None]:
+    """The folder alone, or with the other processes of the same server."""
+    who = f"the server of side {settings.side.value!r}"
+    if settings.role is Role.ALL:
+        return one_process(settings.data_dir, "data_dir", who)
+    if not settings.roster.exists():
+        raise ConfigurationError("key 'role': a federation is founded by one process: start it with role 'all' first")
+    name = process_name(settings)
+    return one_of_several(settings.data_dir, "data_dir", f"{who}, {name}", name)
 
 
 def _serve_founding(settings: ServerSettings) -> None:
@@ -110,10 +122,15 @@ def _serve_alone(settings: ServerSettings) -> None:
         beside=operations,
         tls=certificate.context,
     )
+
+    def stop() -> None:
+        server.should_exit = True
+
+    application.state.stop = stop
     _say_listening(settings)
     gc.freeze()  # what is there by now stays: no collection looks through it again
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve_until_drained(server, served, certificate))
+        runner.run(_serve_until_drained(server, served, certificate, stop))
 
 
 def _say_listening(settings: ServerSettings, waits_for: str = "") -> None:
@@ -121,10 +138,9 @@ def _say_listening(settings: ServerSettings, waits_for: str = "") -> None:
     _log.info("listening", url=settings.public_url, port=settings.port, operations=own, waits_for=waits_for)
 
 
-async def _serve_until_drained(server: BoundedServer, served: Server, certificate: ServedCertificate) -> None:
-    def stop() -> None:
-        server.should_exit = True
-
+async def _serve_until_drained(
+    server: BoundedServer, served: Server, certificate: ServedCertificate, stop: Callable[[], None]
+) -> None:
     draining = asyncio.create_task(keep_draining(served, stop))
     try:
         await _serve(server, served.clock, certificate)

@@ -52,6 +52,7 @@ class Limits(BaseModel):
     header_s: float = Field(default=10.0, gt=0, description="from a request's first byte to its body")
     idle_s: int = Field(default=75, ge=1, description="between two requests on one connection")
     stall_s: float = Field(default=30.0, gt=0, description="over which a body's least speed is measured")
+    lease_s: float = Field(default=10.0, ge=0.5, description="without a sign of the driver, until another takes over")
     least_bytes_per_s: float = Field(default=2048.0, ge=0, description="that a body arrives with")
 
 
@@ -60,6 +61,14 @@ class Engine(StrEnum):
 
     HERE = "here"
     RAY = "ray"
+
+
+class Role(StrEnum):
+    """What of a server one process is: all of it, or one of several on one PostgreSQL and one data_dir."""
+
+    ALL = "all"
+    UPLOAD = "upload"
+    DRIVER = "driver"
 
 
 class RayCluster(BaseModel):
@@ -103,6 +112,7 @@ class ServerSettings(BaseSettings):
     seed: int | None = None
     failpoint: str | None = Field(default=None, description="tests only: where this server kills itself")
     engine: Engine = Engine.HERE
+    role: Role = Field(default=Role.ALL, description="several processes: those that answer sites, one that drives")
     limits: Limits = Limits()
     ray: RayCluster = RayCluster()
 
@@ -136,6 +146,12 @@ class ServerSettings(BaseSettings):
     def _a_wrapping_key_for_a_cluster(self) -> ServerSettings:
         if self.engine is Engine.RAY and self.ray.wrapping_key is None:
             raise ValueError("engine ray needs ray.wrapping_key, a file: openssl rand -hex 32 > FILE; chmod 600 FILE")
+        return self
+
+    @model_validator(mode="after")
+    def _postgresql_for_several(self) -> ServerSettings:
+        if self.role is not Role.ALL and not self.database.startswith("postgresql"):
+            raise ValueError(f"role {self.role.value} needs database_url of a PostgreSQL that all processes share")
         return self
 
     @model_validator(mode="after")

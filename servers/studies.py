@@ -93,6 +93,11 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
     _require_rule(server, study)
     _require_products(server, study)
     _require_noise(server, study)
+    with server.store.alone(A_NEW_STUDY):
+        return _created(server, study, signed)
+
+
+def _created(server: Server, study: Study, signed: Signed[Study]) -> Signed[Study]:
     known = server.store.study_named(study.name)
     if known is not None:
         if known.study == study:
@@ -196,7 +201,8 @@ def note_ready(server: Server, record: StudyRecord, caller: str, notice: ReadyNo
         raise AnnouncementMismatch("the notice is for a study with another digest")
     if record.state.ended:
         raise WrongRound(f"the study is {record.state}; no site can join any more")
-    server.store.add_ready(record.digest, caller)
+    with server.store.alone(record.digest):
+        server.store.add_ready(record.digest, caller)
 
 
 def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed[StudyEnd]:
@@ -207,6 +213,12 @@ def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed
     message = require_signatures(signed, server.roster, [server.roster.requester])
     if message.study_digest != record.digest:
         raise AnnouncementMismatch("the end is for a study with another digest")
+    with server.store.alone(record.digest):
+        return _ended(server, server.store.study(record.digest), signed)
+
+
+def _ended(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed[StudyEnd]:
+    message = signed.message
     if record.end is not None:
         if record.end.message != message:
             error = ConflictingMessage(f"the study ended as {record.state}: {record.reason}")

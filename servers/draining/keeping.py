@@ -9,6 +9,7 @@ from typing import Final
 from host import log
 from servers.draining.drain import Drain, Drained, asked, begin, say_drained, under_way
 from servers.server import Server
+from servers.settings import Role
 
 _LOOKED_AT_EVERY_S: Final = 1.0
 _SETTLES_S: Final = 1.0
@@ -19,13 +20,15 @@ _log = log.logger("drain")
 async def keep_draining(server: Server, stop: Callable[[], None]) -> None:
     """Until it is cancelled, or until ``stop`` was called because everything is drained."""
     data_dir = server.settings.data_dir
-    begin(data_dir)
+    if server.settings.role is not Role.UPLOAD:
+        begin(data_dir)
     while (drain := asked(data_dir)) is None:
         await asyncio.sleep(_LOOKED_AT_EVERY_S)
     server.drains = True
     _log.info("draining", under_way=", ".join(under_way(server)), within_s=drain.within_s)
     parked = await _settled(server, drain)
-    say_drained(data_dir, Drained(parked))
+    if server.drives:
+        say_drained(data_dir, Drained(parked))
     _log.info("drained", parked=", ".join(parked))
     if not drain.stay:
         stop()

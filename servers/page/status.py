@@ -106,7 +106,9 @@ def refusals(server: Server) -> tuple[tuple[RefusalCount, ...], tuple[Refused, .
 
 def _peer(app: FastAPI, server: Server) -> PeerStatus:
     seen = server.recent.peer
-    if server.side is Side.A:
+    if not server.drives:
+        session_open = False
+    elif server.side is Side.A:
         session_open = bool(app.state.pool.session_open)
     else:
         session_open = bool(app.state.answering.sessions.session_open)

@@ -35,14 +35,23 @@ def pause_silent(server: Server) -> list[str]:
     wait for sites for as long as it said, and asks for news of them: it is paused when no request came of it for so
     long. Raises: Unavailable
     """
+    if server.store.beside is not None:  # its requests come to other processes
+        heard_s = server.store.last_heard_of_s(server.key_id_of(server.roster.requester))
+        server.recent.requester_at_s = max(server.recent.requester_at_s, heard_s or 0.0)
     silent = [study for study in server.store.studies() if _is_silent(server, study)]
-    for study in silent:
+    return [study.name for study in silent if _paused(server, study)]
+
+
+def _paused(server: Server, study: StudyRecord) -> bool:
+    with server.store.alone(study.digest):
+        if not _is_silent(server, server.store.study(study.digest)):
+            return False
         server.store.change_study(
             study.digest,
             lambda s: replace(s, state=study_step(s.state, StudyEvent.REQUESTER_STAYED_AWAY), absent_in_a_row=0),
         )
-        _log.warning("requester_silent", study=study.name, for_s=server.settings.limits.requester_silent_s)
-    return [study.name for study in silent]
+    _log.warning("requester_silent", study=study.name, for_s=server.settings.limits.requester_silent_s)
+    return True
 
 
 def _is_silent(server: Server, study: StudyRecord) -> bool:

@@ -61,6 +61,11 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
 
     Raises: BadSignature, WrongRound, ConflictingMessage, AnnouncementMismatch, MalformedMessage
     """
+    with server.store.alone(study.digest):
+        return _announced(server, server.store.study(study.digest), number, signed)
+
+
+def _announced(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
     announcement = require_signatures(signed, server.roster, [server.roster.requester])
     record = server.store.current_round(study.digest)
     last = None if record is None else LastRound(record.progress, record.announcement.message)
@@ -231,6 +236,11 @@ def _encrypt_into(server: Server, storage: Storage, share: ShareInParts, name: s
 
 def _store(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) -> Signed[Receipt]:
     """Commit the row; what has happened since the body began to arrive is looked at again."""
+    with server.store.alone(study.digest):
+        return _stored(server, study, key, taken)
+
+
+def _stored(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) -> Signed[Receipt]:
     header, digest, name = taken.header, taken.digest, taken.name
     known = server.store.contribution(key, header.site)
     if known is not None:

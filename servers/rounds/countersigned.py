@@ -52,8 +52,12 @@ def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest
 
     Raises: WrongRound, when it has signed a skip meanwhile
     """
-    record = known_round(server, key)
-    end = standing(server, record).end
+    with server.store.alone(key.study):
+        return _signed_sum(server, known_round(server, key), output_file, sum_digest)
+
+
+def _signed_sum(server: Server, record: RoundRecord, output_file: str, sum_digest: str) -> RoundRecord:
+    key, end = record.key, standing(server, record).end
     if isinstance(end, SumAgreed):
         return record
     require_no_other_end(record.begun, end)

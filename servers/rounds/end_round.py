@@ -103,7 +103,10 @@ class Endings:
 
     async def take_peers_release_set(self, study: StudyRecord, record: RoundRecord) -> None:
         body = await self.peer.get(round_path(paths.PEER_RELEASE_SET, study, record), "release_set")
-        accept_release_set(self.server, record, Signed[ReleaseSet].parse(body))
+        with self.server.store.alone(record.key.study):
+            now = self.server.store.round(record.key) or record
+            _require_undisturbed(replace(now, release_set=record.release_set), record)
+            accept_release_set(self.server, record, Signed[ReleaseSet].parse(body))
 
     async def adopt_peers_release_set(
         self, study: StudyRecord, record: RoundRecord, error: ConflictingMessage
@@ -127,12 +130,19 @@ class Endings:
 
     async def end(self, record: RoundRecord, step: End) -> None:
         """Say durably that this side will not release, then ask the peer to sign it too."""
-        _require_no_other_end(self.server.store.round(record.key) or record)
-        signed = self.server.sign(step.outcome)
-        self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
-        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
-        self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
-        await self.deliver(record)
+        await self.deliver(self._signed_end(record, step))
+
+    def _signed_end(self, record: RoundRecord, step: End) -> RoundRecord:
+        with self.server.store.alone(record.key.study):
+            now = self.server.store.round(record.key) or record
+            _require_no_other_end(now)
+            if self.server.store.beside is not None:
+                _require_undisturbed(now, record)
+            signed = self.server.sign(step.outcome)
+            self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
+            record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
+            self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
+        return record
 
     async def deliver(self, record: RoundRecord) -> None:
         """Get the peer's signature under the outcome that this side has signed.
@@ -148,6 +158,17 @@ class Endings:
             await self.end(record, step)
         elif step is Act.TAKE_ALONE:
             commit_skip(self.server, record, own)
+
+
+def _require_undisturbed(now: RoundRecord, decided_on: RoundRecord) -> None:
+    """What the requester says comes to another process, and may have come since the step was decided. Raises: NotYet"""
+    if (now.state, now.release_set, now.go, now.tags_failed) != (
+        decided_on.state,
+        decided_on.release_set,
+        decided_on.go,
+        decided_on.tags_failed,
+    ):
+        raise NotYet(f"{now.key.label} has changed meanwhile; it is looked at again")
 
 
 def _require_no_other_end(record: RoundRecord) -> None:

@@ -32,9 +32,10 @@ async def ask_for_go(server: Server, peer: PeerClient, study: StudyRecord, recor
     asked_at_s = server.clock()
     try:
         body = await peer.get(round_path(paths.PEER_GO, study, record), "go")
-        now = known_round(server, record.key)
-        if now.go is None:
-            take_go(server, now, Signed[Go].parse(body))
+        with server.store.alone(record.key.study):
+            now = known_round(server, record.key)
+            if now.go is None:
+                take_go(server, now, Signed[Go].parse(body))
     except UnknownResource as error:
         state = at_a(server, known_round(server, record.key))
         if isinstance(state, Committed):

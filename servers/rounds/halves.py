@@ -46,7 +46,11 @@ def commit_half(server: Server, record: RoundRecord, half_digest: str, output_fi
     What happened while the half was made is looked at again: a round whose skip is signed is not committed to.
     Raises: WrongRound
     """
-    now = server.store.round(record.key) or record
+    with server.store.alone(record.key.study):
+        return _committed(server, server.store.round(record.key) or record, half_digest, output_file)
+
+
+def _committed(server: Server, now: RoundRecord, half_digest: str, output_file: str | None) -> RoundRecord:
     if now.commitment is not None:
         return now
     state = step(now.progress, RoundEvent.COMMITTED).state
@@ -54,7 +58,7 @@ def commit_half(server: Server, record: RoundRecord, half_digest: str, output_fi
     at_s = server.clock()
     server.failpoints.reach(Point.BEFORE_HALF_COMMITTED)
     record = server.store.change_round(
-        record.key,
+        now.key,
         lambda r: replace(r, state=state, output_file=output_file, commitment=signed, committed_at_s=at_s),
     )
     server.failpoints.reach(Point.AFTER_HALF_COMMITTED)
@@ -78,11 +82,17 @@ async def check_half(server: Server, record: RoundRecord, message: TagSeed) -> S
         return record.checked
     seed = bytes.fromhex(message.seed)
     errors = await _in_thread(_errors_of_half, server, record, seed)
-    record = known_round(server, record.key)
+    with server.store.alone(record.key.study):
+        return _kept_check(server, known_round(server, record.key), message, errors)
+
+
+def _kept_check(server: Server, record: RoundRecord, message: TagSeed, errors: Ring) -> Signed[TagCheck]:
+    """What has happened since they were computed is looked at again."""
     if answer(standing(server, record), message, roster_of(server, record)) is Reply.AGAIN:
         return record.checked
     signed = server.sign(check_of(record.committed.message, errors))
     server.failpoints.reach(Point.BEFORE_TAG_CHECK_STORED)
+    seed = bytes.fromhex(message.seed)
     server.store.change_round(record.key, lambda r: replace(r, tag_seed=seed, tag_check=signed))
     server.failpoints.reach(Point.AFTER_TAG_CHECK_STORED)
     return signed
@@ -150,7 +160,13 @@ async def share_errors(server: Server, record: RoundRecord, signed: Signed[TagsF
         return _stored_shares(server, record)
     release = _release(record)
     errors = await _in_thread(_errors_of_sites, server, record, release)
-    record = known_round(server, record.key)
+    with server.store.alone(record.key.study):
+        return _kept_shares(server, known_round(server, record.key), signed, errors)
+
+
+def _kept_shares(server: Server, record: RoundRecord, signed: Signed[TagsFailed], errors: Ring) -> Signed[TagShares]:
+    """What has happened since they were computed is looked at again."""
+    release = _release(record)
     if _take_in(server, record, signed) is Reply.AGAIN:
         return _stored_shares(server, record)
     shares = server.sign(shares_of(release, server.side, errors))

@@ -35,14 +35,18 @@ def with_noise_secret(server: Server, record: RoundRecord) -> RoundRecord:
     """
     if noise_of(server, record) is None:
         return record
-    now = server.store.round(record.key) or record
+    with server.store.alone(record.key.study):
+        return _with_secret(server, server.store.round(record.key) or record)
+
+
+def _with_secret(server: Server, now: RoundRecord) -> RoundRecord:
     if now.noise_secret is not None:
         return now
     if now.state is RoundState.RELEASED:
-        raise WrongRound(f"{record.key.label}: what its noise was drawn from is forgotten; there is no second noise")
-    secret = server.randomness.bytes(SEED_BYTES, f"{record.key.label} noise")
+        raise WrongRound(f"{now.key.label}: what its noise was drawn from is forgotten; there is no second noise")
+    secret = server.randomness.bytes(SEED_BYTES, f"{now.key.label} noise")
     server.failpoints.reach(Point.BEFORE_NOISE_STORED)
-    record = server.store.change_round(record.key, lambda r: replace(r, noise_secret=secret))
+    record = server.store.change_round(now.key, lambda r: replace(r, noise_secret=secret))
     server.failpoints.reach(Point.AFTER_NOISE_STORED)
     return record
 

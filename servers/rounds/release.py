@@ -59,6 +59,11 @@ def accept_release_set(server: Server, record: RoundRecord, signed: Signed[Relea
 
 def with_mask_seed(server: Server, record: RoundRecord) -> RoundRecord:
     """Draw t once for this release and keep it durably, so that every later sum is masked the same."""
+    with server.store.alone(record.key.study):
+        return _masked(server, server.store.round(record.key) or record)
+
+
+def _masked(server: Server, record: RoundRecord) -> RoundRecord:
     if record.mask_seed is not None:
         return record
     seed = server.randomness.bytes(SEED_BYTES, f"{record.key.label} output mask")
@@ -126,20 +131,30 @@ def commit_release(
     What happened while the sum was on its way is looked at again: a round whose skip is signed is never released.
     Raises: WrongRound
     """
-    now = server.store.round(record.key) or record
+    with server.store.alone(record.key.study):
+        _released(server, study, server.store.round(record.key) or record, output_file, sum_release)
+
+
+def _released(
+    server: Server,
+    study: StudyRecord,
+    now: RoundRecord,
+    output_file: str | None,
+    sum_release: Signed[SumRelease] | None,
+) -> None:
     if now.state is RoundState.RELEASED:
         return
     state = step(now.progress, RoundEvent.RELEASED).state
     server.note_round(now, RoundState.RELEASED)
     server.failpoints.reach(Point.BEFORE_OUTPUT_STORED)
     server.store.change_round(
-        record.key, lambda r: replace(r, state=state, output_file=output_file, sum_release=sum_release)
+        now.key, lambda r: replace(r, state=state, output_file=output_file, sum_release=sum_release)
     )
     server.failpoints.reach(Point.AFTER_OUTPUT_STORED)
     if study.absent_in_a_row:
         server.store.change_study(study.digest, lambda s: replace(s, absent_in_a_row=0))
-    oldest_kept = record.key.round - server.settings.limits.outputs_kept_rounds + 1
-    server.files.delete(server.store.forget_outputs(record.key.study, before_round=oldest_kept))
+    oldest_kept = now.key.round - server.settings.limits.outputs_kept_rounds + 1
+    server.files.delete(server.store.forget_outputs(now.key.study, before_round=oldest_kept))
     server.metrics.rounds.labels(RoundState.RELEASED.value).inc()
 
 

@@ -261,8 +261,13 @@ class Driver:
             except UnknownResource as error:
                 await self._do(next_step(server, turn.state, Refused(error)), turn)
                 return
-        mine = collected(server, record)
-        await self._do(next_step(server, turn.state, BothHold(mine, theirs or mine)), turn)
+        with server.store.alone(turn.study.digest):  # nothing is stored between what is held and the lock
+            mine = collected(server, record)
+            following = next_step(server, turn.state, BothHold(mine, theirs or mine))
+            if isinstance(following, Lock):
+                self._lock(turn, following)
+                return
+        await self._do(following, turn)
 
     def _lock(self, turn: _Turn, lock: Lock) -> None:
         server, study = self.server, turn.study

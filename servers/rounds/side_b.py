@@ -165,13 +165,14 @@ class Answering:
         opening = await asyncio.to_thread(seal_opening, server, record, own, masked, key, parameters)
         reply = pack_frame(header, own.masked)
         server.failpoints.reach(Point.BEFORE_OPENING_STORED)
-        state = opened(standing(server, self.round(record.key)))
-        server.store.change_round(
-            record.key,
-            lambda r: replace(r, state=state),
-            used=[CorrelationUse(record.key, r.site, r.session, r.batch, r.index) for r in header.correlations],
-            answers=[Answer(AnswerKind.OPENING, "", opening), Answer(AnswerKind.PRODUCTS, digest, reply)],
-        )
+        with server.store.alone(record.key.study):
+            state = opened(standing(server, self.round(record.key)))
+            server.store.change_round(
+                record.key,
+                lambda r: replace(r, state=state),
+                used=[CorrelationUse(record.key, r.site, r.session, r.batch, r.index) for r in header.correlations],
+                answers=[Answer(AnswerKind.OPENING, "", opening), Answer(AnswerKind.PRODUCTS, digest, reply)],
+            )
         server.failpoints.reach(Point.AFTER_OPENING_STORED)
         self.sessions.spend(header.correlations)
         self.sketches.forget(record.key)

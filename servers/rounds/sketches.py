@@ -199,7 +199,11 @@ async def _queries_taken_in(
 
 def _commit_queries(server: Server, record: RoundRecord, header: QueryHeader, digest: str, name: str) -> None:
     """Commit the row; what has happened since the body began to arrive is looked at again."""
-    now = server.store.round(record.key) or record
+    with server.store.alone(record.key.study):
+        _keep_queries(server, server.store.round(record.key) or record, header, digest, name)
+
+
+def _keep_queries(server: Server, now: RoundRecord, header: QueryHeader, digest: str, name: str) -> None:
     if now.query_digest is not None:
         if now.query_file != name:
             server.files.delete([name])
@@ -211,9 +215,7 @@ def _commit_queries(server: Server, record: RoundRecord, header: QueryHeader, di
         server.files.delete([name])
         raise
     server.failpoints.reach(Point.BEFORE_QUERIES_STORED)
-    server.store.change_round(
-        record.key, lambda r: replace(r, query_header=header, query_digest=digest, query_file=name)
-    )
+    server.store.change_round(now.key, lambda r: replace(r, query_header=header, query_digest=digest, query_file=name))
     server.failpoints.reach(Point.AFTER_QUERIES_STORED)
 
 

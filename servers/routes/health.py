@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from protocol.errors import Unavailable
 from servers.http.authentication import ThisServer
 from servers.http.responses import PROBLEM
 from servers.monitoring.metrics import CONTENT_TYPE
@@ -19,12 +20,20 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
+@alive.get("/drives", responses=PROBLEM)
+async def drives(server: ThisServer) -> dict[str, str]:
+    """This process speaks with the other server and takes rounds further: of several, one does. For a proxy."""
+    if not server.drives:
+        raise Unavailable("another process of this server drives its rounds")
+    return {"status": "drives"}
+
+
 @router.get("/readyz", responses=PROBLEM)
 async def readyz(request: Request) -> dict[str, str]:
     """Room on the disk, a certificate that holds, the database, the peer, an OT session; as it was some seconds ago."""
     readiness: Readiness = request.app.state.readiness
     await readiness.require()
-    return {"status": "ready", "database": "ok", "peer": "ok", "ot_session": "open"} | readiness.remarks()
+    return {"status": "ready", "database": "ok"} | readiness.seen() | readiness.remarks()
 
 
 @router.get("/metrics")

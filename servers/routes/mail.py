@@ -87,6 +87,13 @@ async def _store(
         require_length(topic.kind, intake.size_bytes, most)
         name = file_name("mail", study.digest, caller.name, recipient, str(topic), digest)
         await asyncio.to_thread(draft.keep, name)
+    with server.store.alone(study.digest):
+        _keep(server, caller, study, topic, recipient, digest, name)
+
+
+def _keep(
+    server: Server, caller: Caller, study: StudyRecord, topic: Topic, recipient: str, digest: str, name: str
+) -> None:
     kept = server.store.mail(study.digest, caller.name, recipient, str(topic))
     if kept is not None and kept.file != name:
         server.files.delete([name])  # the first one stands: of two that arrive at once, too

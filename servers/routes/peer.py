@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.bodies import masked_sum as masked_sum_body
-from protocol.errors import NotListed, RolledBack, UnknownResource, WrongRound
+from protocol.errors import NotListed, RolledBack, Unavailable, UnknownResource, WrongRound
 from protocol.mpc.ot.session import SITE_ELEMENTS, extension_message_bytes
 from protocol.protection.plan import RoundStep
 from protocol.release import masking_side
@@ -54,9 +54,11 @@ from servers.studies import going_study
 
 
 async def _only_b(server: ThisServer, caller: StrangerPeer) -> None:
-    """Only side B answers; side A calls."""
+    """Only side B answers; side A calls. Raises: Unavailable, where another process of this server drives"""
     if server.side is not Side.B:
         raise NotListed("this server is side A: it calls side B and is not called by it")
+    if not server.drives:
+        raise Unavailable("this process does not drive its server's rounds; the one that does answers side A")
 
 
 OnlyB = Annotated[None, Depends(_only_b)]
@@ -138,7 +140,8 @@ async def lock(
     """Countersign the agreed set."""
     message = LockRequest.parse(await read_small(request, caller))
     _, key = _key(server, study, round, attempt)
-    return message_answer(b.lock(key, message))
+    with server.store.alone(key.study):
+        return message_answer(b.lock(key, message))
 
 
 @router.post(paths.PEER_AGREED_SET, openapi_extra=body_of("Signed[AgreedSet], signed by side A"))
@@ -148,7 +151,8 @@ async def agreed_set(
     """Countersign the agreed set of a round of ciphertexts, of which this side holds nothing."""
     signed = Signed[AgreedSet].parse(await read_small(request, caller))
     _, key = _key(server, study, round, attempt)
-    return message_answer(countersign_agreed_set(server, b.round(key), signed))
+    with server.store.alone(key.study):
+        return message_answer(countersign_agreed_set(server, b.round(key), signed))
 
 
 @router.post(paths.PEER_CHALLENGE, openapi_extra=body_of("ChallengeReveal"))
@@ -157,7 +161,9 @@ async def challenge(
 ) -> Response:
     """Countersign the challenge."""
     message = ChallengeReveal.parse(await read_small(request, caller))
-    return message_answer(b.challenge(*_key(server, study, round, attempt), message))
+    record, key = _key(server, study, round, attempt)
+    with server.store.alone(key.study):
+        return message_answer(b.challenge(record, key, message))
 
 
 @router.post(paths.PEER_PRODUCTS, openapi_extra=body_of("frame of ProductsHeader and masked vectors", sealed=True))
@@ -178,7 +184,8 @@ async def put_release_set(
     """Take the requester's release set from the other side."""
     signed = Signed[ReleaseSet].parse(await read_small(request, caller))
     _, key = _key(server, study, round, attempt)
-    accept_release_set(server, b.round(key), signed)
+    with server.store.alone(key.study):
+        accept_release_set(server, b.round(key), signed)
     return done()
 
 
@@ -196,7 +203,8 @@ async def sum_release(
     """Countersign that a round of ciphertexts ends with this sum."""
     signed = Signed[SumRelease].parse(await read_small(request, caller))
     record, key = _key(server, study, round, attempt)
-    return message_answer(countersign_sum_release(server, record, key, signed))
+    with server.store.alone(key.study):
+        return message_answer(countersign_sum_release(server, record, key, signed))
 
 
 @router.put(
@@ -241,7 +249,9 @@ async def put_go(
 ) -> Response:
     """Side A has stored the requester's go: serve."""
     handed = HandOver.parse(await read_small(request, caller))
-    serve(server, *_key(server, study, round, attempt), handed)
+    record, key = _key(server, study, round, attempt)
+    with server.store.alone(key.study):
+        serve(server, record, key, handed)
     return done()
 
 
@@ -259,7 +269,8 @@ async def outcome(
     """Countersign that a round is skipped or an attempt burnt."""
     signed = Signed[RoundOutcome].parse(await read_small(request, caller))
     _, key = _key(server, study, round, attempt)
-    return message_answer(countersign_outcome(server, key, signed))
+    with server.store.alone(key.study):
+        return message_answer(countersign_outcome(server, key, signed))
 
 
 def _released_set(record: RoundRecord) -> Signed[ReleaseSet]:

@@ -83,8 +83,9 @@ async def release_set(
 ) -> Response:
     """Say whose sum is released."""
     signed = Signed[ReleaseSet].parse(await read_small(request, caller))
-    current = collect.round_of(server, going_study(server, study), round, attempt)
-    release.accept_release_set(server, current, signed)
+    record = going_study(server, study)
+    with server.store.alone(record.digest):
+        release.accept_release_set(server, collect.round_of(server, record, round, attempt), signed)
     return done()
 
 
@@ -104,7 +105,9 @@ async def go(
 ) -> Response:
     """Say that both sides' checks add up to zero: the sum may be served."""
     signed = Signed[Go].parse(await read_small(request, caller))
-    halves.take_go(server, collect.round_of(server, going_study(server, study), round, attempt), signed)
+    record = going_study(server, study)
+    with server.store.alone(record.digest):
+        halves.take_go(server, collect.round_of(server, record, round, attempt), signed)
     return done()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from protocol.errors import ConfigurationError, ProtocolViolation
-from servers.settings import Engine, ServerSettings
+from servers.settings import Engine, Role, ServerSettings
 from servers.shards.on_ray import OnRay
-from servers.shards.passes import OWNER, Shards
-from servers.shards.wrapping import read_wrapping_key
+from servers.shards.passes import OWNER, Here, Shards, Workers
+from servers.shards.wrapping import WrappingKey, read_wrapping_key
 from servers.storage.opened import open_storage
 from servers.storage.place import Storage
 
@@ -24,13 +24,21 @@ def open_shards(settings: ServerSettings, owner: str) -> Shards | None:
     storage = open_storage(url)
     _require_own(storage, owner)
     return Shards(
-        OnRay(cluster.address, cluster.cpus, url, cluster.wrapping_key),
+        _workers(settings, url, storage, wrapping),
         storage,
         wrapping,
         settings.data_dir / "sums",
         range_elements=cluster.range_parameters,
         shares_a_task=cluster.shares_a_task,
     )
+
+
+def _workers(settings: ServerSettings, url: str, storage: Storage, wrapping: WrappingKey) -> Workers:
+    """A process that takes uploads alone only writes to the storage: it needs no cluster."""
+    cluster = settings.ray
+    if settings.role is Role.UPLOAD or cluster.wrapping_key is None:
+        return Here(storage, wrapping)
+    return OnRay(cluster.address, cluster.cpus, url, cluster.wrapping_key)
 
 
 def _require_own(storage: Storage, owner: str) -> None:

@@ -93,8 +93,12 @@ class Shards:
 
     def sweep(self, named: Collection[str]) -> None:
         """At start: delete what a crash left behind, files that neither a row nor a sum under way names."""
+        self.storage.delete(self.strays(named))
+
+    def strays(self, named: Collection[str]) -> list[str]:
+        """Files that neither a row nor a sum under way names."""
         kept = {*named, *self._written.named(), OWNER}
-        self.storage.delete([name for name in self.storage.names() if name not in kept])
+        return [name for name in self.storage.names() if name not in kept]
 
     def close(self) -> None:
         """What is under way is given up; what is written is taken up again."""

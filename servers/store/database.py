@@ -31,6 +31,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from host.one_holder import Owner
 from protocol.errors import RolledBack, StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
+from servers.processes.beside import CHANNEL, Beside, News
 from servers.store import tables as t
 from servers.store.prepared import Prepared
 
@@ -42,10 +43,17 @@ _COUNT_CHANGE: Final = update(t.history).values(changes=t.history.c.changes + 1)
 _CHANGES: Final = select(t.history.c.changes)
 _NOBODY_STARTS: Final = text("LOCK TABLE boots IN SHARE MODE")
 _NEWEST: Final = select(func.max(t.boots.c.boot))
+_FOLDER: Final = select(t.lease.c.folder).with_for_update(read=True)
+_TELL: Final = text("SELECT pg_notify(:channel, :news)")
+_IN_TRANSACTION_S: Final = 10
 
 
-def open_engine(url: str, *, durable: bool = True) -> Engine:
-    """``durable=False`` is for nonces: a commit need not reach the disk before it returns."""
+def open_engine(url: str, *, durable: bool = True, beside: Beside | None = None) -> Engine:
+    """``durable=False`` is for nonces: a commit need not reach the disk before it returns.
+
+    ``beside``: of several processes none keeps the others waiting by a transaction in which it stands still, and
+    whoever takes its place ends its connections by its name.
+    """
     engine = create_engine(url)
     sqlite = engine.dialect.name == "sqlite"
 
@@ -56,8 +64,13 @@ def open_engine(url: str, *, durable: bool = True) -> Engine:
             cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             cursor.execute("PRAGMA foreign_keys=ON")
             cursor.execute("PRAGMA busy_timeout=5000")
-        elif not durable:
-            cursor.execute("SET synchronous_commit TO OFF")
+        else:
+            if not durable:
+                cursor.execute("SET synchronous_commit TO OFF")
+            if beside is not None:
+                cursor.execute("SELECT set_config('application_name', %s, false)", (beside.name,))
+                cursor.execute(f"SET idle_in_transaction_session_timeout = '{_IN_TRANSACTION_S}s'")
+            connection.commit()  # a rollback would take it back
         cursor.close()
 
     event.listen(engine, "connect", prepare)
@@ -96,6 +109,11 @@ class _Connections:
         with self._kept.begin():
             yield self._kept
 
+    def require_kept(self) -> None:
+        """The next transaction is on the connection that is kept: this thread's, and in none."""
+        if self._kept is not None and (self._thread != threading.get_ident() or self._kept.in_transaction()):
+            raise AssertionError("a study is held on the event loop alone, and outside of a transaction")
+
     def reading(self) -> DBAPIConnection | None:
         """The driver's own connection for a look; None, where that takes a transaction: SQLite begins none for it."""
         kept = self._kept
@@ -119,13 +137,15 @@ class Database:
         on_change: Callable[[str], None],
         clock: Callable[[], float] = time.time,
         on_held: Callable[[str], None] = lambda study: None,
+        beside: Beside | None = None,
     ) -> None:
         """``clock`` says when something was stored, for people to read; ``on_held`` is told the study of every
-        contribution that left its cursor where it was.
+        contribution that left its cursor where it was. ``beside``: one of several processes, over PostgreSQL.
         """
-        self._engine = open_engine(url)
+        self.beside = beside
+        self._engine = open_engine(url, beside=beside)
         self._connections = _Connections(self._engine)
-        self._of_nonces = _Connections(open_engine(url, durable=False))
+        self._of_nonces = _Connections(open_engine(url, durable=False, beside=beside))
         self._dialect = self._engine.dialect
         self._driver: Any = self._dialect.loaded_dbapi
         self._on_change = on_change
@@ -153,18 +173,33 @@ class Database:
 
     def next_boot(self) -> int:
         with self._begin() as connection:
-            made = connection.execute(insert(t.boots).values())
-            self._boot = int(made.inserted_primary_key[0])  # type: ignore[index]  # an insert of one row has a key
-        return self._boot
+            boot = self._new_boot(connection)
+            if self._engine.dialect.name != "sqlite":
+                connection.execute(update(t.lease).values(boot=boot, holder=None, folder=None, until_s=0.0))
+        self._boot = boot
+        return boot
+
+    @staticmethod
+    def _new_boot(connection: Connection) -> int:
+        made = connection.execute(insert(t.boots).values())
+        return int(made.inserted_primary_key[0])  # type: ignore[index]  # an insert of one row has a key
 
     def _require_newest(self, connection: Connection) -> None:
         """Called in every transaction that something follows from: of two processes on one database the newest writes.
 
         The number of this start is compared while nobody can start: a start waits for transactions that are under
-        way, and those that come after it see it. SQLite's one process is held by the lock on its folder.
+        way, and those that come after it see it. SQLite's one process is held by the lock on its folder. Of several
+        processes one drives, and its number is compared; the others' files must lie where that one finds them.
         Raises: Unavailable
         """
-        if self._boot is None or self._engine.dialect.name == "sqlite":
+        if self._engine.dialect.name == "sqlite":
+            return
+        if self._boot is None:
+            if self.beside is not None and connection.execute(_FOLDER).scalar_one() != self.beside.folder:
+                raise Unavailable(
+                    "no process that drives this server's rounds shares this one's data_dir: start one with role "
+                    "'driver' on the same data_dir"
+                )
             return
         connection.execute(_NOBODY_STARTS)
         if connection.execute(_NEWEST).scalar_one() != self._boot:
@@ -200,6 +235,7 @@ class Database:
                 yield connection
                 if self._touched or self._held:
                     counted = self._not_fewer(connection.execute(_COUNT_CHANGE).scalar_one(), counted + 1)
+                    self._tell(connection, counted)
             self._most_changes = max(self._most_changes, counted)
             for study in self._touched:
                 self._on_change(study)
@@ -211,6 +247,12 @@ class Database:
             for study in self._held:
                 self._on_held(study)
             raise explained(error) from error
+
+    def _tell(self, connection: Connection, counted: int) -> None:
+        """The other processes hear of it once it is committed."""
+        if self.beside is not None:
+            news = News(self.beside.name, counted, tuple(self._touched), tuple(self._held))
+            connection.execute(_TELL, {"channel": CHANNEL, "news": news.text()})
 
     def _not_fewer(self, found: int, least: int) -> int:
         """Raises: RolledBack, when the database has fewer changes than it had while this process runs"""
@@ -225,6 +267,7 @@ class Database:
     def changes(self) -> int:
         """How many changes this database has seen. Raises: RolledBack, when they are fewer than before"""
         with self._begin() as connection:
+            self._require_newest(connection)
             found = self._not_fewer(connection.execute(_CHANGES).scalar_one(), self._most_changes)
         self._most_changes = found
         return found

@@ -1,13 +1,16 @@
 """What a server keeps durably, as frozen records, and the store that keeps it.
 
-Every call of a store is short and runs on the server's one event loop, so that what is read and then written in
-one synchronous function cannot be interleaved. A call returns only after its transaction is on disk.
+Every call of a store is short and runs on a process's one event loop, so that what is read and then written in one
+synchronous function cannot be interleaved by the same process; by others of the same server it is not inside of
+``alone``. A call returns only after its transaction is on disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Final, Protocol, TypeVar
 
 from host.one_holder import Owner
@@ -33,6 +36,7 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
 )
+from servers.processes.beside import Beside, News
 from servers.store.for_people import Holdings, Kept, SeenRound
 from servers.store.records import Answer, AnswerKind, ContributionRecord, CorrelationUse, MailRecord, Refusal
 
@@ -203,6 +207,38 @@ class Store(Protocol):
         """How often a server has been started on this store, this time included."""
         ...
 
+    # several processes of one server (docs/adr/0037)
+    @property
+    def beside(self) -> Beside | None:
+        """Which of several processes this one is; None where a server is one."""
+        ...
+
+    def alone(self, study: str) -> AbstractContextManager[None]:
+        """While the block runs no other process decides anything about the study; nothing is awaited inside.
+
+        Raises: Unavailable
+        """
+        ...
+
+    def take_lease(self, seconds: float) -> int | None:
+        """-> the number of this start, when nobody else drives by the store's clock: whoever drove before changes
+        nothing any more. None while somebody does.
+        """
+        ...
+
+    def renew_lease(self, seconds: float) -> bool:
+        """False once another has taken it. Raises: Unavailable, then too"""
+        ...
+
+    def let_go_of_lease(self) -> None: ...
+    def require_driver(self) -> None:
+        """Raises: Unavailable, while no process drives, or where its files lie elsewhere than this one's"""
+        ...
+
+    def listen(self, heard: Callable[[News], None], over: Event) -> None:
+        """Blocks until ``over``: for a thread. What other processes commit, and this one too, is told to ``heard``."""
+        ...
+
     # how far it has come (docs/protocol.md 23)
     def changes(self) -> int:
         """How many changes of studies were stored. Raises: RolledBack, when they were more while this process runs"""
@@ -355,6 +391,10 @@ class Store(Protocol):
         ...
 
     def purge_nonces(self, before_s: float) -> None: ...
+    def last_heard_of_s(self, party: str) -> float | None:
+        """When its newest nonce came that is still there, to whichever process."""
+        ...
+
     def add_refusal(self, refusal: Refusal) -> None:
         """Kept for a person to read: the first hundred of a party and study, so that nobody fills a disk with them."""
         ...

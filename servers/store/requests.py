@@ -39,6 +39,11 @@ class RequestRows(Database):
         except DatabaseError as error:
             raise explained(error) from error
 
+    def last_heard_of_s(self, party: str) -> float | None:
+        newest = select(func.max(t.nonces.c.seen_at_s)).where(t.nonces.c.party == party)
+        with self._begin() as connection:
+            return connection.execute(newest).scalar()
+
     def add_refusal(self, refusal: Refusal) -> None:
         c = t.refusals.c
         mine = select(func.count()).select_from(t.refusals).where(c.study == refusal.study, c.party == refusal.party)

@@ -65,7 +65,7 @@ class RoundRows(Database):
         then_add: RoundRecord | None = None,
     ) -> RoundRecord:
         with self._begin() as connection:
-            row = connection.execute(select(t.rounds).where(*at(t.rounds, key))).one()
+            row = connection.execute(select(t.rounds).where(*at(t.rounds, key)).with_for_update()).one()
             changed = change(round_record(row))
             moved = {} if changed.state.value == row.state else {"state_since_s": self._clock()}
             connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(round_row(changed) | moved))

@@ -12,10 +12,14 @@ from servers.store.histories import HistoryRows
 from servers.store.mail import MailRows
 from servers.store.requests import RequestRows
 from servers.store.rounds import RoundRows
+from servers.store.several.alone import Alone
+from servers.store.several.leases import LeaseRows
 from servers.store.studies import StudyRows
 
 
-class SqlStore(StudyRows, RoundRows, ContributionRows, MailRows, RequestRows, ForgettingRows, HistoryRows):
+class SqlStore(
+    StudyRows, RoundRows, ContributionRows, MailRows, RequestRows, ForgettingRows, HistoryRows, LeaseRows, Alone
+):
     """See ``interface.Store``. The schema must exist: ``migrate.upgrade``."""
 
     def files(self) -> set[str]:

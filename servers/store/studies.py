@@ -16,6 +16,7 @@ from servers.store.rows import study_record, study_row
 
 _NAMED: Final = Prepared(select(t.studies).where(t.studies.c.name == bindparam("name")))
 _WITH_DIGEST: Final = Prepared(select(t.studies).where(t.studies.c.digest == bindparam("digest")))
+_HELD_ALONE: Final = select(t.studies.c.digest).where(t.studies.c.digest == bindparam("digest")).with_for_update()
 
 
 class StudyRows(Database):
@@ -46,6 +47,7 @@ class StudyRows(Database):
     def change_study(self, digest: str, change: Callable[[StudyRecord], StudyRecord]) -> StudyRecord:
         with self._begin() as connection:
             self._require_newest(connection)
+            connection.execute(_HELD_ALONE, {"digest": digest})
             changed = change(self._study(connection, digest))
             row = study_row(changed) | {"cursor": t.studies.c.cursor + 1}
             connection.execute(update(t.studies).where(t.studies.c.digest == digest).values(row))

@@ -20,6 +20,17 @@ METADATA = MetaData()
 
 boots = Table("boots", METADATA, Column("boot", Integer, primary_key=True, autoincrement=True))
 
+lease = Table(
+    "lease",
+    METADATA,
+    Column("place", Integer, primary_key=True),
+    Column("boot", Integer),
+    Column("holder", String(200)),
+    Column("folder", String(64)),
+    Column("until_s", Float, nullable=False),
+)
+"""One row: which of several processes drives, until when by this database's clock, and where all of them keep files."""
+
 owner = Table(
     "owner",
     METADATA,

@@ -80,6 +80,28 @@ def test_the_demonstration_separates_the_sites() -> None:
     assert all(network == {"internal": True} for network in file["networks"].values())
 
 
+def test_a_server_of_several_processes_has_one_driver_more_and_caddy_knows_all_of_them() -> None:
+    file = compose("several/operator-a.yaml")
+    processes = {name: one for name, one in file["services"].items() if name not in ("postgres", "caddy")}
+    roles = [one["environment"]["MOIETY_SERVER_ROLE"] for one in processes.values()]
+    assert sorted(roles) == ["driver", "driver", "upload", "upload"]
+    for name, one in processes.items():
+        assert one["read_only"] is True
+        assert one["cap_drop"] == ["ALL"]
+        assert one["restart"] == "unless-stopped", "a driver that lost its lease ends"
+        assert one["hostname"] == name, "processes of one machine's name differ in it"
+        assert "ports" not in one
+        assert "data:/var/lib/moiety" in one["volumes"], "all of them share one data_dir"
+    assert "ports" not in file["services"]["postgres"]
+    assert file["networks"]["inside"]["internal"] is True
+    told = file["services"]["caddy"]["environment"]
+    for role in ("upload", "driver"):
+        named = [f"https://{name}:8443" for name in processes if name.startswith(role)]
+        assert told[f"MOIETY_{role.upper()}S"].split() == named
+    asked = set(re.findall(r"\{\$(\w+)[:}]", (DEPLOY / "several" / "Caddyfile").read_text(encoding="utf-8")))
+    assert asked - {"MOIETY_CHOOSE"} == told.keys()
+
+
 def test_a_site_listens_to_nothing() -> None:
     assert "ports" not in compose("site.yaml")["services"]["agent"]
 

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
@@ -80,6 +81,14 @@ class ShareFiles:
         for path in strays:
             path.unlink()
         return len(strays)
+
+    def written(self) -> dict[str, float]:
+        """Every file, drafts too, and when it was last written to."""
+        found: dict[str, float] = {}
+        for path in self._folder.iterdir():
+            with suppress(FileNotFoundError):
+                found[path.name] = path.stat().st_mtime
+        return found
 
     def read(self, name: str) -> Iterator[bytes]:
         """The file's bytes, piece by piece."""

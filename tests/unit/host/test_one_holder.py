@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from host import one_holder
-from host.one_holder import Owner, one_process, require_owner
+from host.one_holder import Owner, holder_of, one_at_a_time, one_of_several, one_process, require_owner
 from protocol.errors import ConfigurationError, StorageFull
 
 OWN = Owner("server a", "op-a", "1f" * 8, "first")
@@ -101,3 +102,45 @@ def test_a_folder_is_one_partys(tmp_path: Path) -> None:
     (tmp_path / "owner.json").write_text("{")
     with pytest.raises(ConfigurationError, match=r"owner\.json cannot be read"):
         require_owner(tmp_path, "data_dir", OWN, "take another")
+
+
+def test_several_share_a_folder_under_names_of_their_own_and_none_has_it_alone(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    with (
+        one_of_several(tmp_path, "data_dir", "the server, upload-1", "upload-1"),
+        one_of_several(tmp_path, "data_dir", "the server, upload-2", "upload-2"),
+    ):
+        assert (holder_of(tmp_path) or "").startswith("the server, upload-1, process ")
+        with (
+            pytest.raises(ConfigurationError, match="is in use by the server, upload-2, process"),
+            one_of_several(tmp_path, "data_dir", "the server, upload-2", "upload-2"),
+        ):
+            pass
+        with (
+            pytest.raises(ConfigurationError, match="is in use by the server, upload-1, process"),
+            one_process(tmp_path, "data_dir", "a server"),
+        ):
+            pass
+    assert holder_of(tmp_path) is None
+    with (
+        one_process(tmp_path, "data_dir", "a server"),
+        pytest.raises(ConfigurationError, match="is in use by a server, process"),
+        one_of_several(tmp_path, "data_dir", "the server, upload-1", "upload-1"),
+    ):
+        pass
+
+
+def test_one_at_a_time_waits_for_the_other(tmp_path: Path) -> None:
+    order = list[str]()
+
+    def second() -> None:
+        with one_at_a_time(tmp_path):
+            order.append("second")
+
+    waiting = threading.Thread(target=second)
+    with one_at_a_time(tmp_path):
+        waiting.start()
+        waiting.join(0.2)
+        order.append("first")
+    waiting.join()
+    assert order == ["first", "second"]

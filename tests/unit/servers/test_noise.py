@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,9 @@ class Store:
     def __init__(self, record: RoundRecord, noise: SumNoise | None) -> None:
         self.record = record
         self._study: Any = SimpleNamespace(study=SimpleNamespace(sum_noise=noise))
+
+    def alone(self, study: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def study(self, digest: str) -> Any:
         return self._study

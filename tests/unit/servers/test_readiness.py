@@ -39,6 +39,7 @@ def room(size_bytes: int) -> None:
 def app_with(peer: Peer, **parts: Any) -> Any:
     usual = {
         "store": SimpleNamespace(ready=lambda: None),
+        "drives": True,
         "history": SimpleNamespace(require_current=lambda: None),
         "side": Side.A,
         "files": SimpleNamespace(require_room=room),
@@ -114,3 +115,25 @@ def test_what_was_found_is_a_metric_and_asking_for_metrics_waits_for_no_peer() -
 
     asyncio.run(ask())
     assert peer.calls == 2
+
+
+def test_a_process_that_does_not_drive_is_ready_while_another_does() -> None:
+    """Of several: the peer is the other one's, and is not asked."""
+    peer, missing = Peer(), list[Unavailable]()
+
+    def require_driver() -> None:
+        for found in missing:
+            raise found
+
+    async def ask() -> dict[str, str]:
+        store = SimpleNamespace(ready=lambda: None, require_driver=require_driver)
+        readiness = Readiness(app_with(peer, store=store, drives=False))
+        await readiness.require()
+        missing.append(Unavailable("no process drives"))
+        readiness._until_s = 0.0
+        with pytest.raises(Unavailable, match="no process drives"):
+            await readiness.require()
+        return readiness.seen()
+
+    assert asyncio.run(ask()) == {"driver": "another process"}
+    assert peer.calls == 0

@@ -1,0 +1,66 @@
+"""Of several processes one drives: it holds a lease in the database, and ends where it has lost it.
+
+A lease alone keeps nobody from going on who stood still for longer than it lasts. What does is the number of the start
+that comes with it, which every change of the driver is compared with where it is committed (docs/adr/0037).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from host import log
+from host.audit.entry import Action
+from protocol.errors import MoietyError, Unavailable
+from servers.driving.duties import Duties
+from servers.driving.strays import Strays
+from servers.server import Server
+
+_SIGNS_A_LEASE: Final = 4
+_log = log.logger("lease")
+
+
+async def drive_in_turn(server: Server, duties: Duties, stop: Callable[[], None]) -> None:
+    """Wait for the lease, drive while it is held, and ``stop`` the process once it is lost; until it is cancelled."""
+    seconds = server.settings.limits.lease_s
+    while (boot := _taken(server, seconds)) is None:
+        await asyncio.sleep(seconds / _SIGNS_A_LEASE)
+    server.drive(boot)
+    server.audit.add(Action.STARTED, f"side {server.side.value}, start {boot}, drives")
+    _log.info("drives", start=boot)
+    duties.begin()
+    strays = asyncio.create_task(Strays(server).keep_away())
+    try:
+        await _keep(server, seconds)
+        _log.error("lease_lost", start=boot)
+    finally:
+        server.drives = False
+        strays.cancel()
+        await duties.end()
+        with suppress(MoietyError):
+            server.store.let_go_of_lease()
+    stop()
+
+
+def _taken(server: Server, seconds: float) -> int | None:
+    try:
+        return server.store.take_lease(seconds)
+    except Unavailable:
+        return None
+
+
+async def _keep(server: Server, seconds: float) -> None:
+    """Returns once the lease is another's, or may be: the database did not answer for as long as it lasts."""
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + seconds
+    while clock() < until_s:
+        await asyncio.sleep(seconds / _SIGNS_A_LEASE)
+        asked_s = clock()
+        try:
+            if not server.store.renew_lease(seconds):
+                return
+            until_s = asked_s + seconds
+        except MoietyError as error:
+            _log.warning("lease_not_renewed", code=error.code, detail=error.detail)

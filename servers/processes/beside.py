@@ -1,0 +1,81 @@
+"""Several processes of one server on one PostgreSQL: who each is, and what they tell each other.
+
+NAME CHANGE DIGEST ... # DIGEST ...     who changed something, the number of the change, the studies that everybody
+                                        may see changed, behind the # those with a contribution that no view shows
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from host.durable import write_durably
+from servers.settings import Role, ServerSettings
+
+CHANNEL: Final = "moiety_changes"
+EVERYTHING: Final = "*"
+"""In place of digests that would not fit."""
+_MOST_CHARACTERS: Final = 7500
+_HELD: Final = "#"
+_NAMED: Final = "shared_by_processes"
+_NAME_BYTES: Final = 16
+_HOST_CHARACTERS: Final = 40
+"""A connection's name in PostgreSQL has 63 bytes."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One of them: its own name, and what names the folder that all of them share."""
+
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class News:
+    """What one process has committed."""
+
+    name: str
+    change: int
+    shown: tuple[str, ...]
+    held: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """As it is sent."""
+        said = " ".join((self.name, str(self.change), *self.shown, _HELD, *self.held))
+        return said if len(said) < _MOST_CHARACTERS else f"{self.name} {self.change} {EVERYTHING} {_HELD}"
+
+
+def beside_of(settings: ServerSettings) -> Beside | None:
+    """Which process this is; None where a server is one. What names the shared folder is made in it once."""
+    if settings.role is Role.ALL:
+        return None
+    named = settings.data_dir / _NAMED
+    if not named.exists():
+        write_durably(named, secrets.token_hex(_NAME_BYTES).encode())
+    return Beside(process_name(settings), named.read_text().strip())
+
+
+def process_name(settings: ServerSettings) -> str:
+    """The same at its next start; no two of a server have one, as one machine's differ in their ports."""
+    return f"{settings.role.value}-{socket.gethostname()[:_HOST_CHARACTERS]}-{settings.port}"
+
+
+def parse_news(text: str) -> News:
+    """Raises: ValueError, for anything but what a process of this release sends"""
+    head, _, held = text.partition(_HELD)
+    name, change, *shown = head.split()
+    return News(name, int(change), tuple(shown), tuple(held.split()))
+
+
+def lock_number(subject: bytes) -> int:
+    """PostgreSQL's advisory locks have signed 64-bit numbers: the first eight bytes of a digest."""
+    return int.from_bytes(subject[:8], "big", signed=True)
+
+
+def lock_halves(number: int) -> tuple[int, int]:
+    """As PostgreSQL shows the number of a lock that is held."""
+    unsigned = number % 2**64
+    return (unsigned >> 32, unsigned % 2**32)
