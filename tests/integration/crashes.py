@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +125,7 @@ def audit(federation: Federation, study: Study) -> None:
     for side in Side:
         of_study = [target for target in uses[side].values() if target[0] == digest]
         assert len(of_study) == len(set(of_study)), "a sketch took two correlations"
-    measured = _attempts(federation, digest, "select round, attempt from answers where study = ? and kind = 'opening'")
+    measured = _measured(federation, digest)
     assert len({number for number, _ in measured}) == len(measured), f"a contribution was measured twice: {measured}"
     released = f"select round, attempt from rounds where study = ? and state = '{RoundState.RELEASED.value}'"
     sums = _attempts(federation, digest, released)
@@ -143,10 +143,19 @@ def _correlation_uses(federation: Federation, side: Side) -> dict[tuple[object, 
     return dict(uses)
 
 
-def _attempts(federation: Federation, digest: str, query: str) -> set[tuple[int, int]]:
+def _measured(federation: Federation, digest: str) -> set[tuple[int, int]]:
+    """What has an opening, or had one: side B stores its own with the correlations that it used; they stay."""
+    openings = "select round, attempt from answers where study = ? and kind = 'opening'"
+    used = "select distinct round, attempt from correlations where study = ?"
+    return _attempts(federation, digest, openings) | _attempts(federation, digest, used, (Side.B,))
+
+
+def _attempts(
+    federation: Federation, digest: str, query: str, sides: Iterable[Side] = tuple(Side)
+) -> set[tuple[int, int]]:
     """The attempts that either server has."""
     found: set[tuple[int, int]] = set()
-    for side in Side:
+    for side in sides:
         with closing(federation.database(side)) as database:
             found |= {(number, attempt) for number, attempt in database.execute(query, (digest,))}
     return found
