@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PROTOCOL_VERSION: Final = "moiety/2"
+RingBits: TypeAlias = Literal[48, 64]
+WORD_BITS: Final = 64
 RANGE_PROJECTIONS: Final = 40
 SKETCH_BLOCKS: Final = 4
 MIN_SKETCH_LENGTH: Final = 2048
@@ -70,6 +72,7 @@ class StudyParameters(BaseModel):
     ``clip_norm`` = C at the site; x~ = round(x * 2^f) with 2^f * C = E = 2^``encoded_norm_log2``.
     Weights are multiples of 1/``weight_grid``; where sites weigh themselves, that is the smallest weight.
     ``least_contributors`` m and ``assumed_colluders`` t do not count the requester.
+    ``ring_bits``: vectors are shared and summed modulo 2 to this, eight bytes a coordinate or six (section 24).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -81,6 +84,7 @@ class StudyParameters(BaseModel):
     sketch_length: int = Field(default=MIN_SKETCH_LENGTH, ge=MIN_SKETCH_LENGTH, le=MAX_SKETCH_LENGTH)
     least_contributors: int = Field(ge=1)
     assumed_colluders: int = Field(default=0, ge=0)
+    ring_bits: RingBits = Field(default=WORD_BITS, exclude_if=lambda bits: bits == WORD_BITS)
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyParameters:

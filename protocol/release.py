@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from protocol.arithmetic.kernels import NUMBA, Kernels
 from protocol.arithmetic.prg import Usage, expand, expand_into
-from protocol.arithmetic.ring import Ring, Signed, to_signed
+from protocol.arithmetic.ring import Ring, Signed, lifted, to_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
-from protocol.parameters import StudyParameters
+from protocol.parameters import WORD_BITS, RingBits, StudyParameters
 from protocol.sharing import ChunkSource, Side, seed_side
 
 _BOUND_MEASURED = 3
@@ -97,15 +97,23 @@ def open_output_chunk(vector_chunk: Ring, t_seed: bytes | None, start: int, kern
 
 
 def open_aggregate_chunk(
-    vector_chunk: Ring, t_seed: bytes | None, start: int, bound: int, kernels: Kernels = NUMBA
+    vector_chunk: Ring,
+    t_seed: bytes | None,
+    start: int,
+    bound: int,
+    kernels: Kernels = NUMBA,
+    bits: RingBits = WORD_BITS,
 ) -> Signed:
     """Agent: the summed, weighted, encoded updates; every coordinate within ``bound``.
 
-    Shapes:   uint64[n], ring 2^64 -> int64[n], f fraction bits
+    Shapes:   uint64[n], ring 2^bits -> int64[n], f fraction bits
     Reveals:  the sum, to the agents in the round
-    Raises:   AggregateOutOfBounds: the round is discarded and the model stays as it was
+    Raises:   AggregateOutOfBounds: the round is discarded and the model stays as it was; ProtocolViolation, where the
+              ring has no room for ``bound``
     """
-    signed = to_signed(open_output_chunk(vector_chunk, t_seed, start, kernels))
+    if bound >= 1 << (bits - 1):
+        raise ProtocolViolation(f"a sum of up to {bound} does not fit the ring of {bits} bits: take ring_bits = 64")
+    signed = to_signed(lifted(open_output_chunk(vector_chunk, t_seed, start, kernels), bits))
     _require_within(int(np.count_nonzero((signed > bound) | (signed < -bound))), signed.size, start, bound)
     return signed
 
@@ -249,6 +257,7 @@ class AverageOpener:
                 "smaller encoded_norm_log2"
             )
         self._divisor = _divisor(sum_of_weights, parameters)
+        self._bits = parameters.ring_bits
         self._kernels = kernels
         self._pad = np.empty(0, dtype=np.uint64)
         self._squares = 0
@@ -264,7 +273,7 @@ class AverageOpener:
         pad = self._pad[: vector_chunk.size]
         if self._t_seed is not None:
             expand_into(self._t_seed, Usage.OUTPUT_MASK, pad, start=start)
-        beyond, squares = self._kernels.open_average(vector_chunk, pad, self._bound, self._divisor, average)
+        beyond, squares = self._kernels.open_average(vector_chunk, pad, self._bound, self._divisor, average, self._bits)
         _require_within(beyond, vector_chunk.size, start, self._bound)
         self._squares += squares
 

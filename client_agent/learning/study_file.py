@@ -16,7 +16,7 @@ from client_agent.learning.names import NO_NAMES, DataNames, require_names_of_st
 from protocol.ckks.parameters import CkksParameters
 from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
-from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
+from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, WORD_BITS, RingBits, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
 from protocol.rules.registry import require_sites, rule_for
 from protocol.wire.messages import (
@@ -129,6 +129,7 @@ class ParametersTable(_Table):
     sketch_length: int = MIN_SKETCH_LENGTH
     least_contributors: int = 3
     assumed_colluders: int = 0
+    ring_bits: RingBits = WORD_BITS
 
 
 class StudyTable(_Table):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.ckks.parameters import CkksParameters
+from protocol.parameters import WORD_BITS
 from protocol.printable import printable
 from protocol.wire.messages import RuleName, Study
 
@@ -43,7 +44,8 @@ def protection_words(study: Study) -> list[Setting]:
         return [("updates", f"under CKKS, {ring}, summed at server A"), ("class counts", "in shares at both servers")]
     parameters = study.parameters
     exact = "exact" if parameters.exact_distances else f"sketched, k = {parameters.sketch_length}"
-    return [("updates", "in shares at both servers"), ("distances", exact)]
+    ring = "" if parameters.ring_bits == WORD_BITS else f", modulo 2^{parameters.ring_bits}"
+    return [("updates", f"in shares at both servers{ring}"), ("distances", exact)]
 
 
 def settings_words(study: Study) -> tuple[Setting, ...]:

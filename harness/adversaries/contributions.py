@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from protocol.arithmetic.packing import packed
 from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring, to_bytes
+from protocol.arithmetic.ring import Ring
 from protocol.bodies.contribution import share_parts
+from protocol.parameters import WORD_BITS, RingBits
 from protocol.sharing import Side, split
 from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
 from protocol.wire.commitment import commitment_to
@@ -37,13 +39,19 @@ Contribution = Mapping[Side, Parts]
 
 
 def honest_contribution(
-    x: Ring, announcement: Announcement, site: str, roster: Roster, rand: bytes, attempt: int = 1
+    x: Ring,
+    announcement: Announcement,
+    site: str,
+    roster: Roster,
+    rand: bytes,
+    attempt: int = 1,
+    bits: RingBits = WORD_BITS,
 ) -> Contribution:
     """Both halves as an honest site makes them; every random byte but HPKE's comes from the 32 bytes ``rand``."""
     seed_share, vector_share = split(x, derive(rand, "share seed"))
-    both = share_parts(announcement, attempt, site, roster, x.size)
-    content = {ShareKind.SEED: seed_share.seed, ShareKind.VECTOR: to_bytes(vector_share.vector)}
-    plain = {side: content[part.kind] for side, part in both.items()}
+    both = share_parts(announcement, attempt, site, roster, x.size, bits)
+    vector = bytes(packed(vector_share.vector, bits))
+    plain = {side: seed_share.seed if part.kind is ShareKind.SEED else vector for side, part in both.items()}
     salts = {side: derive(rand, _SALTS[side]) for side in Side}
     content_keys = {side: derive(rand, f"content key {side.value}") for side in Side}
     committed = {side: commitment_to(plain[side], salts[side], content_keys[side]) for side in Side}

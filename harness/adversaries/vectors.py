@@ -9,12 +9,20 @@ from protocol.parameters import StudyParameters
 
 _HALF = np.uint64(2**63)
 _ROOT = np.uint64(2**32)
+_HALF_OF_48 = np.uint64(2**47)
 
 
 def wrap_around_entry(x: Ring, place: int = 0) -> Ring:
     """2^63 on top of one entry: its square is 0 mod 2^64, so the distance does not show it, but the model breaks."""
     hostile = x.copy()
     hostile[place] ^= _HALF  # the same as adding it
+    return hostile
+
+
+def half_of_the_small_ring(x: Ring, places: tuple[int, ...] = (0,)) -> Ring:
+    """2^47 on top of some entries: half of a ring of 48 bits, which adds up to nothing in every second site's sum."""
+    hostile = x.copy()
+    hostile[list(places)] += _HALF_OF_48
     return hostile
 
 

@@ -33,12 +33,13 @@ def one_round(
     json_file: JsonFile = None,
     folder: Annotated[Path | None, typer.Option(help="Where the processes keep their files while it runs.")] = None,
     tags: Annotated[bool, typer.Option("--tags", help="Of a study whose sums have tags.")] = False,
+    narrow: Annotated[bool, typer.Option("--ring-48", help="Of a study whose shares are modulo 2^48.")] = False,
 ) -> None:
     """One whole round over real processes, after a warm-up round."""
     from harness.bench.round import benchmark_round
 
     signal.signal(signal.SIGTERM, _end)
-    result = benchmark_round(parameters, sites, folder, tags=tags)
+    result = benchmark_round(parameters, sites, folder, tags=tags, ring_bits=48 if narrow else 64)
     if json_file is not None:
         write_result(result, json_file)
     typer.echo(round_text(result))

@@ -18,6 +18,7 @@ from harness.bench.load.results import LoadBenchmark, WaitingBenchmark
 from harness.bench.results import PeersBenchmark, RoundBenchmark
 from harness.bench.sharded.results import ShardsBenchmark, shards_section
 from protocol.errors import ConfigurationError
+from protocol.parameters import WORD_BITS
 
 R = TypeVar("R", bound=BaseModel)
 ROUNDS: Final = "round_*.json"
@@ -93,7 +94,8 @@ def page_of(folder: Path) -> str:
     Raises: ConfigurationError, when there is no file or one of them is not a benchmark's
     """
     every = sorted(_read_all(folder, ROUNDS, RoundBenchmark), key=lambda r: (r.parameters, r.sites))
-    rounds, tagged = [one for one in every if not one.tags], [one for one in every if one.tags]
+    tagged, narrow = [one for one in every if one.tags], [one for one in every if one.ring_bits != WORD_BITS]
+    rounds = [one for one in every if one not in tagged and one not in narrow]
     tiny = [one for one in rounds if one.parameters <= _TINY_PARAMETERS]
     rounds = [one for one in rounds if one not in tiny]
     peers = sorted(_read_all(folder, PEERS, PeersBenchmark), key=lambda r: (r.parameters, r.sites))
@@ -104,6 +106,7 @@ def page_of(folder: Path) -> str:
     parts = [_INTRODUCTION, _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
     parts += [_fixed(tiny)] if tiny else []
     parts += [_tags(rounds, tagged)] if tagged else []
+    parts += [_narrow(rounds, narrow)] if narrow else []
     others = [*(_peers(one) for one in peers), *(_ckks(one) for one in ckks), *(_envelopes(one) for one in envelopes)]
     loads = sorted(_read_all(folder, LOAD, LoadBenchmark), key=lambda r: (r.parameters, r.sites))
     waiting = sorted(_read_all(folder, WAITING, WaitingBenchmark), key=lambda r: r.sites)
@@ -275,6 +278,36 @@ def _tags(rounds: Sequence[RoundBenchmark], tagged: Sequence[RoundBenchmark]) ->
         "an agent's CPU vary between runs by more than tags add ([decision 27](adr/0027-tags-of-sums.md)).\n"
     )
     return "## With tags\n\n" + _table(head, rows) + "\n" + legend
+
+
+_NARROW: Final[tuple[tuple[str, Callable[[RoundBenchmark], float]], ...]] = (
+    ("up", lambda r: r.bytes_up_per_parameter),
+    ("down", lambda r: r.bytes_down_per_parameter),
+    ("B/parameter", lambda r: r.bytes_between_servers_per_parameter),
+    ("ingest", lambda r: r.cpu_ns_per_parameter_contributor.ingest),
+    ("distances", lambda r: r.cpu_ns_per_parameter_contributor.distances),
+    ("sum", lambda r: r.cpu_ns_per_parameter_contributor.sum),
+    ("output", lambda r: r.cpu_ns_per_parameter_contributor.output),
+    ("agent", lambda r: r.agent_cpu_ns_per_parameter),
+    ("seconds", lambda r: r.seconds),
+)
+
+
+def _narrow(rounds: Sequence[RoundBenchmark], narrow: Sequence[RoundBenchmark]) -> str:
+    """Rounds in the ring of 48 bits, each over that of the same size in 64, where one was measured."""
+    wide = {(one.parameters, one.sites): one for one in rounds}
+    rows = []
+    for one in narrow:
+        other = wide.get((one.parameters, one.sites))
+        for name, of in ((str(one.ring_bits), one), (str(WORD_BITS), other)):
+            figures = [] if of is None else [f"{figure(of):.2f}" for _, figure in _NARROW]
+            rows.append((f"{one.parameters:,}", str(one.sites), name, *(figures or ["-"] * len(_NARROW))))
+    head = ("parameters", "sites", "ring, bits", *(name for name, _ in _NARROW))
+    legend = (
+        "Columns as above: shares, masked sums and outputs take six bytes a parameter in place of eight "
+        "([decision 36](adr/0036-a-ring-of-48-bits.md)).\n"
+    )
+    return "## In a ring of 48 bits\n\n" + _table(head, rows) + "\n" + legend
 
 
 def _peers(result: PeersBenchmark) -> str:

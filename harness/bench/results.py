@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from protocol.parameters import WORD_BITS, RingBits
+
 
 class _Result(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,6 +41,7 @@ class RoundBenchmark(_Result):
     parameters: int
     sites: int
     tags: bool = False
+    ring_bits: RingBits = WORD_BITS
     command: str
     date: str
     machine: str

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,7 @@ from harness.federation.processes import FederationSpec, RunningFederation, Site
 from harness.versions import versions
 from harness.warm import warm
 from protocol.errors import ProtocolViolation, Unavailable
+from protocol.parameters import WORD_BITS, RingBits
 from protocol.sharing import Side
 from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
@@ -148,7 +149,9 @@ class _Taken:
     plain_cpu_ns: int
 
 
-def benchmark_round(dimension: int, sites: int, folder: Path | None = None, *, tags: bool = False) -> RoundBenchmark:
+def benchmark_round(
+    dimension: int, sites: int, folder: Path | None = None, *, tags: bool = False, ring_bits: RingBits = WORD_BITS
+) -> RoundBenchmark:
     """Start everything, warm up on a smaller model, measure one round, with or without tags, stop everything.
 
     Raises: ProtocolViolation, when the opened average is not numpy's
@@ -159,23 +162,30 @@ def benchmark_round(dimension: int, sites: int, folder: Path | None = None, *, t
         with ServersOnly(_spec(sites), place, forked=False) as servers:
             contributors = ContributorProcess(place)
             try:
-                return _measured(servers, contributors, place, _Size(dimension, sites, tags))
+                return _measured(servers, contributors, place, _Size(dimension, sites, tags, ring_bits))
             finally:
                 contributors.close()
 
 
 @dataclass(frozen=True)
 class _Size:
-    """How large the measured round is, and whether it has tags."""
+    """How large the measured round is, whether it has tags, and in which ring its shares are."""
 
     dimension: int
     sites: int
     tags: bool
+    ring_bits: RingBits
+
+    @property
+    def options(self) -> str:
+        """Of the command, besides the size."""
+        ring = "" if self.ring_bits == WORD_BITS else " --ring-48"
+        return f"{' --tags' if self.tags else ''}{ring}"
 
     @property
     def smaller(self) -> _Size:
         """The round to warm up with."""
-        return _Size(min(self.dimension, _WARM_UP_PARAMETERS), min(self.sites, _WARM_UP_SITES), self.tags)
+        return replace(self, dimension=min(self.dimension, _WARM_UP_PARAMETERS), sites=min(self.sites, _WARM_UP_SITES))
 
 
 def _measured(servers: ServersOnly, contributors: ContributorProcess, place: Path, size: _Size) -> RoundBenchmark:
@@ -207,7 +217,8 @@ def _result(taken: _Taken, servers: ServersOnly, contributors: ContributorProces
         parameters=dimension,
         sites=sites,
         tags=size.tags,
-        command=f"moiety bench round --parameters {dimension} --sites {sites}{' --tags' if size.tags else ''}",
+        ring_bits=size.ring_bits,
+        command=f"moiety bench round --parameters {dimension} --sites {sites}{size.options}",
         date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=probe.machine(),
         seconds=sum(done.phases.seconds.values()),
@@ -284,7 +295,7 @@ def _difference(requester: ScriptedRequester, average: np.ndarray[tuple[int], np
 
 def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, size: _Size) -> ScriptedRequester:
     dimension, sites = size.dimension, size.sites
-    parameters = parameters_for(dimension, sites + 1)
+    parameters = parameters_for(dimension, sites + 1).model_copy(update={"ring_bits": size.ring_bits})
     study = Study(
         name=name,
         roster_digest=servers.parties.roster.message.digest(),

@@ -87,6 +87,8 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "its square root.",
         "least_contributors": "Fewest contributors, the requester not counted, in any sum.",
         "assumed_colluders": "How many contributors are assumed to show the requester their update.",
+        "ring_bits": "`64`, or `48`: a quarter fewer bytes on every way, and the range check of an honest site fails "
+        "in one of a million rounds or so ([protocol](protocol.md), section 24); not with `tags`.",
     },
     "rule": {
         "name": "Which rule; [simulating.md](simulating.md) compares them.",

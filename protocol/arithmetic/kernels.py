@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from protocol.arithmetic import numpy_kernels
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation
+from protocol.parameters import WORD_BITS, RingBits
 
 Bits = NDArray[np.uint8]
 Ternary = NDArray[np.int8]
@@ -27,6 +28,7 @@ NORM_BLOCK = numpy_kernels.NORM_BLOCK
 Update = numpy_kernels.Update
 Real = numpy_kernels.Real
 Single = NDArray[np.float32]
+Shorts = NDArray[np.uint16]
 
 
 def _compiled() -> ModuleType:
@@ -45,6 +47,14 @@ def _require_same_length(*vectors: Ring) -> None:
         raise ProtocolViolation(
             f"ring vectors must be one-dimensional and equally long, found shapes {[v.shape for v in vectors]}; "
             "check that all shares belong to one study"
+        )
+
+
+def _require_three_words(x: Ring, words: Shorts) -> None:
+    if x.ndim != 1 or words.shape != (3 * x.size,) or words.dtype != np.uint16:
+        raise ProtocolViolation(
+            f"{x.shape} elements of 48 bits are three words of 16 bits each, found {words.dtype}{list(words.shape)}; "
+            "pass such a buffer"
         )
 
 
@@ -97,6 +107,22 @@ class Kernels:
         """total += x."""
         _require_same_length(total, x)
         self._module().add_into(total, x)
+
+    def pack(self, x: Ring, words: Shorts) -> None:
+        """words[3 i : 3 i + 3] = the low 48 bits of x[i], the lowest 16 first.
+
+        Shapes:   x uint64[n], words uint16[3 n]
+        """
+        _require_three_words(x, words)
+        self._module().pack(x, words)
+
+    def unpack(self, words: Shorts, x: Ring) -> None:
+        """The inverse of :meth:`pack`, with the sign of 48 bits in the upper 16.
+
+        Shapes:   words uint16[3 n], x uint64[n]
+        """
+        _require_three_words(x, words)
+        self._module().unpack(words, x)
 
     def multiply_into(self, totals: Ring, words: Ring, scales: Ring, x: Ring, place: int) -> None:
         """totals[j] += scales[2 b + j] times the inner product of block b of ``x`` with ``words`` from place j on.
@@ -192,8 +218,11 @@ class Kernels:
         s = scaling
         return bool(self._module().encode(values, s.unit, s.factor, s.weight, s.scale, words))
 
-    def open_average(self, masked: Ring, pad: Ring, bound: int, divisor: float, out: Single) -> tuple[int, int]:
-        """out = (masked + pad) / divisor: the sum read as a signed integer, divided in float64, rounded to float32.
+    def open_average(
+        self, masked: Ring, pad: Ring, bound: int, divisor: float, out: Single, bits: RingBits = 64
+    ) -> tuple[int, int]:
+        """out = (masked + pad) / divisor: the sum read as a signed integer of ``bits`` bits, divided in float64,
+        rounded to float32.
 
         -> how many of the signed integers are beyond ``bound`` on either side, and the exact sum of their squares,
         which holds where none is beyond and ``bound`` is below 2^32
@@ -206,7 +235,7 @@ class Kernels:
                 f"an average of {masked.size} elements goes into float32[{masked.size}], with a bound in [0, 2^63) and "
                 f"a divisor above 0; found {out.dtype}{list(out.shape)}, {bound}, {divisor}"
             )
-        beyond, upper, lower = self._module().open_average(masked, pad, bound, divisor, out)
+        beyond, upper, lower = self._module().open_average(masked, pad, bound, divisor, out, WORD_BITS - bits)
         return int(beyond), (int(upper) << 32) + int(lower)
 
 

@@ -26,6 +26,7 @@ from protocol.arithmetic.numpy_kernels import (
 from protocol.arithmetic.ring import Ring
 
 _Words = NDArray[np.uint64]
+_Shorts = NDArray[np.uint16]
 _Bits = NDArray[np.uint32] | NDArray[np.uint64]
 _IN = types.Array(types.uint64, 1, "C", readonly=True)
 _OUT = types.Array(types.uint64, 1, "C")
@@ -35,6 +36,7 @@ _SINGLE, _DOUBLE = (types.Array(t, 1, "C", readonly=True) for t in (types.float3
 _SINGLE_BITS = types.Array(types.uint32, 1, "C", readonly=True)
 _REAL_OUT = types.Array(types.float64, 1, "C")
 _SHIFT = np.uint64(UNIFORM_SHIFT)
+_SHORTS_IN, _SHORTS_OUT = types.Array(types.uint16, 1, "C", readonly=True), types.Array(types.uint16, 1, "C")
 _WIDTH = 8  # words of a column taken together: one cache line
 
 
@@ -46,6 +48,20 @@ def _mask(x: Ring, pad: Ring, out: Ring) -> None:  # pragma: no cover - compiled
 def _add_into(total: Ring, x: Ring) -> None:  # pragma: no cover - compiled
     for i in range(total.size):
         total[i] += x[i]
+
+
+def _pack(x: Ring, words: _Shorts) -> None:  # pragma: no cover - compiled
+    for i in range(x.size):
+        one = x[i]
+        words[3 * i] = np.uint16(one)
+        words[3 * i + 1] = np.uint16(one >> np.uint64(16))
+        words[3 * i + 2] = np.uint16(one >> np.uint64(32))
+
+
+def _unpack(words: _Shorts, x: Ring) -> None:  # pragma: no cover - compiled
+    for i in range(x.size):
+        low = np.uint64(words[3 * i]) | (np.uint64(words[3 * i + 1]) << np.uint64(16))
+        x[i] = np.uint64((np.int64(low | (np.uint64(words[3 * i + 2]) << np.uint64(32))) << 16) >> 16)
 
 
 def _multiply_into(  # pragma: no cover - compiled
@@ -169,12 +185,12 @@ def _encode(
 
 
 def _open_average(
-    masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32]
+    masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32], unused: int
 ) -> tuple[int, np.uint64, np.uint64]:  # pragma: no cover - compiled
     beyond, upper, lower = 0, np.uint64(0), np.uint64(0)
     for i in range(out.size):
-        word = masked[i] + pad[i]
-        opened = np.int64(word)
+        opened = (np.int64(masked[i] + pad[i]) << unused) >> unused
+        word = np.uint64(opened)
         beyond += int((opened > bound) | (opened < -bound))
         sign = np.uint64(opened >> np.int64(63))  # all ones for a negative number
         magnitude = ((word ^ sign) - sign) & LOW_HALF
@@ -187,6 +203,8 @@ def _open_average(
 
 mask: Callable[[Ring, Ring, Ring], None] = njit(types.void(_IN, _IN, _OUT), cache=True, nogil=True)(_mask)
 add_into: Callable[[Ring, Ring], None] = njit(types.void(_OUT, _IN), cache=True, nogil=True)(_add_into)
+pack: Callable[[Ring, _Shorts], None] = njit(types.void(_IN, _SHORTS_OUT), cache=True, nogil=True)(_pack)
+unpack: Callable[[_Shorts, Ring], None] = njit(types.void(_SHORTS_IN, _OUT), cache=True, nogil=True)(_unpack)
 multiply_into: Callable[[Ring, Ring, Ring, Ring, int], None] = njit(
     types.void(_OUT, _IN, _IN, _IN, types.int64), cache=True, nogil=True
 )(_multiply_into)
@@ -212,8 +230,8 @@ encode: Callable[[Update, float, float, float, float, Ring], bool] = njit(
 )(_encode)
 
 _OPENED = types.Tuple((types.int64, types.uint64, types.uint64))
-open_average: Callable[[Ring, Ring, int, float, NDArray[np.float32]], tuple[int, np.uint64, np.uint64]] = njit(
-    _OPENED(_IN, _IN, types.int64, types.float64, types.Array(types.float32, 1, "C")),
+open_average: Callable[[Ring, Ring, int, float, NDArray[np.float32], int], tuple[int, np.uint64, np.uint64]] = njit(
+    _OPENED(_IN, _IN, types.int64, types.float64, types.Array(types.float32, 1, "C"), types.int64),
     cache=True,
     nogil=True,
     error_model="numpy",  # the caller refuses a divisor of 0: without the check in every step the loop vectorises

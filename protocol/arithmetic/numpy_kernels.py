@@ -31,6 +31,20 @@ def add_into(total: Ring, x: Ring) -> None:
     np.add(total, x, out=total)
 
 
+def pack(x: Ring, words: NDArray[np.uint16]) -> None:
+    """words[3 i : 3 i + 3] = the low 48 bits of x[i], the lowest 16 first."""
+    for place in range(3):
+        words[place::3] = (x >> np.uint64(16 * place)).astype(np.uint16)
+
+
+def unpack(words: NDArray[np.uint16], x: Ring) -> None:
+    """The inverse of pack, with the sign of 48 bits in the upper 16."""
+    x[:] = 0
+    for place in range(3):
+        x |= words[place::3].astype(np.uint64) << np.uint64(16 * (place + 1))
+    x[:] = (x.view(np.int64) >> np.int64(16)).view(np.uint64)
+
+
 def multiply_into(totals: Ring, words: Ring, scales: Ring, x: Ring, place: int) -> None:
     """totals[j] += scales[2 b + j] <words[j:], x of block b>, for j = 0 and 1."""
     at, block = 0, 0
@@ -92,11 +106,14 @@ def encode(values: Update, unit: float, factor: float, weight: float, scale: flo
     return bool(np.all(fits))
 
 
-def open_average(masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32]) -> tuple[int, int, int]:
-    """out = (masked + pad) / divisor, read as signed integers; -> how many of those are beyond the bound, and the sum
-    of the squares of their magnitudes' lower 32 bits, as the sum of the squares' upper halves and of their lower ones.
+def open_average(
+    masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32], unused: int
+) -> tuple[int, int, int]:
+    """out = (masked + pad) / divisor, read as signed integers without their ``unused`` upper bits; -> how many of those
+    are beyond the bound, and the sum of the squares of their magnitudes' lower 32 bits, as the sum of the squares'
+    upper halves and of their lower ones.
     """
-    opened = (masked + pad).view(np.int64)
+    opened = ((masked + pad).view(np.int64) << np.int64(unused)) >> np.int64(unused)
     out[:] = opened / divisor
     squares = np.abs(opened).view(np.uint64) & LOW_HALF
     squares *= squares

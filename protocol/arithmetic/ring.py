@@ -1,6 +1,8 @@
 """Vectors over the ring Z_{2^64}: numpy uint64 arrays, whose arithmetic wraps (docs/protocol.md 2).
 
 Only arrays are added and multiplied here: numpy wraps them silently, whereas its scalars warn.
+In a study whose shares are modulo 2^48 the arrays are the same, and count modulo 2^48 alone: since 2^48 divides 2^64,
+sums may wrap at either, and :func:`lifted` reads what they are (docs/protocol.md 24).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import MalformedMessage
+from protocol.parameters import WORD_BITS, RingBits
 
 Ring: TypeAlias = NDArray[np.uint64]
 Signed: TypeAlias = NDArray[np.int64]
@@ -28,6 +31,17 @@ def to_signed(x: Ring) -> Signed:
 def from_signed(x: Signed) -> Ring:
     """The inverse of :func:`to_signed`; a view of the same memory."""
     return x.view(np.uint64)
+
+
+def lifted(x: Ring, bits: RingBits) -> Ring:
+    """The element of Z_{2^64} with the same signed reading as x has modulo 2^bits; ``x`` itself in 64 bits.
+
+    Shapes:   uint64[...] -> uint64[...], every entry's signed reading in [-2^(bits-1), 2^(bits-1))
+    """
+    if bits == WORD_BITS:
+        return x
+    shift = np.int64(WORD_BITS - bits)
+    return from_signed((to_signed(x) << shift) >> shift)
 
 
 def dot(a: Ring, b: Ring) -> int:

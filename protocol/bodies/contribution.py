@@ -1,8 +1,8 @@
 """A site's contribution: one server's part of its vector, sealed to it (docs/protocol.md 3, 11).
 
     header    which round, attempt, site and side; the commitments to all parts; what follows
-    content   seed: 32 bytes whose stream is the share | vector: the share's elements, 8 bytes each | ciphertext: the
-              whole update under the sites' key, for side A alone
+    content   seed: 32 bytes whose stream is the share | vector: the share's elements, 8 bytes each, or 6 of a vector48
+              | ciphertext: the whole update under the sites' key, for side A alone
 
 Both parts' headers name both commitments, which are known once both contents are encrypted: so the content is
 encrypted first, and the head put in front of it.
@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.arithmetic.packing import element_bytes
 from protocol.arithmetic.prg import SEED_BYTES
-from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.ckks.ciphertext import Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import AnnouncementMismatch, MalformedMessage, NotListed, WrongRound
+from protocol.parameters import WORD_BITS, RingBits
 from protocol.sharing import Side, vector_side
 from protocol.wire.channel.sealing import Octets, encrypt_body, sealed_head, sealed_head_length
 from protocol.wire.commitment import COMMITMENT_BYTES, BodyHash, commitment, message_digest
@@ -95,13 +96,15 @@ def content_bytes(kind: ShareKind, length: int) -> int:
     """How much content a part has; ``length`` as in its header."""
     if kind is ShareKind.CIPHERTEXT:
         return body_bytes(CkksParameters(), Kind.CONTRIBUTION, length)
-    return SEED_BYTES if kind is ShareKind.SEED else ELEMENT_BYTES * length
+    return SEED_BYTES if kind is ShareKind.SEED else element_bytes(kind.ring_bits) * length
 
 
-def share_parts(announcement: Announcement, attempt: int, site: str, roster: Roster, length: int) -> dict[Side, Part]:
+def share_parts(
+    announcement: Announcement, attempt: int, site: str, roster: Roster, length: int, bits: RingBits = WORD_BITS
+) -> dict[Side, Part]:
     """Both parts of a vector that travels as shares."""
     gets_vector = vector_side(roster.place(site))
-    kinds = {gets_vector: ShareKind.VECTOR, gets_vector.other: ShareKind.SEED}
+    kinds = {gets_vector: ShareKind.vector_of(bits), gets_vector.other: ShareKind.SEED}
     return {side: Part(announcement, attempt, site, side, kinds[side], length) for side in Side}
 
 

@@ -1,23 +1,24 @@
 """One server's masked sum on its way to the other (docs/protocol.md 9).
 
 header    which release, how many elements
-content   the masked vector, 8 bytes per element
+content   the masked vector, 8 bytes per element, or 6 of a vector48
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from protocol.arithmetic.packing import element_bytes
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring
 from protocol.bodies import sealed
 from protocol.errors import AnnouncementMismatch
-from protocol.wire.channel.sealing import SealedMessage, SealedReader, sealed_message_length
+from protocol.wire.channel.sealing import Octets, SealedMessage, SealedReader, sealed_message_length
 from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.peer_messages import MaskedSumHeader
 
 
 def seal(
-    header: MaskedSumHeader, content: Iterator[bytes], recipient: SealingPublicKey, secret: bytes
+    header: MaskedSumHeader, content: Iterator[Octets], recipient: SealingPublicKey, secret: bytes
 ) -> SealedMessage:
     """The body, made while it is sent. Requires: ``secret`` as :func:`protocol.bodies.sealed.seal`"""
     return sealed.seal(header, content, recipient, secret)
@@ -25,7 +26,7 @@ def seal(
 
 def message_bytes(header: MaskedSumHeader) -> int:
     """How long that body is."""
-    return sealed_message_length(len(header.canonical()), ELEMENT_BYTES * header.length)
+    return sealed_message_length(len(header.canonical()), element_bytes(header.share_kind.ring_bits) * header.length)
 
 
 def most_bytes(length: int) -> int:
@@ -47,6 +48,7 @@ class MaskedSumReader:
             length,
             f"a masked sum of {length} elements was announced, more came",
             f"a masked sum has {length} elements, {{}} came",
+            expected.share_kind.ring_bits,
         )
 
     @property

@@ -1,8 +1,8 @@
 """One server's part of a released sum, sealed to one site (docs/protocol.md 9, 11).
 
 header    which release, side and recipient; what follows
-content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes per element | ciphertext: the sum under the
-          sites' key, from side A alone
+content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes per element, or 6 of a vector48 |
+          ciphertext: the sum under the sites' key, from side A alone
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from protocol.arithmetic.packing import element_bytes
 from protocol.arithmetic.prg import SEED_BYTES
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring
+from protocol.arithmetic.ring import Ring
 from protocol.bodies import sealed
 from protocol.ckks.ciphertext import Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import MalformedMessage, TranscriptMismatch
+from protocol.parameters import RingBits
 from protocol.release import masking_side
 from protocol.sharing import Side
 from protocol.wire.channel.sealing import Octets, SealedMessage, SealedReader, sealed_length
@@ -23,9 +25,9 @@ from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.messages import OutputHeader, ShareKind
 
 
-def share_kind(side: Side, round_number: int) -> ShareKind:
-    """What a side serves of a round of shares."""
-    return ShareKind.SEED if masking_side(round_number) is side else ShareKind.VECTOR
+def share_kind(side: Side, round_number: int, bits: RingBits) -> ShareKind:
+    """What a side serves of a round of shares in this ring."""
+    return ShareKind.SEED if masking_side(round_number) is side else ShareKind.vector_of(bits)
 
 
 def seal(header: OutputHeader, content: Iterable[bytes], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
@@ -38,7 +40,9 @@ def content_bytes(header: OutputHeader) -> int:
     """How much content a body with this header has."""
     if header.share_kind is ShareKind.CIPHERTEXT:
         return body_bytes(CkksParameters(), Kind.SUM, header.length)
-    return SEED_BYTES if header.share_kind is ShareKind.SEED else ELEMENT_BYTES * header.length
+    if header.share_kind is ShareKind.SEED:
+        return SEED_BYTES
+    return element_bytes(header.share_kind.ring_bits) * header.length
 
 
 def most_bytes(header: OutputHeader) -> int:
@@ -77,6 +81,7 @@ def elements_in(header: OutputHeader, content: Iterable[bytes]) -> Iterator[tupl
         length,
         f"server {side} served more than {length} elements",
         f"server {side} served {{}} elements, expected {length}",
+        header.share_kind.ring_bits,
     )
     for piece in content:
         yield elements.feed(piece)

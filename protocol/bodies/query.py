@@ -56,6 +56,8 @@ class Queries:
             raise MalformedMessage(
                 f"the queries are for side {header.side.value!r}, this server is {self.side.value!r}"
             )
+        if header.share_kind not in (ShareKind.SEED, ShareKind.VECTOR):
+            raise MalformedMessage(f"queries come as a seed or a vector, found {header.share_kind.value!r}")
         if header.targets != self.targets or header.length != self.length:
             raise MalformedMessage(
                 f"queries must name {', '.join(self.targets)} in this order, each of length {self.length}; found "

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol, TypeVar
 
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
+from protocol.arithmetic.packing import element_bytes, unpacked
+from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage
+from protocol.parameters import WORD_BITS, RingBits
 from protocol.wire.channel.sealing import (
     CONTENT_KEY_BYTES,
     MAX_HEADER_BYTES,
@@ -59,13 +61,15 @@ def opened(reader: SealedReader, pieces: Iterable[Octets]) -> Iterator[bytes]:
 class ElementReader:
     """A vector's bytes in pieces of any size, handed on as whole elements, each piece with its place.
 
-    ``longer`` is said when more than ``length`` elements come; ``shorter`` when fewer do: ``{}`` is how many did.
+    ``longer`` is said when more than ``length`` elements come; ``shorter`` when fewer do: ``{}`` is how many did. The
+    ring of ``bits`` says how many bytes an element has.
 
     Raises: MalformedMessage
     """
 
-    def __init__(self, length: int, longer: str, shorter: str) -> None:
+    def __init__(self, length: int, longer: str, shorter: str, bits: RingBits = WORD_BITS) -> None:
         self._length = length
+        self._bits = bits
         self._longer = longer
         self._shorter = shorter
         self._held = b""
@@ -74,12 +78,13 @@ class ElementReader:
     def feed(self, data: Octets) -> tuple[int, Ring]:
         """The next elements and where they begin; the array is read-only and may be empty."""
         view, start = memoryview(self._held + data if self._held else data), self._done
-        count = len(view) // ELEMENT_BYTES
+        size = element_bytes(self._bits)
+        count = len(view) // size
         if start + count > self._length:
             raise MalformedMessage(self._longer)
-        self._held = bytes(view[count * ELEMENT_BYTES :])
+        self._held = bytes(view[count * size :])
         self._done += count
-        return start, from_bytes(view[: count * ELEMENT_BYTES], count)
+        return start, unpacked(view[: count * size], count, self._bits)
 
     def finish(self) -> None:
         """Say that nothing more comes."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from protocol.arithmetic.kernels import NUMBA, Kernels
 from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring
+from protocol.arithmetic.ring import Ring, lifted
 from protocol.errors import MalformedMessage
 from protocol.parameters import StudyParameters
 from protocol.sharing import ChunkSource
@@ -34,12 +34,17 @@ def sketch_shares(
     Why: the map's pseudo-random words are drawn once a chunk, for all sites; no more than one chunk of one share is
     in memory.
 
+    In a study of 48 bits each sketch is of shares modulo 2^48, and each server reads its own as signed numbers, by
+    itself: but for a chance of at most 2 E sqrt(k) / 2^48 both add up to the sketch modulo 2^64, and else the range
+    check fails (section 24).
+
     Shapes:   each share uint64[D], read as source(start, stop) -> one uint64[min(D, k)] each, ring 2^64
     Reveals:  nothing; linear, so the sketches of two shares are shares of the sketch
     Raises:   MalformedMessage, when a source returns another number of elements than asked for
     Source:   Kane and Nelson 2014 (sparse Johnson-Lindenstrauss, block construction)
     """
-    return sketch_range(challenge, shares, parameters, 0, parameters.dimension, kernels, chunk)
+    whole = sketch_range(challenge, shares, parameters, 0, parameters.dimension, kernels, chunk)
+    return [lifted(one, parameters.ring_bits) for one in whole]
 
 
 def sketch_range(
@@ -52,6 +57,8 @@ def sketch_range(
     chunk: int = DEFAULT_CHUNK,
 ) -> list[Ring]:
     """The part of each sketch that coordinates ``start`` to ``stop`` make: parts of all coordinates add up to it.
+
+    The sum of all parts is then to be lifted, as :func:`sketch_shares` does.
 
     Shapes, reveals, raises: as :func:`sketch_shares`
     """

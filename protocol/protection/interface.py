@@ -75,7 +75,7 @@ class Protection(Protocol):
     """Shares or ciphertexts, of updates; shares of any other vector too."""
 
     def whole(self, study: Study, purpose: Purpose) -> tuple[ShareKind, int]:
-        """Kind and length of the longest part of a contribution; a vector is encoded in as many bytes."""
+        """Kind and length of the longest part of a contribution; a vector is encoded in as many elements."""
         ...
 
     def parts(

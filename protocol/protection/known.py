@@ -14,7 +14,7 @@ from protocol.protection.interface import Protection
 from protocol.protection.plan import StudyProtection
 from protocol.protection.shares import Shares
 from protocol.sharing import Side
-from protocol.wire.messages import Announcement, OutputHeader, Purpose, ReleaseSet, Roster, Study
+from protocol.wire.messages import Announcement, OutputHeader, Purpose, ReleaseSet, Roster, ShareKind, Study
 
 _KNOWN: Final[Mapping[StudyProtection, Protection]] = {
     StudyProtection.SHARES: Shares(),
@@ -38,8 +38,12 @@ def expected(study: Study, announcement: Announcement, attempt: int, site: str, 
 
 
 def encoded_bytes(study: Study, announcement: Announcement) -> int:
-    """How long a round's encoded vector is before it is split, without tags, which each attempt has its own of."""
+    """How long a round's encoded vector is before it is split, without tags, which each attempt has its own of.
+
+    It is signed numbers of 64 bits, whatever ring its shares are in.
+    """
     kind, length = protection_of(announcement).whole(study, announcement.purpose)
+    kind = ShareKind.VECTOR if kind is ShareKind.VECTOR48 else kind
     return content_bytes(kind, length - TAG_COORDINATES if announcement.tagged else length)
 
 

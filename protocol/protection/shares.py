@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from protocol.arithmetic.fixed_point import Layers, Real, Update, encode_into, scaling_of
 from protocol.arithmetic.kernels import Scaling
+from protocol.arithmetic.packing import packed
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Signed, from_bytes, to_bytes, to_signed
 from protocol.bodies import output
 from protocol.bodies.contribution import Part, share_parts
@@ -52,12 +53,13 @@ class Shares:
     """Each share alone is uniform; both servers' halves of a masked sum make the average."""
 
     def whole(self, study: Study, purpose: Purpose) -> tuple[ShareKind, int]:
-        return ShareKind.VECTOR, study.shared_length(purpose)
+        return ShareKind.vector_of(study.parameters_in(purpose).ring_bits), study.shared_length(purpose)
 
     def parts(
         self, study: Study, announcement: Announcement, attempt: int, site: str, roster: Roster
     ) -> dict[Side, Part]:
-        return share_parts(announcement, attempt, site, roster, study.shared_length(announcement.purpose))
+        purpose, bits = announcement.purpose, study.parameters_in(announcement.purpose).ring_bits
+        return share_parts(announcement, attempt, site, roster, study.shared_length(purpose), bits)
 
     def encode(
         self, at: AtSite, announcement: Announcement, update: Update, weight: float, rounding_seed: bytes
@@ -78,12 +80,12 @@ class Shares:
             start, chunk = elements.feed(piece)
             share = buffer[: chunk.size] if chunk.size <= buffer.size else np.empty(chunk.size, dtype=np.uint64)
             split_chunk_into(share, chunk, share_seed, start)
-            yield share.data
+            yield packed(share, part.kind.ring_bits)
         elements.finish()
 
     def served(self, study: Study, announcement: Announcement, side: Side) -> tuple[ShareKind, int]:
-        length = study.shared_length(announcement.purpose)
-        return output.share_kind(side, announcement.round), length
+        purpose, bits = announcement.purpose, study.parameters_in(announcement.purpose).ring_bits
+        return output.share_kind(side, announcement.round, bits), study.shared_length(purpose)
 
     def open(self, at: AtSite, past: PastRelease, fetch: Fetch) -> NDArray[np.float32]:
         opened = _own_weighted if at.study.rule.name.self_weighted else _average
@@ -242,7 +244,9 @@ def _whole(vector: _Vector, parameters: StudyParameters) -> Signed:
     bound = self_weighted_bound(parameters, vector.summed)
     out = np.empty(parameters.dimension, dtype=np.int64)
     for start, masked in vector.pieces:
-        out[start : start + masked.size] = open_aggregate_chunk(masked, vector.seed, start, bound)
+        out[start : start + masked.size] = open_aggregate_chunk(
+            masked, vector.seed, start, bound, bits=parameters.ring_bits
+        )
     return out
 
 

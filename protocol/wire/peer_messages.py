@@ -23,6 +23,7 @@ from protocol.wire.messages import (
     Message,
     PartyName,
     RoundNumber,
+    ShareKind,
     Signature,
     Signed,
 )
@@ -139,8 +140,9 @@ class HandOver(Message):
 
 
 class MaskedSumHeader(Message):
-    """y_A - PRG(t), the masking side's sum, streamed behind the header (8 D bytes)."""
+    """y_A - PRG(t), the masking side's sum, streamed behind the header: 8 D bytes, or 6 D of ``vector48``."""
 
     KIND: ClassVar[str] = "masked_sum"
     release_digest: Digest
     length: Annotated[int, Field(ge=1)]
+    share_kind: ShareKind = Field(default=ShareKind.VECTOR, exclude_if=lambda kind: kind is ShareKind.VECTOR)

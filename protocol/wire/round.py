@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
-from protocol.parameters import Needs
+from protocol.parameters import WORD_BITS, Needs, RingBits
 from protocol.protection.plan import StudyProtection
 from protocol.purpose import Purpose, RoundState
 from protocol.sharing import Side
@@ -125,11 +125,25 @@ class Decline(Message):
 
 
 class ShareKind(StrEnum):
-    """What one server gets of a vector; ``ciphertext``: all of it, under the sites' key."""
+    """What one server gets of a vector; ``ciphertext``: all of it, under the sites' key.
+
+    ``vector48``: elements of the ring of 48 bits, six bytes each (section 24).
+    """
 
     SEED = "seed"
     VECTOR = "vector"
+    VECTOR48 = "vector48"
     CIPHERTEXT = "ciphertext"
+
+    @classmethod
+    def vector_of(cls, bits: RingBits) -> ShareKind:
+        """A vector in this ring."""
+        return cls.VECTOR if bits == WORD_BITS else cls.VECTOR48
+
+    @property
+    def ring_bits(self) -> RingBits:
+        """The ring of a vector's elements."""
+        return 48 if self is ShareKind.VECTOR48 else WORD_BITS
 
 
 NO_COMMITMENT: Final = "0" * 64

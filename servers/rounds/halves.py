@@ -25,8 +25,9 @@ from protocol.tags.verdicts import check_of, commitment_to, require_judged, shar
 from protocol.wire.messages import Go, ReleaseSet, ShareKind, Signed, TagCheck, TagSeed, TagsFailed, TagShares
 from servers.points import Point
 from servers.rounds.collect import roster_of
-from servers.rounds.sketches import Scratch, share_source
+from servers.rounds.sketches import share_source
 from servers.rounds.standing import known_round, standing
+from servers.rounds.stored_vector import Scratch
 from servers.server import Server
 from servers.store.interface import RoundRecord
 from servers.store.records import Answer, AnswerKind

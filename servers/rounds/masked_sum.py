@@ -12,15 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from protocol.arithmetic.ring import Ring, to_bytes
+from protocol.arithmetic.packing import packed
+from protocol.arithmetic.ring import Ring
 from protocol.bodies import masked_sum as body
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.release import combine_chunk, masked_sum_chunk
 from protocol.tags.halves import VectorDigest
-from protocol.wire.channel.sealing import SealedMessage
+from protocol.wire.channel.sealing import Octets, SealedMessage
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
+from protocol.wire.messages import ShareKind
 from protocol.wire.peer_messages import MaskedSumHeader
 from servers.http.authentication import Caller
 from servers.rounds.noise import OwnSum, noise_stream
@@ -43,14 +45,18 @@ def summed_length(record: RoundRecord, parameters: StudyParameters) -> int:
 
 def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> MaskedSumHeader:
     """What the sum is of."""
-    return MaskedSumHeader(release_digest=record.chosen.message.digest(), length=summed_length(record, parameters))
+    return MaskedSumHeader(
+        release_digest=record.chosen.message.digest(),
+        length=summed_length(record, parameters),
+        share_kind=ShareKind.vector_of(parameters.ring_bits),
+    )
 
 
-def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[bytes]:
+def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[Octets]:
     """This side's sum, with its noise, minus PRG(t), piece by piece."""
     length = summed_length(record, parameters)
     if server.shards is not None:
-        yield from _masked_by_workers(server, server.shards, record, length)
+        yield from _masked_by_workers(server, server.shards, record, parameters)
         return
     mask, own = record.mask, _own_sum(server, record, length)
     for start in range(0, length, PIECE_ELEMENTS):
@@ -58,16 +64,19 @@ def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters)
         for at in range(0, piece.size, CHUNK_ELEMENTS):
             stop = min(at + CHUNK_ELEMENTS, piece.size)
             piece[at:stop] = masked_sum_chunk(own.next(start + at, start + stop), mask, start + at)
-        yield to_bytes(piece)
+        yield packed(piece, parameters.ring_bits)
 
 
-def _masked_by_workers(server: Server, shards: Shards, record: RoundRecord, length: int) -> Iterator[bytes]:
+def _masked_by_workers(
+    server: Server, shards: Shards, record: RoundRecord, parameters: StudyParameters
+) -> Iterator[Octets]:
     """The same bytes, of ranges that workers have summed and masked; the noise is added here."""
+    length = summed_length(record, parameters)
     shares = stored_shares(server, record, record.chosen.message.sites)
     written = shards.masked_sum(bound_of(record), shares, record.mask, length)
     masked = OwnSum([written.elements], noise_stream(server, record))
     for start in range(0, length, PIECE_ELEMENTS):
-        yield to_bytes(masked.next(start, min(start + PIECE_ELEMENTS, length)))
+        yield packed(masked.next(start, min(start + PIECE_ELEMENTS, length)), parameters.ring_bits)
 
 
 def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> SealedMessage:
@@ -94,6 +103,7 @@ class SealedMaskedSum:
 
     def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
         self._own = _own_sum(server, record, summed_length(record, parameters))
+        self._bits = parameters.ring_bits
         self._draft = draft
         self._digest = VectorDigest() if record.announcement.message.tagged else None
         self._reader = body.MaskedSumReader(masked_sum_header(record, parameters), server.keys.sealing)
@@ -120,7 +130,7 @@ class SealedMaskedSum:
         for at in range(0, masked.size, CHUNK_ELEMENTS):
             piece = masked[at : at + CHUNK_ELEMENTS]
             own = self._own.next(start + at, start + at + piece.size)
-            combined = combine_chunk(piece, own).data
+            combined = packed(combine_chunk(piece, own), self._bits)
             self._draft.write(combined)
             if self._digest is not None:
                 self._digest.update(combined)

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from fastapi import Request
 
 from protocol.arithmetic.prg import Usage, expand_into
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
+from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
 from protocol.bodies import opening, query
 from protocol.bodies.query import Queries
 from protocol.bodies.sealed import SECRET_BYTES
@@ -29,24 +28,13 @@ from servers.http.authentication import Caller
 from servers.http.bodies import HashOnly, SealedIntake, stream_into
 from servers.points import Point
 from servers.rounds.noise import noise_of
+from servers.rounds.stored_vector import Scratch, StoredVector
 from servers.server import Server
 from servers.shards.ranges import Bound, StoredShare
 from servers.store.files.shares import file_name
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.records import ContributionRecord
 from servers.studies import refuse
-
-
-class Scratch:
-    """A buffer that all sources of one pass take turns with: what a source returns holds until the next call."""
-
-    def __init__(self) -> None:
-        self._buffer = np.empty(0, dtype=np.uint64)
-
-    def take(self, size: int) -> Ring:
-        if self._buffer.size < size:
-            self._buffer = np.empty(size, dtype=np.uint64)
-        return self._buffer[:size]
 
 
 def share_source(server: Server, record: ContributionRecord, scratch: Scratch) -> ChunkSource:
@@ -59,8 +47,9 @@ def share_source(server: Server, record: ContributionRecord, scratch: Scratch) -
     if record.header.share_kind is ShareKind.SEED:
         seed = path.read_bytes()
         return lambda start, stop: _expanded(seed, start, scratch.take(stop - start))
-    _require_whole(path, record.site, record.header.length)
-    return lambda start, stop: _read_into(path, record.site, start, scratch.take(stop - start))
+    stored = StoredVector(path, record.site, record.header.length, record.header.share_kind.ring_bits)
+    stored.require_whole()
+    return lambda start, stop: stored.elements(start, stop, scratch)
 
 
 def stored_share(record: ContributionRecord) -> StoredShare:
@@ -95,28 +84,8 @@ def _sketched(server: Server, record: RoundRecord, parameters: StudyParameters) 
     return partial(shards.sketches, bound, shares, parameters)
 
 
-def _require_whole(path: Path, site: str, length: int) -> None:
-    found = path.stat().st_size
-    if found != ELEMENT_BYTES * length:
-        raise ProtocolViolation(
-            f"the stored share of {site!r} has {found} bytes, expected {ELEMENT_BYTES * length}; check the disk"
-        )
-
-
 def _expanded(seed: bytes, start: int, out: Ring) -> Ring:
     expand_into(seed, Usage.SHARE, out, start=start)
-    return out
-
-
-def _read_into(path: Path, site: str, start: int, out: Ring) -> Ring:
-    try:
-        with path.open("rb", buffering=0) as file:
-            file.seek(ELEMENT_BYTES * start)
-            taken = file.readinto(out.data.cast("B"))
-    except FileNotFoundError:
-        raise ProtocolViolation(f"the share of {site!r} has been deleted meanwhile; its round is over") from None
-    if taken != out.nbytes:
-        raise ProtocolViolation(f"the stored share of {site!r} ends before element {start + out.size}")
     return out
 
 

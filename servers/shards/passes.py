@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, lifted
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.parameters import StudyParameters
 from protocol.sharing import ChunkSource
@@ -149,7 +149,7 @@ class Shards:
             self._sketching.pop(bound, None)
         if tasks:
             raise Unavailable(f"{len(tasks)} ranges of a round's sketches were given up; its round is over")
-        return list(totals)
+        return list(lifted(totals, parameters.ring_bits))
 
     def masked_sum(self, bound: Bound, shares: Sequence[StoredShare], mask: bytes, length: int) -> SumPass:
         """The sum of shares minus PRG(``mask``); begun once, whoever asks for it."""

@@ -15,8 +15,9 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from protocol.arithmetic.packing import element_bytes, unpacked
 from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
+from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
 from protocol.bodies.contribution import content_bytes
 from protocol.mpc.sketch import sketch_range
 from protocol.parameters import StudyParameters
@@ -210,4 +211,5 @@ def source_of(share: StoredShare, storage: _Counted | Storage, wrapping: Wrappin
     if share.kind is ShareKind.SEED:
         seed = bytes(body.bytes_at(0, content_bytes(share.kind, share.length)))
         return lambda start, stop: expand(seed, Usage.SHARE, stop - start, start=start)
-    return lambda start, stop: from_bytes(body.bytes_at(ELEMENT_BYTES * start, ELEMENT_BYTES * stop), stop - start)
+    bits, size = share.kind.ring_bits, element_bytes(share.kind.ring_bits)
+    return lambda start, stop: unpacked(body.bytes_at(size * start, size * stop), stop - start, bits)

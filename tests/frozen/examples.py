@@ -242,7 +242,7 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "listed_weight": {"site": "clinic-1", "numerator": 31},
     "lock_reply": {"signature": signature("operator-b"), "nonce_b": digest("nonce b")},
     "lock_request": {"agreed_set": signed(AGREED_SET, "operator-a"), "commitment_a": digest("commitment to a")},
-    "masked_sum": {"release_digest": digest("release"), "length": 7},
+    "masked_sum": {"release_digest": digest("release"), "length": 7, "share_kind": "vector48"},
     "model": MODEL,
     "opening": {
         "transcript_digest": digest("transcript"),

@@ -14,7 +14,6 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.arithmetic.prg import SEED_BYTES
-from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.channel.sealing import sealed_length
@@ -54,11 +53,12 @@ def ranges_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
         yield
 
 
-def run(folder: Path) -> tuple[bytes, list[bytes]]:
+def run(folder: Path, bits: int = 64) -> tuple[bytes, list[bytes]]:
     """A study of two rounds, so that each side masks one: its model, and what lay in both servers' folders."""
     spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
     with InMemoryFederation(spec, folder, light_learner) as running:
         study = light_study(running.parties, "large", EROSION, rounds=2, dimension=D)
+        study = study.model_copy(update={"parameters": study.parameters.model_copy(update={"ring_bits": bits})})
         running.start()
         running.hand_in(study)
         running.until("the end", finished(running, "large", *SITES))
@@ -71,10 +71,11 @@ def run(folder: Path) -> tuple[bytes, list[bytes]]:
     return model, files
 
 
+@pytest.mark.parametrize("bits", [64, 48])
 def test_ranges_make_the_same_study_and_leave_no_share_in_clear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    plain, _ = run(tmp_path / "plain")
+    plain, _ = run(tmp_path / "plain", bits)
     keys, kept_bytes = list[bytes](), list[int]()
     wrap, take_in = Shards.wrap, FolderStorage.take_in
 
@@ -90,9 +91,9 @@ def test_ranges_make_the_same_study_and_leave_no_share_in_clear(
     monkeypatch.setattr(server_client, "LARGE_BYTES", 2**16)  # vectors come in parts, seeds in one request
     monkeypatch.setattr(Shards, "wrap", wrapped)
     monkeypatch.setattr(FolderStorage, "take_in", taken_in)
-    model, files = run(tmp_path / "ranges")
+    model, files = run(tmp_path / "ranges", bits)
     assert model == plain
-    both = [sealed_length(SEED_BYTES), sealed_length(ELEMENT_BYTES * D)]
+    both = [sealed_length(SEED_BYTES), sealed_length(bits // 8 * D)]
     assert sorted(kept_bytes) == sorted(2 * len(SITES) * both)  # as they came, in two rounds
     assert len(set(keys)) == 2 * 2 * len(SITES)
     assert not [key for key in keys for file in files if key in file or key.hex().encode() in file]

@@ -232,6 +232,9 @@ def test_other_queries_than_the_expected_ones_are_refused() -> None:
     ):
         with pytest.raises(error):
             of.require(replace(of, **changes).header(1).canonical())
+    for kind in (ShareKind.VECTOR48, ShareKind.CIPHERTEXT):
+        with pytest.raises(MalformedMessage, match="as a seed or a vector"):
+            of.require(of.header(1).model_copy(update={"share_kind": kind}).canonical())
     body = closed(of.header(2), [to_bytes(vector(15))], KEY.public)
     for wrong in damaged(body):
         with pytest.raises((BrokenSeal, MalformedMessage, TooLarge)):

@@ -55,8 +55,8 @@ def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
 
 def test_the_side_that_masks_serves_the_seed() -> None:
     for number in (1, 2):
-        assert output.share_kind(seed_side(number), number) is ShareKind.SEED
-        assert output.share_kind(seed_side(number).other, number) is ShareKind.VECTOR
+        assert output.share_kind(seed_side(number), number, 64) is ShareKind.SEED
+        assert output.share_kind(seed_side(number).other, number, 64) is ShareKind.VECTOR
     header = output_header(ShareKind.SEED, 7)
     for size, refused in ((32, False), (31, True), (33, True), (0, True)):
         body = output.seal(header, [SECRET[:size]], KEY.public, SECRET).whole()

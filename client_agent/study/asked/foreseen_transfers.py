@@ -12,7 +12,8 @@ def contribution_bytes(study: Study) -> int:
     """The content of the larger part of one contribution to a round of updates; its head adds a few kilobytes."""
     if study.protection.plan.keyed:
         return content_bytes(ShareKind.CIPHERTEXT, 1 + study.model_dimension)
-    return content_bytes(ShareKind.VECTOR, study.shared_length(Purpose.UPDATE))
+    kind = ShareKind.vector_of(study.parameters.ring_bits)
+    return content_bytes(kind, study.shared_length(Purpose.UPDATE))
 
 
 def transfer_remarks(study: Study, settings: AgentSettings, now_s: float) -> tuple[str, ...]:

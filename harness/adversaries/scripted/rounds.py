@@ -155,7 +155,8 @@ class OpenRound(Generic[R]):
         """A sound contribution of ``site`` with fresh randomness."""
         vector = self.x[site] if x is None else x
         told = announcement or self.announcement
-        return honest_contribution(vector, told, site, self.federation.roster, secrets.token_bytes(32))
+        roster, bits = self.federation.roster, self.sites.study.parameters.ring_bits
+        return honest_contribution(vector, told, site, roster, secrets.token_bytes(32), bits=bits)
 
     # --- walking on ---
 

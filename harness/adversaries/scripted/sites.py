@@ -17,7 +17,8 @@ from harness.adversaries.scripted.bodies import opened
 from harness.adversaries.scripted.signed_client import Reached, SignedClient
 from harness.adversaries.scripted.there import there
 from host.randomness import SystemRandomness
-from protocol.arithmetic.ring import Ring, from_bytes
+from protocol.arithmetic.packing import unpacked
+from protocol.arithmetic.ring import Ring, lifted
 from protocol.bodies import opening
 from protocol.mpc.distance import query
 from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
@@ -188,7 +189,9 @@ class ScriptedSites(Generic[R]):
         self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: object
     ) -> Sealed:
         rand = secrets.token_bytes(32)
-        honest = honest_contribution(x, announcement, sender, self.federation.roster, rand, attempt_number)
+        honest = honest_contribution(
+            x, announcement, sender, self.federation.roster, rand, attempt_number, self.study.parameters.ring_bits
+        )
         return Sealed({side: with_header(honest[side], **changes).sealed() for side in Side}, x)
 
     def contribution_path(self, number: int, attempt: int = 1) -> str:
@@ -257,9 +260,10 @@ class ScriptedSites(Generic[R]):
             body = self.clients[site].ok(side, "GET", self.path(paths.OUTPUT, round=number))
             header, halves[side] = opened(body, self.clients[site].keys.sealing, OutputHeader)
             assert (header.recipient, header.side) == (own_key_id(self.federation.roster, site), side)
-            assert header.share_kind is (ShareKind.SEED if side is masks else ShareKind.VECTOR)
-        vector = from_bytes(halves[masks.other], self.study.parameters.dimension)
-        return open_output_chunk(vector, halves[masks], 0)
+            bits = self.study.parameters.ring_bits
+            assert header.share_kind is (ShareKind.SEED if side is masks else ShareKind.vector_of(bits))
+        vector = unpacked(halves[masks.other], self.study.parameters.dimension, bits)
+        return lifted(open_output_chunk(vector, halves[masks], 0), bits)
 
     def transcript_of(self, current: RoundView) -> ChallengeTranscript:
         return there(current.transcript, "transcript").message

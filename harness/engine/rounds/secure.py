@@ -117,6 +117,7 @@ class SecureRound:
         rand = derive(self.seed, f"contribution of {given.site}")
         encoded = self.tamper(given.site, given.encoded(self.parameters, derive(rand, "rounding")))
         seed_share, vector_share = sharing.split(self._tagged(encoded), derive(rand, "share"))
+        vector_share = sharing.VectorShare(ring.lifted(vector_share.vector, self.parameters.ring_bits))
         vector_side = sharing.vector_side(self.roster.place(given.site))
         shares: dict[Side, Share] = {vector_side: vector_share, vector_side.other: seed_share}
         collected = CollectedContribution(
@@ -227,7 +228,8 @@ class SecureRound:
         if self.noise is not None:
             sums = {side: sums[side] + ring.from_signed(self.noise[side]) for side in Side}
         vector = release.combine_chunk(release.masked_sum_chunk(sums[Side.A], t_seed, 0), sums[Side.B])
-        return release.open_aggregate_chunk(vector, t_seed, 0, self.bound(released), NUMBA)
+        bits = self.parameters.ring_bits
+        return release.open_aggregate_chunk(ring.lifted(vector, bits), t_seed, 0, self.bound(released), NUMBA, bits)
 
 
 def wrong_tags_left_out(judgement: Judgement, wrong: tuple[str, ...]) -> Judgement:

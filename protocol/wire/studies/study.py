@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from protocol.arithmetic.sum_noise import SumNoise
 from protocol.clauses import Clause
-from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
+from protocol.parameters import TAG_COORDINATES, WORD_BITS, Needs, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
 from protocol.purpose import Purpose
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
@@ -110,6 +110,7 @@ class Study(Message):
             raise ValueError(
                 "protection 'ckks' has check values of its own in every ciphertext: leave tags out, or take 'shares'"
             )
+        self._require_ring()
         if self.ranking is not None:
             self._require_rankable()
         if self.data_schema is not None:
@@ -130,6 +131,15 @@ class Study(Message):
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
             )
         return self
+
+    def _require_ring(self) -> None:
+        """A ring of 48 bits is of vectors in shares, without tags, whose products take all 64."""
+        if self.parameters.ring_bits == WORD_BITS:
+            return
+        if self.tags:
+            raise ValueError("tags are products in the ring of 64 bits: leave tags out, or take ring_bits = 64")
+        if self.protection.plan.keyed:
+            raise ValueError("protection 'ckks' shares no updates: leave ring_bits out, or take 'shares'")
 
     def _require_task(self) -> None:
         """The model has the outputs that the task takes, and nothing of classes is asked where there are none."""

@@ -73,7 +73,7 @@ class FakeServer:
         header = OutputHeader(
             release_digest=self.past.release_set.message.digest(),
             side=self.side,
-            share_kind=share_kind(self.side, round_number),
+            share_kind=share_kind(self.side, round_number, 64),
             recipient=own_key_id(ROSTER, self.named),
             length=PARAMETERS.dimension,
         )

@@ -36,14 +36,14 @@ RELEASE = "ab" * 32
 HEADER = MaskedSumHeader(release_digest=RELEASE, length=D)
 SEED, KEY = bytes(range(32)), generate_sealing_key(bytes(range(96)))
 KEY_OF_NOISE = bytes(range(32, 64))
-PARAMETERS: Any = SimpleNamespace(dimension=D)
+PARAMETERS: Any = SimpleNamespace(dimension=D, ring_bits=64)
 RECORD: Any = SimpleNamespace(
     mask=SEED,
     announcement=SimpleNamespace(message=SimpleNamespace(tagged=False)),
     chosen=SimpleNamespace(message=SimpleNamespace(digest=lambda: RELEASE, sites=())),
 )
 TAGGED: Any = SimpleNamespace(**{**vars(RECORD), "announcement": SimpleNamespace(message=SimpleNamespace(tagged=True))})
-WITHOUT_TAGS: Any = SimpleNamespace(dimension=D - TAG_COORDINATES)
+WITHOUT_TAGS: Any = SimpleNamespace(dimension=D - TAG_COORDINATES, ring_bits=64)
 SERVER: Any = SimpleNamespace(keys=SimpleNamespace(sealing=KEY), shards=None)
 X = np.arange(D, dtype=np.uint64) * np.uint64(2**40 + 3)
 SEED_SHARE, VECTOR_SHARE = split(X, bytes(32))

@@ -12,6 +12,7 @@ from harness.adversaries import contributions as forged
 from harness.adversaries import vectors
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM, OpenRound, Pair, small_update
+from harness.adversaries.scripted.sites import make_study
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring, to_signed
 from protocol.rounds.agree import agree
@@ -72,6 +73,15 @@ class OutOfRange(WholeRound):
         return opened
 
 
+class OutOfTheSmallRing(OutOfRange):
+    """The same in a study whose shares are modulo 2^48: what lies outside is seen after each server read its sketch."""
+
+    def _contributed(self, pair: Pair[ServersInMemory]) -> OpenRound[ServersInMemory]:
+        of_64 = make_study(pair.federation, SMALL).parameters
+        pair.new_study(SMALL, parameters=of_64.model_copy(update={"ring_bits": 48}))
+        return super()._contributed(pair)
+
+
 def _any_commitments(
     announcement: Announcement,
     attempt: int,
@@ -123,6 +133,21 @@ def vector_attacks() -> tuple[Attack, ...]:
             "vector-negated-wrap-around",
             "turns an update with 2^63 in it around",
             lambda x: scaled(vectors.wrap_around_entry(x), -1),
+        ),
+        OutOfTheSmallRing(
+            "vector-48-bits-two-to-the-47",
+            "adds 2^47 to one coordinate of a study modulo 2^48",
+            vectors.half_of_the_small_ring,
+        ),
+        OutOfTheSmallRing(
+            "vector-48-bits-two-halves",
+            "adds 2^47 to two coordinates of a study modulo 2^48",
+            lambda x: vectors.half_of_the_small_ring(x, places=(0, 1)),
+        ),
+        OutOfTheSmallRing(
+            "vector-48-bits-times-two-to-the-25",
+            "scales its update by 2^25 in a ring of 48 bits",
+            lambda x: scaled(x, 2**25),
         ),
         TwoFaced(),
     )

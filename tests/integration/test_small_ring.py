@@ -1,0 +1,119 @@
+"""Studies whose shares are modulo 2^48: over both servers, by ranges, and in one process against their plain twins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from client_agent.site.events import RoundEnd
+from harness.bounds.error_bound import bound_of_run
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.demo.studies import study_of
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.processes import FederationSpec
+from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy
+from protocol.protection.plan import StudyProtection
+from protocol.sharing import Side
+from protocol.wire.messages import RuleName, RuleSpec, ShareKind, Study
+from tests.integration.agents import final_model, finished, rounds_of
+from tests.ports import free_ports
+from tests.unlimited import LONG_BREAST_CANCER, run_plain, run_protected
+
+SITES = ("requester", "c1", "c2", "c3")
+POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
+SKETCHED = 2500
+
+
+def run(folder: Path, bits: int, rule: RuleSpec, dimension: int) -> tuple[np.ndarray, list[dict[str, float]], set[str]]:
+    """Two rounds, so that each side masks one: the model, the distances, and what kinds of shares the servers held."""
+    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
+    with InMemoryFederation(spec, folder, light_learner) as running:
+        study = light_study(running.parties, "small", EROSION, rounds=2, dimension=dimension)
+        changes = {"ring_bits": bits, "weight_grid": 3, "dimension": dimension + rule.name.self_weighted}
+        parameters = study.parameters.model_copy(update=changes)
+        study = study.model_copy(update={"rule": rule, "parameters": parameters})
+        study = Study.parse(study.canonical())
+        running.start()
+        running.hand_in(study)
+        running.until("the end", finished(running, "small", *SITES))
+        records = rounds_of(running, SITES[0], "small")
+        assert {record.state for record in records} == {RoundEnd.RELEASED}
+        assert all(not record.failed_check for record in records)
+        kinds = set()
+        for side in Side:
+            store = running.servers.apps[side].state.server.store
+            found = store.current_round(study.digest())
+            assert found is not None
+            kinds |= {held.header.share_kind.value for held in store.contributions(found.key)}
+        (model,) = {final_model(running, site, "small") for site in SITES}
+    distances = [{one.site: one.value for one in record.distances} for record in records]
+    return np.frombuffer(model, dtype=np.float32), distances, kinds
+
+
+@pytest.mark.parametrize(
+    ("rule", "dimension"),
+    [
+        pytest.param(EROSION, 12, id="exact"),
+        pytest.param(EROSION, SKETCHED, id="sketched"),
+        pytest.param(RuleSpec(name=RuleName.WFEDAVG), 12, id="counts-and-own-weights"),
+    ],
+)
+def test_over_both_servers_it_is_the_study_of_64_bits_up_to_rounding(
+    tmp_path: Path, rule: RuleSpec, dimension: int
+) -> None:
+    wide, at_64, kinds_64 = run(tmp_path / "64", 64, rule, dimension)
+    narrow, at_48, kinds_48 = run(tmp_path / "48", 48, rule, dimension)
+    assert (kinds_64, kinds_48) == ({"seed", "vector"}, {"seed", "vector48"})
+    assert np.max(np.abs(wide - narrow)) < 1e-4
+    assert np.any(wide != 0)
+    assert [sorted(one) for one in at_64] == [sorted(one) for one in at_48]
+    if dimension == SKETCHED or rule is not EROSION:
+        return
+    for ours, theirs in zip(at_48, at_64, strict=True):
+        assert all(abs(ours[site] - theirs[site]) < 1e-3 for site in ours)
+
+
+@pytest.mark.parametrize("rule", [RuleName.WEIGHT_EROSION, RuleName.FEDAVG_BY_SAMPLES])
+def test_the_secure_run_equals_the_plain_one_up_to_the_derived_bound(rule: RuleName) -> None:
+    federation = breast_cancer_five_hospitals(0)
+    study = study_of(replace(LONG_BREAST_CANCER, rounds=4), federation, rule, "0" * 64, 0)
+    grid = {"weight_grid": 2} if rule.self_weighted else {}
+    study = study.model_copy(update={"parameters": study.parameters.model_copy(update={"ring_bits": 48, **grid})})
+    plain = run_plain(study, federation.sites)
+    secure = run_protected(study, federation.sites, correlation_source="dealer")
+    assert [r.took_part for r in secure.rounds] == [r.took_part for r in plain.rounds]
+    assert [r.handed_out for r in secure.rounds] == [r.handed_out for r in plain.rounds]
+    difference = np.linalg.norm(secure.final_model - plain.final_model)
+    assert 0 < difference <= bound_of_run(plain, study, federation.sites)
+
+
+def test_the_ring_is_in_a_studys_bytes_only_where_it_is_small() -> None:
+    wide = StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3)
+    assert "ring_bits" not in wide.model_dump(mode="json")
+    narrow = StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3, ring_bits=48)
+    assert narrow.model_dump(mode="json")["ring_bits"] == 48
+    with pytest.raises(ValidationError, match="48"):
+        StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3, ring_bits=32)  # type: ignore[arg-type]
+    assert [ShareKind.vector_of(48).ring_bits, ShareKind.vector_of(64).ring_bits] == [48, 64]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"tags": True}, "leave tags out"),
+        ({"protection": StudyProtection.CKKS, "rule": RuleSpec(name=RuleName.FEDAVG)}, "'ckks' shares no updates"),
+    ],
+)
+def test_what_a_small_ring_does_not_go_with(tmp_path: Path, changes: dict[str, object], text: str) -> None:
+    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
+    with InMemoryFederation(spec, tmp_path, light_learner) as running:
+        study = light_study(running.parties, "small", EROSION)
+    parameters = study.parameters.model_copy(update={"ring_bits": 48})
+    with pytest.raises(ValidationError, match=text):
+        Study.model_validate({**dict(study), "parameters": parameters, **changes})
