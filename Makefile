@@ -72,6 +72,7 @@ bundle: install
 
 lock: install
 	$(BIN)/python -m deploy.lock >deploy/lock.new && mv deploy/lock.new deploy/lock.txt
+	$(BIN)/python -m deploy.lock --cuda >deploy/lock.new && mv deploy/lock.new deploy/lock-cuda.txt
 
 static: install
 	$(BIN)/ruff check .

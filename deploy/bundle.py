@@ -43,7 +43,7 @@ TAKEN: Final = (
 _LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.whl")
 _NO_TIME: Final = "315532800"
 """The first time that a wheel can name, for every file in the project's own."""
-_LOCKED: Final = re.compile(r"^([a-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64})$")
+_LOCKED: Final = re.compile(r"^([a-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64}) # [a-z ]+$")
 
 
 def version() -> str:

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Inside a build: "packages EXTRA ..." installs what the project needs into /opt/moiety, "project" the project itself.
+# Inside a build: "packages EXTRA ..." installs what the project needs into /opt/moiety, by the lock's versions and
+# hashes and nothing else, "project" the project itself. LOCK: another lock than deploy/lock.txt.
 # Wheels in ./wheels are used alone when there are any.
 set -eu
 if ls wheels/*.whl >/dev/null 2>&1; then
@@ -8,8 +9,9 @@ fi
 case "$1" in
   packages)
     shift
-    python3 deploy/requirements.py "$@" >requirements.txt
-    /opt/moiety/bin/python -m pip install --quiet --only-binary :all: --requirement requirements.txt
+    python3 deploy/requirements.py --locked "${LOCK:-deploy/lock.txt}" "$@" >requirements.txt
+    /opt/moiety/bin/python -m pip install --quiet --only-binary :all: --no-deps --require-hashes \
+      --requirement requirements.txt
     ;;
   project)
     /opt/moiety/bin/python -m pip install --quiet --no-deps --no-build-isolation .

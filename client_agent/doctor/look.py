@@ -17,6 +17,7 @@ from typing import Final
 
 from cryptography import x509
 
+from client_agent.doctor.trainer import look_at_trainer
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
@@ -79,6 +80,8 @@ def _own(settings: AgentSettings) -> Iterator[Finding]:
     yield look_at_memory(2 * _GIB)
     yield looked("device", lambda: _device(settings))
     yield _data(settings)
+    if settings.trainer.kind is not None:
+        yield look_at_trainer(settings.trainer)
 
 
 def _device(settings: AgentSettings) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -12,9 +13,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from deploy import bundle
-from deploy.lock import EXTRAS
+from deploy.lock import EXTRAS, lock
 from deploy.requirements import requirements
 
 ROOT = Path(__file__).parents[2]
@@ -41,9 +43,83 @@ def test_the_lock_names_every_requirement_with_a_hash_and_no_index() -> None:
             assert names[canonical(pinned[1])].split("+")[0] == pinned[2], "make lock"
 
 
+def lines_of(*extras: str, lock: str = "deploy/lock.txt") -> subprocess.CompletedProcess[str]:
+    """What an image's build hands to pip, as it does."""
+    command = (sys.executable, "deploy/requirements.py", "--locked", lock, *extras)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def names_in(*extras: str, lock: str = "deploy/lock.txt") -> set[str]:
+    done = lines_of(*extras, lock=lock)
+    if done.returncode != 0 and ", this is Python" in done.stderr:
+        pytest.skip(f"NOT TESTED: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert all(bundle._LOCKED.match(line) for line in lines)
+    return {canonical(line.split("==")[0]) for line in lines}
+
+
+@pytest.mark.parametrize("extras", [("server", "page", "he"), ("agent", "he", "sql", "postgres"), ("server", "scale")])
+def test_an_image_takes_the_locks_packages_and_lacks_none(extras: tuple[str, ...]) -> None:
+    """Nothing resolves what --no-deps leaves out: each package's own requirements stand among the lines."""
+    taken = names_in(*extras)
+    wanted = {canonical(Requirement(one).name) for one in requirements(ROOT / "pyproject.toml", list(extras))}
+    assert wanted <= taken
+    for name in taken:
+        try:
+            asked = importlib.metadata.requires(name) or ()
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for one in map(Requirement, asked):
+            if one.marker is None or one.marker.evaluate({"extra": ""}):
+                assert canonical(one.name) in taken, f"{name} needs {one.name}: make lock"
+    assert ("torch" in taken) is ("agent" in extras)
+    assert ("ray" in taken) is ("scale" in extras)
+
+
+def test_the_agents_image_for_a_gpu_has_torch_with_cuda_and_the_rest_as_the_other_one() -> None:
+    extras = ("agent", "he", "sql", "postgres")
+    names = names_in(*extras, lock="deploy/lock-cuda.txt")
+    said = (lines_of(*extras, lock=f"deploy/{name}.txt").stdout for name in ("lock", "lock-cuda"))
+    plain, cuda = ([line.partition(" # ")[0] for line in one.splitlines()] for one in said)
+    assert {"torch", "triton", "nvidia-cublas", "nvidia-cudnn-cu13"} <= names
+    assert {canonical(line.split("==")[0]) for line in set(plain) - set(cuda)} <= {"torch"}
+    (torch,) = [line for line in cuda if line.startswith("torch==")]
+    assert "+cpu" not in torch
+
+
+def test_a_lock_of_another_machine_or_without_an_extra_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "lock.txt"
+    other.write_text("# Python 2.7, Plan9 vax; made by hand\nx==1 --hash=sha256:00 # base\n")
+    done = lines_of(lock=str(other))
+    assert done.returncode == 1
+    assert "is of Python 2.7, Plan9 vax, this is Python" in done.stderr
+    names_in("server")
+    assert "has nothing of extra 'other': make it anew (make lock)" in lines_of("other").stderr
+
+
+def test_the_lock_is_closed_over_markers_and_extras() -> None:
+    def package(name: str, *requires: str) -> dict[str, object]:
+        said = {"name": name, "version": "1", "requires_dist": list(requires)}
+        return {"metadata": said, "download_info": {"archive_info": {"hashes": {"sha256": name}}}}
+
+    found = [
+        package("a", "B_b[more]>=1", "never; python_version < '3'"),
+        package("b-b", "c; extra == 'more'", "d; extra == 'less'"),
+        package("c", "a"),
+        package("e"),
+    ]
+    assert lock(found, {"base": ["e"], "one": ["a"]}).splitlines()[1:] == [
+        "a==1 --hash=sha256:a # one",
+        "b-b==1 --hash=sha256:b-b # one",
+        "c==1 --hash=sha256:c # one",
+        "e==1 --hash=sha256:e # base",
+    ]
+
+
 def test_a_line_without_a_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "lock.txt"
-    other.write_text("numpy==2.0\n")
+    other.write_text("numpy==2.0 # base\n")
     monkeypatch.setattr(bundle, "LOCK", other)
     with pytest.raises(ValueError, match="is no package with its hash"):
         bundle.locked()

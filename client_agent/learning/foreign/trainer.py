@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from client_agent.learning.foreign.bounded_log import bounded_log
 from client_agent.learning.foreign.programs import tensor_file
 from client_agent.trainer_settings import TrainerSettings
 from protocol.errors import ConfigurationError, UnusableUpdate
@@ -27,7 +28,7 @@ from protocol.wire.messages import Study
 Vector = NDArray[np.float32]
 LOG_FILE: Final = "trainer.log"
 _FOLDER: Final = "trainer"
-_PROGRAMS: Final = Path(__file__).with_name("programs")
+PROGRAMS: Final = Path(__file__).with_name("programs")
 _OURS: Final = ("MOIETY_", "PYTHON")
 
 
@@ -61,15 +62,15 @@ class ForeignTrainer:
         return self._taken(after)
 
     def _run(self, folder: Path) -> None:
-        runner = _PROGRAMS / f"{self.settings.kind}_round.py"
-        with (folder / LOG_FILE).open("wb") as log:
+        runner = PROGRAMS / f"{self.settings.kind}_round.py"
+        with bounded_log(folder / LOG_FILE) as log:
             process = subprocess.Popen(  # noqa: S603 - the site's own program
                 [str(self.settings.python), str(runner), str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env={key: value for key, value in os.environ.items() if not key.startswith(_OURS)},
+                env=handed_on(),
                 start_new_session=True,
             )
             try:
@@ -127,6 +128,11 @@ class ForeignTrainer:
     @property
     def _name(self) -> str:
         return f"the site's trainer ({self.settings.kind})"
+
+
+def handed_on() -> dict[str, str]:
+    """The environment, without what is the agent's."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import sys
 import time
@@ -16,6 +17,8 @@ import pytest
 
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.foreign import bounded_log
+from client_agent.learning.foreign.bounded_log import LOG_BYTES, put_aside
 from client_agent.learning.foreign.learner import ForeignLearner
 from client_agent.learning.foreign.programs import tensor_file
 from client_agent.learning.foreign.trainer import ForeignTrainer
@@ -282,3 +285,43 @@ def test_an_environment_without_the_framework_is_named(tmp_path: Path) -> None:
         trainer(tmp_path, body, kind="flower").train(FIRST, 1)
     log = (tmp_path / "state" / "trainer" / "trainer.log").read_text()
     assert os.linesep in log
+
+
+def test_a_program_that_prints_without_end_leaves_its_last_words_and_fills_no_disk(tmp_path: Path) -> None:
+    body = """
+def app(p, t):
+    for _ in range(100):
+        os.write(1, b"x" * 65536)
+    print("the last words", flush=True)
+    return p
+"""
+    trainer(tmp_path, body).train(FIRST, 1)
+    log = tmp_path / "state" / "trainer" / "trainer.log"
+    kept = [log, put_aside(log)]
+    assert all(0 < path.stat().st_size <= LOG_BYTES for path in kept)
+    assert log.read_text().endswith("the last words\n")
+    trainer(tmp_path, "def app(p, t): return p").train(FIRST, 2)
+    assert log.read_bytes() == b""
+    assert not put_aside(log).exists()
+
+
+def test_a_process_that_escaped_holds_nobody_up(tmp_path: Path) -> None:
+    body = """
+import subprocess
+def app(p, t):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    open("child", "w").write(str(child.pid))
+    return p
+"""
+    begun = time.monotonic()
+    trainer(tmp_path, body).train(FIRST, 1)
+    assert time.monotonic() - begun < 120
+    os.kill(int((tmp_path / "state" / "trainer" / "child").read_text()), signal.SIGKILL)
+
+
+def test_a_full_disk_loses_words_and_not_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_log, "LOG_BYTES", 0)
+    monkeypatch.setattr(bounded_log, "put_aside", lambda path: path / "nowhere" / "at all")
+    one = trainer(tmp_path, "def app(p, t):\n    print('words')\n    return p")
+    assert np.array_equal(one.train(FIRST, 1), FIRST)
+    assert (tmp_path / "state" / "trainer" / "trainer.log").read_bytes() == b""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,7 @@ def test_what_can_be_seen_without_a_server(config: Path) -> None:
         assert seen[check].verdict is Verdict.OK, seen[check]
     assert f"{len(CONTRIBUTORS)} contributors" in seen["roster and keys"].found
     assert not any(check.endswith("this site's key") for check in seen)
+    assert "trainer" not in seen
 
 
 def test_settings_that_cannot_be_read_are_all_that_is_said(tmp_path: Path) -> None:
@@ -72,3 +75,44 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("moiety 0.")
+
+
+FUNCTION = "def app(parameters, task): return parameters\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "program", "more", "verdict", "said"),
+    [
+        ("python", FUNCTION, "", Verdict.OK, ", numpy "),
+        ("python", f"print('a patient')\n{FUNCTION}", "", Verdict.OK, "is tried when one is there"),
+        ("python", FUNCTION, 'name = "other"\n', Verdict.FAILED, "has no 'other': set key trainer.name"),
+        ("python", "def app(:\n", "", Verdict.FAILED, "SyntaxError"),
+        ("python", "import os\nos._exit(3)\n", "", Verdict.FAILED, "ended with exit code 3 before it said anything"),
+        ("python", "import os\nprint(7)\nos._exit(3)\n", "", Verdict.FAILED, "ended with exit code 3"),
+        ("python", "import time\ntime.sleep(600)\n", "timeout_s = 2.0\n", Verdict.FAILED, "not loaded within 2 s"),
+        ("python", None, "", Verdict.FAILED, "key 'trainer.program': "),
+        ("flower", "app = None\n", "", Verdict.FAILED, "No module named 'flwr'"),
+    ],
+)
+def test_a_trainer_of_its_own_is_looked_at(
+    config: Path, tmp_path: Path, kind: str, program: str | None, more: str, verdict: Verdict, said: str
+) -> None:
+    if program is not None:
+        (tmp_path / "site.py").write_text(program)
+    if kind == "flower" and importlib.util.find_spec("flwr") is not None:
+        pytest.skip("Flower is installed beside Moiety here")
+    text = f'\n[trainer]\nkind = "{kind}"\npython = "{sys.executable}"\nprogram = "site.py"\n{more}'
+    config.write_text(config.read_text() + text)
+    seen = found(config)["trainer"]
+    assert seen.verdict is verdict, seen
+    assert said in seen.found
+    assert verdict is Verdict.OK or seen.fix
+    assert "a patient" not in seen.found
+
+
+def test_an_interpreter_that_is_none_is_named(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "site.py").write_text(FUNCTION)
+    text = '\n[trainer]\nkind = "python"\npython = "site.py"\nprogram = "site.py"\n'
+    config.write_text(config.read_text() + text)
+    seen = found(config)["trainer"]
+    assert (seen.verdict, seen.fix) == (Verdict.FAILED, "name an interpreter of Python")

@@ -1,0 +1,45 @@
+"""Says whether a site's program could be run here: ``look.py KIND PROGRAM NAME``, one JSON line.
+
+The framework and numpy are imported. A function, or a ClientApp or client, is looked up in the program, which is loaded
+for that; a script of NVFlare's trains as soon as it is loaded, so it is read and compiled alone.
+"""
+
+import importlib
+import importlib.metadata
+import json
+import sys
+import types
+from pathlib import Path
+
+PACKAGES = {"flower": ("flwr", "numpy"), "nvflare": ("nvflare", "numpy"), "python": ("numpy",)}
+LOADED = ("flower", "python")
+
+
+def look(kind, program, name):
+    found = []
+    for package in PACKAGES[kind]:
+        importlib.import_module(package)
+        found.append(f"{package} {importlib.metadata.version(package)}")
+    code = compile(program.read_bytes(), str(program), "exec")
+    if kind in LOADED:
+        sys.path.insert(0, str(program.parent))
+        module = types.ModuleType("site_program")
+        module.__file__ = str(program)
+        sys.modules["site_program"] = module
+        exec(code, module.__dict__)  # noqa: S102 - the site's own file
+        if not hasattr(module, name):
+            raise AttributeError(f"{program.name} has no {name!r}: set key trainer.name")
+    return ", ".join([f"Python {sys.version.split()[0]}", *found])
+
+
+def main():
+    kind, program, name = sys.argv[1:]
+    try:
+        said = {"found": look(kind, Path(program), name)}
+    except Exception as wrong:
+        said = {"wrong": f"{type(wrong).__name__}: {wrong}"}
+    print("\n" + json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()
