@@ -30,6 +30,7 @@
         ├── PeerUnreachable
         ├── RolledBack              an older database was put back: its server goes on once its operator has seen to it
         ├── HistoryUnknown          the servers have not compared how far they came since one of them started
+        ├── SessionUnknown          the session that a request came in is over: ask in an envelope, or open another
         └── OtherVersion            the other party speaks another version of the protocol: wait, say what to install
 
 Every error carries a stable ``code``, a ``detail`` (what was found, what is allowed, what to do) and no secret.
@@ -77,6 +78,7 @@ class ErrorCode(StrEnum):
     OTHER_VERSION = "other_version"
     ROLLED_BACK = "rolled_back"
     HISTORY_UNKNOWN = "history_unknown"
+    SESSION_UNKNOWN = "session_unknown"
 
 
 class MoietyError(Exception):
@@ -253,3 +255,9 @@ class HistoryUnknown(Unavailable):
     """Side A tells its history first, then asks again."""
 
     code = ErrorCode.HISTORY_UNKNOWN
+
+
+class SessionUnknown(Unavailable):
+    """The request came in a session that there is not, or not any more."""
+
+    code = ErrorCode.SESSION_UNKNOWN

@@ -32,7 +32,7 @@ from servers.page import app as page
 from servers.readiness import Readiness
 from servers.roster.following import RosterFile
 from servers.rounds.uploads import sweep
-from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, studies, uploads
+from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, sessions, studies, uploads
 from servers.server import Server, open_server
 from servers.settings import Role, ServerSettings
 from servers.traffic import CountTraffic
@@ -73,7 +73,7 @@ def create_app(
     enrols = settings.card is not None and settings.role is not Role.UPLOAD
     app.state.desk = None if not enrols else enrolment.OpenDesk(Desk(settings, clock))
     of_rounds = (contributions.router, mail.router, rounds.router, uploads.router)
-    of_sites = (studies.router, roster.router, *of_rounds, health.alive)
+    of_sites = (studies.router, roster.router, sessions.router, *of_rounds, health.alive)
     open_to_all = (*of_sites, enrolment.router)
     for router in (*open_to_all, peer.router):
         app.include_router(router)

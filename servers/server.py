@@ -35,6 +35,7 @@ from servers.notifications import Changes
 from servers.points import Point, failpoints_of
 from servers.processes.beside import beside_of
 from servers.roster.accepted import keep_chain, require_continued
+from servers.roster.sessions import Sessions
 from servers.settings import Role, ServerSettings
 from servers.shards.opening import open_shards
 from servers.shards.passes import Shards
@@ -92,6 +93,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.recent = Recent(self.clock)
+        self.sessions = Sessions(self.clock)
         self.audit = AuditLog(self.settings.data_dir, self.keys.name, self.clock)
         self.uploads = UploadParts(self.own_folder / "uploads", self._upload_midway)
         self.history = OwnHistory(self.store, self.name, max(self.boot, 1), drives=self.drives)

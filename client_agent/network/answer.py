@@ -10,18 +10,29 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from itertools import chain
 from typing import Final
 
 import httpx
 
-from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, OtherVersion, Unavailable
+from protocol.errors import BadSignature, BrokenSeal, ErrorCode, MalformedMessage, OtherVersion, Unavailable
 from protocol.versions import require_version
 from protocol.wire.channel.answers import VerifiedAnswer, verify_answer
 from protocol.wire.channel.envelope import ANSWER_TYPE, SEALED_TYPE, Correspondence, envelope_bytes, open_answer
+from protocol.wire.channel.session import (
+    LENGTH_BYTES,
+    SESSION_TYPE,
+    SessionHead,
+    SessionKeys,
+    answer_length,
+    most_sealed_bytes,
+)
+from protocol.wire.channel.session import open_answer as open_session_answer
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import CheckedHead
 from protocol.wire.keys import SealingKey, VerifyKey
@@ -49,14 +60,19 @@ class SlowAnswer(UnsignedAnswer):
     """It comes so slowly that a server or somebody between may be holding this site up: it is asked for again."""
 
 
+class SessionOver(UnsignedAnswer):
+    """The server, or somebody who speaks for it, knows nothing of the session: the request goes in an envelope."""
+
+
 @dataclass(frozen=True)
 class Asked:
-    """What an answer must belong to: server, envelope and the request's signature."""
+    """What an answer must belong to: server, envelope and the request's signature; or the session and the counter."""
 
     server: Party
     key: SealingKey
     between: Correspondence
     signature: str
+    session: tuple[SessionKeys, SessionHead] | None = None
 
     @property
     def verify_key(self) -> VerifyKey:
@@ -79,6 +95,14 @@ class Answer:
         self._asked = asked
         self.status = _OK
         self._enclosed: bytes | None = None
+        self._rest: Iterator[bytes] | None = None
+        if asked.session is None:
+            self._begin_signed(most_bytes)
+        else:
+            self._begin_in_session(*asked.session, max(most_bytes, PROBLEM_BYTES))
+
+    def _begin_signed(self, most_bytes: int) -> None:
+        response, asked = self._response, self._asked
         try:
             self._require_identity()
             self._verified = verify_answer(
@@ -95,6 +119,47 @@ class Answer:
         elif self._verified.content_type != SEALED_TYPE:
             raise self._not_the_servers(f"its content type is {self._verified.content_type[:60]!r}")
 
+    def _begin_in_session(self, keys: SessionKeys, head: SessionHead, most_bytes: int) -> None:
+        """Nothing is believed that the session's keys do not open, but that there is no such session any more."""
+        try:
+            self._require_identity()
+            content_type = self._response.headers.get("content-type", "")
+            if self._response.status_code != _OK or content_type != SESSION_TYPE:
+                raise self._no_answer_in_session(content_type)
+            rest = self._raw(LENGTH_BYTES + most_sealed_bytes(most_bytes))
+            opened = open_session_answer(keys, head, self._sealed_of_session(rest, most_bytes))
+        except (BrokenSeal, MalformedMessage) as refused:
+            raise self._not_the_servers(refused.detail) from None
+        self.status = opened.status
+        if opened.follows is None:
+            self._enclosed = opened.body
+            for _ in self._following(most_bytes):
+                pass  # nothing is behind it; read to its end, the connection serves the next request
+        else:
+            self._verified = VerifiedAnswer(SEALED_TYPE, opened.digest, opened.follows)
+
+    def _sealed_of_session(self, pieces: Iterator[bytes], most_bytes: int) -> bytes:
+        """What the session's keys open; what came behind it already, and all that comes, is for whoever reads on."""
+        held, needed = bytearray(), LENGTH_BYTES
+        for piece in pieces:
+            held += piece
+            if needed == LENGTH_BYTES and len(held) >= LENGTH_BYTES:
+                needed += answer_length(bytes(held[:LENGTH_BYTES]), most_bytes)
+            if needed > LENGTH_BYTES and len(held) >= needed:
+                self._rest = chain([bytes(held[needed:])], pieces)
+                return bytes(held[LENGTH_BYTES:needed])
+        raise MalformedMessage("it is cut off")
+
+    def _no_answer_in_session(self, content_type: str) -> Unavailable:
+        told = _told(self._response)
+        try:
+            over = json.loads(told).get("code") == ErrorCode.SESSION_UNKNOWN
+        except (ValueError, AttributeError, RecursionError):
+            over = False
+        if over:
+            return SessionOver(f"server {self._asked.server.name!r} does not know the session that was asked in")
+        return self._not_the_servers(f"its content type is {content_type[:60]!r}", _shown(told))
+
     def pieces(self, most_bytes: int) -> Iterator[bytes]:
         """The body as it arrives; it is the server's only once the last piece has been taken.
 
@@ -109,7 +174,7 @@ class Answer:
             yield from self._of_signed_head(most_bytes)
             return
         taken = hashlib.sha256()
-        for piece in self._raw(most_bytes):
+        for piece in self._following(most_bytes):
             taken.update(piece)
             yield piece
         self._require(taken.digest())
@@ -121,7 +186,7 @@ class Answer:
     def _of_signed_head(self, most_bytes: int) -> Iterator[bytes]:
         head = CheckedHead(self._verified.body_digest)
         try:
-            for piece in self._raw(most_bytes):
+            for piece in self._following(most_bytes):
                 checked = head.feed(piece)
                 if checked:
                     yield bytes(checked)
@@ -150,6 +215,18 @@ class Answer:
                 f"it is in the content coding {coding[:40]!r}; only 'identity' was asked for: a proxy on the way that "
                 "compresses must be told not to"
             )
+
+    def _following(self, most_bytes: int) -> Iterator[bytes]:
+        """What is sealed already, as it comes: all of the body, or all behind a session's part of it."""
+        if self._rest is None:
+            yield from self._raw(most_bytes)
+            return
+        taken = 0
+        for piece in self._rest:
+            taken += len(piece)
+            if taken > most_bytes:
+                raise self._too_large(most_bytes)
+            yield piece
 
     def _raw(self, most_bytes: int) -> Iterator[bytes]:
         stated = self._response.headers.get("content-length", "0")
@@ -202,16 +279,25 @@ class Answer:
 
 def _explanation(response: httpx.Response) -> str:
     """What an answer without a signature says, for people: one of a server that did not know who asked has none."""
+    return _shown(_told(response))
+
+
+def _shown(told: bytes) -> str:
+    return f" (it says: {told.decode('utf-8', 'replace')[:_SHOWN_CHARACTERS]!a})" if told else ""
+
+
+def _told(response: httpx.Response) -> bytes:
+    """The beginning of an answer that is not the server's, or nothing."""
     stream, held = response.stream, b""
     if response.is_success or not isinstance(stream, httpx.SyncByteStream):
-        return ""
+        return b""
     if "content-encoding" in response.headers:
-        return ""
+        return b""
     for piece in stream:
         held += piece[: PROBLEM_BYTES - len(held)]
         if len(held) >= PROBLEM_BYTES:
             break
-    return f" (it says: {held.decode('utf-8', 'replace')[:_SHOWN_CHARACTERS]!a})" if held else ""
+    return held
 
 
 def no_cookies() -> CookieJar:

@@ -11,11 +11,12 @@ import httpx
 from client_agent.network.answer import (
     PROBLEM_BYTES,
     Answer,
-    Asked,
     LongAnswer,
+    SessionOver,
     UnsignedAnswer,
 )
 from client_agent.network.clock import asked_pause_s, wrong_clock
+from client_agent.network.enclosing import Closed
 from host.network.unreachable import why_unreachable
 from protocol import errors
 from protocol.errors import (
@@ -42,19 +43,17 @@ class Exchange:
     def __init__(
         self,
         http: httpx.Client,
-        request: httpx.Request,
-        asked: Asked,
+        close: Callable[[bool], tuple[httpx.Request, Closed]],
+        server: str,
         most_bytes: int,
         clock: Callable[[], float],
-        follows: bool = False,
     ) -> None:
-        """``follows``: some of the body is behind the envelope, where others can reach it."""
+        """``close`` makes the request, in a session if there is one and it may be."""
         self._http = http
-        self._follows = follows
+        self._close_request = close
+        self._follows = False
         self._clock = clock
-        self._request = request
-        self._asked = asked
-        self._server = asked.server.name
+        self._server = server
         self._most_bytes = most_bytes
         self._response: httpx.Response | None = None
 
@@ -62,11 +61,24 @@ class Exchange:
         if self._http.is_closed:
             raise TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
         try:
-            self._response = self._http.send(self._request, stream=True)
+            return self._answered(self._close_request(True))
+        except SessionOver:
+            self._close()
+            self._response = None
+        return self._answered(self._close_request(False))
+
+    def _answered(self, made: tuple[httpx.Request, Closed]) -> Answer:
+        """Raises: SessionOver, at once, where that is what the answer says"""
+        request, closed = made
+        self._follows = closed.follows
+        try:
+            self._response = self._http.send(request, stream=True)
             self._require_clock(self._response)
-            return self._accepted(Answer(self._response, self._asked, self._most_bytes, self._clock))
+            return self._accepted(Answer(self._response, closed.asked, self._most_bytes, self._clock))
         except BaseException as error:
             self._close()
+            if closed.session is not None and isinstance(error, UnsignedAnswer):
+                closed.session.over = True  # whatever that was: the next request needs nothing of before
             if isinstance(error, Unavailable) and self._response is not None:
                 error.asked_pause_s = asked_pause_s(self._response.headers.get("retry-after"), self._clock())
             if isinstance(error, httpx.TransportError):

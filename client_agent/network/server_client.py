@@ -7,27 +7,26 @@ that is longer is an error at once, not something to try again.
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import httpx
 import stamina
 
 from client_agent.network.answer import (
     NOTHING_BYTES,
-    Asked,
     LongAnswer,
     no_cookies,
 )
 from client_agent.network.body import Body
 from client_agent.network.clock import WrongClock
+from client_agent.network.enclosing import Closed, Enclosing, Method
 from client_agent.network.exchange import Exchange
+from client_agent.network.sessions import HeldSession, SessionKeeper
 from client_agent.quiet_hours import NO_QUIET_HOURS, QuietHours
 from host.randomness import SystemRandomness
 from protocol.errors import (
@@ -38,9 +37,7 @@ from protocol.errors import (
 from protocol.rounds.news import news_of
 from protocol.sharing import Side
 from protocol.wire import paths
-from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
-from protocol.wire.channel.signing import DigestField, sign_request
-from protocol.wire.commitment import head_digest
+from protocol.wire.channel.session_messages import SessionGrant, SessionOffer
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
@@ -69,11 +66,9 @@ from protocol.wire.messages import (
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-_NONCE_BYTES: Final = 18
 _LONG_POLL_GRACE_S: Final = 30.0
 LARGE_BYTES: Final = 2**23
 """Contributions above this are sent in parts."""
-Method = Literal["GET", "POST", "PUT"]
 
 
 @dataclass(frozen=True)
@@ -102,19 +97,22 @@ class ServerClient:
         retry: RetryPolicy = RetryPolicy(),
         clock: Callable[[], float] = time.time,
         quiet: QuietHours = NO_QUIET_HOURS,
+        in_sessions: bool = False,
     ) -> None:
-        """``quiet``: when large transfers are not begun, and raise QuietNow; small ones and what is under way go on."""
+        """``quiet``: when large transfers are not begun, and raise QuietNow; small ones and what is under way go on.
+        ``in_sessions``: requests agree on keys once for many of them, where the server grants it.
+        """
         if operator.url is None:
             raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
         self.side = side
         self.operator = operator
-        self._url = operator.url
-        self._sealing = operator.sealing
         self._keys = keys
         self._retry = retry
         self._clock = clock
         self._quiet = quiet
-        self._nonces = SystemRandomness()  # seeded ones would repeat after a restart and be refused as replays
+        drawn = SystemRandomness()  # seeded nonces would repeat after a restart and be refused as replays
+        self._enclosing = Enclosing(keys, drawn, clock)
+        self._sessions = SessionKeeper(keys.key_id, drawn, clock) if in_sessions else None
         timeout = httpx.Timeout(30.0, read=120.0)
         self._http = httpx.Client(transport=transport, trust_env=False, timeout=timeout, cookies=no_cookies())
 
@@ -125,7 +123,7 @@ class ServerClient:
         """The same operator, with the keys and the address of a newer roster. Raises: MalformedMessage"""
         if operator.url is None:
             raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
-        self.operator, self._url, self._sealing = operator, operator.url, operator.sealing
+        self.operator = operator
 
     # --- studies ---
 
@@ -338,47 +336,25 @@ class ServerClient:
     def _exchange(
         self, method: Method, path: str, body: Body, purpose: str, most_bytes: int, extra_s: float = 0.0
     ) -> Exchange:
-        """One request in its envelope: a control message is enclosed, what is sealed already follows."""
-        nonce = base64.urlsafe_b64encode(self._nonces.bytes(_NONCE_BYTES, "request nonce")).decode()
-        url, between = self._url + paths.SEALED, Correspondence(self._keys.key_id, self.operator.key_id, nonce)
-        envelope, enclosed = self._envelope(method, path, body, between)
-        signature = sign_request(
-            "POST",
-            url,
-            head_digest(envelope),
-            self._keys.signing,
-            self._keys.key_id,
-            created=int(self._clock()),
-            nonce=nonce,
-            digest_field=DigestField.SEALED_HEAD,
-        )
-        length = len(envelope) + body.length - enclosed
-        headers = [
-            ("Accept-Encoding", "identity"),
-            *signature,
-            ("Content-Type", SEALED_TYPE),
-            ("Content-Length", str(length)),
-        ]
-        request = self._http.build_request(
-            "POST", url, headers=headers, content=chain([envelope], body.pieces(enclosed))
-        )
-        request.extensions["purpose"] = purpose
-        request.extensions["study"] = paths.study_of(path)
-        waits = request.extensions["timeout"]
-        longest_s = waits["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s)
-        request.extensions["timeout"] = {**waits, "read": longest_s}
-        stated = Asked(self.operator, self._keys.sealing, between, dict(signature)["Signature"])
-        return Exchange(self._http, request, stated, most_bytes, self._clock, body.length > enclosed)
+        """One request: a control message is enclosed, what is sealed already follows."""
 
-    def _envelope(self, method: Method, path: str, body: Body, between: Correspondence) -> tuple[bytes, int]:
-        """What is asked, with the beginning of its body, and how long that is."""
-        enclosed = body.beginning()
-        asked = EnclosedRequest(
-            method=method,
-            target=path,
-            body_digest=body.digest.hex(),
-            digest_field=body.digest_field,
-            enclosed_bytes=len(enclosed),
-            body_bytes=body.length,
-        )
-        return close_request(asked, enclosed, self._sealing, between), len(enclosed)
+        def close(may_be_in_session: bool) -> tuple[httpx.Request, Closed]:
+            session = self._session() if may_be_in_session and path != paths.SESSION else None
+            closed = self._enclosing.closed(self.operator, method, path, body, session)
+            request = self._http.build_request("POST", closed.url, headers=closed.headers, content=closed.content)
+            request.extensions["purpose"] = purpose
+            request.extensions["study"] = paths.study_of(path)
+            waits = request.extensions["timeout"]
+            longest_s = waits["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s)
+            request.extensions["timeout"] = {**waits, "read": longest_s}
+            return request, closed
+
+        return Exchange(self._http, close, self.operator.name, most_bytes, self._clock)
+
+    def _session(self) -> HeldSession | None:
+        return None if self._sessions is None else self._sessions.session(self.operator.key_id, self._open_session)
+
+    def _open_session(self, offer: SessionOffer) -> SessionGrant:
+        body = Body.of(offer.canonical())
+        with self._exchange("POST", paths.SESSION, body, "session", MAX_CONTROL_BYTES) as answer:
+            return SessionGrant.parse(answer.whole(MAX_CONTROL_BYTES))

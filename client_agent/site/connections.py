@@ -56,7 +56,7 @@ class Site:
             operator = self.roster.operator(side)
             transport = NotedTransport(operator.name, connect(operator.name, self.ledger), self.contacts)
             self.clients[side] = ServerClient(
-                side, operator, self.keys, transport, clock=clock.now, quiet=settings.quiet
+                side, operator, self.keys, transport, clock=clock.now, quiet=settings.quiet, in_sessions=True
             )
 
     def __enter__(self) -> Site:

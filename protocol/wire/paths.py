@@ -15,6 +15,8 @@ CARD = "/v1/card"
 ENROLMENT = "/v1/enrolment"
 """Where sites that no roster names yet ask, sealed to the operator (protocol/wire/enrolment)."""
 
+SESSION = "/v1/session"
+"""Where a site offers a session, within an envelope (protocol/wire/channel/session.py)."""
 STUDIES = "/v1/studies"
 CONTRIBUTIONS = "/v1/contributions"
 ROSTER_CHANGE = "/v1/roster/changes/{number}"

@@ -36,6 +36,8 @@ class Caller:
     party: Party
     body_digest: bytes
     digest_field: DigestField
+    in_session: bool = False
+    """The signature is that under which the session began."""
 
     @property
     def name(self) -> str:
@@ -70,15 +72,20 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
     now = server.clock()
     verified = verify_request(scope["method"], url, headers, partial(_key_of, server), int(now))
     server.store.remember_nonce(verified.key_id, verified.nonce, now)
-    visit: Visit | None = scope.get(VISIT)  # none in a test without a socket
-    if visit is not None:
-        visit.authenticated()
+    note_authenticated(scope)
     party = server.parties[verified.key_id]
     if server.is_peer(party):
         server.recent.peer.saw(now, verified.created + _HALF_A_SECOND)
     elif party.name == server.roster.requester:
         server.recent.requester_at_s = now
     return party, verified
+
+
+def note_authenticated(scope: Scope) -> None:
+    """The request under way is a party's, and costs a stranger's allowance nothing."""
+    visit: Visit | None = scope.get(VISIT)  # none in a test without a socket
+    if visit is not None:
+        visit.authenticated()
 
 
 def _key_of(server: Server, key_id: str) -> VerifyKey | None:

@@ -1,8 +1,9 @@
 """Requests out of their envelopes and answers into theirs: ASGI middleware in front of every signed route.
 
 What a site or the peer asks is in an envelope that only this server opens; the answer is sealed to the caller, or
-sealed already, and signed over the request (docs/protocol.md 3, 14). An answer to a request whose signature is not
-accepted is signed by nobody: it proves nothing, and whoever gets it only waits.
+sealed already, and signed over the request (docs/protocol.md 3, 14). A site that has a session asks and is answered
+under its keys instead. An answer to a request whose signature or session is not accepted is signed by nobody: it proves
+nothing, and whoever gets it only waits, or asks in an envelope.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,7 @@ from host import log
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, MoietyError, NotListed
 from protocol.mpc.ot.session import SITE_ELEMENTS, extension_message_bytes
 from protocol.parameters import PROTOCOL_VERSION
+from protocol.wire.channel import session
 from protocol.wire.channel.answers import sign_answer
 from protocol.wire.channel.envelope import (
     ANSWER_TYPE,
@@ -34,13 +36,14 @@ from protocol.wire.channel.envelope import (
 )
 from protocol.wire.channel.signing import DigestField, only_line, signed_digest
 from protocol.wire.commitment import head_digest
-from protocol.wire.messages import MAX_CONTROL_BYTES
+from protocol.wire.messages import MAX_CONTROL_BYTES, Party
 from protocol.wire.paths import PEER_SEALED, SEALED
-from servers.http.authentication import ENCLOSED, Caller, signer_of
+from servers.http.authentication import ENCLOSED, Caller, note_authenticated, signer_of
 from servers.http.responses import problem_answer
 from servers.server import Server
 
-VERSION_HEADER: Final = (b"moiety-version", PROTOCOL_VERSION.encode())
+Headers: TypeAlias = list[tuple[str, str]]
+VERSION_LINE: Final = ("moiety-version", PROTOCOL_VERSION)
 _PEER_PREFIX: Final = "/v1/peer/"
 _ADDRESSES: Final = (SEALED, PEER_SEALED)
 _ELEMENT_BYTES: Final = 8
@@ -48,19 +51,27 @@ _OFF_LOOP_BYTES: Final = 2**16
 """From this length on sealing and opening leave the event loop to others."""
 _OK: Final = 200
 _DIGESTS: Final = frozenset(field.value for field in DigestField)
+_OF_A_SESSION: Final = [("content-type", session.SESSION_TYPE)]
 _log = log.logger("http")
 T = TypeVar("T")
 
 
+class _Closing(Protocol):
+    """How the answer to one request leaves: headers, and what of the body there is already."""
+
+    async def enclosed(self, status: int, body: bytes) -> tuple[Headers, bytes]: ...
+
+    def in_front(self, field: DigestField, digest: bytes) -> tuple[Headers, bytes]: ...
+
+
 @dataclass(frozen=True)
 class _Opened:
-    """A request out of its envelope: who asked, under which signature, and the body as ASGI hands it over."""
+    """A request out of its envelope: who asked, how it is answered, and the body as ASGI hands it over."""
 
     caller: Caller
-    between: Correspondence
-    signature: str
     request: EnclosedRequest
     body: _Body
+    closing: _Closing
 
 
 def is_sealed(scope: Scope) -> bool:
@@ -91,15 +102,25 @@ class Envelope:
             return
         inner = _inner_scope(scope, opened)
         try:
-            await self._app(inner, opened.body, _Answering(self._server, opened, send))
+            await self._app(inner, opened.body, _Answering(opened, send))
         finally:
             scope["route"] = inner.get("route")
 
     async def _opened(self, scope: Scope, receive: Receive) -> _Opened:
-        """Raises: what is wrong with signature, envelope or address"""
+        """Raises: what is wrong with signature, session, envelope or address"""
+        between_servers = scope["path"] == PEER_SEALED
+        if not between_servers and _in_session(scope):
+            opened = await self._out_of_session(scope, receive)
+        else:
+            opened = await self._out_of_envelope(scope, receive, between_servers)
+        target = opened.request.target
+        if target.startswith(_PEER_PREFIX) is not between_servers or target in _ADDRESSES:
+            raise MalformedMessage(f"{scope['path']} does not take what is enclosed: use the other address")
+        return opened
+
+    async def _out_of_envelope(self, scope: Scope, receive: Receive, between_servers: bool) -> _Opened:
         server = self._server
         party, verified = signer_of(scope, server)
-        between_servers = scope["path"] == PEER_SEALED
         if server.is_peer(party) is not between_servers or (not between_servers and not server.is_site(party)):
             raise NotListed(f"{scope['path']} is for {'the other server' if between_servers else 'sites'}")
         if verified.digest_field is not DigestField.SEALED_HEAD:
@@ -111,11 +132,20 @@ class Envelope:
         outer.require_digest(head_digest(prefix + sealed), DigestField.SEALED_HEAD)
         between = Correspondence(verified.key_id, server.keys.key_id, verified.nonce)
         request, enclosed = await _off_loop(len(sealed), partial(open_request, sealed, server.keys.sealing, between))
-        if request.target.startswith(_PEER_PREFIX) is not between_servers or request.target in _ADDRESSES:
-            raise MalformedMessage(f"{scope['path']} does not take what is enclosed: use the other address")
         caller = Caller(party, bytes.fromhex(request.body_digest), request.digest_field)
         body.put_back(enclosed, request.body_bytes)
-        return _Opened(caller, between, _signature(scope), request, body)
+        return _Opened(caller, request, body, _Signed(server, party, between, _signature(scope)))
+
+    async def _out_of_session(self, scope: Scope, receive: Receive) -> _Opened:
+        server, body = self._server, _Body(receive)
+        tagged = await body.take(session.HEAD_BYTES)
+        held, head = server.sessions.take(tagged, server.is_site, server.keys.key_id)
+        note_authenticated(scope)
+        sealed = await body.take(head.sealed_bytes)
+        request, enclosed = await _off_loop(len(sealed), partial(session.open_request, held.keys, tagged, sealed))
+        caller = Caller(held.party, bytes.fromhex(request.body_digest), request.digest_field, in_session=True)
+        body.put_back(enclosed, request.body_bytes)
+        return _Opened(caller, request, body, _InSession(held.keys, head))
 
     def _most_bytes(self, between_servers: bool) -> int:
         """What an envelope may enclose: between the servers also a round's masked vectors and transfers."""
@@ -174,46 +204,63 @@ class _Body:
 
 
 class _Answering:
-    """Takes a route's answer: what is sealed already goes out as it comes, all else in an envelope; both signed."""
+    """Takes a route's answer: what is sealed already goes out as it comes, all else is closed whole."""
 
-    def __init__(self, server: Server, opened: _Opened, send: Send) -> None:
-        self._server = server
-        self._opened = opened
+    def __init__(self, opened: _Opened, send: Send) -> None:
+        self._closing = opened.closing
         self._send = send
         self._status = 0
         self._held = bytearray()
         self._passing = False
+        self._in_front = b""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             await self._begin(message)
         elif self._passing:
-            await self._send(message)
+            front, self._in_front = self._in_front, b""
+            await self._send({**message, "body": front + message.get("body", b"")} if front else message)
         else:
             self._held += message.get("body", b"")
             if not message.get("more_body", False):
-                await self._finish()
+                headers, sealed = await self._closing.enclosed(self._status, bytes(self._held))
+                await self._start([*headers, ("content-length", str(len(sealed)))])
+                await self._send({"type": "http.response.body", "body": sealed})
 
     async def _begin(self, start: Message) -> None:
         self._status = start["status"]
         headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in start["headers"]]
         if self._status == _OK and any(name in _DIGESTS for name, _ in headers):
-            field, digest = signed_digest(headers)
-            length = [value for name, value in headers if name == "content-length"]
             self._passing = True
-            await self._start(SEALED_TYPE, digest, field, length)
+            made, self._in_front = self._closing.in_front(*signed_digest(headers))
+            lengths = [int(value) + len(self._in_front) for name, value in headers if name == "content-length"]
+            await self._start([*made, *(("content-length", str(length)) for length in lengths)])
 
-    async def _finish(self) -> None:
-        opened, held = self._opened, bytes(self._held)
-        party = opened.caller.party  # as it was when it asked: a change may have removed it since
+    async def _start(self, headers: Headers) -> None:
+        lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        await self._send({"type": "http.response.start", "status": _OK, "headers": lines})
+
+
+class _Signed:
+    """An answer in an envelope of its own, signed over the request."""
+
+    def __init__(self, server: Server, party: Party, between: Correspondence, signature: str) -> None:
+        self._server = server
+        self._party = party
+        self._between = between
+        self._signature = signature
+
+    async def enclosed(self, status: int, body: bytes) -> tuple[Headers, bytes]:
+        party = self._party  # as it was when it asked: a change may have removed it since
         known = self._server.is_known(party)
         key = self._server.sealing_key_of(party.name) if known else party.sealing
-        sealed = await _off_loop(len(held), partial(close_answer, self._status, held, key, opened.between))
-        digest = hashlib.sha256(sealed).digest()
-        await self._start(ANSWER_TYPE, digest, DigestField.CONTENT, [str(len(sealed))])
-        await self._send({"type": "http.response.body", "body": sealed})
+        sealed = await _off_loop(len(body), partial(close_answer, status, body, key, self._between))
+        return self._headers(ANSWER_TYPE, DigestField.CONTENT, hashlib.sha256(sealed).digest()), sealed
 
-    async def _start(self, content_type: str, digest: bytes, field: DigestField, length: list[str]) -> None:
+    def in_front(self, field: DigestField, digest: bytes) -> tuple[Headers, bytes]:
+        return self._headers(SEALED_TYPE, field, digest), b""
+
+    def _headers(self, content_type: str, field: DigestField, digest: bytes) -> Headers:
         server = self._server
         signed = sign_answer(
             _OK,
@@ -222,12 +269,26 @@ class _Answering:
             server.keys.signing,
             server.keys.key_id,
             created=int(server.clock()),
-            request_signature=self._opened.signature,
+            request_signature=self._signature,
             digest_field=field,
         )
-        lines = [(name.lower(), value) for name, value in signed] + [("content-length", value) for value in length]
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines]
-        await self._send({"type": "http.response.start", "status": _OK, "headers": [*headers, VERSION_HEADER]})
+        return [*signed, VERSION_LINE]
+
+
+class _InSession:
+    """An answer under a session's keys."""
+
+    def __init__(self, keys: session.SessionKeys, head: session.SessionHead) -> None:
+        self._keys = keys
+        self._head = head
+
+    async def enclosed(self, status: int, body: bytes) -> tuple[Headers, bytes]:
+        made = session.SessionAnswer(status, body)
+        return _OF_A_SESSION, await _off_loop(len(body), partial(session.close_answer, self._keys, self._head, made))
+
+    def in_front(self, field: DigestField, digest: bytes) -> tuple[Headers, bytes]:
+        made = session.SessionAnswer(_OK, follows=field, digest=digest)
+        return _OF_A_SESSION, session.close_answer(self._keys, self._head, made)
 
 
 def _inner_scope(scope: Scope, opened: _Opened) -> dict[str, Any]:
@@ -250,6 +311,10 @@ def _signature(scope: Scope) -> str:
     return only_line(
         [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]], "signature"
     )
+
+
+def _in_session(scope: Scope) -> bool:
+    return (b"content-type", session.SESSION_TYPE.encode()) in scope["headers"]
 
 
 async def _off_loop(length: int, work: Callable[[], T]) -> T:

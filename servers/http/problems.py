@@ -56,6 +56,7 @@ PROBLEMS: Final[dict[ErrorCode, Problem]] = {
     ErrorCode.OTHER_VERSION: Problem(400, "Another version of the protocol is spoken here"),
     ErrorCode.ROLLED_BACK: Problem(503, "An older database was put back"),
     ErrorCode.HISTORY_UNKNOWN: Problem(503, "The servers have not compared their histories yet"),
+    ErrorCode.SESSION_UNKNOWN: Problem(401, "No such session, or not any more"),
 }
 
 

@@ -56,4 +56,5 @@ FIXES: Final[dict[ErrorCode, str]] = {
     ErrorCode.ROLLED_BACK: "an older database was put back: the log says whose; that operator restores the newest one, "
     "or runs 'moiety server restored' (docs/operating.md, \"Backup and restore\")",
     ErrorCode.HISTORY_UNKNOWN: "a server has just started; the servers compare how far they came and go on",
+    ErrorCode.SESSION_UNKNOWN: "nothing to do: after a restart every site opens a session anew",
 }

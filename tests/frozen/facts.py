@@ -34,7 +34,7 @@ from protocol.bodies.letter import LetterKind
 from protocol.rules.registry import OPTIONS, rule_for
 from protocol.sharing import Side
 from protocol.wire import paths
-from protocol.wire.channel import answers, envelope, sealing, signing
+from protocol.wire.channel import answers, envelope, sealing, session, signing
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.keys import SigningKey
 from protocol.wire.messages import RuleName, RuleSpec
@@ -152,13 +152,31 @@ def wire() -> Json:
         "label": signing.LABEL,
         "tag": signing.TAG,
         "seconds": {"age": signing.MAX_AGE_S, "skew": signing.MAX_SKEW_S},
-        "media_types": [envelope.ANSWER_TYPE, envelope.SEALED_TYPE],
+        "media_types": [envelope.ANSWER_TYPE, envelope.SEALED_TYPE, session.SESSION_TYPE],
         "sealed_magic": sealing.MAGIC.hex(),
+        "in_a_session": _in_a_session(),
         "envelope_head_bytes": envelope.HEAD_BYTES,
         "envelope_padding": {str(n): envelope.padded_length(n) for n in (0, 1, 512, 513, 5000, 65536, 65537, 10**6)},
         "sealed_bytes": {str(n): sealing.sealed_length(n) for n in (0, 1, 2**16, 2**20, 2**20 + 1)},
         "letters": [member.value for member in LetterKind],
     }
+
+
+def _in_a_session() -> Json:
+    """One request and its answer, whose keys follow from both secrets."""
+    bound = {"session": b"n" * 16, "caller": "a" * 32, "server": "b" * 32, "offer_digest": "d" * 64}
+    keys = session.session_keys(b"o" * 32, b"g" * 32, **bound)  # type: ignore[arg-type]
+    asked = envelope.EnclosedRequest(
+        method="GET",
+        target=paths.STUDIES,
+        body_digest="00" * 32,
+        digest_field=signing.DigestField.CONTENT,
+        enclosed_bytes=0,
+        body_bytes=0,
+    )
+    request = session.close_request(keys, b"n" * 16, 7, 1_700_000_000, asked, b"")
+    head = session.read_head(request[: session.HEAD_BYTES])
+    return [request.hex(), session.close_answer(keys, head, session.SessionAnswer(200, b"{}")).hex()]
 
 
 def error_codes() -> Json:

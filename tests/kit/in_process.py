@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from harness.engine.parties import Parties
 from protocol.sharing import Side
+from protocol.wire.channel import session
 from protocol.wire.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, open_answer, open_request
 from protocol.wire.paths import PEER_SEALED, SEALED
 from servers.app import create_app
@@ -23,8 +24,9 @@ from servers.server import Server
 from servers.settings import load_settings
 from tests.kit.processes import Federation
 
-_POLLED = ("/view", "/sessions/", "/history")
-"""Asked for as often as time allows; what the answers say is in the database, which is compared as a whole."""
+_POLLED = ("/view", "/sessions/", "/history", "/v1/session")
+"""Asked for as often as time allows, or fresh secrets; what else the answers say is in the database, which is compared
+as a whole."""
 _NOT_COMPARED = ("nonces", "alembic_version", "history", "histories")
 """Nonces are fresh random text with a time, drawn by the callers and related to nothing; histories count changes, name
 a run by fresh random text and hold nothing of any study."""
@@ -59,7 +61,9 @@ class Wire(httpx.AsyncBaseTransport):
     def _opened(
         self, request: httpx.Request, body: bytes, response: httpx.Response, answer: bytes
     ) -> tuple[str, str, bytes, int, bytes]:
-        """Out of the envelopes, whose nonces and seals are new every time."""
+        """Out of the envelopes and sessions, whose nonces and seals are new every time."""
+        if response.headers.get("content-type") == session.SESSION_TYPE:
+            return self._of_session(request, body, answer)
         if request.url.path not in (SEALED, PEER_SEALED) or "signature" not in response.headers:
             return request.method, request.url.path, body, response.status_code, answer
         stated = request.headers["signature-input"]
@@ -75,6 +79,16 @@ class Wire(httpx.AsyncBaseTransport):
         if response.headers["content-type"] == ANSWER_TYPE:
             status, said = open_answer(answer, self._keys[caller[1]].sealing, between)
         return asked.method, asked.target, first + body[length:], status, said
+
+    def _of_session(self, request: httpx.Request, body: bytes, answer: bytes) -> tuple[str, str, bytes, int, bytes]:
+        tagged = body[: session.HEAD_BYTES]
+        head = session.read_head(tagged)
+        server: Server = self._apps[f"{request.url.scheme}://{request.url.netloc.decode()}"].state.server
+        keys, end = server.sessions._of[head.session].keys, session.HEAD_BYTES + head.sealed_bytes
+        asked, first = session.open_request(keys, tagged, body[session.HEAD_BYTES : end])
+        length = LENGTH_BYTES + int.from_bytes(answer[:LENGTH_BYTES], "big")
+        said = session.open_answer(keys, head, answer[LENGTH_BYTES:length])
+        return asked.method, asked.target, first + body[end:], said.status, said.body + answer[length:]
 
 
 def _copy(request: httpx.Request, body: bytes) -> httpx.Request:

@@ -14,6 +14,7 @@ from harness.adversaries.catalogue.by_network.made_up import made_up_answers
 from harness.adversaries.catalogue.by_network.outside import outside_attacks
 from harness.adversaries.catalogue.by_network.reading import reading_proxies
 from harness.adversaries.catalogue.by_network.requests import hostile_requests
+from harness.adversaries.catalogue.by_network.sessions import in_a_session
 from harness.adversaries.catalogue.by_network.whole_studies import whole_studies
 from harness.adversaries.catalogue.by_requester.data_sums import sums_of_data
 from harness.adversaries.catalogue.by_requester.declined import declined_lists
@@ -84,6 +85,7 @@ _FAMILIES: Final = (
     reading_proxies,
     made_up_answers,
     altered_requests,
+    in_a_session,
     floods_at_the_edge,
     whole_studies,
     enrolments,

@@ -73,8 +73,11 @@ class Proxy(httpx.BaseTransport):
         self.onward.close()
 
 
-def agents_client(servers: Reached, side: Side, site: str, through: httpx.BaseTransport) -> ServerClient:
+def agents_client(
+    servers: Reached, side: Side, site: str, through: httpx.BaseTransport, *, in_sessions: bool = False
+) -> ServerClient:
     """A site's client as its agent has it, two attempts a request, behind ``through``."""
     retry = server_client.RetryPolicy(attempts=2, first_wait_s=0.0, longest_wait_s=0.001)
     operator = servers.roster.operator(side)
-    return ServerClient(side, operator, servers.keys(site), through, retry=retry, clock=servers.clock.now)
+    keys, clock = servers.keys(site), servers.clock.now
+    return ServerClient(side, operator, keys, through, retry=retry, clock=clock, in_sessions=in_sessions)

@@ -77,10 +77,10 @@ class EnclosedAnswer(Message):
     body_bytes: Annotated[int, Field(ge=0)]
 
 
-def padded_length(length: int) -> int:
+def padded_length(length: int, least: int = _LEAST_BYTES) -> int:
     """What an envelope's content is padded to: at most a half more up to 64 KiB, a sixteenth above."""
-    if length <= _LEAST_BYTES:
-        return _LEAST_BYTES
+    if length <= least:
+        return least
     bits = _COARSE_BITS if length <= _COARSE_UP_TO else _FINE_BITS
     step = 1 << ((length - 1).bit_length() - 1 - bits)
     return -(-length // step) * step

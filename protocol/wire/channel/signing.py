@@ -189,7 +189,7 @@ def verify_request(
     asked, signature = usual.read_request(stated_line), usual.read_signature(signature_line)
     base = asked and usual.request_base(method, url, field, digest_value(field, body_digest), asked.text)
     if asked and base and signature and (asked.field, asked.tag) == (field, TAG):
-        _require_time(asked.created, now, max_age_s, max_skew_s)
+        require_time(asked.created, now, max_age_s, max_skew_s)
         _require_signed(base, signature, keys(asked.key_id))
         return VerifiedRequest(asked.key_id, asked.nonce, asked.created, body_digest, field)
     verifier = _Verifier(keys, field, now, max_age_s, max_skew_s)
@@ -322,7 +322,7 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]  # the library has n
         _check_covered([(node.value, dict(node.params)) for node in sig_input], self._components)
         parameters = dict(sig_input.params)
         _check_parameters(parameters)
-        _require_time(parameters["created"], self._now, self._max_age_s, self._max_skew_s)
+        require_time(parameters["created"], self._now, self._max_age_s, self._max_skew_s)
         key_id = parameters["keyid"]
         found = self._keys(key_id)
         self.known, key = found is not None, found or _NOBODYS_KEY
@@ -340,7 +340,8 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]  # the library has n
         return stated
 
 
-def _require_time(created: int, now: int, max_age_s: int, max_skew_s: int) -> None:
+def require_time(created: int, now: int, max_age_s: int = MAX_AGE_S, max_skew_s: int = MAX_SKEW_S) -> None:
+    """When a request says that it was made. Raises: BadSignature, unless that is about now"""
     age_s = now - created
     if age_s > max_age_s:
         raise BadSignature(

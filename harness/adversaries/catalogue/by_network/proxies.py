@@ -31,6 +31,7 @@ class BehindAProxy(Attack):
     """One round of two real servers, of which a site's client at server B speaks through the proxy."""
 
     party = Party.NETWORK
+    in_sessions = False
 
     def attempt(self, folder: Path) -> Found:
         with ServersInMemory(folder, SITES) as servers:
@@ -38,7 +39,7 @@ class BehindAProxy(Attack):
             opened = pair.round(_DIMENSION, opens=Needs.NOTHING)
             opened.sites.announce(opened.announcement)
             proxy = Proxy(there(servers.connect, "way to the servers")())
-            client = agents_client(servers, Side.B, VICTIM, proxy)
+            client = agents_client(servers, Side.B, VICTIM, proxy, in_sessions=self.in_sessions)
             try:
                 reached = list(self._reached(opened, proxy, client, folder))
             finally:

@@ -43,7 +43,7 @@ def _requests_out_of_their_minute() -> Refused:
             "the age of a signature, its nonce, and the server's address under it",
         ),
         {
-            "protocol.wire.channel.signing._require_time": passes,
+            "protocol.wire.channel.signing.require_time": passes,
             "servers.store.sql.SqlStore.remember_nonce": passes,
         },
         (

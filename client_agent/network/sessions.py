@@ -1,0 +1,91 @@
+"""This site's session with one server: opened when one is needed, left when it is over."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from host.randomness import Randomness
+from protocol.errors import RefusedMessage
+from protocol.wire.channel.session import SECRET_BYTES, SessionKeys
+from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, accepted, offered
+from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key
+
+_RENEWED_BEFORE_S: Final = 300.0
+_SOON_S: Final = 60.0
+"""A session that is over sooner than so after it began was not ended by a restart."""
+_LEFT_ALONE_S: Final = 600.0
+_WAITS_S: Final = 5.0
+"""For another thread that opens one; then envelopes will do."""
+
+Ask = Callable[[SessionOffer], SessionGrant]
+"""Hands the offer in, in an envelope. Raises: what a request raises"""
+
+
+@dataclass
+class HeldSession:
+    """A session as its site holds it: every counter is given out once."""
+
+    name: bytes
+    keys: SessionKeys = field(repr=False)
+    began_s: float
+    ends_s: float
+    server: str
+    over: bool = False
+    counters: Iterator[int] = field(default_factory=itertools.count, repr=False)
+
+    def next_counter(self) -> int:
+        return next(self.counters)
+
+
+class SessionKeeper:
+    """At most one session with one server at a time."""
+
+    def __init__(self, caller: str, randomness: Randomness, clock: Callable[[], float]) -> None:
+        self._caller = caller
+        self._randomness = randomness
+        self._clock = clock
+        self._held: HeldSession | None = None
+        self._opening = threading.Lock()
+        self._not_before_s = 0.0
+
+    def session(self, server: str, ask: Ask) -> HeldSession | None:
+        """The session with the server of this key id, opened if need be; None while there can be none.
+
+        Raises: what ``ask`` raises where the server cannot be reached, or has no time
+        """
+        found = self._usable(server)
+        if found is not None or self._clock() < self._not_before_s:
+            return found
+        if not self._opening.acquire(timeout=_WAITS_S):
+            return None
+        try:
+            found = self._usable(server)
+            if found is None and self._clock() >= self._not_before_s:
+                found = self._held = self._opened(server, ask, self._clock())
+            return found
+        finally:
+            self._opening.release()
+
+    def _usable(self, server: str) -> HeldSession | None:
+        held, now = self._held, self._clock()
+        if held is None:
+            return None
+        if held.over and now - held.began_s < _SOON_S:
+            self._held, self._not_before_s = None, now + _LEFT_ALONE_S
+        return None if held.over or now >= held.ends_s or held.server != server else held
+
+    def _opened(self, server: str, ask: Ask, now: float) -> HeldSession | None:
+        key = generate_sealing_key(self._randomness.bytes(SEALING_KEY_BYTES, "session key"))
+        offer = offered(self._randomness.bytes(SECRET_BYTES, "session secret"), key)
+        try:
+            grant = ask(offer)
+            keys = accepted(offer, key, grant, caller=self._caller, server=server)
+        except RefusedMessage:
+            self._not_before_s = now + _LEFT_ALONE_S  # a server of before, or one that grants none
+            return None
+        ends_s = now + max(grant.lives_s - _RENEWED_BEFORE_S, grant.lives_s / 2)
+        return HeldSession(bytes.fromhex(grant.session), keys, now, ends_s, server)

@@ -1,0 +1,260 @@
+"""Requests and answers under a session's keys: one key agreement serves many of them (docs/protocol.md 14).
+
+A site offers a secret and a key made for the occasion, in a signed request in an envelope; the server grants a session
+with a secret of its own, sealed to that key, in a signed answer. Who reads the session's requests and answers later
+needs both secrets, and the second one's key was never on a disk. Bound into the keys: both parties' key ids, the whole
+offer, the session's id.
+
+    request   id | u64 counter | u64 created | u32 length | tag of these | sealed (what is asked | body | zeros) | rest
+    answer    u32 length | sealed (status | what follows | body | zeros) | what follows
+
+Sealed is with AES-GCM-SIV. A head's tag is checked before anything behind it is read. A counter serves one request, its
+answer is sealed under the same counter and another key, so no answer serves a second time or another request. GCM-SIV,
+because a machine that is set back to a snapshot uses a counter twice: that shows equal contents as equal, and nothing
+else. Integers are big-endian.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from pydantic import ValidationError
+
+from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, TooLarge
+from protocol.wire.channel.envelope import EnclosedRequest, padded_length
+from protocol.wire.channel.signing import DigestField
+from protocol.wire.keys import require_length
+from protocol.wire.message import MAX_CONTROL_BYTES
+
+SESSION_TYPE: Final = "application/vnd.moiety.session"
+ID_BYTES: Final = 16
+SECRET_BYTES: Final = 32
+LEAST_BYTES: Final = 256
+"""What the content of a request and of an answer is padded to at least."""
+LENGTH_BYTES: Final = 4
+MOST_COUNTER: Final = 2**32
+"""More requests no session takes."""
+WINDOW: Final = 1024
+"""How far behind the newest counter a request may come."""
+
+_KEY_BYTES: Final = 32
+_TAG_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+_HEAD: Final = struct.Struct(">16sQQI")
+HEAD_BYTES: Final = _HEAD.size + _TAG_BYTES
+_ASKED: Final = struct.Struct(">BBHQQ32s")
+_ANSWERED: Final = struct.Struct(">HBI32s")
+_NOTHING: Final = bytes(32)
+_DOMAIN: Final = b"moiety/2 session\x00"
+_ANSWER: Final = b"answer\x00"
+_METHODS: Final[tuple[Literal["GET", "POST", "PUT"], ...]] = get_args(EnclosedRequest.model_fields["method"].annotation)
+_FIELDS: Final = (DigestField.CONTENT, DigestField.SEALED, DigestField.SEALED_HEAD)
+
+
+@dataclass(frozen=True)
+class SessionHead:
+    """What stands in front of a request: which session, the how manieth, when (unix seconds), how long what is sealed.
+
+    Said to whoever carries it.
+    """
+
+    session: bytes
+    counter: int
+    created: int
+    sealed_bytes: int
+
+    def bytes(self) -> bytes:
+        """Without its tag."""
+        return _HEAD.pack(self.session, self.counter, self.created, self.sealed_bytes)
+
+
+@dataclass(frozen=True)
+class SessionAnswer:
+    """A status and a body; or a digest field and digest of what follows sealed already, and no body."""
+
+    status: int
+    body: bytes = b""
+    follows: DigestField | None = None
+    digest: bytes = _NOTHING
+
+
+@dataclass(frozen=True)
+class SessionKeys:
+    """Of one session, the same at both ends; one key for heads, one for each direction."""
+
+    head: bytes = field(repr=False)
+    asked: AESGCMSIV = field(repr=False)
+    answered: AESGCMSIV = field(repr=False)
+
+
+def session_keys(
+    offered: bytes, granted: bytes, *, session: bytes, caller: str, server: str, offer_digest: str
+) -> SessionKeys:
+    """From both secrets of 32 bytes; ``caller`` and ``server`` are key ids.
+
+    Requires: both fresh; ``offer_digest`` of an offer that the caller signed and that holds ``offered``
+    Raises:   MalformedMessage on a wrong length
+    Source:   RFC 5869
+    """
+    secret = require_length("a session's secret", offered, SECRET_BYTES)
+    secret += require_length("a session's secret", granted, SECRET_BYTES)
+    named = require_length("a session's id", session, ID_BYTES).hex()
+    info = _DOMAIN + f"{caller} {server} {offer_digest} {named}".encode()
+    made = HKDF(algorithm=SHA256(), length=3 * _KEY_BYTES, salt=None, info=info).derive(secret)
+    head, asked, answered = (made[start : start + _KEY_BYTES] for start in range(0, len(made), _KEY_BYTES))
+    return SessionKeys(head, AESGCMSIV(asked), AESGCMSIV(answered))
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def close_request(
+    keys: SessionKeys, session: bytes, counter: int, created: int, request: EnclosedRequest, enclosed: bytes
+) -> bytes:
+    """What is asked with the beginning of its body, head in front.
+
+    Requires: ``counter`` was never used in this session
+    """
+    target = request.target.encode("ascii")
+    method, kept = _METHODS.index(request.method), _FIELDS.index(request.digest_field)
+    digest = bytes.fromhex(request.body_digest)
+    fixed = _ASKED.pack(method, kept, len(target), request.enclosed_bytes, request.body_bytes, digest)
+    content = _padded(fixed + target + enclosed)
+    head = SessionHead(session, counter, created, len(content) + _TAG_BYTES).bytes()
+    tagged = head + _tag(keys, head)
+    return tagged + keys.asked.encrypt(_nonce(counter), content, tagged)
+
+
+def read_head(tagged: bytes) -> SessionHead:
+    """What a request's head says, unchecked: nothing of it counts before ``require_head``. Raises: MalformedMessage"""
+    return SessionHead(*_HEAD.unpack(require_length("a session request's head", tagged, HEAD_BYTES)[: _HEAD.size]))
+
+
+def require_head(keys: SessionKeys, tagged: bytes, most_body_bytes: int = MAX_CONTROL_BYTES) -> None:
+    """Before anything behind a head is read. Raises: BadSignature; TooLarge"""
+    if not hmac.compare_digest(_tag(keys, tagged[: _HEAD.size]), tagged[_HEAD.size :]):
+        raise BadSignature("the head of a request in a session is not its owner's: ask in an envelope, or open another")
+    length, most = read_head(tagged).sealed_bytes, most_sealed_bytes(most_body_bytes)
+    if length > most:
+        raise TooLarge(f"{length} sealed bytes were announced in a session, at most {most} are allowed here")
+
+
+def open_request(keys: SessionKeys, tagged: bytes, sealed: bytes) -> tuple[EnclosedRequest, bytes]:
+    """The request and what of its body is enclosed. Raises: BrokenSeal, MalformedMessage"""
+    content = _opened(keys.asked, read_head(tagged).counter, sealed, tagged)
+    if len(content) < _ASKED.size:
+        raise MalformedMessage("a request in a session is shorter than what says what is asked")
+    method, kept, target_bytes, enclosed_bytes, body_bytes, digest = _ASKED.unpack(content[: _ASKED.size])
+    begin = _ASKED.size + target_bytes
+    if max(begin, begin + enclosed_bytes) > len(content) or method >= len(_METHODS) or kept >= len(_FIELDS):
+        raise MalformedMessage("a request in a session says more than it holds, or asks in an unknown way")
+    try:
+        request = EnclosedRequest(
+            method=_METHODS[method],
+            target=content[_ASKED.size : begin].decode("ascii"),
+            body_digest=digest.hex(),
+            digest_field=_FIELDS[kept],
+            enclosed_bytes=enclosed_bytes,
+            body_bytes=body_bytes,
+        )
+    except (ValidationError, UnicodeDecodeError):
+        raise MalformedMessage("a request in a session asks for no address") from None
+    return request, content[begin : begin + enclosed_bytes]
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def close_answer(keys: SessionKeys, head: SessionHead, answer: SessionAnswer) -> bytes:
+    """The answer to the request with this head, its length in front; ``follows`` is not in it.
+
+    Requires: there is one answer to a counter
+    """
+    kept = 0 if answer.follows is None else 1 + _FIELDS.index(answer.follows)
+    fixed = _ANSWERED.pack(answer.status, kept, len(answer.body), require_length("a digest", answer.digest, 32))
+    content = _padded(fixed + answer.body)
+    sealed = keys.answered.encrypt(_nonce(head.counter), content, _asked_by(head))
+    return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
+
+
+def answer_length(prefix: bytes, most_body_bytes: int) -> int:
+    """How many bytes of answer follow its length field. Raises: TooLarge"""
+    length, most = int.from_bytes(prefix, "big"), most_sealed_bytes(most_body_bytes)
+    if length > most:
+        raise TooLarge(f"an answer of {length} bytes was announced, at most {most} are allowed here")
+    return length
+
+
+def open_answer(keys: SessionKeys, head: SessionHead, sealed: bytes) -> SessionAnswer:
+    """Raises: BrokenSeal, MalformedMessage"""
+    content = _opened(keys.answered, head.counter, sealed, _asked_by(head))
+    if len(content) < _ANSWERED.size:
+        raise MalformedMessage("an answer in a session is shorter than what says how it ended")
+    status, kept, body_bytes, digest = _ANSWERED.unpack(content[: _ANSWERED.size])
+    if _ANSWERED.size + body_bytes > len(content) or kept > len(_FIELDS):
+        raise MalformedMessage("an answer in a session says more than it holds")
+    body = content[_ANSWERED.size : _ANSWERED.size + body_bytes]
+    return SessionAnswer(status, body, _FIELDS[kept - 1] if kept else None, digest)
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+class CounterWindow:
+    """Which counters a session has seen: each serves once, in any order within the newest ``WINDOW``."""
+
+    def __init__(self) -> None:
+        self._newest = -1
+        self._seen = 0
+
+    def take(self, counter: int) -> None:
+        """Raises: BadSignature, for a counter that came before or is too far behind"""
+        ahead = counter - self._newest
+        if ahead > 0:
+            self._seen = ((self._seen << ahead) | 1) & (2**WINDOW - 1) if ahead < WINDOW else 1
+            self._newest = counter
+            return
+        mark = 1 << -ahead
+        if -ahead >= WINDOW or self._seen & mark:
+            raise BadSignature(
+                "this request's counter came before, or is far behind: a request that is sent again takes the next one"
+            )
+        self._seen |= mark
+
+
+def _tag(keys: SessionKeys, head: bytes) -> bytes:
+    return hmac.digest(keys.head, head, "sha256")[:_TAG_BYTES]
+
+
+def _nonce(counter: int) -> bytes:
+    return counter.to_bytes(_NONCE_BYTES, "big")
+
+
+def _asked_by(head: SessionHead) -> bytes:
+    """What an answer is bound to besides its nonce."""
+    return _ANSWER + head.bytes()
+
+
+def _padded(content: bytes) -> bytes:
+    return content.ljust(padded_length(len(content), LEAST_BYTES), b"\0")
+
+
+def most_sealed_bytes(body_bytes: int) -> int:
+    """The longest that a body of so many bytes can be in, without the length in front."""
+    return padded_length(_ASKED.size + 2**16 + body_bytes, LEAST_BYTES) + _TAG_BYTES
+
+
+def _opened(key: AESGCMSIV, counter: int, sealed: bytes, bound_to: bytes) -> bytes:
+    if len(sealed) < _TAG_BYTES:
+        raise BrokenSeal(f"{len(sealed)} bytes in a session are too few to be sealed: they were cut off on their way")
+    try:
+        return key.decrypt(_nonce(counter), sealed, bound_to)
+    except InvalidTag:
+        raise BrokenSeal("what came in a session does not open: it was altered on its way, send it again") from None

@@ -1,0 +1,146 @@
+"""An agent's session with a server: opened once, left where it is over, never needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from client_agent.network import sessions
+from client_agent.network.sessions import HeldSession, SessionKeeper
+from host.randomness import SystemRandomness
+from protocol.errors import MalformedMessage, Unavailable
+from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, granted
+
+CALLER, SERVER = "a" * 32, "b" * 32
+LIVES_S = 3600
+
+
+class Asked:
+    """A server that grants, and a keeper on a clock of their own."""
+
+    def __init__(self) -> None:
+        self.now = 1e9
+        self.offers: list[SessionOffer] = []
+        self.keeper = SessionKeeper(CALLER, SystemRandomness(), lambda: self.now)
+
+    def grants(self, offer: SessionOffer) -> SessionGrant:
+        self.offers.append(offer)
+        name = len(self.offers).to_bytes(16, "big")
+        return granted(offer, b"g" * 32, name, LIVES_S, caller=CALLER, server=SERVER)[0]
+
+    def session(self, ask: Callable[[SessionOffer], SessionGrant] | None = None) -> HeldSession | None:
+        return self.keeper.session(SERVER, ask or self.grants)
+
+
+def test_one_session_serves_many_requests_each_with_a_counter_of_its_own() -> None:
+    asked = Asked()
+    first = asked.session()
+    assert first is not None
+    assert asked.session() is first
+    assert [first.next_counter() for _ in range(3)] == [0, 1, 2]
+    assert len(asked.offers) == 1
+
+
+def test_it_is_renewed_before_its_end_with_a_new_secret_and_key() -> None:
+    asked = Asked()
+    first = asked.session()
+    asked.now += LIVES_S - 299
+    second = asked.session()
+    assert second is not first
+    assert asked.offers[0].secret != asked.offers[1].secret
+    assert asked.offers[0].key != asked.offers[1].key
+
+
+def test_where_it_is_over_another_one_is_opened() -> None:
+    asked = Asked()
+    first = asked.session()
+    assert first is not None
+    asked.now += 61
+    first.over = True
+    second = asked.session()
+    assert second is not None
+    assert second.name != first.name
+
+
+def test_where_sessions_do_not_last_they_are_left_alone_for_a_while() -> None:
+    """Behind an address of several servers, or a proxy that says so, envelopes are as good."""
+    asked = Asked()
+    first = asked.session()
+    assert first is not None
+    first.over = True
+    assert asked.session() is None
+    asked.now += 599
+    assert asked.session() is None
+    asked.now += 2
+    assert asked.session() is not None
+
+
+def test_a_server_of_before_is_asked_in_envelopes() -> None:
+    asked = Asked()
+
+    def refuses(offer: SessionOffer) -> SessionGrant:
+        asked.offers.append(offer)
+        raise MalformedMessage("no such address")
+
+    assert asked.session(refuses) is None
+    assert asked.session(refuses) is None
+    assert len(asked.offers) == 1
+
+
+def test_a_grant_for_another_offer_is_none() -> None:
+    asked = Asked()
+    asked.session()
+    old = asked.grants(asked.offers[0])
+    asked.now += LIVES_S
+    assert asked.session(lambda offer: old) is None
+
+
+def test_a_server_out_of_reach_is_the_requests_trouble_and_the_next_one_tries_again() -> None:
+    asked = Asked()
+
+    def away(offer: SessionOffer) -> SessionGrant:
+        raise Unavailable("away")
+
+    with pytest.raises(Unavailable, match="away"):
+        asked.session(away)
+    assert asked.session() is not None
+
+
+def test_another_server_of_a_changed_roster_is_another_session() -> None:
+    asked = Asked()
+    first = asked.session()
+
+    def grants(offer: SessionOffer) -> SessionGrant:
+        return granted(offer, b"g" * 32, bytes(16), LIVES_S, caller=CALLER, server="c" * 32)[0]
+
+    assert asked.keeper.session("c" * 32, grants) is not first
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_while_one_thread_opens_a_session_others_wait_for_it_a_while(
+    patient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, began, goes_on = Asked(), threading.Event(), threading.Event()
+    monkeypatch.setattr(sessions, "_WAITS_S", 60.0 if patient else 0.01)
+    found = list[HeldSession | None]()
+
+    def slowly(offer: SessionOffer) -> SessionGrant:
+        began.set()
+        assert goes_on.wait(60)
+        return asked.grants(offer)
+
+    threads = [threading.Thread(target=lambda: found.append(asked.session(slowly))) for _ in range(2)]
+    threads[0].start()
+    assert began.wait(60)
+    threads[1].start()
+    if not patient:
+        threads[1].join(60)
+        assert found == [None]
+    goes_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert len(asked.offers) == 1
+    assert found[-1] is asked.session()
+    assert (found[0] is found[1]) is patient
