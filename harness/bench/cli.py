@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from harness.bench.against import DEFAULT_CACHE
+from harness.bench.folders import made
 from harness.bench.load.commands import endurance, load, waiting
 from harness.bench.results import RoundBenchmark, write_result
 
@@ -31,7 +32,9 @@ def one_round(
     parameters: Parameters = 10**6,
     sites: Sites = 10,
     json_file: JsonFile = None,
-    folder: Annotated[Path | None, typer.Option(help="Where the processes keep their files while it runs.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")
+    ] = None,
     tags: Annotated[bool, typer.Option("--tags", help="Of a study whose sums have tags.")] = False,
     narrow: Annotated[bool, typer.Option("--ring-48", help="Of a study whose shares are modulo 2^48.")] = False,
 ) -> None:
@@ -122,7 +125,7 @@ def ckks(
     parameters: Parameters = 10**6,
     sites: Sites = 10,
     json_file: JsonFile = None,
-    folder: Annotated[Path | None, typer.Option(help="Where contributions lie while it runs.")] = None,
+    folder: Annotated[Path | None, typer.Option(callback=made, help="Where contributions lie while it runs.")] = None,
 ) -> None:
     """The CKKS path, common CKKS parameters and a round on shares, in one run."""
     from harness.bench.ckks.results import ckks_text
@@ -142,7 +145,9 @@ def envelopes(
     requests: Annotated[int, typer.Option(min=1, help="Asked one after the other, of either kind, a repeat.")] = 50,
     repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 15,
     json_file: JsonFile = None,
-    folder: Annotated[Path | None, typer.Option(help="Where the processes keep their files while it runs.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")
+    ] = None,
 ) -> None:
     """What signing and sealing add to a request, and to a round by the requests that agents make."""
     from harness.bench.envelope_results import envelopes_text
@@ -160,7 +165,9 @@ def idle(
     past_studies: Annotated[int, typer.Option(min=0, help="Studies that ended before the agent starts.")] = 9,
     seconds: Annotated[float, typer.Option(min=10, help="In which exchanges are counted.")] = 120.0,
     json_file: JsonFile = None,
-    folder: Annotated[Path | None, typer.Option(help="Where the processes keep their files while it runs.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")
+    ] = None,
 ) -> None:
     """What an agent without a study sends, receives and notes in a day."""
     from harness.bench.idle import benchmark_idle, idle_text
@@ -194,7 +201,7 @@ def shards(
     shares: Annotated[int, typer.Option(min=2, help="Contributions; every second one a seed.")] = 3,
     range_parameters: Annotated[int, typer.Option(min=2**15, help="Coordinates of one task.")] = 2**22,
     json_file: JsonFile = None,
-    folder: Annotated[Path | None, typer.Option(help="Where shares lie while it runs.")] = None,
+    folder: Annotated[Path | None, typer.Option(callback=made, help="Where shares lie while it runs.")] = None,
 ) -> None:
     """One side's sketches and sum by ranges, over a Ray cluster of this machine of so many workers."""
     from harness.bench.sharded.results import shards_section

@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
+from harness.bench.folders import made
 from harness.bench.results import write_result
 
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
-Folder = Annotated[Path | None, typer.Option(help="Where the processes keep their files while it runs.")]
+Folder = Annotated[Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")]
 Processes = Annotated[int, typer.Option(min=1, help="Of agents; the requester's has one of its own.")]
 
 

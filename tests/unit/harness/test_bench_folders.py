@@ -1,0 +1,41 @@
+"""``--folder`` of every benchmark is made where it is not there, or refused in words before anything is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from harness.bench.cli import app
+from harness.bench.folders import made
+
+
+def test_it_is_made_or_refused(tmp_path: Path) -> None:
+    assert made(None) is None
+    assert made(tmp_path / "not" / "there") == tmp_path / "not" / "there"
+    assert (tmp_path / "not" / "there").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(typer.BadParameter, match="cannot be made: File exists"):
+        made(tmp_path / "file")
+
+
+def test_every_command_with_a_folder_asks_so() -> None:
+    asked = [
+        get_args(kind)[1].callback
+        for command in app.registered_commands
+        if command.callback is not None
+        for name, kind in get_type_hints(command.callback, include_extras=True).items()
+        if name == "folder"
+    ]
+    assert len(asked) >= 8
+    assert set(asked) == {made}
+
+
+def test_a_person_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(app, ["round", "--folder", str(tmp_path / "file")])
+    assert done.exit_code == 2
+    assert "name a folder of yours" in done.output.replace("\n", " ").replace("│", " ").replace("  ", " ")
