@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from client_agent.network import server_client
 from client_agent.site.events import RoundEnd
+from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
-from harness.federation.processes import FederationSpec
+from harness.federation.processes import FederationSpec, write_secret
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
@@ -22,7 +27,9 @@ from servers.shards.passes import Here, Shards
 from servers.shards.wrapping import read_wrapping_key
 from servers.storage.opened import open_storage
 from servers.storage.place import FolderStorage
-from tests.integration.agents import final_model, finished, rounds_of
+from tests.integration.agents import final_model, finished, rounds_of, wait_for
+from tests.kit.disk import folder_on_disk
+from tests.kit.processes import Federation
 from tests.ports import free_ports
 from tests.unit.servers.shards.stored import STEP, write_key
 
@@ -97,3 +104,38 @@ def test_ranges_make_the_same_study_and_leave_no_share_in_clear(
     assert sorted(kept_bytes) == sorted(2 * len(SITES) * both)  # as they came, in two rounds
     assert len(set(keys)) == 2 * 2 * len(SITES)
     assert not [key for key in keys for file in files if key in file or key.hex().encode() in file]
+
+
+@pytest.mark.soak
+def test_two_servers_each_on_a_cluster_of_its_own_make_the_same_study(tmp_path: Path) -> None:
+    """Real processes, two Ray clusters on this machine; neither server reaches the other's."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'moiety[scale]'")
+    plain, _ = run(tmp_path / "plain")
+    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
+    with folder_on_disk() as folder:
+        federation = Federation(folder, spec, light_learner)
+        for side in Side:
+            name, key = OPERATOR_NAMES[side], federation.folder / f"{side.value}.key"
+            write_secret(key, secrets.token_hex(32))
+            cluster = f'{{ cpus = 1, range_parameters = {STEP}, shares_a_task = 3, wrapping_key = "{key}" }}'
+            federation.plain[name] = f'engine = "ray"\nray = {cluster}\n' + federation.plain[name]
+            federation.config(name).write_text(federation.plain[name])
+        try:
+            federation.start_servers()
+            federation.start_agents()
+            study = light_study(federation.parties, "large", EROSION, rounds=2, dimension=D)
+            federation.hand_in(study)
+            wait_for("the end", finished(federation, "large", *SITES), 120.0, federation.site_tails)
+            assert {final_model(federation, site, "large") for site in SITES} == {plain}
+            sessions = {side: _ray_sessions(federation.running[OPERATOR_NAMES[side]].pid) for side in Side}
+            assert all(len(found) == 1 for found in sessions.values()), "a cluster each"
+            assert sessions[Side.A] != sessions[Side.B]
+        finally:
+            federation.stop()
+
+
+def _ray_sessions(pid: int) -> set[str]:
+    """The sessions of the clusters that a server's process has started, by their processes' command lines."""
+    lines = [line for child in psutil.Process(pid).children(recursive=True) for line in child.cmdline()]
+    return {found.group() for line in lines if (found := re.search(r"session_[\d_-]+", line))}
