@@ -285,10 +285,12 @@ def report(
     results: Annotated[Path, typer.Option(help="The folder of JSON files.")] = Path("docs/benchmarks"),
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/benchmarks.md"),
 ) -> None:
-    """Write the page of all figures from the JSON files."""
-    from harness.bench.report import page_of
+    """Write the page of all figures from the JSON files, and its charts beside them."""
+    from harness.bench.report import charts_of, page_of
 
     out.write_text(page_of(results), encoding="utf-8")
+    for name, chart in charts_of(results).items():
+        (results / name).write_text(chart, encoding="utf-8")
     typer.echo(f"wrote {out}")
 
 

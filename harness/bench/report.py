@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -13,6 +13,7 @@ from harness.bench.against.peers import peers_text
 from harness.bench.against.whole.page import whole_rounds_part
 from harness.bench.ckks.results import CkksBenchmark, ckks_text
 from harness.bench.envelope_results import EnvelopesBenchmark, envelopes_text
+from harness.bench.growth.figures import growth_section
 from harness.bench.load.page import load_section, waiting_section
 from harness.bench.load.results import LoadBenchmark, WaitingBenchmark
 from harness.bench.results import PeersBenchmark, RoundBenchmark
@@ -95,7 +96,7 @@ def page_of(folder: Path) -> str:
     """
     every = sorted(_read_all(folder, ROUNDS, RoundBenchmark), key=lambda r: (r.parameters, r.sites))
     tagged, narrow = [one for one in every if one.tags], [one for one in every if one.ring_bits != WORD_BITS]
-    rounds = [one for one in every if one not in tagged and one not in narrow]
+    rounds = _usual(every)
     tiny = [one for one in rounds if one.parameters <= _TINY_PARAMETERS]
     rounds = [one for one in rounds if one not in tiny]
     peers = sorted(_read_all(folder, PEERS, PeersBenchmark), key=lambda r: (r.parameters, r.sites))
@@ -104,6 +105,7 @@ def page_of(folder: Path) -> str:
     if not rounds:
         raise ConfigurationError(f"{folder} holds no {ROUNDS}; write one: moiety bench round --json FILE")
     parts = [_INTRODUCTION, _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
+    parts += [growth] if (growth := growth_section(rounds)) else []
     parts += [_fixed(tiny)] if tiny else []
     parts += [_tags(rounds, tagged)] if tagged else []
     parts += [_narrow(rounds, narrow)] if narrow else []
@@ -113,6 +115,18 @@ def page_of(folder: Path) -> str:
     sharded = sorted(_read_all(folder, SHARDS, ShardsBenchmark), key=lambda r: (r.parameters, r.shares))
     others += [*map(load_section, loads), *map(waiting_section, waiting), *map(shards_section, sharded)]
     return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *envelopes, *loads, *waiting, *sharded])])
+
+
+def charts_of(folder: Path) -> Mapping[str, str]:
+    """The page's charts: name of the file, which belongs into ``folder``, -> SVG. Raises: as ``page_of``"""
+    from harness.bench.growth.charts import growth_charts
+
+    rounds = _usual(_read_all(folder, ROUNDS, RoundBenchmark))
+    return growth_charts([one for one in rounds if one.parameters > _TINY_PARAMETERS])
+
+
+def _usual(every: Sequence[RoundBenchmark]) -> list[RoundBenchmark]:
+    return [one for one in every if not one.tags and one.ring_bits == WORD_BITS]
 
 
 def _read_all(folder: Path, pattern: str, kind: type[R]) -> list[R]:

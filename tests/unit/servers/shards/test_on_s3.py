@@ -6,6 +6,7 @@ runs these tests, in ``make soak``.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -15,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,15 +70,17 @@ def endpoint() -> Iterator[str]:
     server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stderr=subprocess.DEVNULL)
     try:
         _wait_for(url)
-        import s3fs
-
-        s3fs.S3FileSystem().mkdir(BUCKET, create_parents=True)
+        _s3fs().S3FileSystem().mkdir(BUCKET, create_parents=True)
         yield f"s3://{BUCKET}"
     finally:
         server.terminate()
         server.wait(20)
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _s3fs() -> Any:
+    return importlib.import_module("s3fs")
 
 
 def _wait_for(url: str) -> None:
@@ -117,9 +121,7 @@ def test_a_store_that_is_away_is_waited_for(storage: RemoteStorage, monkeypatch:
     (port,) = more_free_ports(1)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
+    _s3fs().S3FileSystem.clear_instance_cache()
     away = open_storage(f"s3://{BUCKET}/away")
     try:
         for asked in (
@@ -131,7 +133,7 @@ def test_a_store_that_is_away_is_waited_for(storage: RemoteStorage, monkeypatch:
             with pytest.raises(Unavailable):
                 asked()
     finally:
-        s3fs.S3FileSystem.clear_instance_cache()
+        _s3fs().S3FileSystem.clear_instance_cache()
 
 
 def test_passes_over_it_have_the_bits_of_one_process(storage: RemoteStorage, tmp_path: Path) -> None:
