@@ -144,7 +144,7 @@ def test_a_fork_that_one_server_shows_stops_whoever_was_shown_it(
 
         monkeypatch.setattr(ServerClient, "roster_change", shown)
         running.start()
-        running.hand_in(study_of(running, 9, least=3))
+        running.hand_in(study_of(running, 60, least=3))  # it ends before its last
         running.until("a round", lambda: len(took_part(running)) >= 1)
         honest = change_roster(running, Wanted(given=(newcomer(running, "c4", POLICY),)))
 
