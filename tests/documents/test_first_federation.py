@@ -58,7 +58,7 @@ def terminal(commands: str, folder: Path, log: Path) -> Iterator[subprocess.Pope
         with suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
             shell.wait()
-            while True:  # until none of them holds a lock any more
+            for _ in range(600):  # until none of them holds a lock any more
                 os.killpg(shell.pid, 0)
                 time.sleep(0.05)
 
