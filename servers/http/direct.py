@@ -152,12 +152,17 @@ def _said(query: str) -> dict[str, str] | None:
 
 
 def _way(route: APIRoute) -> _Way | None:
-    """None for a route that takes what is not foreseen here."""
+    """None for a route that takes what is not foreseen here, or on which more depends than its function says."""
     names = _PARAMETER.findall(route.path)
     parts = tuple(None if _PARAMETER.fullmatch(part) else part for part in route.path.split("/"))
     answers = get_type_hints(route.endpoint).get("return")
     call = _call(route.endpoint, frozenset(names)) if answers is Response else None
-    if call is None or parts.count(None) != len(names) or any(part and "{" in part for part in parts):
+    if (
+        route.dependencies
+        or call is None
+        or parts.count(None) != len(names)
+        or any(part and "{" in part for part in parts)
+    ):
         return None
     values = {value.name: value for value in call.values}
     if not set(names) <= values.keys():

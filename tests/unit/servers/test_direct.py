@@ -149,3 +149,22 @@ def test_every_route_of_agents_and_the_peer_has_a_direct_way() -> None:
 
 def test_health_is_not_asked_in_an_envelope() -> None:
     assert Direct([health.alive]).find("GET", "/healthz", "") is None
+
+
+def test_what_a_route_depends_on_besides_its_function_is_never_left_out() -> None:
+    """A guard of a whole router, or of a route: such a request is FastAPI's."""
+    guarded, guards = APIRouter(dependencies=[Depends(_first)]), [Depends(_first)]
+
+    async def open_to_whom_the_guard_lets_in() -> Response:
+        return Response("")
+
+    guarded.add_api_route("/v1/by-router", open_to_whom_the_guard_lets_in)
+    single = APIRouter()
+    single.add_api_route("/v1/by-route", open_to_whom_the_guard_lets_in, dependencies=guards)
+    single.add_api_route("/v1/open", open_to_whom_the_guard_lets_in)
+    direct = Direct([guarded, single])
+    assert [direct.find("GET", f"/v1/{path}", "") is None for path in ("by-router", "by-route", "open")] == [
+        True,
+        True,
+        False,
+    ]
