@@ -39,9 +39,13 @@ def _drain(asked: _Drain) -> None:
     from servers.draining.drain import Drain, ask
     from servers.settings import load_settings
 
-    data_dir = load_settings(asked.config).data_dir
+    settings = load_settings(asked.config)
+    data_dir = settings.data_dir
     if holder_of(data_dir) is None:
         raise ConfigurationError(f"key 'data_dir': no server runs on {data_dir}: there is nothing to drain")
+    if not settings.roster.exists():
+        typer.echo("nothing is under way: the federation is not founded yet; stop it whenever you like")
+        return
     ask(data_dir, Drain(asked.within, asked.stay))
     parked = _waited(data_dir, asked).parked
     left = f"; under way still, and resumed at the start: {', '.join(parked)}" if parked else ""

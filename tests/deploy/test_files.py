@@ -236,6 +236,25 @@ def test_the_health_check_trusts_only_the_servers_own_certificate(tmp_path: Path
     assert code() == 1
 
 
+@pytest.mark.parametrize(("code", "said"), [(200, '{"status":"ready"}'), (503, "the other server is not reached")])
+def test_what_readyz_says_is_shown_whether_it_is_ready_or_not(code: int, said: str, tmp_path: Path) -> None:
+    class Ready(Answering):
+        def do_GET(self) -> None:
+            self.send_response(code if self.path == "/readyz" else 404)
+            self.end_headers()
+            self.wfile.write(said.encode())
+
+    server = HTTPServer(("127.0.0.1", 0), Ready)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "settings.toml").write_text(f"port = 1\noperations_port = {server.server_port}\n", encoding="utf-8")
+    command = (sys.executable, str(DEPLOY / "healthcheck.py"), str(tmp_path / "settings.toml"), "--ready")
+    behind = os.environ | {"http_proxy": "http://192.0.2.1:3128", "HTTP_PROXY": "http://192.0.2.1:3128"}
+    done = subprocess.run(command, env=behind, capture_output=True, text=True, check=False, timeout=60)
+    server.shutdown()
+    server.server_close()
+    assert (done.returncode, done.stdout) == (0 if code == 200 else 1, f"{said}\n")
+
+
 @pytest.mark.parametrize("side", list(Side))
 def test_the_operators_port_is_on_an_internal_network_alone(side: Side) -> None:
     file = compose(f"{OPERATOR_NAMES[side]}.yaml")

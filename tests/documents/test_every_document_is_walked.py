@@ -15,7 +15,7 @@ WALKED = {
     **dict.fromkeys(test_researchers_pages.PAGES, "tests/documents/test_researchers_pages.py"),
 }
 RUN_ELSEWHERE = {
-    "docs/operating.md": "tests/deploy",  # containers, as the page has them
+    "docs/operating.md": "tests/deploy/test_operating.py",  # with an engine; it names the tests of the other lines
     "docs/adapters.md": "tests",  # environments of their own, where the packages install
     "CONTRIBUTING.md": "Makefile",  # the targets that run the tests themselves
     "docs/results": "harness/papers",  # printed by the command that ran them and made the page

@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
+from xml.etree import ElementTree
 
 import pytest
 
 from harness.reference.commands import commands
 from harness.reference.errors import errors_page, usual_causes
 from harness.reference.pages import GENERATED
+from harness.reference.site.diagrams import drawn, parsed
 from harness.reference.site.links import relinked
 from protocol.errors import ErrorCode
 from tests.documents.lines import ROOT
@@ -33,6 +35,47 @@ def test_links_lead_to_pages_and_what_has_none_is_named() -> None:
     assert led("[a](../joining.md)", "docs/adr/0001-a.md", "adr/0001-a.md") == "[a](../joining.md)"
     assert led("[code](../protocol)", "docs/joining.md", "joining.md") == "code (`protocol`)"
     assert led("[a](https://example.org/x.md)", "README.md", "index.md") == "[a](https://example.org/x.md)"
+
+
+DIAGRAM = """before
+```mermaid
+stateDiagram-v2
+    [*] --> open
+    open --> open: asked
+    open --> over: over
+    shut --> over: over
+    over --> open: <again>
+    over --> [*]
+```
+after
+"""
+
+
+def test_a_diagram_is_a_picture_of_every_transition() -> None:
+    machine = parsed(DIAGRAM.split("```")[1].removeprefix("mermaid\n"))
+    assert machine.states == ("open", "over", "shut")
+    assert machine.ends == {"over"}
+    assert [(edge.source, edge.event, edge.target) for edge in machine.edges] == [
+        ("open", "asked", "open"),
+        ("open", "over", "over"),
+        ("shut", "over", "over"),
+        ("over", "<again>", "open"),
+    ]
+    before, made, after = drawn(DIAGRAM).splitlines()
+    assert (before, after) == ("before", "after")
+    svg = ElementTree.fromstring(made)[0]
+    said = [element.text for element in svg if element.tag == "text"]
+    assert said == ["open", "asked, to open", "over", "over", "<again>, to open", "shut", "over"]
+    lines = [element for element in svg if element.tag == "path"]
+    assert len(lines) == 4 + 3  # out of a state for each transition, into one for each event and state
+    assert len([one for one in lines if "marker-end" in one.attrib]) == 3
+    assert len([element for element in svg if element.tag == "rect"]) == 3 + 1
+
+
+@pytest.mark.parametrize("wrong", ["flowchart LR", "stateDiagram-v2\nopen -> over"])
+def test_a_diagram_that_is_not_understood_stops_the_site(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"only stateDiagram-v2 is drawn|is not understood"):
+        drawn(f"```mermaid\n{wrong}\n```\n")
 
 
 def test_every_code_has_its_cause_and_every_command_its_words() -> None:
@@ -64,6 +107,9 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
     pages = list(tmp_path.rglob("*.html"))
+    protocol = (tmp_path / "protocol.html").read_text(encoding="utf-8")
+    assert protocol.count("<svg role=") == (ROOT / "docs" / "protocol.md").read_text().count("```mermaid") > 1
+    assert "stateDiagram" not in "".join(page.read_text(encoding="utf-8") for page in pages)
     assert len(pages) > 80
     loading = re.compile(r'<(?:script|img|link)[^>]+(?:src|href)="(https?://[^"]+)"')
     loaded = {found for page in pages for found in loading.findall(page.read_text(encoding="utf-8"))}

@@ -14,6 +14,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from harness.reference.pages import GENERATED
+from harness.reference.site.diagrams import drawn
 from harness.reference.site.links import relinked
 
 ROOT: Final = Path(__file__).parents[3]
@@ -49,9 +50,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links as they are in the project, led to pages of the site."""
+    """Links as they are in the project, led to pages of the site; diagrams as pictures."""
     origin = next((name for name, path in BESIDE.items() if path == page.file.src_uri), f"docs/{page.file.src_uri}")
-    return relinked(markdown, PurePosixPath(origin), page.file.src_uri, frozenset(files.src_uris), BESIDE)
+    return relinked(drawn(markdown), PurePosixPath(origin), page.file.src_uri, frozenset(files.src_uris), BESIDE)
 
 
 def _placed(nav: Any) -> list[str]:  # noqa: ANN401  # as YAML has it: texts, lists, tables

@@ -97,6 +97,16 @@ def test_the_command_waits_and_says_what_is_left(config: Path, server: Server) -
     )
 
 
+def test_a_server_whose_federation_is_not_founded_has_nothing_to_drain(config: Path, server: Server) -> None:
+    """It hears no drain, and a pod that is to be stopped must not wait for its answer."""
+    server.settings.roster.unlink()
+    with one_process(server.settings.data_dir, "data_dir", "the server"):
+        done = command(config, "--stay", "--within", "600")
+    assert done.exit_code == 0
+    assert "not founded yet" in done.stdout
+    assert asked(server.settings.data_dir) is None
+
+
 def test_a_server_that_does_not_drain_is_said(config: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("servers.commands.draining._STOPS_WITHIN_S", 0.0)
     with one_process(server.settings.data_dir, "data_dir", "the server"):
