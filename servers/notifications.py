@@ -7,15 +7,19 @@ from collections import Counter, defaultdict
 
 
 class Changes:
-    """Two events a study, replaced whenever the study changes: one for all changes, one for those that views show.
+    """Events of a study, replaced whenever it changes: for all changes, for what views show, for one site's view.
 
-    Most contributions are in no view. Were all who wait for one woken by each, a round of n sites would wake n * n.
+    Most contributions are in no view, and a letter is in that of its recipient alone. Were all who wait for one woken
+    by each, a round of n sites would wake n * n.
     Take the event first, then look at the state, then wait: no change can be missed.
     """
 
     def __init__(self) -> None:
         self._events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._shown: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._of_sites: defaultdict[str, defaultdict[str, asyncio.Event]] = defaultdict(
+            lambda: defaultdict(asyncio.Event)
+        )
         self._numbers: Counter[str] = Counter()
 
     def next(self, study: str) -> asyncio.Event:
@@ -26,14 +30,25 @@ class Changes:
         """The event that the study's next change sets of which there is something in a view."""
         return self._shown[study]
 
+    def next_for(self, study: str, site: str) -> asyncio.Event:
+        """The event that the next change sets of which there may be something in this site's view."""
+        return self._of_sites[study][site]
+
     def number(self, study: str) -> int:
         """Grows with every change that views show: what was read at this number is still so."""
         return self._numbers[study]
 
     def notify(self, study: str) -> None:
         self._numbers[study] += 1
+        for event in self._of_sites.pop(study, {}).values():
+            event.set()
         self._set(self._shown, study)
         self._set(self._events, study)
+
+    def notify_letter(self, study: str, recipient: str) -> None:
+        """There is a letter that its recipient alone is shown, and that no server acts on."""
+        self._numbers[study] += 1
+        self._set(self._of_sites.get(study, {}), recipient)
 
     def notify_held(self, study: str) -> None:
         """There is one contribution more, and no view shows it."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,6 +17,7 @@ from host.failpoints import Failpoints
 from host.one_holder import PROCESSES, Owner, one_at_a_time, require_owner
 from host.private_files import private_folder, take_back
 from host.randomness import Randomness, server_randomness
+from protocol.bodies.letter import LetterKind
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ConfigurationError, MoietyError, Unavailable, UnknownParty
 from protocol.sharing import Side
@@ -23,7 +25,8 @@ from protocol.wire.authentic import countersign, sign, signature_by
 from protocol.wire.chain.chain import RosterChain, require_same_servers
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
-from protocol.wire.messages import Message, Party, Roster, RoundState, Signature, Signed, StudyView
+from protocol.wire.messages import Message, Party, Roster, RoundState, Signature, Signed
+from protocol.wire.paths import EVERY_SITE
 from servers.certificate import ServedCertificate
 from servers.ckks.process import CkksProcess
 from servers.history import OwnHistory
@@ -32,6 +35,7 @@ from servers.monitoring.metrics import Metrics
 from servers.monitoring.recent import Recent
 from servers.monitoring.traces import NoTraces, Traces, traces_to
 from servers.notifications import Changes
+from servers.pictures import StudyPicture
 from servers.points import Point, failpoints_of
 from servers.processes.beside import beside_of
 from servers.roster.accepted import keep_chain, require_continued
@@ -43,26 +47,12 @@ from servers.store.files.shares import ShareFiles
 from servers.store.files.upload_parts import UploadParts
 from servers.store.interface import RoundRecord, Store
 from servers.store.migrate import upgrade
-from servers.store.records import MailRecord
 from servers.store.sql import SqlStore
 
 M = TypeVar("M", bound=Message)
 _ANOTHER_FOLDER: Final = (
     "give this server a folder and a database of its own; after new keys without a change of the roster, too"
 )
-
-
-@dataclass(frozen=True)
-class StudyPicture:
-    """What every caller may see of a study at one cursor, and the mail from which each sees its own.
-
-    ``number``: of the study's changes when it was read. ``news``: the digest of what every contributor acts on.
-    """
-
-    everybody: StudyView
-    mail: tuple[MailRecord, ...]
-    number: int
-    news: str
 
 
 @dataclass
@@ -229,7 +219,8 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
     take_back(sorted(settings.data_dir.glob("server.db*")))
     changes = Changes()
     beside = beside_of(settings)
-    store = SqlStore(settings.database, changes.notify, clock, changes.notify_held, beside)
+    of_letters = partial(_letter_came, changes)
+    store = SqlStore(settings.database, changes.notify, clock, changes.notify_held, of_letters, beside)
     _require_own(store, owners)
     _require_undisturbed(store, chain, accepted)
     keep_chain(settings, chain)
@@ -259,6 +250,14 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
     start = f"start {boot}" if beside is None else f"process {beside.name}"
     server.audit.add(Action.STARTED, f"side {settings.side.value}, {start}, under roster {chain.head_digest}")
     return server
+
+
+def _letter_came(changes: Changes, study: str, recipient: str, topic: str) -> None:
+    """A round goes on once everybody has contributed or declined; what other letters say is their recipient's."""
+    if recipient == EVERY_SITE or topic.startswith(LetterKind.DECLINE.value):
+        changes.notify(study)
+    else:
+        changes.notify_letter(study, recipient)
 
 
 def _metrics(settings: ServerSettings, files: ShareFiles) -> Metrics:

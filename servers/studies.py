@@ -20,7 +20,6 @@ from protocol.errors import (
 )
 from protocol.mpc.ot.session import SITE_ELEMENTS
 from protocol.mpc.quantity import product_lengths
-from protocol.rounds.news import news, shared_news
 from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import StudyEvent, study_step
 from protocol.rules.registry import require_sites, rule_for
@@ -44,7 +43,8 @@ from protocol.wire.messages import (
 from protocol.wire.paths import EVERY_SITE
 from servers.ckks.process import require_tenseal
 from servers.notifications import wait_up_to
-from servers.server import Server, StudyPicture
+from servers.pictures import StudyPicture
+from servers.server import Server
 from servers.store.interface import A_NEW_STUDY, RoundRecord, StudyRecord
 from servers.store.records import Refusal
 
@@ -245,7 +245,7 @@ async def watch(server: Server, record: StudyRecord, caller: str, after: int, wa
 
     Most changes, another site's contribution for one, do not show in a caller's view and do not wake it.
     """
-    change = server.changes.next_shown(record.digest)
+    change = server.changes.next_for(record.digest, caller)
     shown = view(server, record, caller)
     # Read again after ``shown`` was made: a change that is in it must not be waited for.
     record = server.store.study(record.digest)
@@ -254,7 +254,7 @@ async def watch(server: Server, record: StudyRecord, caller: str, after: int, wa
     clock = asyncio.get_running_loop().time
     until = clock() + min(wait_s, server.settings.limits.long_poll_s)
     while await wait_up_to(change, until - clock()):
-        change = server.changes.next_shown(record.digest)
+        change = server.changes.next_for(record.digest, caller)
         now = view(server, server.store.study(record.digest), caller)
         if now.model_copy(update={"cursor": after}) != shown:
             return now
@@ -266,11 +266,10 @@ async def watch_news(server: Server, record: StudyRecord, caller: str, known: st
     digest, clock = record.digest, asyncio.get_running_loop().time
     until = clock() + min(wait_s, server.settings.limits.long_poll_s)
     while True:
-        change = server.changes.next_shown(digest)
-        picture = _picture_now(server, digest)
-        mail = _mail_of(picture, caller)
-        if news(picture.news, mail) != known:
-            return picture.everybody.model_copy(update={"mail": mail})
+        change = server.changes.next_for(digest, caller)
+        shown = _picture_now(server, digest).shown_to(caller)
+        if shown.news != known:
+            return shown.view
         if not await wait_up_to(change, until - clock()):
             return None
 
@@ -280,15 +279,7 @@ def view(server: Server, record: StudyRecord, caller: str) -> StudyView:
     picture = server.pictures.get(record.digest)
     if picture is None or picture.everybody.cursor != record.cursor:
         picture = server.pictures[record.digest] = _picture(server, record)
-    return picture.everybody.model_copy(update={"mail": _mail_of(picture, caller)})
-
-
-def _mail_of(picture: StudyPicture, caller: str) -> tuple[str, ...]:
-    return tuple(
-        f"{mail.topic}/{mail.sender}"
-        for mail in picture.mail
-        if mail.recipient in (caller, EVERY_SITE) and mail.sender != caller
-    )
+    return picture.shown_to(caller).view
 
 
 def _picture_now(server: Server, digest: str) -> StudyPicture:
@@ -314,8 +305,8 @@ def _picture(server: Server, record: StudyRecord) -> StudyPicture:
         roster_changes=server.chain.number,
     )
     recipients = (EVERY_SITE, *(site.name for site in server.roster.sites))
-    mail = tuple(server.store.mail_for(record.digest, recipients))
-    return StudyPicture(everybody, mail, number, shared_news(everybody))
+    mail = server.store.mail_for(record.digest, recipients)
+    return StudyPicture(everybody, mail, number)
 
 
 def _pause(record: StudyRecord) -> PauseNotice | None:

@@ -34,13 +34,22 @@ _VERSION_FIELD: Final = "version"
 class Message(BaseModel):
     """Base of every control message: immutable, strict, closed."""
 
-    __slots__ = ("_kept_digest",)  # in a place of its own: no field, not compared, not copied with another content
+    __slots__ = ("_kept_canonical", "_kept_digest")  # no fields: not compared, not copied with another content
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     KIND: ClassVar[str]
 
     def canonical(self) -> bytes:
         """The bytes that are sent, hashed and signed."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    def canonical_kept(self) -> bytes:
+        """The same, made once, for a message that is sent to many."""
+        try:
+            made: bytes = object.__getattribute__(self, "_kept_canonical")
+        except AttributeError:
+            made = self.canonical()
+            object.__setattr__(self, "_kept_canonical", made)
+        return made
 
     def digest(self) -> str:
         """Hex SHA-256 over the kind and the canonical bytes, taken once: a message does not change."""

@@ -31,6 +31,11 @@ def message_answer(message: Message, status: int = 200) -> Response:
     return Response(message.canonical(), status_code=status, media_type="application/json")
 
 
+def shared_answer(message: Message) -> Response:
+    """As ``message_answer``, of a message that many are answered with."""
+    return Response(message.canonical_kept(), media_type="application/json")
+
+
 def stream_answer(pieces: Iterator[bytes], body_digest: bytes) -> StreamingResponse:
     """Bytes that are sealed already, of which the SHA-256 is known before they are read."""
     headers = {DigestField.CONTENT.value: digest_value(DigestField.CONTENT, body_digest)}

@@ -11,7 +11,7 @@ from protocol.wire.paths import END, READY, STUDIES, STUDY, VIEW
 from servers import studies
 from servers.http.authentication import AnySite, TheRequester, ThisServer
 from servers.http.bodies import read_small
-from servers.http.responses import PROBLEM, body_of, done, message_answer
+from servers.http.responses import PROBLEM, body_of, done, message_answer, shared_answer
 from servers.routes.numbers import LARGEST
 
 router = APIRouter(tags=["studies"], responses=PROBLEM)
@@ -71,6 +71,6 @@ async def view(
     what a contributor acts on has this digest."""
     record = studies.study_named(server, study)
     if not news:
-        return message_answer(await studies.watch(server, record, caller.name, after, wait_s))
+        return shared_answer(await studies.watch(server, record, caller.name, after, wait_s))
     found = await studies.watch_news(server, record, caller.name, news, wait_s)
-    return done() if found is None else message_answer(found)
+    return done() if found is None else shared_answer(found)

@@ -74,7 +74,7 @@ class ContributionRows(Database):
 
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
         at_key = key_values(record.key)
-        with self._begin() as connection:
+        with self._begin(only_adds=True) as connection:
             self._require_newest(connection)
             self._run(connection, _ADD, contribution_row(record))
             before = _STATE.first(self._dialect, connection.connection, at_key)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import (
     Connection,
@@ -34,12 +34,16 @@ from protocol.rounds.states import RoundKey
 from servers.processes.beside import CHANNEL, Beside, News
 from servers.store import tables as t
 from servers.store.prepared import Prepared
+from servers.store.read_rows import ReadRows
 
+R = TypeVar("R")
 _FULL: Final = frozenset({"SQLITE_FULL", "53100"})
 _MOVE_CURSOR: Final = Prepared(
     update(t.studies).where(t.studies.c.digest == bindparam("of_study")).values(cursor=t.studies.c.cursor + 1)
 )
-_COUNT_CHANGE: Final = update(t.history).values(changes=t.history.c.changes + 1).returning(t.history.c.changes)
+_COUNT_CHANGE: Final = Prepared(
+    update(t.history).values(changes=t.history.c.changes + 1).returning(t.history.c.changes), ["changes"]
+)
 _CHANGES: Final = select(t.history.c.changes)
 _NOBODY_STARTS: Final = text("LOCK TABLE boots IN SHARE MODE")
 _NEWEST: Final = select(func.max(t.boots.c.boot))
@@ -137,10 +141,12 @@ class Database:
         on_change: Callable[[str], None],
         clock: Callable[[], float] = time.time,
         on_held: Callable[[str], None] = lambda study: None,
+        on_letter: Callable[[str, str, str], None] | None = None,
         beside: Beside | None = None,
     ) -> None:
         """``clock`` says when something was stored, for people to read; ``on_held`` is told the study of every
-        contribution that left its cursor where it was. ``beside``: one of several processes, over PostgreSQL.
+        contribution that left its cursor where it was; ``on_letter`` study, recipient and topic of every letter, in
+        place of ``on_change``. ``beside``: one of several processes, over PostgreSQL.
         """
         self.beside = beside
         self._engine = open_engine(url, beside=beside)
@@ -150,10 +156,13 @@ class Database:
         self._driver: Any = self._dialect.loaded_dbapi
         self._on_change = on_change
         self._on_held = on_held
+        self._on_letter = on_letter or (lambda study, recipient, topic: on_change(study))
         self._clock = clock
         self._touched: list[str] = []
         self._held: list[str] = []
         """Of contributions that moved no cursor: changes of the database like any others."""
+        self._letters: list[tuple[str, str, str]] = []
+        self._rows = ReadRows(kept=self._dialect.name == "sqlite")
         self._emptied: dict[str, int] = {}
         self._without_output: dict[str, int] = {}
         """Of each study: up to before which round this process has forgotten all that it forgets. Looking through all
@@ -226,32 +235,44 @@ class Database:
             return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
 
     @contextmanager
-    def _begin(self) -> Iterator[Connection]:
-        self._touched.clear()
-        self._held.clear()
+    def _begin(self, *, only_adds: bool = False) -> Iterator[Connection]:
+        """``only_adds``: unless it moves a study's cursor, no study and no round is changed."""
+        for noted in (self._touched, self._held, self._letters):
+            noted.clear()
         counted = self._most_changes
         try:
             with self._connections.begin() as connection:
                 yield connection
-                if self._touched or self._held:
-                    counted = self._not_fewer(connection.execute(_COUNT_CHANGE).scalar_one(), counted + 1)
+                if self._touched or self._held or self._letters:
+                    moved = _COUNT_CHANGE.first(self._dialect, connection.connection, {})
+                    assert moved is not None, "there is a history from the first migration on"
+                    counted = self._not_fewer(moved.changes, counted + 1)
                     self._tell(connection, counted)
             self._most_changes = max(self._most_changes, counted)
-            for study in self._touched:
-                self._on_change(study)
-            for study in self._held:
-                self._on_held(study)
+            self._wake()
         except (OperationalError, self._driver.OperationalError) as error:
-            for study in self._touched:  # where the answer to the commit was lost it is stored all the same
-                self._on_change(study)
-            for study in self._held:
-                self._on_held(study)
+            self._wake()  # where the answer to the commit was lost it is stored all the same
             raise explained(error) from error
+        finally:
+            if not only_adds:
+                self._rows.forget()
+
+    def _wake(self) -> None:
+        """Whoever waits for what was stored; what was read before is read again."""
+        if self._touched or self._letters:
+            self._rows.forget()
+        for study in self._touched:
+            self._on_change(study)
+        for letter in self._letters:
+            self._on_letter(*letter)
+        for study in self._held:
+            self._on_held(study)
 
     def _tell(self, connection: Connection, counted: int) -> None:
         """The other processes hear of it once it is committed."""
         if self.beside is not None:
-            news = News(self.beside.name, counted, tuple(self._touched), tuple(self._held))
+            shown = dict.fromkeys((*self._touched, *(study for study, _, _ in self._letters)))
+            news = News(self.beside.name, counted, tuple(shown), tuple(self._held))
             connection.execute(_TELL, {"channel": CHANNEL, "news": news.text()})
 
     def _not_fewer(self, found: int, least: int) -> int:
@@ -283,13 +304,36 @@ class Database:
         except self._driver.OperationalError as error:
             raise explained(error) from error
 
+    def _all(self, statement: Prepared, values: Mapping[str, Any]) -> list[Row[Any]]:
+        """Every row. Raises: Unavailable"""
+        kept = self._connections.reading()
+        if kept is None:
+            with self._begin() as connection:
+                return statement.all(self._dialect, connection.connection, values)
+        try:
+            return statement.all(self._dialect, kept, values)
+        except self._driver.OperationalError as error:
+            raise explained(error) from error
+
+    def _remembered(self, statement: Prepared, values: Mapping[str, Any], made: Callable[[Row[Any]], R]) -> R | None:
+        """The first row as a record, read again after every change. Raises: Unavailable"""
+        found, seen = self._rows.look(statement, values)
+        if found is None:
+            row = self._first(statement, values)
+            found = None if row is None else made(row)
+            self._rows.keep(seen, statement, values, found)
+        return cast("R | None", found)
+
     def _run(self, connection: Connection, statement: Prepared, values: Mapping[str, Any]) -> None:
         statement.run(self._dialect, connection.connection, values)
 
     def _touch(self, connection: Connection, study: str) -> None:
+        self._move_cursor(connection, study)
+        self._touched.append(study)
+
+    def _move_cursor(self, connection: Connection, study: str) -> None:
         self._require_newest(connection)
         self._run(connection, _MOVE_CURSOR, {"of_study": study})
-        self._touched.append(study)
 
 
 def explained(error: Exception) -> Unavailable:

@@ -32,20 +32,28 @@ class _Written:
 class Prepared:
     """One statement; its parameters that are left open are given whenever it is executed."""
 
-    def __init__(self, statement: Select[Any] | UpdateBase) -> None:
+    def __init__(self, statement: Select[Any] | UpdateBase, returned: Sequence[str] = ()) -> None:
+        """``returned``: the columns that a statement which changes something gives back."""
         self._statement = statement
+        self._returned = tuple(returned)
         self._in: dict[str, _Written] = {}
 
     def first(self, dialect: Dialect, connection: DBAPIConnection, values: Mapping[str, Any]) -> Row[Any] | None:
         """The first row, with its columns as attributes like SQLAlchemy's, or None. Raises: the driver's errors"""
+        found = self.all(dialect, connection, values)
+        return found[0] if found else None
+
+    def all(self, dialect: Dialect, connection: DBAPIConnection, values: Mapping[str, Any]) -> list[Row[Any]]:
+        """Every row. Raises: the driver's errors"""
         written = self._written(dialect)
+        assert written.row is not None, "a statement that gives nothing back is run"
         cursor = connection.cursor()
         try:
             cursor.execute(written.text, written.parameters(values))
             found = cursor.fetchall()
         finally:
             cursor.close()
-        return cast("Row[Any]", written.row(*found[0])) if found and written.row is not None else None
+        return [cast("Row[Any]", written.row(*one)) for one in found]
 
     def run(self, dialect: Dialect, connection: DBAPIConnection, values: Mapping[str, Any]) -> None:
         """A statement that changes something, in the transaction of this connection. Raises: the driver's errors"""
@@ -59,15 +67,16 @@ class Prepared:
     def _written(self, dialect: Dialect) -> _Written:
         known = self._in.get(dialect.name)
         if known is None:
-            known = self._in[dialect.name] = _write(self._statement, dialect)
+            known = self._in[dialect.name] = _write(self._statement, self._returned, dialect)
         return known
 
 
-def _write(statement: Select[Any] | UpdateBase, dialect: Dialect) -> _Written:
+def _write(statement: Select[Any] | UpdateBase, returned: Sequence[str], dialect: Dialect) -> _Written:
     compiled: Any = statement.compile(dialect=dialect)
     names = compiled.positiontup if compiled.positional else list(compiled.params)
     places = tuple((name, compiled.params[name]) for name in names)
-    row = _row_of(statement.selected_columns.keys()) if isinstance(statement, Select) else None
+    columns = statement.selected_columns.keys() if isinstance(statement, Select) else returned
+    row = _row_of(columns) if columns else None
     return _Written(str(compiled), places, bool(compiled.positional), row)
 
 

@@ -44,16 +44,13 @@ class RoundRows(Database):
             self._touch(connection, record.key.study)
 
     def round(self, key: RoundKey) -> RoundRecord | None:
-        row = self._first(_ROUND, key_values(key))
-        return None if row is None else round_record(row)
+        return self._remembered(_ROUND, key_values(key), round_record)
 
     def current_round(self, study: str) -> RoundRecord | None:
-        row = self._first(_CURRENT, {"study": study})
-        return None if row is None else round_record(row)
+        return self._remembered(_CURRENT, {"study": study}, round_record)
 
     def latest_attempt(self, study: str, number: int) -> RoundRecord | None:
-        row = self._first(_LATEST, {"study": study, "round": number})
-        return None if row is None else round_record(row)
+        return self._remembered(_LATEST, {"study": study, "round": number}, round_record)
 
     def change_round(
         self,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from protocol.errors import UnknownStudy
 from servers.store import tables as t
@@ -15,6 +15,7 @@ from servers.store.prepared import Prepared
 from servers.store.rows import study_record, study_row
 
 _NAMED: Final = Prepared(select(t.studies).where(t.studies.c.name == bindparam("name")))
+_READY: Final = Prepared(select(t.ready_sites.c.site).where(t.ready_sites.c.study == bindparam("of_study")))
 _WITH_DIGEST: Final = Prepared(select(t.studies).where(t.studies.c.digest == bindparam("digest")))
 _HELD_ALONE: Final = select(t.studies.c.digest).where(t.studies.c.digest == bindparam("digest")).with_for_update()
 
@@ -28,11 +29,10 @@ class StudyRows(Database):
             self._touched += [record.digest, A_NEW_STUDY]
 
     def study_named(self, name: str) -> StudyRecord | None:
-        row = self._first(_NAMED, {"name": name})
-        return None if row is None else study_record(row)
+        return self._remembered(_NAMED, {"name": name}, study_record)
 
     def study(self, digest: str) -> StudyRecord:
-        return self._known(self._first(_WITH_DIGEST, {"digest": digest}))
+        return self._known(self._remembered(_WITH_DIGEST, {"digest": digest}, study_record))
 
     def studies(self) -> list[StudyRecord]:
         with self._begin() as connection:
@@ -62,11 +62,7 @@ class StudyRows(Database):
             self._touch(connection, study)
 
     def ready_sites(self, study: str) -> tuple[str, ...]:
-        with self._begin() as connection:
-            rows = connection.execute(
-                select(t.ready_sites.c.site).where(t.ready_sites.c.study == study).order_by(t.ready_sites.c.site)
-            )
-            return tuple(rows.scalars())
+        return tuple(sorted(row.site for row in self._all(_READY, {"of_study": study})))
 
     def created_at_s(self, study: str) -> float | None:
         with self._begin() as connection:
@@ -80,12 +76,13 @@ class StudyRows(Database):
         return {str(site): since_s for site, since_s in rows}
 
     def _study(self, connection: Connection, digest: str) -> StudyRecord:
-        return self._known(_WITH_DIGEST.first(self._dialect, connection.connection, {"digest": digest}))
+        row = _WITH_DIGEST.first(self._dialect, connection.connection, {"digest": digest})
+        return self._known(None if row is None else study_record(row))
 
     @staticmethod
-    def _known(row: Row[Any] | None) -> StudyRecord:
-        if row is None:
+    def _known(record: StudyRecord | None) -> StudyRecord:
+        if record is None:
             raise UnknownStudy(
                 "this server has no study with that digest; the requester must create it at both servers"
             )
-        return study_record(row)
+        return record
