@@ -69,7 +69,8 @@ class Changes:
 async def wait_up_to(event: asyncio.Event, seconds: float) -> bool:
     """Whether the event was set within ``seconds``."""
     try:
-        await asyncio.wait_for(event.wait(), max(seconds, 0))
+        async with asyncio.timeout(max(seconds, 0)):  # wait_for would make a task of it
+            await event.wait()
     except TimeoutError:
         return False
     return True

@@ -32,6 +32,7 @@ from protocol.wire.messages import (
     Roster,
     RuleName,
     RuleSpec,
+    Signature,
     Signed,
     Study,
     StudyEnd,
@@ -262,3 +263,17 @@ def test_the_class_of_a_signed_kind_is_made_once_though_nobody_holds_it() -> Non
     gc.collect()
     assert id(Signed[Receipt]) == first
     assert Signed[Receipt] is not Signed[ReadyNotice]
+
+
+def test_a_digest_is_taken_once_and_goes_into_no_copy() -> None:
+    signature = Signature(signer="site-a", value="0" * 128)
+    digest, canonical = signature.digest(), signature.canonical_kept()
+    assert signature.digest() is digest
+    assert signature.canonical_kept() is canonical
+    assert canonical == signature.canonical()
+    assert signature == Signature(signer="site-a", value="0" * 128)
+    assert hash(signature) == hash(Signature(signer="site-a", value="0" * 128))
+    other = signature.model_copy(update={"signer": "site-b"})
+    assert other.digest() != digest
+    assert other.canonical_kept() == other.canonical() != canonical
+    assert signature.model_copy().digest() == digest
