@@ -127,7 +127,8 @@ class Answer:
             if self._response.status_code != _OK or content_type != SESSION_TYPE:
                 raise self._no_answer_in_session(content_type)
             rest = self._raw(LENGTH_BYTES + most_sealed_bytes(most_bytes))
-            opened = open_session_answer(keys, head, self._sealed_of_session(rest, most_bytes))
+            sealed = self._sealed_of_session(rest, most_bytes)
+            opened = open_session_answer(keys, head, sealed, most_bytes)
         except (BrokenSeal, MalformedMessage) as refused:
             raise self._not_the_servers(refused.detail) from None
         self.status = opened.status

@@ -66,6 +66,8 @@ from protocol.wire.messages import (
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
+_NOT_SAID: Final = ("accept", "connection", "user-agent")
+"""What httpx would put into every request, and nobody reads."""
 _LONG_POLL_GRACE_S: Final = 30.0
 LARGE_BYTES: Final = 2**23
 """Contributions above this are sent in parts."""
@@ -115,6 +117,8 @@ class ServerClient:
         self._sessions = SessionKeeper(keys.key_id, drawn, clock) if in_sessions else None
         timeout = httpx.Timeout(30.0, read=120.0)
         self._http = httpx.Client(transport=transport, trust_env=False, timeout=timeout, cookies=no_cookies())
+        for name in _NOT_SAID:
+            del self._http.headers[name]
 
     def close(self) -> None:
         self._http.close()

@@ -63,7 +63,8 @@ class Sent:
 class SyntheticAgent:
     """A site's connections, journal and ledger; close it in the end."""
 
-    def __init__(self, place: Place, roster: Roster, site: str) -> None:
+    def __init__(self, place: Place, roster: Roster, site: str, *, kept_open: bool = True) -> None:
+        """``kept_open``: for many requests, as a real agent is; for one or two a session costs more than it saves."""
         self.site = site
         self.roster = roster
         self.keys = place.keys(site)
@@ -74,9 +75,8 @@ class SyntheticAgent:
         self.clients: dict[Side, ServerClient] = {}
         for side in Side:
             operator = roster.operator(side)
-            self.clients[side] = ServerClient(
-                side, operator, self.keys, CountingTransport(operator.name, context, self._ledger)
-            )
+            transport = CountingTransport(operator.name, context, self._ledger)
+            self.clients[side] = ServerClient(side, operator, self.keys, transport, in_sessions=kept_open)
 
     @property
     def traffic(self) -> Totals:

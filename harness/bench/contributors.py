@@ -20,7 +20,7 @@ from harness.bench.vectors import numerator_of, update_of
 from protocol.evidence import PastRelease
 from protocol.wire.messages import Announcement, Study
 
-_KEPT_OPEN: Final = 101  # sites, the requester among them; connections of more are opened anew for each command
+KEPT_OPEN: Final = 101  # sites, the requester among them; connections of more are opened anew for each command
 
 
 class Contribute(BaseModel):
@@ -138,8 +138,9 @@ class Contributors:
 
     @contextmanager
     def _agent(self, site: str) -> Iterator[SyntheticAgent]:
-        agent = self._open.get(site) or SyntheticAgent(self._place, self._roster, site)
-        if len(self._roster.sites) <= _KEPT_OPEN:
+        kept_open = len(self._roster.sites) <= KEPT_OPEN
+        agent = self._open.get(site) or SyntheticAgent(self._place, self._roster, site, kept_open=kept_open)
+        if kept_open:
             self._open[site] = agent
             yield agent
             return

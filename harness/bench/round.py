@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from client_agent.learning.data import Examples, LocalData
 from harness.bench import probe
 from harness.bench.agent import Place, SyntheticAgent
-from harness.bench.contributors import Contribute, Open, Played
+from harness.bench.contributors import KEPT_OPEN, Contribute, Open, Played
 from harness.bench.requester import ScriptedRequester
 from harness.bench.results import BothServers, RoundBenchmark, ServerCpu
 from harness.bench.vectors import largest_allowed_difference, parameters_for, plain_average, update_of
@@ -38,7 +38,8 @@ from protocol.sharing import Side
 from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 _REQUESTER: Final = "requester"
-_WARM_UP_PARAMETERS: Final = 10**6
+_WARM_UP_VALUES: Final = 10**7
+"""Parameters of all sites together."""
 _WARM_UP_SITES: Final = 10
 _ROUND_DEADLINE_S: Final = 4 * 3600.0
 _MASKED_SUM: Final = "masked_sum"
@@ -185,7 +186,8 @@ class _Size:
     @property
     def smaller(self) -> _Size:
         """The round to warm up with."""
-        return replace(self, dimension=min(self.dimension, _WARM_UP_PARAMETERS), sites=min(self.sites, _WARM_UP_SITES))
+        sites = self.sites if self.sites < KEPT_OPEN else _WARM_UP_SITES  # connections and sessions that are kept
+        return replace(self, dimension=min(self.dimension, _WARM_UP_VALUES // sites), sites=sites)
 
 
 def _measured(servers: ServersOnly, contributors: ContributorProcess, place: Path, size: _Size) -> RoundBenchmark:

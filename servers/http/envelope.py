@@ -51,6 +51,7 @@ _OFF_LOOP_BYTES: Final = 2**16
 """From this length on sealing and opening leave the event loop to others."""
 _OK: Final = 200
 _DIGESTS: Final = frozenset(field.value for field in DigestField)
+_TEXT: Final = ("content-type", "application/json")
 _OF_A_SESSION: Final = [("content-type", session.SESSION_TYPE)]
 _log = log.logger("http")
 T = TypeVar("T")
@@ -59,7 +60,7 @@ T = TypeVar("T")
 class _Closing(Protocol):
     """How the answer to one request leaves: headers, and what of the body there is already."""
 
-    async def enclosed(self, status: int, body: bytes) -> tuple[Headers, bytes]: ...
+    async def enclosed(self, status: int, body: bytes, is_text: bool) -> tuple[Headers, bytes]: ...
 
     def in_front(self, field: DigestField, digest: bytes) -> tuple[Headers, bytes]: ...
 
@@ -213,6 +214,7 @@ class _Answering:
         self._held = bytearray()
         self._passing = False
         self._in_front = b""
+        self._is_text = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -223,13 +225,14 @@ class _Answering:
         else:
             self._held += message.get("body", b"")
             if not message.get("more_body", False):
-                headers, sealed = await self._closing.enclosed(self._status, bytes(self._held))
+                headers, sealed = await self._closing.enclosed(self._status, bytes(self._held), self._is_text)
                 await self._start([*headers, ("content-length", str(len(sealed)))])
                 await self._send({"type": "http.response.body", "body": sealed})
 
     async def _begin(self, start: Message) -> None:
         self._status = start["status"]
         headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in start["headers"]]
+        self._is_text = _TEXT in headers
         if self._status == _OK and any(name in _DIGESTS for name, _ in headers):
             self._passing = True
             made, self._in_front = self._closing.in_front(*signed_digest(headers))
@@ -250,7 +253,7 @@ class _Signed:
         self._between = between
         self._signature = signature
 
-    async def enclosed(self, status: int, body: bytes) -> tuple[Headers, bytes]:
+    async def enclosed(self, status: int, body: bytes, is_text: bool) -> tuple[Headers, bytes]:
         party = self._party  # as it was when it asked: a change may have removed it since
         known = self._server.is_known(party)
         key = self._server.sealing_key_of(party.name) if known else party.sealing
@@ -282,8 +285,8 @@ class _InSession:
         self._keys = keys
         self._head = head
 
-    async def enclosed(self, status: int, body: bytes) -> tuple[Headers, bytes]:
-        made = session.SessionAnswer(status, body)
+    async def enclosed(self, status: int, body: bytes, is_text: bool) -> tuple[Headers, bytes]:
+        made = session.SessionAnswer(status, body, is_text=is_text)
         return _OF_A_SESSION, await _off_loop(len(body), partial(session.close_answer, self._keys, self._head, made))
 
     def in_front(self, field: DigestField, digest: bytes) -> tuple[Headers, bytes]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hmac
 import struct
+import zlib
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -54,6 +55,8 @@ _ANSWERED: Final = struct.Struct(">HBI32s")
 _NOTHING: Final = bytes(32)
 _DOMAIN: Final = b"moiety/2 session\x00"
 _ANSWER: Final = b"answer\x00"
+_DEFLATED: Final = 4
+_RAW_DEFLATE: Final = -15
 _METHODS: Final[tuple[Literal["GET", "POST", "PUT"], ...]] = get_args(EnclosedRequest.model_fields["method"].annotation)
 _FIELDS: Final = (DigestField.CONTENT, DigestField.SEALED, DigestField.SEALED_HEAD)
 
@@ -77,12 +80,16 @@ class SessionHead:
 
 @dataclass(frozen=True)
 class SessionAnswer:
-    """A status and a body; or a digest field and digest of what follows sealed already, and no body."""
+    """A status and a body; or a digest field and digest of what follows sealed already, and no body.
+
+    ``is_text``: the body is a control message, and travels deflated where that is shorter.
+    """
 
     status: int
     body: bytes = b""
     follows: DigestField | None = None
     digest: bytes = _NOTHING
+    is_text: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -177,9 +184,12 @@ def close_answer(keys: SessionKeys, head: SessionHead, answer: SessionAnswer) ->
 
     Requires: there is one answer to a counter
     """
-    kept = 0 if answer.follows is None else 1 + _FIELDS.index(answer.follows)
-    fixed = _ANSWERED.pack(answer.status, kept, len(answer.body), require_length("a digest", answer.digest, 32))
-    content = _padded(fixed + answer.body)
+    body, kept = answer.body, 0 if answer.follows is None else 1 + _FIELDS.index(answer.follows)
+    if answer.is_text and len(body) > LEAST_BYTES:
+        deflated = zlib.compress(body, wbits=_RAW_DEFLATE)
+        body, kept = (deflated, _DEFLATED) if len(deflated) < len(body) else (body, kept)
+    fixed = _ANSWERED.pack(answer.status, kept, len(body), require_length("a digest", answer.digest, 32))
+    content = _padded(fixed + body)
     sealed = keys.answered.encrypt(_nonce(head.counter), content, _asked_by(head))
     return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
 
@@ -192,16 +202,33 @@ def answer_length(prefix: bytes, most_body_bytes: int) -> int:
     return length
 
 
-def open_answer(keys: SessionKeys, head: SessionHead, sealed: bytes) -> SessionAnswer:
-    """Raises: BrokenSeal, MalformedMessage"""
+def open_answer(
+    keys: SessionKeys, head: SessionHead, sealed: bytes, most_body_bytes: int = MAX_CONTROL_BYTES
+) -> SessionAnswer:
+    """Raises: BrokenSeal, MalformedMessage; TooLarge, before a body that was deflated takes more memory than that"""
     content = _opened(keys.answered, head.counter, sealed, _asked_by(head))
     if len(content) < _ANSWERED.size:
         raise MalformedMessage("an answer in a session is shorter than what says how it ended")
     status, kept, body_bytes, digest = _ANSWERED.unpack(content[: _ANSWERED.size])
-    if _ANSWERED.size + body_bytes > len(content) or kept > len(_FIELDS):
+    if _ANSWERED.size + body_bytes > len(content) or kept > _DEFLATED:
         raise MalformedMessage("an answer in a session says more than it holds")
     body = content[_ANSWERED.size : _ANSWERED.size + body_bytes]
+    if kept == _DEFLATED:
+        return SessionAnswer(status, _inflated(body, most_body_bytes), None, digest)
     return SessionAnswer(status, body, _FIELDS[kept - 1] if kept else None, digest)
+
+
+def _inflated(deflated: bytes, most_bytes: int) -> bytes:
+    reader = zlib.decompressobj(wbits=_RAW_DEFLATE)
+    try:
+        body = reader.decompress(deflated, most_bytes + 1)
+    except zlib.error:
+        raise MalformedMessage("an answer in a session says that it is deflated, and is not") from None
+    if len(body) > most_bytes:
+        raise TooLarge(f"an answer in a session inflates to more than the {most_bytes} bytes that are allowed here")
+    if not reader.eof or reader.unused_data:
+        raise MalformedMessage("an answer in a session is deflated, and ends too soon or too late")
+    return body
 
 
 # --- both -------------------------------------------------------------------------------------------------------------

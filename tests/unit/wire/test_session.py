@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import zlib
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -48,6 +50,9 @@ def closed(counter: int = 7, request: EnclosedRequest = ASKED, enclosed: bytes =
     return made[:HEAD_BYTES], made[HEAD_BYTES:]
 
 
+DEFLATED = zlib.compress(b"{}" * 500, wbits=-15)
+
+
 def sealed_as(content: bytes, counter: int = 7) -> tuple[bytes, bytes]:
     """A request of the site's own with any content."""
     head = SessionHead(NAME, counter, NOW, len(content) + 16).bytes()
@@ -73,6 +78,24 @@ def test_an_answer_comes_out_as_it_went_in(follows: DigestField | None) -> None:
     made = session.close_answer(KEYS, head, answer)
     assert session.answer_length(made[:LENGTH_BYTES], 0) == len(made) - LENGTH_BYTES
     assert session.open_answer(KEYS, head, made[LENGTH_BYTES:]) == answer
+
+
+def test_a_control_message_travels_deflated_where_that_is_shorter() -> None:
+    head = session.read_head(closed()[0])
+    text = b'{"name":"a site"}' * 100
+    for body in (b"{}", text, hashlib.shake_256(b"noise").digest(1000)):
+        sent = session.close_answer(KEYS, head, SessionAnswer(200, body, is_text=True))[LENGTH_BYTES:]
+        plain = session.close_answer(KEYS, head, SessionAnswer(200, body))[LENGTH_BYTES:]
+        assert (len(sent) < len(plain)) is (body == text)
+        assert session.open_answer(KEYS, head, sent) == session.open_answer(KEYS, head, plain)
+
+
+def test_what_inflates_is_bounded_by_what_may_come() -> None:
+    head = session.read_head(closed()[0])
+    bomb = session.close_answer(KEYS, head, SessionAnswer(200, bytes(2**20), is_text=True))[LENGTH_BYTES:]
+    assert len(session.open_answer(KEYS, head, bomb, 2**20).body) == 2**20
+    with pytest.raises(TooLarge, match="inflates to more"):
+        session.open_answer(KEYS, head, bomb, 2**20 - 1)
 
 
 def test_every_bit_of_a_head_counts() -> None:
@@ -185,7 +208,10 @@ def test_what_a_site_itself_asks_wrongly_is_refused_as_that(content: bytes, word
     [
         (b"", "shorter"),
         (session._ANSWERED.pack(200, 0, 1, bytes(32)), "more than it holds"),
-        (session._ANSWERED.pack(200, 4, 0, bytes(32)), "more than it holds"),
+        (session._ANSWERED.pack(200, 5, 0, bytes(32)), "more than it holds"),
+        (session._ANSWERED.pack(200, 4, 1, bytes(32)) + b"\xff", "and is not"),
+        (session._ANSWERED.pack(200, 4, len(DEFLATED) - 1, bytes(32)) + DEFLATED[:-1], "too soon"),
+        (session._ANSWERED.pack(200, 4, len(DEFLATED) + 1, bytes(32)) + DEFLATED + b"x", "too late"),
     ],
 )
 def test_what_a_server_answers_wrongly_is_refused_as_that(content: bytes, words: str) -> None:
