@@ -1,7 +1,7 @@
 """Of several processes one drives: it holds a lease in the database, and ends where it has lost it.
 
 A lease alone keeps nobody from going on who stood still for longer than it lasts. What does is the number of the start
-that comes with it, which every change of the driver is compared with where it is committed (docs/adr/0037).
+that comes with it, which every change of the driver is compared with where it is committed (docs/adr/0038).
 """
 
 from __future__ import annotations

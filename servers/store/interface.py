@@ -207,7 +207,7 @@ class Store(Protocol):
         """How often a server has been started on this store, this time included."""
         ...
 
-    # several processes of one server (docs/adr/0037)
+    # several processes of one server (docs/adr/0038)
     @property
     def beside(self) -> Beside | None:
         """Which of several processes this one is; None where a server is one."""
