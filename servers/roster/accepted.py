@@ -77,6 +77,12 @@ def require_continued(chain: RosterChain, accepted: RosterChain | None) -> None:
         )
 
 
+def is_kept(settings: ServerSettings, chain: RosterChain) -> bool:
+    """Whether this very chain lies there."""
+    kept = settings.data_dir / ACCEPTED
+    return kept.exists() and kept.read_bytes() == dump_chain(chain).encode()
+
+
 def keep_chain(settings: ServerSettings, chain: RosterChain) -> None:
     """Durably, before anything follows from it."""
     write_durably(settings.data_dir / ACCEPTED, dump_chain(chain).encode())

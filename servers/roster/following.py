@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Protocol
 
 from host import log
 from host.audit.entry import Action
 from host.audit.log import AuditLog
+from host.one_holder import one_at_a_time
 from host.private_files import read_secret
 from protocol.errors import MoietyError, RosterRefused
 from protocol.wire.chain.chain import RosterChain, require_extension, require_same_servers
@@ -14,8 +16,8 @@ from protocol.wire.keyfile import PartyKeys, parse_party_keys
 from protocol.wire.messages import Roster
 from servers.monitoring.metrics import Metrics
 from servers.notifications import Changes
-from servers.roster.accepted import keep_chain, read_chain
-from servers.settings import ServerSettings
+from servers.roster.accepted import is_kept, keep_chain, read_chain
+from servers.settings import Role, ServerSettings
 from servers.store.interface import A_NEW_STUDY, Store
 
 _log = log.logger("roster")
@@ -50,8 +52,10 @@ def take_chain(server: Follower, chain: RosterChain) -> bool:
     if any(not study.state.ended for study in server.store.studies()):
         require_same_servers(newer, server.chain)
     keys = _own_keys(server, newer.head)
-    server.audit.add(Action.ROSTER, f"change {newer.number} is in force, digest {newer.head_digest}")
-    keep_chain(server.settings, newer)
+    with nullcontext() if server.settings.role is Role.ALL else one_at_a_time(server.settings.data_dir):
+        if not is_kept(server.settings, newer):  # of several processes the first one does it
+            server.audit.add(Action.ROSTER, f"change {newer.number} is in force, digest {newer.head_digest}")
+            keep_chain(server.settings, newer)
     server.keys = keys
     server.follow(newer)
     for study in server.store.studies():

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from host.audit.entry import Action
+from host.audit.log import AUDIT, read_audit
 from host.placed_files import rewrite
 from protocol.errors import ConfigurationError, RosterRefused, RosterUnknown
 from protocol.sharing import Side
@@ -201,3 +203,21 @@ def test_a_round_runs_under_a_link_that_is_known_and_none_before_the_last_rounds
     assert announced_under(server.chain, chain.head_digest, None) == chain.head
     with pytest.raises(RosterRefused, match="a study does not go back"):
         announced_under(server.chain, None, chain.head_digest)
+
+
+def test_of_several_processes_the_first_one_notes_a_change(
+    federation: Federation, server: Server, settings: ServerSettings
+) -> None:
+    """They share the folder; each goes by the longer chain."""
+
+    def noted() -> int:
+        return sum(entry.action is Action.ROSTER for entry in read_audit(settings.data_dir / AUDIT))
+
+    one = joined(federation, server.chain, "c4")
+    assert take_chain(server, one)
+    assert noted() == 1
+    two = joined(federation, one, "c5")
+    (settings.data_dir / ACCEPTED).write_text(dump_chain(two))  # another process was here first
+    assert take_chain(server, two)
+    assert server.roster == two.head
+    assert noted() == 1
