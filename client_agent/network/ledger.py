@@ -18,6 +18,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.network.ledger_files import OPEN_BYTES, LedgerFiles, Lines, all_lines
+from host.durable import is_full
 from protocol.errors import StorageFull
 
 HANDSHAKE = "handshake"
@@ -98,7 +99,10 @@ class Totals:
 
 
 class Ledger:
-    """Entries are only ever added; safe to use from several threads, and beside another process's."""
+    """Entries are only ever added; safe to use from several threads, and beside another process's.
+
+    What finds a full disk is kept until there is room, and ``require_room`` lets nothing more leave before.
+    """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -109,16 +113,38 @@ class Ledger:
         self._files = LedgerFiles(path)
         self._oldest_hour = min((entry.hour for entry in known if entry.count == 1), default=None)
         self._lines_until_next = 0
+        self._unwritten: list[LedgerEntry] = []
 
     def append(self, entry: LedgerEntry) -> None:
         with self._lock:
-            size_bytes = self._files.append(entry.line())
-            self._totals = self._totals.with_entry(entry)
-            self._oldest_hour = entry.hour if self._oldest_hour is None else self._oldest_hour
-            self._lines_until_next -= 1
-            past = self._oldest_hour <= entry.hour - _HOURS_LINE_BY_LINE
-            if (past or size_bytes > OPEN_BYTES) and self._lines_until_next <= 0:
-                self._fold(None if size_bytes > OPEN_BYTES else entry.hour)
+            self._unwritten.append(entry)
+            self._write_all()
+
+    def require_room(self) -> None:
+        """Before anything leaves: return if what has left is on the disk. Raises: StorageFull"""
+        with self._lock:
+            self._write_all()
+            if self._unwritten:
+                raise StorageFull("no space left for the ledger: nothing leaves that is not noted; free space")
+
+    def _write_all(self) -> None:
+        while self._unwritten:
+            try:
+                self._write(self._unwritten[0])
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return
+            self._unwritten.pop(0)
+
+    def _write(self, entry: LedgerEntry) -> None:
+        size_bytes = self._files.append(entry.line())
+        self._totals = self._totals.with_entry(entry)
+        self._oldest_hour = entry.hour if self._oldest_hour is None else self._oldest_hour
+        self._lines_until_next -= 1
+        past = self._oldest_hour <= entry.hour - _HOURS_LINE_BY_LINE
+        if (past or size_bytes > OPEN_BYTES) and self._lines_until_next <= 0:
+            self._fold(None if size_bytes > OPEN_BYTES else entry.hour)
 
     def _fold(self, hour: int | None) -> None:
         """Sum what is older than the hours before ``hour``, or all. Where there is no room for that, later."""

@@ -11,6 +11,7 @@ process ended, and is written again. Its replacement by a rename is the one mome
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +62,7 @@ class LedgerFiles:
         self._lock.close()
 
     def append(self, line: bytes) -> int:
-        """Add a line; -> bytes of the file that lines are added to."""
+        """Add a line; -> bytes of the file that lines are added to. Raises: OSError, where no whole line has room"""
         with self._locked():
             try:
                 moved = os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
@@ -70,7 +71,10 @@ class LedgerFiles:
             if moved:
                 self._file.close()
                 self._file = self._reopened()
-            self._file.write(line + b"\n")
+            before = os.fstat(self._file.fileno()).st_size
+            if self._file.write(line + b"\n") != len(line) + 1:  # what fits is written, and the rest is not
+                self._file.truncate(before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return os.fstat(self._file.fileno()).st_size
 
     def fold(self, split: Callable[[Lines], tuple[Lines, Lines]], merge: Callable[[Lines], Lines]) -> None:

@@ -63,6 +63,7 @@ class CountingTransport(httpx.BaseTransport):
         return self._tls_version
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self._ledger.require_room()
         exchange = _Exchange(request, Account(BEFORE_HEAD_BYTES), self._finish)
         inner = httpcore.Request(
             method=request.method,

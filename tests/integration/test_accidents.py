@@ -250,26 +250,34 @@ def test_an_older_data_dir_of_a_server_is_refused_and_the_newest_goes_on(
     require_same(undisturbed, run(federation, f"older-{name}", accident), 3)
 
 
-def test_an_older_state_folder_of_an_agent_contributes_nothing_and_the_newest_goes_on(
-    federation: Federation, undisturbed: Undisturbed
+def test_an_older_state_folder_of_an_agent_contributes_nothing_and_the_newest_ends_the_study(
+    federation: Federation,
 ) -> None:
-    state = federation.state("c3")
+    """It says that it lacks a model, or rounds that it took part in; without it the study has too few sites. What it
+    might contribute would be missing in the newest memory, which ``audit`` compares.
+    """
+    state, study = federation.state("c3"), study_of(federation, "older-c3")
+    federation.hand_in(study)
+    recorded(federation, study, 1)
+    copied = stopped_copy(federation, "c3", state)
+    recorded(federation, study, len(rounds_of(federation, REQUESTER, study.name)) + 2)
+    federation.kill("c3")
+    told = len(federation.texts(EventKind.DECLINED, "c3"))
+    newest = put_back(state, copied)
+    federation.start_party("c3")
 
-    def accident(study: Study) -> None:
-        copied = stopped_copy(federation, "c3", state)
-        recorded(federation, study, len(rounds_of(federation, REQUESTER, study.name)) + 2)
-        federation.kill("c3")
-        newest = put_back(state, copied)
-        federation.start_party("c3")
-        wait_for(
-            "it says what it lacks",
-            lambda: any("restore the newest backup" in said for said in federation.texts(EventKind.DECLINED, "c3")),
-            60.0,
-            federation.site_tails,
-        )
-        federation.kill("c3")
-        shutil.rmtree(state)
-        newest.rename(state)
-        federation.start_party("c3")
+    def declines() -> bool:
+        said = federation.texts(EventKind.DECLINED, "c3")[told:]
+        return any("restore the newest backup" in one or "model_behind" in one for one in said)
 
-    require_same(undisturbed, run(federation, "older-c3", accident), 2)
+    wait_for("it says what it lacks", declines, 60.0, federation.site_tails)
+    federation.kill("c3")
+    shutil.rmtree(state)
+    newest.rename(state)
+    federation.start_party("c3")
+    outcome = over(federation, study)
+    ends = [(one.round, one.state, one.reason) for one in outcome.records]
+    assert [number for number, *_ in ends] == list(range(1, ROUNDS + 1)), ends
+    assert all(end is RoundEnd.RELEASED or why for _, end, why in ends), ends
+    assert sum(end is RoundEnd.RELEASED for _, end, _ in ends) >= 3, ends
+    assert any(end is RoundEnd.SKIPPED for _, end, _ in ends), ends

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from client_agent.cli.ledger import show_ledger
 from client_agent.network import ledger_files
 from client_agent.network.ledger import Ledger, LedgerEntry, Totals, hourly, read_ledger
+from protocol.errors import StorageFull
 
 BEGAN_S = 500_000 * 3600.0
 HOUR_S = 3600.0
@@ -180,6 +182,27 @@ def test_a_clock_that_is_wrong_costs_no_byte_and_no_bound(
     for one in made:
         ledger.append(one)
         assert path.stat().st_size < 30_000 + 2 * 250
+    ledger.close()
+    assert read_totals(path) == totals_of(made)
+
+
+def test_what_finds_a_full_disk_is_noted_once_there_is_room_and_nothing_leaves_before(tmp_path: Path) -> None:
+    path, made = tmp_path / "ledger.jsonl", a_day(300)[:20]
+    ledger = Ledger(path)
+    for one in made[:10]:
+        ledger.append(one)
+    ledger.require_room()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 40, before[1]))  # half a line has room
+    try:
+        for one in made[10:]:
+            ledger.append(one)
+        with pytest.raises(StorageFull, match="no space left for the ledger"):
+            ledger.require_room()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert read_totals(path) == totals_of(made[:10]), "no part of a line is left there"
+    ledger.require_room()
     ledger.close()
     assert read_totals(path) == totals_of(made)
 
