@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from client_agent.scoring.score import Score
+from host.durable import is_full
+from protocol.errors import StorageFull
 from protocol.printable import printable, printable_lines
 from protocol.rules.interface import Measured
 from protocol.wire.messages import ListedWeight, Purpose
@@ -202,8 +206,25 @@ class Metrics:
         self._lock = threading.Lock()
 
     def append(self, record: RoundRecord) -> None:
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
-            file.write(record.model_dump_json() + "\n")
+        """Raises: StorageFull; then no part of the line is left there"""
+        try:
+            with self._lock, self._path.open("a+b", buffering=0) as file:
+                _append_line(file, record.model_dump_json().encode() + b"\n")
+        except OSError as error:
+            if is_full(error):
+                raise StorageFull(f"no space left for {self._path.name}: free space on this machine's disk") from None
+            raise
+
+
+def _append_line(file: FileIO, line: bytes) -> None:
+    """Raises: OSError, where the whole of it has no room"""
+    before = file.seek(0, os.SEEK_END)
+    file.seek(max(0, before - 1))
+    if file.read(1) not in (b"", b"\n"):  # a crash left half a line, which no other may follow
+        line = b"\n" + line
+    if file.write(line) != len(line):
+        file.truncate(before)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read_metrics(path: Path) -> tuple[RoundRecord, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import resource
 from pathlib import Path
 
 import httpx
@@ -28,6 +29,7 @@ from client_agent.site.journal import StudyJournal
 from client_agent.site.telling.greeting import Greeting
 from client_agent.site.telling.problems import PROBLEMS, Problems, read_problems
 from host.one_holder import holder_of, one_process
+from protocol.errors import StorageFull
 from tests.unit.client_agent.test_daemon import settings
 
 NOW_S = 1_700_000_000.0
@@ -163,6 +165,27 @@ def test_the_last_record_is_read_without_the_others(tmp_path: Path, monkeypatch:
     found = last_metrics(path)
     assert found is not None
     assert found.round == 3
+
+
+def test_a_full_disk_and_half_a_line_spoil_no_other_record(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics, end = Metrics(path), RoundEnd.RELEASED
+    one, two, three = (
+        RoundRecord(time_s=0, study="heart", site="c1", round=n, state=end, model_version=1) for n in (1, 2, 3)
+    )
+    metrics.append(one)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 40, before[1]))  # half a line has room
+    try:
+        with pytest.raises(StorageFull, match="free space"):
+            metrics.append(two)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    metrics.append(two)
+    with path.open("a") as file:
+        file.write('{"time_s": 0, "stu')
+    metrics.append(three)
+    assert read_metrics(path) == (one, two, three)
 
 
 def test_a_full_disk_keeps_no_request_and_no_event_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
