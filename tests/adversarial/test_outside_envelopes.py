@@ -29,7 +29,7 @@ from servers.settings import load_settings
 from tests.kit.processes import Federation, prepare_servers
 
 SITES = [f"hospital-{i}" for i in range(4)]
-PUBLIC = {"/healthz", CARD, ENROLMENT}  # who enrols is in no roster: its invitation proves it
+PUBLIC = {"/healthz", "/drives", CARD, ENROLMENT}  # who enrols is in no roster: its invitation proves it
 VALUES = {"study": "trial", "topic": "refusal", "recipient": SITES[0], "session": "00" * 32}
 BODY = b"{}"
 
