@@ -59,7 +59,7 @@ def needed(roots: Iterable[str], found: Mapping[str, Mapping[str, Any]]) -> set[
             if (name, extra) in reached:
                 continue
             reached.add((name, extra))
-            environment = {**default_environment(), "extra": extra}
+            environment = {key: str(value) for key, value in default_environment().items()} | {"extra": extra}
             asked = [Requirement(text) for text in found[name]["metadata"].get("requires_dist", ())]
             ahead += [each for each in asked if each.marker is None or each.marker.evaluate(environment)]
     return {name for name, _ in reached}

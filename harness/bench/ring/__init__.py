@@ -1,1 +1,1 @@
-"""A ring of 48 bits, as a prototype: what it would cost and save, and how often lifting a sketch would err."""
+"""A ring of 48 bits: what it costs and saves, stage by stage, and how often lifting a sketch errs."""

@@ -1,4 +1,4 @@
-"""``moiety bench ring``: the 48-bit prototype beside the ring of today, stage by stage, and its errors."""
+"""``moiety bench ring``: a study's work in the ring of 48 bits beside that in 64, stage by stage, and its errors."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.bench import probe
 from harness.bench.envelope_results import Spread
-from harness.bench.ring import lifting, packing
+from harness.bench.ring import lifting
 from harness.bench.vectors import parameters_for, update_of
 from harness.versions import versions
 from harness.warm import warm
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.kernels import NUMBA
+from protocol.arithmetic.packing import element_bytes, packed, unpacked
 from protocol.arithmetic.prg import Usage, expand_into
-from protocol.arithmetic.ring import Ring
+from protocol.arithmetic.ring import Ring, lifted
+from protocol.parameters import RingBits
 
 _PIECE: Final = 1 << 16
 _KEY: Final = bytes(32)
 _SIMULATED_BITS: Final = (32, 36, 40)
 _NS: Final = 1e9
+_NARROW: Final = 48
+_BOUND: Final = 2**30
+_DIVISOR: Final = 8.0
 _TRIALS: Final = 2000
 Octets = NDArray[np.uint8]
 
@@ -93,8 +98,8 @@ def benchmark_ring(parameters: int, repeats: int) -> RingBenchmark:
         load=load,
         stages=stages,
         errors=tuple((one.bits, one.trials, one.erred, one.expected) for one in found),
-        error_per_site_and_round=float(np.abs(entries).sum()) / 2.0**packing.BITS,
-        error_at_most=lifting.most_often(packing.BITS, study),
+        error_per_site_and_round=float(np.abs(entries).sum()) / 2.0**_NARROW,
+        error_at_most=lifting.most_often(_NARROW, study),
         versions={one.name: one.version for one in versions()},
     )
 
@@ -111,8 +116,9 @@ class _Work:
         self._encode()
         self._words = np.empty(dimension, dtype=np.uint64)
         expand_into(_KEY, Usage.SKETCH, self._words)
-        self._share, self._packed = np.empty_like(self._x), np.empty(dimension // 4 * 3, dtype=np.uint64)
+        self._share, self._packed = np.empty_like(self._x), np.empty(element_bytes(_NARROW) * dimension, dtype=np.uint8)
         self._total, self._buffer = np.zeros(dimension, dtype=np.uint64), np.empty(_PIECE, dtype=np.uint64)
+        self._pad, self._average = np.empty(_PIECE, dtype=np.uint64), np.empty(_PIECE, dtype=np.float32)
         self._buckets = np.zeros(2048, dtype=np.uint64)
         self._split_64()
         self._split_48()
@@ -125,18 +131,17 @@ class _Work:
             Stage("ingest: hash, open, write", lambda: self._ingest(self._share), lambda: self._ingest(self._packed)),
             Stage("distances: sketch a vector", self._sketch_64, self._sketch_48),
             Stage("sum: add a vector", self._add_64, self._add_48),
-            Stage("sum: add a seed", self._seed_64, self._seed_48),
+            Stage("sum: add a seed", self._seed, self._seed),
             Stage("output: mask and seal", self._output_64, self._output_48),
         )
 
     def check(self) -> None:
-        """Both rings give back the vector, and the same sketch modulo 2^48."""
-        pad = np.empty_like(self._packed)
-        expand_into(_KEY, Usage.SHARE, pad)
-        opened = np.empty_like(self._x)
-        packing.open_into(self._packed, pad, opened)
-        if not np.array_equal(opened, self._x):
-            raise AssertionError("48 bits do not give the vector back")
+        """Both shares in the ring of 48 bits give back the vector."""
+        for piece in self._pieces:
+            expand_into(_KEY, Usage.SHARE, self._pad, start=piece.start)
+            opened = lifted(self._unpacked(piece) + self._pad, _NARROW)
+            if not np.array_equal(opened, self._x[piece]):
+                raise AssertionError("48 bits do not give the vector back")
 
     def _encode(self) -> None:
         for piece in self._pieces:
@@ -151,11 +156,11 @@ class _Work:
     def _split_48(self) -> None:
         self._encode()
         for piece in self._pieces:
-            words = self._packed[_packed(piece)]
-            expand_into(_KEY, Usage.SHARE, words, start=_packed(piece).start)
-            packing.mask(self._x[piece], words, words)
+            expand_into(_KEY, Usage.SHARE, self._buffer, start=piece.start)
+            NUMBA.mask(self._x[piece], self._buffer, self._buffer)
+            self._packed[_octets(piece)] = packed(self._buffer, _NARROW)
 
-    def _seal(self, share: Ring) -> bytes:
+    def _seal(self, share: Ring | Octets) -> bytes:
         cipher, whole, digest = AESGCM(_KEY), share.view(np.uint8), hashlib.sha256()
         with open(self._file, "wb", buffering=0) as file:
             for number, at in enumerate(range(0, whole.size, 1 << 19)):
@@ -164,7 +169,7 @@ class _Work:
                 file.write(sealed)
         return digest.digest()
 
-    def _ingest(self, share: Ring) -> bytes:
+    def _ingest(self, share: Ring | Octets) -> bytes:
         """GCM costs the same either way; what is opened here is encrypted again."""
         return self._seal(share)
 
@@ -174,8 +179,7 @@ class _Work:
 
     def _sketch_48(self) -> None:
         for piece in self._pieces:
-            packing.unpack(self._packed[_packed(piece)], self._buffer)
-            NUMBA.sketch_into(self._buckets, self._words[piece], self._buffer)
+            NUMBA.sketch_into(self._buckets, self._words[piece], self._unpacked(piece))
 
     def _add_64(self) -> None:
         for piece in self._pieces:
@@ -183,47 +187,44 @@ class _Work:
 
     def _add_48(self) -> None:
         for piece in self._pieces:
-            packing.add_into(self._total[piece], self._packed[_packed(piece)])
+            NUMBA.add_into(self._total[piece], self._unpacked(piece))
 
-    def _seed_64(self) -> None:
+    def _seed(self) -> None:
+        """The same in both rings: a seed's stream has 64 bits a coordinate."""
         for piece in self._pieces:
             expand_into(_KEY, Usage.SHARE, self._buffer, start=piece.start)
             NUMBA.add_into(self._total[piece], self._buffer)
 
-    def _seed_48(self) -> None:
-        for piece in self._pieces:
-            words = self._buffer[: _PIECE // 4 * 3]
-            expand_into(_KEY, Usage.SHARE, words, start=_packed(piece).start)
-            packing.add_into(self._total[piece], words)
-
     def _output_64(self) -> None:
-        out = np.empty_like(self._buffer)
-        for number, piece in enumerate(self._pieces):
-            expand_into(_KEY, Usage.OUTPUT_MASK, out, start=piece.start)
-            NUMBA.mask(self._total[piece], out, out)
-            AESGCM(_KEY).encrypt(number.to_bytes(12, "big"), out.view(np.uint8).data, None)
+        self._output(64)
 
     def _output_48(self) -> None:
-        out = np.empty(_PIECE // 4 * 3, dtype=np.uint64)
+        self._output(_NARROW)
+
+    def _output(self, bits: RingBits) -> None:
         for number, piece in enumerate(self._pieces):
-            expand_into(_KEY, Usage.OUTPUT_MASK, out, start=_packed(piece).start)
-            packing.mask(self._total[piece], out, out)
-            AESGCM(_KEY).encrypt(number.to_bytes(12, "big"), out.view(np.uint8).data, None)
+            expand_into(_KEY, Usage.OUTPUT_MASK, self._buffer, start=piece.start)
+            NUMBA.mask(self._total[piece], self._buffer, self._buffer)
+            AESGCM(_KEY).encrypt(number.to_bytes(12, "big"), packed(self._buffer, bits), None)
 
     def _open_64(self) -> None:
         for piece in self._pieces:
-            expand_into(_KEY, Usage.OUTPUT_MASK, self._buffer, start=piece.start)
-            NUMBA.add_into(self._buffer, self._share[piece])
+            self._opened(self._share[piece], piece.start, 64)
 
     def _open_48(self) -> None:
-        pad, out = np.empty(_PIECE // 4 * 3, dtype=np.uint64), self._buffer
         for piece in self._pieces:
-            expand_into(_KEY, Usage.OUTPUT_MASK, pad, start=_packed(piece).start)
-            packing.open_into(self._packed[_packed(piece)], pad, out)
+            self._opened(self._unpacked(piece), piece.start, _NARROW)
+
+    def _opened(self, masked: Ring, start: int, bits: RingBits) -> None:
+        expand_into(_KEY, Usage.OUTPUT_MASK, self._pad, start=start)
+        NUMBA.open_average(masked, self._pad, _BOUND, _DIVISOR, self._average, bits)
+
+    def _unpacked(self, piece: slice) -> Ring:
+        return unpacked(self._packed[_octets(piece)].data, _PIECE, _NARROW, NUMBA, self._buffer)
 
 
-def _packed(piece: slice) -> slice:
-    return slice(piece.start // 4 * 3, piece.stop // 4 * 3)
+def _octets(piece: slice) -> slice:
+    return slice(element_bytes(_NARROW) * piece.start, element_bytes(_NARROW) * piece.stop)
 
 
 def _timed(stage: Stage, repeats: int, dimension: int) -> RingStage:
