@@ -56,7 +56,7 @@ class Changes:
 
     def notify_all(self) -> None:
         """Something may have changed that nobody told of."""
-        for study in {*self._events, *self._shown, *self._numbers}:
+        for study in {*self._events, *self._shown, *self._of_sites, *self._numbers}:
             self.notify(study)
 
     @staticmethod

@@ -269,7 +269,7 @@ def test_news_say_who_and_what_or_that_everything_may_have_changed() -> None:
 
 def test_news_of_everything_wake_everybody() -> None:
     changes = Changes()
-    waiting = changes.next("one"), changes.next_shown("two")
+    waiting = changes.next("one"), changes.next_shown("two"), changes.next_for("three", "c1")
     store: Any = SimpleNamespace(beside=Beside("here", "one"))
     hearing = Hearing(_server(store, changes))
     hearing.hear(News("here", 1, (EVERYTHING,)))
