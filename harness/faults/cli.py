@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import structlog
 import typer
-from pydantic import BaseModel, ConfigDict
 
 from harness.demo.live import console_for
 from harness.faults.mutations import all_seen
@@ -20,12 +21,11 @@ from harness.faults.schedule import Level, Schedule
 from harness.faults.servers_only.run import restudied, studied
 from harness.faults.shrinking import Shrinking
 from harness.faults.simulated import Simulated, replayed, simulated
-from harness.versions import versions
+from harness.faults.tally import Failure, Tally
 from host.durable import write_durably
 from host.settings import read_text
 from protocol.errors import ConfigurationError
 
-FORMAT: Final = "moiety-faults/1"
 _SEEDS: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MOST_SEEDS: Final = 1_000_000
 _CRITICAL: Final = 50
@@ -33,38 +33,11 @@ Run = Callable[[int], Simulated]
 RUNS: Final[dict[Level, Run]] = {Level.STUDIES: simulated, Level.SERVERS: studied}
 
 
-class Failure(BaseModel):
-    """A seed that failed: what does not hold, and the command that shows it again.
-
-    ``faults``: how many are left in the schedule that the command reads, of ``of_faults`` that struck.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    seed: int
-    broken: tuple[str, ...]
-    again: str
-    faults: int
-    of_faults: int
-
-
-class Faults(BaseModel):
-    """All seeds together, as ``--json`` writes it; ``steps`` are the requests that were sent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    format: str = FORMAT
-    runs: int
-    failed: int
-    steps: int
-    faults_injected: dict[str, int]
-    ends: dict[str, int]
-    failures: tuple[Failure, ...]
-    versions: dict[str, str]
-
-
 def faults(
     seeds: Annotated[str, typer.Option(help="A seed, or a range of them: 0-99.")] = "0-9",
     jobs: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for what was found, as JSON.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on after the last seed that is in the file of --json.")] = False,
     replay: Annotated[Path | None, typer.Option(help="Run this schedule of faults, which a failure left.")] = None,
     schedules: Annotated[Path, typer.Option(help="Folder for schedules of seeds that fail.")] = Path("faults-out"),
     shrink: Annotated[bool, typer.Option(help="Leave out of a failing schedule what it does not need.")] = True,
@@ -74,20 +47,18 @@ def faults(
     """Whole studies under seeded accidents: a troubled network, parties that die, full disks, clocks that jump."""
     if mutations:
         raise typer.Exit(0 if _found_all(len(parsed(seeds))) else 1)
-    console, found, failures = console_for(stderr=False), [], []
-    run = RUNS[Level.SERVERS if servers else Level.STUDIES]
-    for one in [_replay(replay)] if replay is not None else _run(run, parsed(seeds), jobs):
-        found.append(one)
+    console, level = console_for(stderr=False), Level.SERVERS if servers else Level.STUDIES
+    tally = Tally(json_file, level.value, parsed(seeds), go_on=resume)
+    for one in [_replay(replay)] if replay is not None else _run(RUNS[level], tally.left, jobs):
         for broken in one.failed:
             console.print(f"FAILED {one.seed}: {broken}", soft_wrap=True, highlight=False)
-        if one.failed and replay is None:
-            failures.append(_kept(one, schedules, shrink))
-            of = f"{failures[-1].faults} of {failures[-1].of_faults} faults are left"
-            console.print(f"{of}; again: {failures[-1].again}", soft_wrap=True, highlight=False)
-    together = collected(found, failures)
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(json_file, together.model_dump_json(indent=1).encode())
+        failure = _kept(one, schedules, shrink) if one.failed and replay is None else None
+        if failure is not None:
+            of = f"{failure.faults} of {failure.of_faults} faults are left"
+            console.print(f"{of}; again: {failure.again}", soft_wrap=True, highlight=False)
+        tally.add(one, failure)
+    tally.write()
+    together = tally.found
     injected = sum(together.faults_injected.values())
     console.print(f"{together.runs} runs, {together.failed} failed, {together.steps} steps, {injected} faults")
     raise typer.Exit(1 if together.failed else 0)
@@ -137,29 +108,22 @@ def parsed(seeds: str) -> range:
     return range(first, last + 1)
 
 
-def collected(found: Iterable[Simulated], failures: Sequence[Failure] = ()) -> Faults:
-    """Sums over the seeds, and the failures by seed."""
-    runs = list(found)
-    return Faults(
-        runs=len(runs),
-        failed=sum(bool(one.failed) for one in runs),
-        steps=sum(one.steps for one in runs),
-        faults_injected=dict(sorted(sum((one.injected for one in runs), Counter[str]()).items())),
-        ends=dict(Counter(end.split(":")[0] for one in runs for end in one.ends)),
-        failures=tuple(sorted(failures, key=lambda one: one.seed)),
-        versions={one.name: one.version for one in versions()},
-    )
-
-
 def _run(run: Run, seeds: range, jobs: int) -> Iterator[Simulated]:
     """In this process for one job: a debugger sees it."""
-    if jobs == 1:
+    counted = partial(_counted, run)
+    if jobs == 1 or not seeds:
         _quiet()
-        yield from map(run, seeds)
+        yield from map(counted, seeds)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context, initializer=_quiet) as pool:
-        yield from pool.map(run, seeds)
+        yield from pool.map(counted, seeds)
+
+
+def _counted(run: Run, seed: int) -> Simulated:
+    began_s = time.process_time()
+    found = run(seed)
+    return replace(found, cpu_s=time.process_time() - began_s)
 
 
 def _quiet() -> None:

@@ -28,7 +28,7 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a folder of random name is mad
 @dataclass(frozen=True)
 class Simulated:
     """What became of one schedule. ``steps`` are requests that were sent; ``failed`` says which promises do not hold,
-    each with its name before a colon. ``schedule`` holds every fault that struck."""
+    each with its name before a colon. ``schedule`` holds every fault that struck; ``cpu_s`` is this process's."""
 
     seed: int
     steps: int
@@ -36,6 +36,7 @@ class Simulated:
     ends: tuple[str, ...]
     schedule: Schedule
     failed: tuple[str, ...] = field(default=())
+    cpu_s: float = field(default=0.0, compare=False)
 
     @property
     def promises(self) -> frozenset[str]:

@@ -125,7 +125,8 @@ class Driver:
                 self._tasks[record.digest] = asyncio.create_task(self._drive(record.digest))
 
     async def _keep_session(self) -> None:
-        """Open an OT session early, and another when the peer has lost it."""
+        """Open an OT session early, and another when the peer has lost it; the longer it is away, the rarer."""
+        retry_s = _SESSION_RETRY_S
         while True:
             try:
                 await self.pool.check_session()
@@ -134,7 +135,9 @@ class Driver:
             except Exception:
                 _log.exception("driver_failed", study="all")
             await stock_quietly(self.pool, [])
-            await asyncio.sleep(_SESSION_CHECK_S if self.pool.session_open else _SESSION_RETRY_S)
+            opened = self.pool.session_open
+            await asyncio.sleep(_SESSION_CHECK_S if opened else retry_s)
+            retry_s = _SESSION_RETRY_S if opened else min(2 * retry_s, _LAST_RETRY_S)
 
     async def _drive(self, digest: str) -> None:
         retry_s, name = _FIRST_RETRY_S, digest

@@ -16,6 +16,8 @@ _SERVERS: Final = ("server a", "server b")
 _RATES: Final = (0.0, 0.02, 0.1)
 _DELAYS_S: Final = (0.05, 0.5, 3.0)
 _HOUR_S: Final = 3600.0
+_HOURS_ONE_IN: Final = 40
+"""An hour of retries costs as much as twenty seeds without one."""
 _LASTS: Final = 12.0
 """A round takes about so many delays."""
 _NOT_HERE: Final = frozenset({"disk_full", "upload_midway"})
@@ -68,8 +70,11 @@ def _accidents(draw: random.Random, lasts_s: float) -> tuple[Timed | Crashed, ..
         Crashed(who=draw.choice(_SERVERS), point=draw.choice(_POINTS), of_point=draw.choice((0, 0, 1, 2)), for_s=away_s)
         for away_s in [draw.choice((0.1, 5.0, 90.0)) for _ in range(draw.choice((0, 1, 1, 2)))]
     ]
-    made = (_restart, _restart, _hour_away, _full, _stepped, _parted)
-    return (*crashes, *(one(draw, draw.uniform(0.0, lasts_s)) for one in made if draw.randrange(5) == 0))
+    made = (_restart, _restart, _full, _stepped, _parted)
+    found = [one(draw, draw.uniform(0.0, lasts_s)) for one in made if draw.randrange(5) == 0]
+    if draw.randrange(_HOURS_ONE_IN) == 0:
+        found.append(_hour_away(draw, draw.uniform(0.0, lasts_s)))
+    return (*crashes, *found)
 
 
 def _restart(draw: random.Random, at_s: float) -> Timed:
@@ -78,6 +83,9 @@ def _restart(draw: random.Random, at_s: float) -> Timed:
 
 
 def _hour_away(draw: random.Random, at_s: float) -> Timed:
+    """Of one party, or of the way between the servers."""
+    if draw.randrange(4) == 0:
+        return Parted(sender="server a", to=Side.B, at_s=at_s, for_s=_HOUR_S)
     return Away(who=(draw.choice((*_SERVERS, *_SITES)),), at_s=at_s, for_s=_HOUR_S)
 
 
@@ -91,4 +99,4 @@ def _stepped(draw: random.Random, at_s: float) -> Timed:
 
 
 def _parted(draw: random.Random, at_s: float) -> Timed:
-    return Parted(sender="server a", to=Side.B, at_s=at_s, for_s=draw.choice((20.0, 200.0, _HOUR_S)))
+    return Parted(sender="server a", to=Side.B, at_s=at_s, for_s=draw.choice((20.0, 200.0)))

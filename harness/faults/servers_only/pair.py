@@ -17,11 +17,12 @@ from unittest import mock
 
 import httpx
 from fastapi import FastAPI
-from sqlalchemy.util import LRUCache
 
 from harness.engine.parties import Parties
 from harness.faults.servers_only.crashes import Died, PowerCut, Reaching
+from harness.faults.servers_only.made_once import MADE_ONCE
 from harness.faults.servers_only.peer import Answered, LightPeer, Products
+from harness.faults.servers_only.repeats import Repeats
 from harness.faults.servers_only.still import SIDE, StillClock, StillLoop
 from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network
@@ -33,13 +34,11 @@ from protocol.wire.messages import Party
 from servers.app import create_app
 from servers.http.authentication import ENCLOSED, Caller
 from servers.settings import ServerSettings
-from servers.store.sql import SqlStore
 
 T = TypeVar("T")
 _PATIENCE_S: Final = 40.0
 _STARTED_AGAIN_S: Final = 5.0
 _UNEXPECTED: Final = 500
-_COMPILED: Final[LRUCache[Any, Any]] = LRUCache(500)
 
 
 class Pair:
@@ -62,6 +61,7 @@ class Pair:
         self.power = PowerCut()
         self.products_sent: list[Products] = []
         self.errors: list[str] = []
+        self.repeats = Repeats()
         self.on_start: Callable[[Side], None] = lambda side: None
         self._carrier = Carrier(network, clock)
         self._away: Counter[Side] = Counter()
@@ -77,11 +77,11 @@ class Pair:
         points = Reaching(side, self._reached, self._counted)
         with (
             mock.patch("servers.server.failpoints_of", return_value=points),
-            mock.patch("servers.app.PeerClient", lambda server, _: LightPeer(self, server)),
+            MADE_ONCE.shared(),
         ):
             app = create_app(self.settings[side], clock=clock, transfer=Dealt())
             app.user_middleware.clear()
-            _share_statements(app.state.server.store)
+            MADE_ONCE.share(app)
             self.apps[side] = app
             self.living.add(side)
             self.started[side] += 1
@@ -170,6 +170,8 @@ class Pair:
             raise httpx.ReadError("the server died, or answered nothing")
         if left[0].status_code == _UNEXPECTED:
             self.errors.append(f"error: server {side.value} answered 500 to {request.extensions['purpose']}")
+        if side in self.living:
+            self.repeats.answered(self.apps[side].state.server, request, left[0])
         return left[0]
 
     async def close(self) -> None:
@@ -219,8 +221,3 @@ async def _answer(app: FastAPI, request: httpx.Request, left: list[httpx.Respons
         ENCLOSED: request.extensions["caller"],
     }  # fmt: skip
     await app(scope, receive, send)
-
-
-def _share_statements(store: SqlStore) -> None:
-    """Statements are compiled once in a process, not once a start."""
-    store._engine._compiled_cache = _COMPILED

@@ -8,6 +8,7 @@ import numpy as np
 from client_agent.study.measuring import seal_queries
 from harness.adversaries.scripted.bodies import opened
 from harness.faults.servers_only.parties import ScriptedSite
+from harness.federation.memory.clocks import START_S
 from host.randomness import SystemRandomness
 from protocol.bodies import opening
 from protocol.errors import ProtocolViolation
@@ -31,13 +32,16 @@ from protocol.wire.messages import (
 )
 
 _GRID = 4
-_GIVES_UP_S = 2.5 * 3600.0
+_GIVES_UP_S = 2400.0
+"""Servers that have not ended a round so long after it began and after the last accident are stuck."""
 
 
 class ScriptedRequester(ScriptedSite):
     """Goes on with the round that its journal has not seen the end of."""
 
     closes_in_s = 60.0
+    accidents_until_s = 0.0
+    """On the clock of all, from the start of the study."""
 
     async def run(self) -> None:
         signed = sign(self.study, self.name, self.keys.signing).canonical()
@@ -74,7 +78,8 @@ class ScriptedRequester(ScriptedSite):
                 signed = sign(self._announcement(number), self.name, self.keys.signing)
                 self.journal.sent[name] = signed.canonical()
                 self.journal.sent[f"began {number}"] = str(self.pair.clock.now()).encode()
-            if self.pair.clock.now() > float(self.journal.sent[f"began {number}"]) + _GIVES_UP_S:
+            since_s = max(float(self.journal.sent[f"began {number}"]), START_S + self.accidents_until_s)
+            if self.pair.clock.now() > since_s + _GIVES_UP_S:
                 return
             try:
                 await self._round(number, name)

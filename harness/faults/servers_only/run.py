@@ -99,6 +99,12 @@ def restudied(schedule: Schedule, network: FaultyNetwork | None = None) -> Simul
     return studying.run()
 
 
+def _requester(schedule: Schedule) -> type[ScriptedRequester]:
+    """One that gives up only when the accidents are long over."""
+    until_s = max((one.at_s + (one.for_s or 0.0) for one in schedule.timed), default=0.0)
+    return type("Requester", (ScriptedRequester,), {"accidents_until_s": until_s})
+
+
 class _Studying:
     def __init__(self, made: _Federation, schedule: Schedule, network: FaultyNetwork) -> None:
         self.clock = StillClock()
@@ -112,7 +118,7 @@ class _Studying:
         self.disks = Disks({who: made.settings[side].data_dir.parent for who, side in _SERVERS.items()})
         self.wrong: list[str] = []
         study = made.study()
-        kinds = {name: ScriptedRequester if name == SITES[0] else ScriptedSite for name in SITES}
+        kinds = {name: _requester(schedule) if name == SITES[0] else ScriptedSite for name in SITES}
         self._make = {
             name: lambda journal, name=name: kinds[name](self.pair, study, parties.keys_of(name), journal, self.wrong)
             for name in SITES
@@ -158,7 +164,13 @@ class _Studying:
 
     def _broken(self) -> bool:
         """A promise did not hold: there is nothing to wait for."""
-        return bool(self.wrong or self.pair.errors or self.watch.broken or any(self.watch.correlations()))
+        return bool(
+            self.wrong
+            or self.pair.errors
+            or self.pair.repeats.broken
+            or self.watch.broken
+            or any(self.watch.correlations())
+        )
 
     async def _stop(self) -> None:
         for task in self._running.values():

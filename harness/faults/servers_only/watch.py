@@ -100,6 +100,7 @@ class Watch:
     def at_the_end(self, sites: list[ScriptedSite]) -> Iterator[str]:
         yield from self.broken
         yield from self.pair.errors
+        yield from self.pair.repeats.broken
         yield from self.correlations()
         for site in sites:
             yield from self._acknowledged(site)
