@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from unittest import mock
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.util import LRUCache
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp
 
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.keyfile import PartyKeys
 from servers import server
+from servers.http import front
+from servers.http.direct import Direct
 from servers.identity import load_identity
 from servers.settings import ServerSettings
 from servers.store import database
@@ -28,14 +32,18 @@ class MadeOnce:
     """Of one process. Files are read again once any of them has changed."""
 
     _routes: list[Any] = field(default_factory=list)
+    _directs: list[Direct] = field(default_factory=list)
     _dialects: list[Any] = field(default_factory=list)
     _compiled: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(_STATEMENTS))
     _identities: dict[tuple[object, ...], _Identity] = field(default_factory=dict)
 
-    def share(self, app: FastAPI) -> None:
-        """Routes are worked out for the first application only."""
+    def inside(self, app: FastAPI) -> ASGIApp:
+        """What an application does with a request once its envelope is open."""
         self._routes = self._routes or app.router.routes
         app.router.routes = self._routes
+        opened: ASGIApp = front._Enclosed(app, self._directs[0])
+        handler: Any = app.exception_handlers[Exception]
+        return ServerErrorMiddleware(opened, handler=handler)
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -43,8 +51,13 @@ class MadeOnce:
         with (
             mock.patch.object(server, "load_identity", self._identity),
             mock.patch.object(database, "create_engine", self._engine),
+            mock.patch.object(front, "Direct", self._direct),
         ):
             yield
+
+    def _direct(self, routers: Sequence[APIRouter]) -> Direct:
+        self._directs = self._directs or [Direct(routers)]
+        return self._directs[0]
 
     def _engine(self, url: str) -> Engine:
         engine = create_engine(url)

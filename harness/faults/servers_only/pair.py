@@ -17,6 +17,7 @@ from unittest import mock
 
 import httpx
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from harness.engine.parties import Parties
 from harness.faults.servers_only.crashes import Died, PowerCut, Reaching
@@ -56,6 +57,7 @@ class Pair:
         self.settings, self.parties, self.clock, self.loop = settings, parties, clock, loop
         self.off_s: dict[str, float] = {}
         self.apps: dict[Side, FastAPI] = {}
+        self._inside: dict[Side, ASGIApp] = {}
         self.living: set[Side] = set()
         self.started: Counter[Side] = Counter()
         self.power = PowerCut()
@@ -80,9 +82,7 @@ class Pair:
             MADE_ONCE.shared(),
         ):
             app = create_app(self.settings[side], clock=clock, transfer=Dealt())
-            app.user_middleware.clear()
-            MADE_ONCE.share(app)
-            self.apps[side] = app
+            self.apps[side], self._inside[side] = app, MADE_ONCE.inside(app)
             self.living.add(side)
             self.started[side] += 1
             self._lives[side] = self.task(self._live(app), side)
@@ -162,7 +162,7 @@ class Pair:
         if side not in self.living or abs(here_s - request.extensions["sent_s"]) > MAX_AGE_S:
             raise httpx.ConnectError("nobody answers")
         left: list[httpx.Response] = []
-        doing = self.task(_answer(self.apps[side], request, left), side)
+        doing = self.task(_answer(self.apps[side], self._inside[side], request, left), side)
         await asyncio.wait([doing])
         if not doing.cancelled():
             doing.exception()  # whatever the application raises after its answer
@@ -190,7 +190,7 @@ def _digest(field: DigestField, body: bytes) -> bytes:
     return digest.digest()
 
 
-async def _answer(app: FastAPI, request: httpx.Request, left: list[httpx.Response]) -> None:
+async def _answer(app: FastAPI, inside: ASGIApp, request: httpx.Request, left: list[httpx.Response]) -> None:
     """A body comes in two pieces, and others have their turn between. ``left`` gets the answer once it has left."""
     content = request.content
     half = len(content) // 2
@@ -218,6 +218,6 @@ async def _answer(app: FastAPI, request: httpx.Request, left: list[httpx.Respons
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1",
         "method": request.method, "scheme": "http", "path": url.path, "raw_path": url.raw_path.split(b"?")[0],
         "query_string": url.query, "headers": [], "server": ("a", 80), "client": ("127.0.0.1", 1), "root_path": "",
-        ENCLOSED: request.extensions["caller"],
+        "app": app, ENCLOSED: request.extensions["caller"],
     }  # fmt: skip
-    await app(scope, receive, send)
+    await inside(scope, receive, send)
