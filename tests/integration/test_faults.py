@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 import moiety
 from harness.adversaries.catalogue.attack import passes, taken_out
 from harness.faults import cli
-from harness.faults.cli import collected, parsed
+from harness.faults.cli import parsed
 from harness.faults.drawing import Drawn
 from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Stepped, Troubled
 from harness.faults.shrinking import Shrinking, shortest
 from harness.faults.simulated import Simulated, replayed
+from harness.faults.tally import Faults, Tally
 from harness.federation.memory.network import Fate, Passing
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
@@ -115,9 +116,46 @@ def test_what_failed_is_shrunk_and_said_with_the_command_that_runs_it_again(
     assert found["faults_injected"] == {"request lost": 3}
     again = f"moiety faults --replay {kept}"
     assert found["failures"] == [{"seed": 1, "broken": ["no end: c1"], "again": again, "faults": 1, "of_faults": 2}]
-    assert collected([made(2), made(0)]).failed == 0
     replay = runner.invoke(app, ["faults", "--replay", str(kept)])
     assert (replay.exit_code, "FAILED 1: no end: c1" in replay.output) == (1, True)
+
+
+def test_figures_are_kept_while_seeds_run_and_a_stop_is_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    def stopped(seed: int) -> Simulated:
+        if seed == 25:
+            raise KeyboardInterrupt
+        ran.append(seed)
+        return Simulated(seed, 10, Counter({"request lost": 1}), ("completed: all rounds are done",), a_schedule())
+
+    monkeypatch.setitem(cli.RUNS, Level.SERVERS, stopped)
+    file = tmp_path / "found.json"
+    arguments = ["faults", "--servers", "--seeds", "0-29", "--json", str(file), "--resume"]
+    app, runner = moiety.build("faults"), CliRunner()
+    assert runner.invoke(app, arguments).exit_code == 130
+    kept = Faults.model_validate_json(file.read_text())
+    assert (kept.runs, kept.next_seed, kept.seeds, kept.level) == (20, 20, "0-29", "servers")
+    ran.clear()
+    monkeypatch.setitem(cli.RUNS, Level.SERVERS, lambda seed: stopped(seed + 100))
+    assert runner.invoke(app, arguments).exit_code == 0
+    whole = Faults.model_validate_json(file.read_text())
+    assert ran == list(range(120, 130))
+    assert (whole.runs, whole.failed, whole.steps, whole.faults_injected) == (30, 0, 300, {"request lost": 30})
+    assert whole.ends == {"completed": 30}
+
+
+def test_figures_of_other_seeds_are_not_gone_on_with(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    Tally(file, "servers", range(5), go_on=False).write()
+    assert Tally(file, "servers", range(5), go_on=True).left == range(5)
+    with pytest.raises(ConfigurationError, match=r"figures of other seeds \(0-4\)"):
+        Tally(file, "servers", range(6), go_on=True)
+    file.write_text("{}")
+    with pytest.raises(ConfigurationError, match="has no figures of faults"):
+        Tally(file, "servers", range(5), go_on=True)
 
 
 def test_nothing_is_broken_after_accidents_and_what_would_break_it_is_seen() -> None:

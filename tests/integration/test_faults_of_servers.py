@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
 import pytest
 
 from harness.adversaries.catalogue.attack import taken_out
 from harness.faults import timeline
 from harness.faults.mutations import MUTATIONS, seen
 from harness.faults.schedule import Away, Crashed, Full, Level, Parted, Schedule, Stepped
+from harness.faults.servers_only.repeats import Repeats
 from harness.faults.servers_only.run import restudied, studied
 from harness.faults.simulated import Simulated, replayed
 from protocol.sharing import Side
@@ -59,6 +64,28 @@ def test_a_fault_in_the_code_is_seen(name: str, crash: Crashed | None, promise: 
     schedule = servers(*([] if crash is None else [crash]))
     with taken_out(_BY_NAME[name].put_in):
         assert promise in restudied(schedule).promises
+
+
+def asked(body: bytes, kind: str = "products") -> httpx.Request:
+    return httpx.Request("POST", "http://a/v1/peer/x", content=body, extensions={"purpose": kind})
+
+
+def test_another_answer_to_the_same_question_is_seen() -> None:
+    record = SimpleNamespace(key="round 1", state="measured")
+    store = SimpleNamespace(studies=lambda: [SimpleNamespace(digest="s")], current_round=lambda study: record)
+    server: Any = SimpleNamespace(side=Side.B, store=store)
+    repeats = Repeats()
+    repeats.answered(server, asked(b"one"), httpx.Response(200, content=b"first"))
+    repeats.answered(server, asked(b"one"), httpx.Response(200, content=b"first"))
+    repeats.answered(server, asked(b"two"), httpx.Response(409, content=b"no"))
+    repeats.answered(server, asked(b"one"), httpx.Response(507, content=b"full"))
+    repeats.answered(server, asked(b"one", "session"), httpx.Response(404, content=b"lost"))
+    assert repeats.broken == []
+    repeats.answered(server, asked(b"one"), httpx.Response(409, content=b"no"))
+    assert repeats.broken == ["another answer: server b to the same products in the same round"]
+    record.state = "burnt"
+    repeats.answered(server, asked(b"one"), httpx.Response(409, content=b"over"))
+    assert len(repeats.broken) == 1
 
 
 def test_a_mutation_that_changes_nothing_is_not_found() -> None:

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from harness.faults.drawing import delays
 from harness.faults.schedule import Away, Crashed, Full, Parted, Party, Stepped, Timed, named
 from harness.federation.memory.network import Fate, Passing
 from protocol.sharing import Side
@@ -18,6 +19,9 @@ _DELAYS_S: Final = (0.05, 0.5, 3.0)
 _HOUR_S: Final = 3600.0
 _HOURS_ONE_IN: Final = 40
 """An hour of retries costs as much as twenty seeds without one."""
+_LATER: Final = 0.4
+_TOGETHER_S: Final = 0.01
+"""Most copies come in while the first one does: that takes as long."""
 _LASTS: Final = 12.0
 """A round takes about so many delays."""
 _NOT_HERE: Final = frozenset({"disk_full", "upload_midway"})
@@ -50,10 +54,11 @@ class DrawnForServers:
             return None
         drawn = random.Random(f"{self.seed} fate {named(passing)}")  # noqa: S311  # repeatable, no secret
         share, chance = drawn.random(), drawn.random()
+        there_s, _ = delays(self.seed, self.delays_s, passing)
         fates = (
             Fate(arrives=False),
             Fate(answer_arrives=False),
-            Fate(again_after_s=share * 10.0),
+            Fate(again_after_s=share * 10.0 if share < _LATER else there_s + _TOGETHER_S * share),
             Fate(cut_to=share),
             Fate(held_s=70.0 * share),
             Fate(silent=True),
@@ -79,7 +84,7 @@ def _accidents(draw: random.Random, lasts_s: float) -> tuple[Timed | Crashed, ..
 
 def _restart(draw: random.Random, at_s: float) -> Timed:
     who: tuple[Party, ...] = tuple(draw.sample((*_SERVERS, *_SITES), draw.choice((1, 1, 2))))
-    return Away(who=who, at_s=at_s, for_s=draw.choice((0.1, draw.uniform(0.0, 100.0))))
+    return Away(who=who, at_s=at_s, for_s=draw.choice((0.1, draw.uniform(0.0, 100.0), draw.uniform(0.0, 300.0))))
 
 
 def _hour_away(draw: random.Random, at_s: float) -> Timed:

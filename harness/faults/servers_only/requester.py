@@ -32,14 +32,14 @@ from protocol.wire.messages import (
 )
 
 _GRID = 4
-_GIVES_UP_S = 2400.0
+_GIVES_UP_S = 1200.0
 """Servers that have not ended a round so long after it began and after the last accident are stuck."""
 
 
 class ScriptedRequester(ScriptedSite):
     """Goes on with the round that its journal has not seen the end of."""
 
-    closes_in_s = 60.0
+    closes_in_s = 30.0
     accidents_until_s = 0.0
     """On the clock of all, from the start of the study."""
 

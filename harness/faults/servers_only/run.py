@@ -22,6 +22,7 @@ from harness.faults.servers_only.parties import Journal, ScriptedSite
 from harness.faults.servers_only.requester import ScriptedRequester
 from harness.faults.servers_only.still import StillClock, StillLoop, at_once
 from harness.faults.servers_only.watch import Watch
+from harness.faults.signed_once import SignedOnce
 from harness.faults.simulated import MEMORY, Simulated
 from harness.federation.memory.learners import light_sites
 from harness.federation.processes import FederationSpec, RunningFederation
@@ -36,6 +37,8 @@ NAME: Final = "servers"
 _ROUNDS: Final = 2
 _DIMENSION: Final = 16
 _LEAST: Final = 1
+_DEADLINE_S: Final = 90.0
+"""Shorter than many absences: rounds end in every way there is."""
 _WITHIN_S: Final = 6 * 3600.0
 _SERVERS: Final = {f"server {side.value}": side for side in Side}
 
@@ -72,7 +75,7 @@ class _Federation:
             model=ModelSpec(kind="linear", layers=(LayerShape(name="w", shape=(_DIMENSION,)),)),
             training=TrainingSpec(),
             rounds=_ROUNDS,
-            round_deadline_s=600.0,
+            round_deadline_s=_DEADLINE_S,
         )
 
 
@@ -113,7 +116,7 @@ class _Studying:
         self.crashes = {(one.who, one.point, one.of_point): one for one in schedule.faults if isinstance(one, Crashed)}
         parties = made.made.parties
         self.pair = Pair(made.settings, parties, self.clock, self.loop, network, self._at_point)
-        self.watch = Watch(self.pair)
+        self.watch, self.signed = Watch(self.pair), SignedOnce()
         self.pair.on_start = self.watch.started
         self.disks = Disks({who: made.settings[side].data_dir.parent for who, side in _SERVERS.items()})
         self.wrong: list[str] = []
@@ -129,7 +132,8 @@ class _Studying:
 
     def run(self) -> Simulated:
         with ExitStack() as stack:
-            for one in (self.watch.watching(), self.pair.power.watched(), self.disks.watched()):
+            watching = (self.watch.watching(), self.signed.watching())
+            for one in (*watching, self.pair.power.watched(), self.disks.watched()):
                 stack.enter_context(one)
             stack.enter_context(mock.patch("anyio.to_thread.run_sync", at_once))
             stack.enter_context(mock.patch("servers.server.upgrade", return_value=None))  # of the newest already
@@ -180,8 +184,9 @@ class _Studying:
 
     def _failed(self) -> list[str]:
         staying = {n: s.journal.ended for n, s in self.sites.items() if n not in self.schedule.gone}
+        twice = [f"signed twice: {one}" for one in sorted(set(self.signed.twice))]
         if self._broken():
-            return [*self.wrong, *self.watch.at_the_end(list(self.sites.values()))]
+            return [*self.wrong, *twice, *self.watch.at_the_end(list(self.sites.values()))]
         ends = [f"no end: {name}" for name, ended in staying.items() if not ended]
         stuck = [f"stuck: {self.sites[SITES[0]].journal.ended}"] if "failed" in staying.get(SITES[0], "") else []
         return [*ends, *stuck, *self.wrong, *self.watch.at_the_end(list(self.sites.values()))]
