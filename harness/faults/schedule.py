@@ -95,8 +95,40 @@ class Crashed(_Fault):
     for_s: float
 
 
-Timed = Away | Parted | Full | Stepped
-Fault = Annotated[Troubled | Away | Parted | Full | Stepped | Crashed, Field(discriminator="fault")]
+class Lie(StrEnum):
+    """What a site says beside what is right."""
+
+    MALFORMED = "malformed"
+    OTHER_ROUND = "for another round"
+    OTHER_ATTEMPT = "for another attempt"
+    OTHER_STUDY = "for another study"
+    OTHER_SIDE = "the other server's share"
+    AS_REQUESTER = "a release set of a contributor"
+    ENDS_THE_STUDY = "an end of a contributor"
+    ANOTHER_FOR_THE_SAME = "another contribution after the first"
+    DOUBLED = "the same contribution again"
+    TWO_FACES = "another update to each server"
+
+
+class Lies(_Fault):
+    """A contributor tells these, in every attempt that it takes part in."""
+
+    fault: Literal["lies"] = "lies"
+    who: Party
+    lies: tuple[Lie, ...]
+
+
+class Migrated(_Fault):
+    """A server dies; its database is of the schema before when it starts again, and is migrated."""
+
+    fault: Literal["upgrade"] = "upgrade"
+    who: Party
+    at_s: float
+    for_s: float
+
+
+Timed = Away | Parted | Full | Stepped | Migrated
+Fault = Annotated[Troubled | Away | Parted | Full | Stepped | Migrated | Crashed | Lies, Field(discriminator="fault")]
 
 
 class Schedule(BaseModel):
@@ -112,7 +144,7 @@ class Schedule(BaseModel):
     @property
     def timed(self) -> tuple[Timed, ...]:
         """Those that come at a moment, in order."""
-        found = [one for one in self.faults if not isinstance(one, Troubled | Crashed)]
+        found = [one for one in self.faults if not isinstance(one, Troubled | Crashed | Lies)]
         return tuple(sorted(found, key=lambda one: one.at_s))
 
     @property

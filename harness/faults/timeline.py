@@ -11,7 +11,7 @@ from harness.adversaries.troubled.left import ended
 from harness.adversaries.troubled.study import SITES
 from harness.faults.disks import Disks
 from harness.faults.network import FaultyNetwork
-from harness.faults.schedule import Away, Full, Parted, Party, Schedule, Stepped, Timed
+from harness.faults.schedule import Away, Full, Migrated, Parted, Party, Schedule, Stepped, Timed
 from harness.federation.memory.federation import InMemoryFederation
 from protocol.errors import MoietyError
 from protocol.sharing import Side
@@ -91,6 +91,8 @@ class Timeline:
         match fault:
             case Away(who=who):
                 return lambda: self._all(self._goes, who), lambda: self._all(self._comes_back, who)
+            case Migrated(who=who):
+                return lambda: self._goes(who), lambda: self._comes_back(who)
             case Parted(sender=sender, to=to):
                 return lambda: self._shut(sender, to, 1), lambda: self._shut(sender, to, -1)
             case Full(who=party):

@@ -11,7 +11,7 @@ import pytest
 from harness.adversaries.catalogue.attack import taken_out
 from harness.faults import timeline
 from harness.faults.mutations import MUTATIONS, seen
-from harness.faults.schedule import Away, Crashed, Full, Level, Parted, Schedule, Stepped
+from harness.faults.schedule import Away, Crashed, Full, Level, Lie, Lies, Migrated, Parted, Schedule, Stepped
 from harness.faults.servers_only.repeats import Repeats
 from harness.faults.servers_only.run import restudied, studied
 from harness.faults.simulated import Simulated, replayed
@@ -22,7 +22,7 @@ _BY_NAME = {one.name: one for one in MUTATIONS}
 _COMPLETED = ("completed: all rounds are done",)
 
 
-def servers(*faults: Away | Crashed | Full | Parted | Stepped) -> Schedule:
+def servers(*faults: Away | Crashed | Full | Lies | Migrated | Parted | Stepped) -> Schedule:
     return Schedule(seed=0, delays_s=0.05, level=Level.SERVERS, faults=faults)
 
 
@@ -64,6 +64,25 @@ def test_a_fault_in_the_code_is_seen(name: str, crash: Crashed | None, promise: 
     schedule = servers(*([] if crash is None else [crash]))
     with taken_out(_BY_NAME[name].put_in):
         assert promise in restudied(schedule).promises
+
+
+def test_what_a_site_lies_is_refused_and_changes_nothing() -> None:
+    found = restudied(servers(Lies(who="c2", lies=tuple(Lie))))
+    assert (found.failed, found.ends) == ((), _COMPLETED)
+    told = {f"lie: {lie}" for lie in Lie} - {f"lie: {Lie.TWO_FACES}"}
+    assert {"lie: malformed", "lie: for another round", "lie: an end of a contributor"} <= set(found.injected) <= told
+
+
+def test_a_lie_that_is_taken_is_seen() -> None:
+    takes_it = {"servers.rounds.collect.same_receipt": lambda server, study, known, digest: known.receipt}
+    with taken_out(takes_it):
+        assert "took a lie" in restudied(servers(Lies(who="c2", lies=(Lie.ANOTHER_FOR_THE_SAME,)))).promises
+
+
+def test_nothing_is_lost_where_a_database_of_the_schema_before_is_migrated() -> None:
+    migrated = (Migrated(who="server a", at_s=0.5, for_s=1.0), Migrated(who="server b", at_s=3.0, for_s=1.0))
+    found = restudied(servers(*migrated))
+    assert (found.failed, found.ends, found.injected["upgrade"]) == ((), _COMPLETED, 2)
 
 
 def asked(body: bytes, kind: str = "products") -> httpx.Request:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.faults.drawing import delays
-from harness.faults.schedule import Away, Crashed, Full, Parted, Party, Stepped, Timed, named
+from harness.faults.schedule import Away, Crashed, Full, Lie, Lies, Migrated, Parted, Party, Stepped, Timed, named
 from harness.federation.memory.network import Fate, Passing
 from protocol.sharing import Side
 from servers.points import Point
@@ -19,6 +19,7 @@ _DELAYS_S: Final = (0.05, 0.5, 3.0)
 _HOUR_S: Final = 3600.0
 _HOURS_ONE_IN: Final = 40
 """An hour of retries costs as much as twenty seeds without one."""
+_UPGRADES_ONE_IN: Final = 20
 _LATER: Final = 0.4
 _TOGETHER_S: Final = 0.01
 """Most copies come in while the first one does: that takes as long."""
@@ -40,7 +41,7 @@ class DrawnForServers:
     seed: int
     delays_s: float
     rates: tuple[float, ...]
-    accidents: tuple[Timed | Crashed, ...]
+    accidents: tuple[Timed | Crashed | Lies, ...]
 
     @classmethod
     def of(cls, seed: int) -> DrawnForServers:
@@ -70,21 +71,28 @@ class DrawnForServers:
         return None
 
 
-def _accidents(draw: random.Random, lasts_s: float) -> tuple[Timed | Crashed, ...]:
+def _accidents(draw: random.Random, lasts_s: float) -> tuple[Timed | Crashed | Lies, ...]:
     crashes = [
         Crashed(who=draw.choice(_SERVERS), point=draw.choice(_POINTS), of_point=draw.choice((0, 0, 1, 2)), for_s=away_s)
         for away_s in [draw.choice((0.1, 5.0, 90.0)) for _ in range(draw.choice((0, 1, 1, 2)))]
     ]
-    made = (_restart, _restart, _full, _stepped, _parted)
-    found = [one(draw, draw.uniform(0.0, lasts_s)) for one in made if draw.randrange(5) == 0]
+    made = (_restart, _restart, _full, _stepped, _parted, _lies)
+    found: list[Timed | Lies] = [one(draw, draw.uniform(0.0, lasts_s)) for one in made if draw.randrange(5) == 0]
     if draw.randrange(_HOURS_ONE_IN) == 0:
         found.append(_hour_away(draw, draw.uniform(0.0, lasts_s)))
+    if draw.randrange(_UPGRADES_ONE_IN) == 0:
+        found.append(Migrated(who=draw.choice(_SERVERS), at_s=draw.uniform(0.0, lasts_s), for_s=5.0))
     return (*crashes, *found)
 
 
 def _restart(draw: random.Random, at_s: float) -> Timed:
     who: tuple[Party, ...] = tuple(draw.sample((*_SERVERS, *_SITES), draw.choice((1, 1, 2))))
     return Away(who=who, at_s=at_s, for_s=draw.choice((0.1, draw.uniform(0.0, 100.0), draw.uniform(0.0, 300.0))))
+
+
+def _lies(draw: random.Random, at_s: float) -> Lies:
+    """A contributor's, for the whole study."""
+    return Lies(who=draw.choice(_SITES[1:]), lies=tuple(draw.sample(tuple(Lie), draw.choice((1, 1, 3)))))
 
 
 def _hour_away(draw: random.Random, at_s: float) -> Timed:

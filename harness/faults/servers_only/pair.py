@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -17,11 +18,13 @@ from unittest import mock
 
 import httpx
 from fastapi import FastAPI
+from sqlalchemy.exc import OperationalError
 from starlette.types import ASGIApp
 
 from harness.engine.parties import Parties
 from harness.faults.servers_only.crashes import Died, PowerCut, Reaching
 from harness.faults.servers_only.made_once import MADE_ONCE
+from harness.faults.servers_only.migrated import one_back
 from harness.faults.servers_only.peer import Answered, LightPeer, Products
 from harness.faults.servers_only.repeats import Repeats
 from harness.faults.servers_only.still import SIDE, StillClock, StillLoop
@@ -35,6 +38,7 @@ from protocol.wire.messages import Party
 from servers.app import create_app
 from servers.http.authentication import ENCLOSED, Caller
 from servers.settings import ServerSettings
+from servers.store.migrate import upgrade
 
 T = TypeVar("T")
 _PATIENCE_S: Final = 40.0
@@ -65,6 +69,7 @@ class Pair:
         self.errors: list[str] = []
         self.repeats = Repeats()
         self.on_start: Callable[[Side], None] = lambda side: None
+        self.of_schema_before: set[Side] = set()
         self._carrier = Carrier(network, clock)
         self._away: Counter[Side] = Counter()
         self._at_point = at_point
@@ -86,12 +91,31 @@ class Pair:
             self.living.add(side)
             self.started[side] += 1
             self._lives[side] = self.task(self._live(app), side)
+            self._lives[side].add_done_callback(self._ended)
         self.on_start(side)
 
+    def _ended(self, life: asyncio.Task[None]) -> None:
+        """A server that an error ends, and nobody killed, is a broken promise."""
+        failure = None if life.cancelled() else life.exception()
+        if isinstance(failure, Exception):
+            self.errors.append(f"error: a server ended by itself: {failure!r}")
+
+    @contextmanager
+    def light_peers(self) -> Iterator[None]:
+        """Whatever server A starts meanwhile reaches its peer here."""
+        with mock.patch("servers.driving.duties.PeerClient", lambda server, _: LightPeer(self, server)):
+            yield
+
+    def upgrade(self, url: str) -> None:
+        """As a start of a server does it, for one whose database is put back to the schema before."""
+        for side in [one for one in self.of_schema_before if self.settings[one].database == url]:
+            one_back(url)
+            self.of_schema_before.discard(side)
+            upgrade(url)
+
     async def _live(self, app: FastAPI) -> None:
-        with mock.patch("servers.app.PeerClient", lambda server, _: LightPeer(self, server)):
-            context = app.router.lifespan_context(app)
-            await context.__aenter__()
+        context = app.router.lifespan_context(app)
+        await context.__aenter__()
         try:
             await asyncio.Event().wait()
         finally:
@@ -116,7 +140,7 @@ class Pair:
         if self._away[side] <= 0:
             try:
                 self.start(side)
-            except (MoietyError, OSError):
+            except (MoietyError, OSError, OperationalError):
                 self._away[side] += 1
                 self.loop.call_later(_STARTED_AGAIN_S, self.comes_back, side)
 

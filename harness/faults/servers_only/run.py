@@ -15,8 +15,21 @@ from unittest import mock
 
 from harness.faults.disks import Disks
 from harness.faults.network import FaultyNetwork
-from harness.faults.schedule import Away, Crashed, Full, Level, Parted, Party, Schedule, Stepped, Timed
+from harness.faults.schedule import (
+    Away,
+    Crashed,
+    Full,
+    Level,
+    Lies,
+    Migrated,
+    Parted,
+    Party,
+    Schedule,
+    Stepped,
+    Timed,
+)
 from harness.faults.servers_only.drawn import DrawnForServers
+from harness.faults.servers_only.lying import LyingSite
 from harness.faults.servers_only.pair import Pair
 from harness.faults.servers_only.parties import Journal, ScriptedSite
 from harness.faults.servers_only.requester import ScriptedRequester
@@ -121,7 +134,8 @@ class _Studying:
         self.disks = Disks({who: made.settings[side].data_dir.parent for who, side in _SERVERS.items()})
         self.wrong: list[str] = []
         study = made.study()
-        kinds = {name: _requester(schedule) if name == SITES[0] else ScriptedSite for name in SITES}
+        kinds: dict[str, type[ScriptedSite]] = {name: self._contributor(name) for name in SITES[1:]}
+        kinds[SITES[0]] = _requester(schedule)
         self._make = {
             name: lambda journal, name=name: kinds[name](self.pair, study, parties.keys_of(name), journal, self.wrong)
             for name in SITES
@@ -130,13 +144,20 @@ class _Studying:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._away: Counter[str] = Counter()
 
+    def _contributor(self, name: str) -> type[ScriptedSite]:
+        lies = frozenset(
+            lie for one in self.schedule.faults if isinstance(one, Lies) and one.who == name for lie in one.lies
+        )
+        told = staticmethod(lambda lie: self.network.injected.update({f"lie: {lie}": 1}))
+        return type("Liar", (LyingSite,), {"lies": lies, "told": told}) if lies else ScriptedSite
+
     def run(self) -> Simulated:
         with ExitStack() as stack:
-            watching = (self.watch.watching(), self.signed.watching())
+            watching = (self.watch.watching(), self.signed.watching(), self.pair.light_peers())
             for one in (*watching, self.pair.power.watched(), self.disks.watched()):
                 stack.enter_context(one)
             stack.enter_context(mock.patch("anyio.to_thread.run_sync", at_once))
-            stack.enter_context(mock.patch("servers.server.upgrade", return_value=None))  # of the newest already
+            stack.enter_context(mock.patch("servers.server.upgrade", self.pair.upgrade))
             stack.callback(self.loop.close)
             try:
                 self.loop.run_until_complete(self._study())
@@ -215,6 +236,8 @@ class _Studying:
         match fault:
             case Away(who=who):
                 return lambda: self._all(self._goes, who), lambda: self._all(self._comes_back, who)
+            case Migrated(who=who):
+                return lambda: self._goes(who), lambda: self._comes_back_migrated(who)
             case Parted(sender=sender, to=to):
                 return lambda: self._count(self.network.parted, (sender, to), 1), lambda: self._count(
                     self.network.parted, (sender, to), -1
@@ -243,6 +266,10 @@ class _Studying:
             return
         self._away[who] += 1
         self._running[who].cancel()
+
+    def _comes_back_migrated(self, who: Party) -> None:
+        self.pair.of_schema_before.add(_SERVERS[who])
+        self._comes_back(who)
 
     def _comes_back(self, who: Party) -> None:
         if who in _SERVERS:
