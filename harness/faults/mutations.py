@@ -193,7 +193,10 @@ MUTATIONS: Final = (
     Mutation(
         "no nonces",
         "a signed request is taken as often as it comes",
-        {"servers.store.sql.SqlStore.remember_nonce": passes},
+        {
+            "servers.store.sql.SqlStore.remember_nonce": passes,
+            "protocol.wire.channel.session.CounterWindow.take": passes,
+        },
         simulated,
     ),
 )

@@ -58,6 +58,7 @@ def test_promises_hold_after_crashes_a_full_disk_a_jump_and_an_hour_apart() -> N
         ("unsynced", crashed("server b", Point.AFTER_LOCK_SIGNED), "lost"),
         ("early receipt", crashed("server a", Point.AFTER_RECEIPT_SENT), "lost"),
         ("unmarked", None, "unmarked"),
+        ("ends alone", crashed("server a", Point.AFTER_CORRELATIONS_MARKED), "no rest"),
     ],
 )
 def test_a_fault_in_the_code_is_seen(name: str, crash: Crashed | None, promise: str) -> None:

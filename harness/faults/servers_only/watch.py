@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 
+from harness.faults.servers_only.crashes import Died
 from harness.faults.servers_only.pair import Pair
 from harness.faults.servers_only.parties import ScriptedSite
 from harness.faults.servers_only.still import SIDE
@@ -21,6 +23,9 @@ from servers.notifications import Changes
 from servers.store.interface import RoundRecord
 
 _NOTIFY = Changes.notify
+_NEXT = Changes.next
+_MOST_LOOKS = 2000
+"""At one moment of the clock; a study has some ten."""
 _UNDONE = frozenset({RoundState.SKIPPED, RoundState.BURNT})
 _DONE = frozenset({RoundState.RELEASED, RoundState.SKIPPED, RoundState.BURNT})
 
@@ -32,6 +37,8 @@ class Watch:
     pair: Pair
     broken: list[str] = field(default_factory=list)
     changes: int = 0
+    _looks: int = 0
+    _looks_at_s: float = 0.0
     _seen: dict[tuple[Side, RoundKey], RoundRecord] = field(default_factory=dict)
 
     @contextmanager
@@ -44,8 +51,21 @@ class Watch:
                 watch.pair.loop.call_soon(watch.look, side, study)
             _NOTIFY(changes, study)
 
-        with mock.patch.object(Changes, "notify", notify):
+        def following(changes: Changes, study: str) -> asyncio.Event:
+            watch._rests()
+            return _NEXT(changes, study)
+
+        with mock.patch.object(Changes, "notify", notify), mock.patch.object(Changes, "next", following):
             yield
+
+    def _rests(self) -> None:
+        """Whoever waits for a change again and again, and never waits, would keep the clock from going on."""
+        now_s = self.pair.clock.monotonic()
+        self._looks = self._looks + 1 if now_s == self._looks_at_s else 0
+        self._looks_at_s = now_s
+        if self._looks > _MOST_LOOKS:
+            self.broken.append("no rest: a server does the same again and again, without waiting")
+            raise Died
 
     def look(self, side: Side, study: str) -> None:
         """At the round that a server has now."""
