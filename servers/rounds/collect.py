@@ -187,8 +187,10 @@ async def _taken_in(server: Server, caller: Caller, key: RoundKey, of: Awaited, 
         as_received = None if shards is None else draft
         intake = ContributionIntake(of.key, of.part, content, as_received=as_received)
         await feed(intake)
-        at_once = checked is None and content_bytes(of.part.kind, of.part.length) <= SHORT_BYTES
-        header, digest = intake.finish(caller) if at_once else await asyncio.to_thread(intake.finish, caller)
+        if checked is None and content_bytes(of.part.kind, of.part.length) <= SHORT_BYTES:
+            header, digest = intake.finish(caller)
+        else:
+            header, digest = await asyncio.to_thread(intake.finish, caller)
         if checked is not None:
             checked.finish()
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
@@ -196,10 +198,7 @@ async def _taken_in(server: Server, caller: Caller, key: RoundKey, of: Awaited, 
         server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
         wrapped_key = None
         if shards is None or intake.content_key is None:
-            if at_once:  # as long as the commit that follows, and no thread has to wake for it
-                draft.keep(name)
-            else:
-                await asyncio.to_thread(draft.keep, name)
+            await asyncio.to_thread(draft.keep, name)
         else:
             wrapped_key = shards.wrap(intake.content_key, name)
             await asyncio.to_thread(draft.keep_in, shards.storage, name)
