@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Final
 
+import structlog
 import typer
 
 from harness.bench.against import DEFAULT_CACHE
@@ -22,6 +24,7 @@ app.command("load")(load)
 app.command("waiting")(waiting)
 app.command("endurance")(endurance)
 
+_LONGEST_DELAY_MS: Final = 5000
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
 Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
@@ -73,21 +76,27 @@ def round_text(result: RoundBenchmark) -> str:
 
 
 @app.command("latency")
-def latency(json_file: JsonFile = None) -> None:
-    """From lock to release: ten contributors, twenty parameters, a whole study over real processes."""
-    from harness.bench.latency import benchmark_latency
+def latency(
+    json_file: JsonFile = None,
+    delays: Annotated[str, typer.Option(help="Milliseconds that a request and its answer take, several.")] = "0,20,100",
+) -> None:
+    """From lock to release: ten contributors, twenty parameters, a whole study over real processes; and what a round
+    waits for where the network takes its time, counted in round trips.
+    """
+    from harness.bench.latency import benchmark_latency, latency_text
 
     signal.signal(signal.SIGTERM, _end)
-    result = benchmark_latency()
+    try:
+        delays_ms = tuple(float(one) for one in delays.split(","))
+    except ValueError:
+        raise typer.BadParameter("take numbers of milliseconds, such as 0,20,100", param_hint="--delays") from None
+    if not all(0 <= one <= _LONGEST_DELAY_MS for one in delays_ms):
+        raise typer.BadParameter(f"each from 0 to {_LONGEST_DELAY_MS}", param_hint="--delays")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    result = benchmark_latency(delays_ms)
     if json_file is not None:
-        json_file.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
-    shown = "not measured" if result.lock_to_release_s is None else f"{result.lock_to_release_s:.3f} s"
-    typer.echo(
-        f"{result.contributors} contributors, {result.parameters} parameters, {result.released_rounds} rounds\n"
-        f"from lock to release, mean: {shown} (target: below 0.5 s)\n"
-        f"whole rounds after the first, mean: {result.whole_round_s:.3f} s\n"
-        f"between the servers: {result.between_servers_bytes_per_contributor:,.0f} bytes per contributor and round"
-    )
+        write_result(result, json_file)
+    typer.echo(latency_text(result))
 
 
 @app.command("peers")

@@ -7,17 +7,22 @@ with the requester's queries, opening and release set in between.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
+from harness.bench import probe
+from harness.bench.delays import DelayedRounds, delayed_rounds
 from harness.federation.federated_run import FederatedRun, run_study
 from harness.federation.measurements import Traffic, measure
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.versions import versions
 from harness.warm import warm
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
@@ -29,31 +34,44 @@ _ROUNDS: Final = 10
 _MODEL: Final = model_spec("linear", (_INPUTS,), (), 2)
 
 
-@dataclass(frozen=True)
-class LatencyBenchmark:
-    """Means over a study's rounds; ``lock_to_release_s`` is server A's own measure."""
+class LatencyBenchmark(BaseModel):
+    """Means over a study's rounds, real processes on one machine; ``lock_to_release_s`` is server A's own measure.
 
+    ``delayed``: what rounds wait for where the network takes its time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    command: str
+    date: str
+    machine: str
     contributors: int
     parameters: int
     released_rounds: int
     lock_to_release_s: float | None
     whole_round_s: float
     between_servers_bytes_per_contributor: float
+    delayed: tuple[DelayedRounds, ...]
+    versions: dict[str, str]
 
 
-def benchmark_latency(rounds: int = _ROUNDS) -> LatencyBenchmark:
-    """Run it, after a warm-up of the kernels."""
+def benchmark_latency(delays_ms: Sequence[float], rounds: int = _ROUNDS) -> LatencyBenchmark:
+    """Run it, after a warm-up of the kernels; then studies in one process over each delay."""
     warm()
     with tempfile.TemporaryDirectory(prefix="moiety-bench-") as folder:
         run, traffic = _measure(Path(folder), rounds)
     later = run.round_seconds[1:]
     return LatencyBenchmark(
+        command=f"moiety bench latency --delays {','.join(f'{one:g}' for one in delays_ms)}",
+        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=probe.machine(),
         contributors=CONTRIBUTORS,
         parameters=traffic.parameters,
         released_rounds=run.history.shared_rounds,
         lock_to_release_s=traffic.lock_to_release_s,
         whole_round_s=sum(later) / len(later),
         between_servers_bytes_per_contributor=traffic.between_servers_per_contributor_round,
+        delayed=delayed_rounds(delays_ms),
+        versions={one.name: one.version for one in versions()},
     )
 
 
@@ -97,3 +115,37 @@ def _site(name: str, number: int) -> SiteSpec:
     X = (rng.normal(size=(_ROWS, _INPUTS)) + y[:, None] + 0.1 * number).astype(np.float32)
     part = Examples(X, y.astype(np.int64))
     return SiteSpec(name, LocalData(part, part))
+
+
+def latency_text(result: LatencyBenchmark) -> str:
+    """The figures, one a line."""
+    shown = "not measured" if result.lock_to_release_s is None else f"{result.lock_to_release_s:.3f} s"
+    lines = [
+        f"{result.contributors} contributors, {result.parameters} parameters, {result.released_rounds} rounds",
+        f"from lock to release, mean: {shown} (target: below 0.5 s)",
+        f"whole rounds after the first, mean: {result.whole_round_s:.3f} s",
+        f"between the servers: {result.between_servers_bytes_per_contributor:,.0f} bytes per contributor and round",
+    ]
+    for one in result.delayed:
+        trips = "" if one.round_trips is None else f", {one.round_trips:.1f} round trips"
+        lines.append(f"{one.rule}, {one.delay_ms:g} ms for every round trip: a round waits {one.waited_s:.3f} s{trips}")
+    return "\n".join(lines)
+
+
+def latency_section(result: LatencyBenchmark) -> str:
+    """On the page of benchmarks."""
+    rows = "".join(
+        f"| {one.rule} | {one.delay_ms:g} | {one.waited_s:.2f} | "
+        f"{'-' if one.round_trips is None else f'{one.round_trips:.1f}'} |\n"
+        for one in result.delayed
+    )
+    return (
+        "## What a round waits for\n\n"
+        f"A study of {result.contributors} contributors and {result.parameters} parameters, as real processes on one "
+        f"machine without any delay: {result.whole_round_s:.2f} s a round, most of it computing on two cores. The same "
+        "agents and servers of four contributors in one process, on a clock that stands still while anybody works, "
+        "over a network in which every request and its answer take so long together:\n\n"
+        "| rule | delay, ms | a round waits, s | round trips |\n| --- | ---: | ---: | ---: |\n" + rows + "\n"
+        "Round trips are the wait over the delay, less what is waited without one: what follows one another, from the "
+        "announcement to the requester's next one, timers included.\n"
+    )

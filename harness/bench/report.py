@@ -14,6 +14,7 @@ from harness.bench.against.whole.page import whole_rounds_part
 from harness.bench.ckks.results import CkksBenchmark, ckks_text
 from harness.bench.envelope_results import EnvelopesBenchmark, envelopes_text
 from harness.bench.growth.figures import growth_section
+from harness.bench.latency import LatencyBenchmark, latency_section
 from harness.bench.load.page import load_section, waiting_section
 from harness.bench.load.results import LoadBenchmark, WaitingBenchmark
 from harness.bench.results import PeersBenchmark, RoundBenchmark
@@ -26,6 +27,7 @@ ROUNDS: Final = "round_*.json"
 PEERS: Final = "peers_*.json"
 CKKS: Final = "ckks_*.json"
 ENVELOPES: Final = "envelopes_*.json"
+LATENCY: Final = "latency_*.json"
 LOAD: Final = "load_*.json"
 WAITING: Final = "waiting_*.json"
 SHARDS: Final = "shards_*.json"
@@ -113,8 +115,12 @@ def page_of(folder: Path) -> str:
     loads = sorted(_read_all(folder, LOAD, LoadBenchmark), key=lambda r: (r.parameters, r.sites))
     waiting = sorted(_read_all(folder, WAITING, WaitingBenchmark), key=lambda r: r.sites)
     sharded = sorted(_read_all(folder, SHARDS, ShardsBenchmark), key=lambda r: (r.parameters, r.shares))
+    latencies = _read_all(folder, LATENCY, LatencyBenchmark)
+    others += map(latency_section, latencies)
     others += [*map(load_section, loads), *map(waiting_section, waiting), *map(shards_section, sharded)]
-    return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *envelopes, *loads, *waiting, *sharded])])
+    return "\n".join(
+        [*parts, *others, _where([*every, *peers, *ckks, *envelopes, *latencies, *loads, *waiting, *sharded])]
+    )
 
 
 def charts_of(folder: Path) -> Mapping[str, str]:
@@ -362,6 +368,7 @@ def _where(
         | PeersBenchmark
         | CkksBenchmark
         | EnvelopesBenchmark
+        | LatencyBenchmark
         | LoadBenchmark
         | WaitingBenchmark
         | ShardsBenchmark
