@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from host.durable import write_durably
 from host.network.unreachable import why_unreachable
+from protocol.errors import StorageFull
 
 CONTACTS: Final = "contacts.json"
 CLOCK_ERROR_S: Final = 1.0
@@ -77,7 +78,7 @@ class Contacts:
         now = self._clock()
         if at_once or not 0 <= now - self._written_at_s < _WRITTEN_EVERY_S:
             self._written_at_s = now
-            with suppress(OSError):  # a full disk keeps no request from its answer
+            with suppress(OSError, StorageFull):  # a full disk keeps no request from its answer
                 write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
 
 

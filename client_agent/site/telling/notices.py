@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from client_agent.site.telling.ways import NotDelivered, Notice, Way
 from host.durable import write_durably
+from protocol.errors import StorageFull
 
 NOTICES: Final = "notices.json"
 _FIRST_PAUSE_S: Final = 5.0
@@ -115,7 +116,7 @@ class Notices:
                 failing_since_s=since,
                 failure=failure,
             )
-            with suppress(OSError):  # word went out or did not, whether or not there is room to say so
+            with suppress(OSError, StorageFull):  # word went out or did not, whether or not there is room to say so
                 write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
         return True
 

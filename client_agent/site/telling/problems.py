@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from client_agent.site.events import AgentEvent, EventKind, EventSink, ShownLines
 from host.durable import write_durably
+from protocol.errors import StorageFull
 
 PROBLEMS: Final = "problems.json"
 _OVER: Final = frozenset({EventKind.ROUND, EventKind.FINISHED})
@@ -69,7 +70,7 @@ class Problems:
                 self._write()
 
     def _write(self) -> None:
-        with suppress(OSError):  # the problem may be that the disk is full
+        with suppress(OSError, StorageFull):  # the problem may be that the disk is full
             write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import resource
 from pathlib import Path
@@ -190,7 +189,7 @@ def test_a_full_disk_and_half_a_line_spoil_no_other_record(tmp_path: Path) -> No
 
 def test_a_full_disk_keeps_no_request_and_no_event_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise StorageFull("no space left")  # as ``write_durably`` says it
 
     for module in ("network.contacts", "site.telling.problems", "site.telling.notices"):
         monkeypatch.setattr(f"client_agent.{module}.write_durably", full)
