@@ -29,16 +29,18 @@ _ROUNDS: Final = 6
 _MEASURED: Final = EROSION
 _SUMMED: Final = RuleSpec(name=RuleName.FEDAVG)
 _PAIR: Final = 2
+_SETTLED_S: Final = 60.0
 
 
 class Delayed:
-    """Every request and every answer, between the servers too, is on its way for half of ``round_trip_s``."""
+    """Every request and every answer is on its way for half of ``round_trip_s``, between the servers too; until over."""
 
     def __init__(self, round_trip_s: float) -> None:
         self._one_way_s = round_trip_s / _PAIR
+        self.over = False
 
     def fate(self, passing: Passing) -> Fate:
-        return Fate(held_s=self._one_way_s, answer_held_s=self._one_way_s)
+        return Fate() if self.over else Fate(held_s=self._one_way_s, answer_held_s=self._one_way_s)
 
     def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None:
         """Nothing to remember."""
@@ -50,7 +52,8 @@ class _Timed(InMemoryFederation):
     def __init__(self, spec: FederationSpec, folder: Path, round_trip_s: float) -> None:
         self.over_s: list[float] = []
         self.ended = False
-        super().__init__(spec, folder, light_learner, network=Delayed(round_trip_s))
+        self.delayed = Delayed(round_trip_s)
+        super().__init__(spec, folder, light_learner, network=self.delayed)
 
     def _emit(self, event: AgentEvent) -> None:
         if event.site == self.spec.requester:
@@ -99,4 +102,6 @@ def _waited_s(rule: RuleSpec, round_trip_s: float) -> float:
         if not run.comes(lambda: run.ended, 3600.0) or len(run.over_s) < _ROUNDS:
             raise Unavailable(f"benchmark: the study has ended after {len(run.over_s)} of {_ROUNDS} rounds")
         over_s = run.over_s[:_ROUNDS]
+        run.delayed.over = True
+        run.comes(lambda: False, _SETTLED_S)  # nothing is on its way any more when agents are stopped
     return (over_s[-1] - over_s[0]) / (len(over_s) - 1)
