@@ -33,7 +33,7 @@ _SETTLED_S: Final = 60.0
 
 
 class Delayed:
-    """Every request and every answer is on its way for half of ``round_trip_s``, between the servers too; until over."""
+    """Every request and answer, between the servers too, takes half of ``round_trip_s`` on its way; until over."""
 
     def __init__(self, round_trip_s: float) -> None:
         self._one_way_s = round_trip_s / _PAIR
