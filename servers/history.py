@@ -38,6 +38,7 @@ class OwnHistory:
 
     def __post_init__(self) -> None:
         self._began = self.store.begin_history() if self.drives else 0
+        self._ever_compared = False
         self._later = self.store.history_of(self.party)
 
     def look(self) -> None:
@@ -45,13 +46,20 @@ class OwnHistory:
         self._later = self.store.history_of(self.party)
 
     def now(self) -> History:
-        """Raises: RolledBack, when the database went back while this process runs"""
+        """Until this start has compared it signs what it began with, and no more.
+
+        Why: who is killed before the answer comes begins, at its next start, with what it had at this one, and could
+        not follow a count that it had told from later. Uncompared, the two do nothing together.
+
+        Raises:   RolledBack, when the database went back while this process runs
+        """
+        changes = self.store.changes()
         return History(
             party=self.party,
             run=self._run,
             start=self.start,
             began=self._began,
-            changes=self.store.changes(),
+            changes=changes if self._ever_compared else self._began,
             restored_at_s=self.store.restored_at_s(),
         )
 
@@ -59,7 +67,7 @@ class OwnHistory:
         """Both have compared, and neither has forgotten anything that the other knows of."""
         if not self.compared:
             self.store.note_compared()
-            self.compared = True
+            self.compared = self._ever_compared = True
 
     def shown(self, signed: Signed[History]) -> None:
         """This server itself signed it, which was checked, and the other one shows it."""

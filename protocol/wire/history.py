@@ -19,9 +19,9 @@ class History(Message):
     """What a server had stored when it signed this: a count and a time, nothing of any study.
 
     ``run`` is drawn at every start, ``start`` counts them, for people. ``changes`` is how many changes its database has
-    seen; ``began`` how many at this start, or, where starts before it compared nothing with the other server, at the
-    first of those. ``restored_at_s``: when its operator last said that an older database was put back
-    on purpose, in seconds since 1970, 0 for never.
+    seen once this start has compared, and ``began`` before that; ``began`` how many at this start, or, where starts
+    before it compared nothing with the other server, at the first of those. ``restored_at_s``: when its operator last
+    said that an older database was put back on purpose, in seconds since 1970, 0 for never.
     """
 
     KIND: ClassVar[str] = "server_history"

@@ -206,6 +206,25 @@ def test_starts_without_the_other_server_hide_nothing(pair: Pair) -> None:
     for _ in range(40):
         store.change_study(sites.study.digest(), lambda record: record)
     pair.put_back(Side.A, pair.copy(Side.A))
-    assert pair.server(Side.A).history.now().changes > 20
+    assert pair.server(Side.A).store.changes() > 20
     pair.apps.bring_back(Side.B)
     pair.until_refused(Side.A)
+
+
+def test_what_a_start_told_whose_answer_was_lost_can_be_followed_by_the_next_one(pair: Pair) -> None:
+    """Changes came in while nothing was compared: told and lost, they looked like an older database after a kill."""
+    sites = pair.sites("trial")
+    pair.apps.kill(Side.B)
+    pair.apps.kill(Side.A)
+    pair.apps.bring_back(Side.A)
+    before = pair.server(Side.A).store.changes()
+    sites.announce(sites.announcement(1), [Side.A])
+    assert pair.server(Side.A).store.changes() > before
+    lost = told(pair.server(Side.A))
+    pair.apps.kill(Side.A)
+    pair.apps.bring_back(Side.B)
+    heard(pair.server(Side.B), lost)
+    pair.apps.bring_back(Side.A)
+    pair.until("they have compared", lambda: all(pair.server(side).history.compared for side in Side))
+    assert all(pair.server(side).history.current for side in Side)
+    assert pair.told_of(Side.A) >= before
