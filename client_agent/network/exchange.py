@@ -59,7 +59,7 @@ class Exchange:
 
     def __enter__(self) -> Answer:
         if self._http.is_closed:
-            raise TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
+            raise self._stopping()
         try:
             return self._answered(self._close_request(True))
         except SessionOver:
@@ -83,9 +83,14 @@ class Exchange:
                 error.asked_pause_s = asked_pause_s(self._response.headers.get("retry-after"), self._clock())
             if isinstance(error, httpx.TransportError):
                 raise self._failure(error) from None
+            if isinstance(error, RuntimeError) and self._http.is_closed:  # since it was looked at, by another thread
+                raise self._stopping() from None
             if isinstance(error, TooLarge):  # of a head, before any signature was seen: it says nothing
                 raise LongAnswer(error.detail) from None
             raise
+
+    def _stopping(self) -> TransportFailure:
+        return TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
 
     def _require_clock(self, response: httpx.Response) -> None:
         """Raises: WrongClock, when a signature is refused and the server's time explains it"""
