@@ -14,21 +14,19 @@ MADE: Any = SimpleNamespace(follows=False, session=None)
 """A request that is in no session."""
 
 
-def test_connections_that_close_before_or_while_a_request_is_made_end_nobody() -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_connections_that_close_before_or_while_a_request_is_made_end_nobody(before: bool) -> None:
     """Making a request may open a session, which takes a while: then the client's own error came out."""
+    http = httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200)))
 
-    def made(closing: bool) -> httpx.Request:
-        if closing:
-            http.close()
-        return httpx.Request("GET", "https://server-a/")
+    def made(again: bool) -> tuple[httpx.Request, Any]:
+        http.close()
+        return httpx.Request("GET", "https://server-a/"), MADE
 
-    for before in (True, False):
-        http = httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200)))
-        if before:
-            http.close()
-        exchange = Exchange(http, lambda again: (made(not before), MADE), "operator-a", 100, lambda: 0.0)
-        with pytest.raises(TransportFailure, match="the agent is stopping"), exchange:
-            pass
+    if before:
+        http.close()
+    with pytest.raises(TransportFailure, match="the agent is stopping"), Exchange(http, made, "a", 100, lambda: 0.0):
+        pass
 
 
 def test_another_error_of_an_open_client_is_not_taken_for_a_stop() -> None:
