@@ -37,6 +37,7 @@ class _Session:
     zero_key: bytes = field(repr=False)
     opening: SenderOpening | None
     sender: Sender | None = None
+    next_batch: int = 0
     pending: tuple[BatchHeader, SenderBatch] | None = None
     halves: dict[tuple[int, int], CorrelationHalf] = field(default_factory=dict, repr=False)
 
@@ -88,6 +89,9 @@ class OtSessions:
         header, body = _batch_frame(name, batch, frame)
         async with self._lock:
             session, sender = self._ready(name)
+            if batch != session.next_batch:  # a copy would move this side's streams on, and not the other's
+                raise ProtocolViolation(f"batch {session.next_batch} comes next in this session, found {batch}")
+            session.next_batch += 1
             rand = self._server.randomness.bytes(32, f"ot batch {name} {batch}")
             with self._dropping():
                 pending, challenge = await asyncio.to_thread(

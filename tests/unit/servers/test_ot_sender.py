@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from protocol.errors import ProtocolViolation, UnknownResource
+from protocol.wire.peer_messages import BatchHeader, pack_frame
 from servers.correlations.sender import OtSessions, _Session
 
 NAME = "ab" * 16
+SESSION = "ab" * 32
 
 
 class FakeSender:
@@ -69,3 +71,31 @@ def test_a_dropped_session_is_closed() -> None:
     assert sender.closed
     with sessions._dropping():
         pass
+
+
+def test_a_batch_that_comes_again_or_out_of_turn_moves_nothing() -> None:
+    """Both sides' streams go on with every batch: a copy that was taken would make every later product wrong."""
+    sessions, session = opened()
+    taken: list[bytes] = []
+    asyncio.run(sessions.finish_base(NAME, b""))
+
+    def challenge(columns: bytes, lengths: object, rand: bytes) -> tuple[object, bytes]:
+        taken.append(columns)
+        return object(), b"challenge"
+
+    sessions._server.randomness = SimpleNamespace(bytes=lambda size, label: bytes(size))
+    sessions._server.failpoints = SimpleNamespace(reach=lambda point: None)  # type: ignore[assignment]
+    session.sender.challenge = challenge  # type: ignore[union-attr, method-assign]
+
+    def extend(batch: int) -> bytes:
+        header = BatchHeader(session=SESSION, batch=batch, lengths=((4,),))
+        return asyncio.run(sessions.extend(SESSION, batch, pack_frame(header, b"columns %d" % batch)))
+
+    session.name = SESSION
+    assert extend(0) == b"challenge"
+    for wrong in (0, 2):
+        with pytest.raises(ProtocolViolation, match="batch 1 comes next"):
+            extend(wrong)
+    assert sessions.session_open
+    assert extend(1) == b"challenge"
+    assert taken == [b"columns 0", b"columns 1"]
