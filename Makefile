@@ -3,7 +3,7 @@
 #   make demo      two servers and five hospitals on this machine; leaves demo-out/report.html
 #   make test      install, then every test
 #   make bundle    one archive for machines without a network: packages by deploy/lock.txt, code, docs, checksums, installer
-#   make soak      the long ones: every place at which a process can be killed, altered inputs, load; counts in results-out/soak
+#   make soak      the long ones: every place at which a process can be killed, altered inputs, load, ten thousand simulated accidents; counts in results-out/soak
 #   make test-deploy  studies across containers, one server killed, strangers who enrol; needs a container engine
 #   make results   the papers' tables and plots in docs/results; MOIETY_DATA=PATH names the data sets (hours the first time)
 #   make docs      the documents as a site, with its reference made from code, into build/docs; open build/docs/index.html
@@ -61,6 +61,7 @@ test-deploy: install
 soak: install
 	mkdir -p $(SOAK_OUT)
 	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak --junit-xml=$(SOAK_OUT)/soak.xml
+	$(BIN)/moiety faults --servers --seeds 0-9999 --jobs $$(nproc) --resume --json $(SOAK_OUT)/faults.json
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet -f harness/reference/site/mkdocs.yml

@@ -124,7 +124,14 @@ def test_servers_that_are_parted_for_good_end_the_study_with_a_reason(monkeypatc
     assert "server b round 1, attempt 1, collecting" in found.ends[0]
 
 
-@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.soak
+@pytest.mark.parametrize("name", sorted(_BY_NAME))
+def test_every_fault_in_the_code_is_found_within_a_thousand_seeds(name: str) -> None:
+    found = seen(_BY_NAME[name], 1000)
+    assert found.by, f"{name}: not found in {found.seeds} seeds"
+
+
+@pytest.mark.parametrize("seed", [*range(100, 104), 72, 98])  # the last two found faults of the product
 def test_promises_hold_after_what_a_seed_draws(seed: int) -> None:
     found = studied(seed)
     assert found.failed == ()

@@ -21,7 +21,7 @@ SOAK: Final = "soak"
 """The folder below that of all runs."""
 _COMMANDS: Final = (
     "make soak                                # altered inputs and requests, kills, every test that takes long",
-    "moiety faults --seeds 0-9999 --json results-out/soak/faults.json",
+    "moiety faults --servers --seeds 0-9999 --jobs 2 --resume --json results-out/soak/faults.json",
     "moiety bench load --sites 200 --rounds 20 --processes 4 --json results-out/soak/load_200.json",
     "moiety bench waiting --sites 1000 --json results-out/soak/waiting_1000.json",
     "moiety bench endurance --rounds 500 --json results-out/soak/endurance.json",
