@@ -74,11 +74,17 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
     server.store.remember_nonce(verified.key_id, verified.nonce, now)
     note_authenticated(scope)
     party = server.parties[verified.key_id]
+    note_heard(server, party, verified.created)
+    return party, verified
+
+
+def note_heard(server: Server, party: Party, created: int) -> None:
+    """A request of this party came, in an envelope or a session; ``created``: when, by its own clock, unix seconds."""
+    now = server.clock()
     if server.is_peer(party):
-        server.recent.peer.saw(now, verified.created + _HALF_A_SECOND)
+        server.recent.peer.saw(now, created + _HALF_A_SECOND)
     elif party.name == server.roster.requester:
         server.recent.requester_at_s = now
-    return party, verified
 
 
 def note_authenticated(scope: Scope) -> None:

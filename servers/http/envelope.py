@@ -38,7 +38,7 @@ from protocol.wire.channel.signing import DigestField, only_line, signed_digest
 from protocol.wire.commitment import head_digest
 from protocol.wire.messages import MAX_CONTROL_BYTES, Party
 from protocol.wire.paths import PEER_SEALED, SEALED
-from servers.http.authentication import ENCLOSED, Caller, note_authenticated, signer_of
+from servers.http.authentication import ENCLOSED, Caller, note_authenticated, note_heard, signer_of
 from servers.http.responses import problem_answer
 from servers.server import Server
 
@@ -142,6 +142,7 @@ class Envelope:
         tagged = await body.take(session.HEAD_BYTES)
         held, head = server.sessions.take(tagged, server.is_site, server.keys.key_id)
         note_authenticated(scope)
+        note_heard(server, held.party, head.created)
         sealed = await body.take(head.sealed_bytes)
         request, enclosed = await _off_loop(len(sealed), partial(session.open_request, held.keys, tagged, sealed))
         caller = Caller(held.party, bytes.fromhex(request.body_digest), request.digest_field, in_session=True)

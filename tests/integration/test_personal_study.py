@@ -245,7 +245,8 @@ def test_a_contribution_holds_the_shared_parameters_alone(ran: Ran, name: str) -
 def test_every_body_that_a_site_sent_is_as_long_as_without_personal_layers(ran: Ran) -> None:
     """The same study but for what is personal: a body that held any of it would be longer.
 
-    All requests have one target, so the studies' bodies are looked at together: a vector's and a seed's lengths.
+    All requests have one target, so the studies' bodies are looked at together: a vector's and a seed's lengths, which
+    are padded to one where both are short.
     """
     for site in NAMES:
         sent = Counter(
@@ -253,7 +254,8 @@ def test_every_body_that_a_site_sent_is_as_long_as_without_personal_layers(ran: 
             for entry in read_ledger(ran.federation.ledger(site))
             if entry.purpose == "contribution" and entry.status == 200
         )
-        assert len(sent) == 2
+        assert len(sent) in (1, 2)
+        assert sum(sent.values()) >= 2 * len(PLACES) * ROUNDS
         assert all(times >= len(PLACES) * ROUNDS for times in sent.values())
 
 

@@ -237,7 +237,10 @@ def _whole() -> tuple[Attack, ...]:
                 "the age of a signature",
             ),
             Trouble(_holds_back, everybody=False, afterwards_s=_HELD_BACK_S),
-            {"protocol.wire.channel.signing._require_time": passes},
+            {
+                "protocol.wire.channel.signing.require_time": passes,
+                "servers.roster.sessions.require_time": passes,
+            },
         ),
         OverAWholeStudy(
             Words(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +56,10 @@ class _Store:
 
     def study(self, digest: str) -> Any:  # noqa: ANN401 -- stands for a study's record
         return SimpleNamespace(study=SimpleNamespace(sum_noise=_NOISE))
+
+    def alone(self, study: str) -> AbstractContextManager[None]:
+        """A server of one process: nobody else decides."""
+        return nullcontext()
 
     def round(self, key: RoundKey) -> RoundRecord:
         return self.record
