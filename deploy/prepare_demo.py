@@ -39,12 +39,15 @@ def _federation() -> Federation:
     return replace(whole, sites=whole.sites[:_SITES])
 
 
-def prepare(folder: Path) -> Parties:
-    """One folder per party below ``folder``, which only its owner may enter: the containers' user is another one."""
+def prepare(folder: Path, urls: dict[Side, str] | None = None) -> Parties:
+    """One folder per party below ``folder``, which only its owner may enter: the containers' user is another one.
+
+    ``urls``: where sites call the servers, in place of their containers' names and port.
+    """
     folder.mkdir(parents=True, mode=0o700)
     federation = _federation()
     sites = federation.sites
-    urls = {side: f"https://{name}:{PORT}" for side, name in OPERATOR_NAMES.items()}
+    urls = urls or {side: f"https://{name}:{PORT}" for side, name in OPERATOR_NAMES.items()}
     entries = [SiteEntry(site.name, len(site.train)) for site in sites]
     parties = make_parties("demo", sites[0].name, entries, os.urandom(32), urls)
     authority = trustme.CA()

@@ -18,6 +18,10 @@ SIMPLEST = (
     *("--set", "server.publicUrl=https://a.example.org:8443"),
     *("--set", "secrets.keys=operator-a", "--set", "secrets.tls=operator-a-tls"),
 )
+SEVERAL = (
+    *(*SIMPLEST, "--values", str(CHART / "values-several.yaml")),
+    *("--set", f"processes.front.image.digest={DIGEST}"),
+)
 SHARDED = (*SIMPLEST, "--values", str(CHART / "values-sharded.yaml"))
 
 
@@ -45,6 +49,27 @@ def rendered(*words: str) -> dict[str, Any]:
     return by_name
 
 
-def pod(manifests: dict[str, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = manifests["StatefulSet/operator-a"]["spec"]["template"]["spec"]
+def pod(manifests: dict[str, Any], of: str = "StatefulSet/operator-a") -> dict[str, Any]:
+    spec: dict[str, Any] = manifests[of]["spec"]["template"]["spec"]
     return spec
+
+
+def pods(manifests: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of all kinds of processes of the server."""
+    return [pod(manifests, name) for name in manifests if name.startswith("StatefulSet/")]
+
+
+def require_restricted(spec: dict[str, Any]) -> None:
+    """What Kubernetes' standard 'restricted' asks of a pod, and a root file system that nobody writes to."""
+    whole, (only,) = spec["securityContext"], spec["containers"]
+    assert (whole["runAsNonRoot"], whole["runAsUser"], whole["fsGroup"]) == (True, 10001, 10001)
+    assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert only["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & spec.keys()
+    assert only["image"].endswith(f"@{DIGEST}")
+    assert only["resources"]["limits"]["memory"]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "deploy" / "compose.demo.yaml"
 STATE = "/var/lib/moiety"
 LOCAL_BASE = "moiety-base:local"
+BESIDE_BASE = "moiety-beside:local"
 ASKED = "MOIETY_TEST_DEPLOY"
 BUILT = "MOIETY_IMAGES_BUILT"
 
@@ -73,28 +74,54 @@ def build_images() -> None:
         run(*command, "--target", target, "-t", tag, ".", within_s=1200)
 
 
+@functools.cache
+def images_beside() -> dict[str, str]:
+    """PostgreSQL's and Caddy's for ``deploy/several``, as it asks for them: those that are named in the environment, or
+    made here of the distribution's packages.
+    """
+    named = {name: os.environ[name] for name in ("MOIETY_POSTGRES_IMAGE", "MOIETY_CADDY_IMAGE") if name in os.environ}
+    if len(named) == 2:
+        return named
+    if not works("docker", "image", "inspect", BESIDE_BASE):
+        _require_debootstrap("MOIETY_POSTGRES_IMAGE and MOIETY_CADDY_IMAGE")
+        run("sh", "deploy/make_base.sh", BESIDE_BASE, "postgresql,caddy", within_s=1200)
+    made = {}
+    for target in ("postgres", "caddy"):
+        made[f"MOIETY_{target.upper()}_IMAGE"] = tag = f"moiety-{target}:local"
+        command = ("docker", "build", "-f", "deploy/several/Dockerfile", "--target", target, "-t", tag)
+        run(*command, "deploy/several", within_s=1200)
+    return made
+
+
+def _require_debootstrap(instead: str) -> None:
+    if os.geteuid() != 0 or shutil.which("debootstrap") is None:
+        pytest.skip(f"NOT TESTED: set {instead}, or run as root with debootstrap")
+
+
 def _local_base() -> str:
     if not works("docker", "image", "inspect", LOCAL_BASE):
-        if os.geteuid() != 0 or shutil.which("debootstrap") is None:
-            pytest.skip("NOT TESTED: set BASE_IMAGE to an image with Python 3.11, or run as root with debootstrap")
+        _require_debootstrap("BASE_IMAGE to an image with Python 3.11")
         run("sh", "deploy/make_base.sh", LOCAL_BASE, within_s=1200)
     return LOCAL_BASE
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """One started ``compose.demo.yaml`` under a project name of its own."""
+    """One started compose file, the demonstration's unless told, under a project name of its own."""
 
     compose: tuple[str, ...]
     project: str
     folder: Path
+    file: Path = COMPOSE_FILE
+    environment: dict[str, str] = field(default_factory=dict)
 
     def _compose(self, *arguments: str) -> str:
-        command = (*self.compose, "-f", str(COMPOSE_FILE), "-p", self.project, *arguments)
-        return run(*command, environment={"MOIETY_DEMO": str(self.folder)})
+        command = (*self.compose, "-f", str(self.file), "-p", self.project, *arguments)
+        return run(*command, environment={"MOIETY_DEMO": str(self.folder), **self.environment})
 
-    def up(self) -> None:
-        self._compose("up", "-d")
+    def up(self, *services: str) -> None:
+        """All of them, where none is named."""
+        self._compose("up", "-d", *services)
 
     def down(self) -> None:
         self._compose("down", "--volumes", "--remove-orphans", "--timeout", "5")

@@ -99,7 +99,7 @@ def test_a_server_of_several_processes_has_one_driver_more_and_caddy_knows_all_o
         named = [f"https://{name}:8443" for name in processes if name.startswith(role)]
         assert told[f"MOIETY_{role.upper()}S"].split() == named
     asked = set(re.findall(r"\{\$(\w+)[:}]", (DEPLOY / "several" / "Caddyfile").read_text(encoding="utf-8")))
-    assert asked - {"MOIETY_CHOOSE"} == told.keys()
+    assert asked - {"MOIETY_CHOOSE", "MOIETY_CERTIFICATE"} == told.keys()
 
 
 def test_a_site_listens_to_nothing() -> None:
@@ -150,7 +150,7 @@ def test_the_server_image_asks_for_no_torch() -> None:
     assert [one for one in requirements(ROOT / "pyproject.toml", ["agent"]) if one.startswith("torch")]
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert [one for one in requirements(ROOT / "pyproject.toml", ["he"]) if one.startswith("tenseal")]
-    assert "packages server page he" in text
+    assert "packages server page he postgres ${SERVER_EXTRAS}\n" in text
     assert [one for one in requirements(ROOT / "pyproject.toml", ["page"]) if one.startswith("jinja2")]
     assert "packages agent he sql postgres ${AGENT_EXTRAS}\n" in text
     assert "ARG AGENT_EXTRAS=\n" in text

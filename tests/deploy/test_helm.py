@@ -13,13 +13,27 @@ import yaml
 
 from deploy.bundle import version
 from servers.settings import Engine, load_settings
-from tests.deploy.charts import CHART, DIGEST, SHARDED, SIMPLEST, helm, pod, rendered, tool
+from tests.deploy.charts import (
+    CHART,
+    DIGEST,
+    SEVERAL,
+    SHARDED,
+    SIMPLEST,
+    helm,
+    pod,
+    pods,
+    rendered,
+    require_restricted,
+    tool,
+)
 from tests.documents.walk import Walk
 
 VERSIONS = ("1.29.0", "1.37.0")
 ALL = {
     "simplest": SIMPLEST,
     "sharded": SHARDED,
+    "several": SEVERAL,
+    "several over a cluster": (*SHARDED, *SEVERAL[len(SIMPLEST) :]),
     "by hand": (*SIMPLEST, "--set-string", "roster=x = 1\ny = 2", "--set", "persistence.existingClaim=mine"),
     "side b": (*SIMPLEST, "--set", "server.side=b", "--set", "networkPolicy.monitoring[0].podSelector.matchLabels.a=b"),
     "own Ray": (*SIMPLEST, "--set", "server.engine=ray", "--set", "ray.wrappingKeySecret=w"),
@@ -27,7 +41,7 @@ ALL = {
 
 
 def test_helm_finds_no_fault() -> None:
-    for values in ((), SIMPLEST, SHARDED):
+    for values in ((), SIMPLEST, SHARDED, SEVERAL):
         done = helm("lint", "--strict", str(CHART), *values)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "[WARNING]" not in done.stdout
@@ -55,33 +69,24 @@ def test_kubeconform_agrees(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("named", list(ALL))
 def test_the_pod_is_restricted(named: str) -> None:
-    """What Kubernetes' standard 'restricted' asks, and a root file system that nobody writes to."""
-    spec = pod(rendered(*ALL[named]))
-    whole, (server,) = spec["securityContext"], spec["containers"]
-    assert (whole["runAsNonRoot"], whole["runAsUser"], whole["fsGroup"]) == (True, 10001, 10001)
-    assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert server["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert spec["automountServiceAccountToken"] is False
-    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & spec.keys()
-    assert all(
-        volume.keys() <= {"name", "projected", "emptyDir", "persistentVolumeClaim"} for volume in spec["volumes"]
-    )
-    writable = {mount["mountPath"] for mount in server["volumeMounts"] if not mount.get("readOnly")}
-    assert writable == {"/var/lib/moiety", "/tmp"}
-    assert server["image"] == f"moiety-server@{DIGEST}"
-    assert server["resources"]["limits"]["memory"]
+    for spec in pods(rendered(*ALL[named])):
+        require_restricted(spec)
+        (server,) = spec["containers"]
+        assert all(
+            volume.keys() <= {"name", "projected", "emptyDir", "persistentVolumeClaim"} for volume in spec["volumes"]
+        )
+        writable = {mount["mountPath"] for mount in server["volumeMounts"] if not mount.get("readOnly")}
+        assert writable == {"/var/lib/moiety", "/tmp"}
+        assert server["image"] == f"moiety-server@{DIGEST}"
 
 
 @pytest.mark.parametrize("named", list(ALL))
 def test_no_secret_is_in_a_manifest(named: str) -> None:
     manifests = rendered(*ALL[named])
     assert not [name for name in manifests if name.startswith("Secret/")]
-    for one in pod(manifests)["containers"][0].get("env", ()):
-        assert "valueFrom" in one or one["name"].startswith("RAY_"), one
+    for spec in pods(manifests):
+        for one in spec["containers"][0].get("env", ()):
+            assert "valueFrom" in one or one["name"].startswith(("RAY_", "MOIETY_SERVER_ROLE")), one
 
 
 def settings_in(folder: Path, manifests: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -206,25 +211,30 @@ def test_the_documents_commands_make_what_the_chart_asks_for(tmp_path: Path) -> 
     """As they stand in operating.md; nothing is installed: helm renders, kubectl prints."""
     walk, keys = Walk(("docs/operating.md",)), tmp_path / "operator-a"
     keys.mkdir()
-    for name in ("keys.toml", "operator-a.card.toml", "tls-certificate.pem", "tls-key.pem"):
+    for name in ("keys.toml", "operator-a.card.toml"):
         (keys / name).write_text("x = 1\n")
-    line = walk.line("helm install operator-a", {"operator-a/": f"{keys}/", "sha256:...": DIGEST})
-    manifests = rendered(*shlex.split(line)[4:])
+    certificate = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    files = ("-keyout", str(keys / "tls-key.pem"), "-out", str(keys / "tls-certificate.pem"))
+    subprocess.run((*certificate, "-subj", "/CN=a", *files), check=True, capture_output=True, timeout=60)
+    there = {"operator-a/": f"{keys}/"}
+    manifests = rendered(*shlex.split(walk.line("helm install operator-a", {**there, "sha256:...": DIGEST}))[4:])
     assert manifests["ConfigMap/operator-a"]["data"]["card.toml"] == "x = 1\n"
     asked = {source["secret"]["name"]: source["secret"]["items"] for source in sources(manifests) if "secret" in source}
-    walk.line("kubectl create namespace")
-    for begins in ("kubectl -n moiety create secret generic operator-a-keys", "kubectl -n moiety create secret tls"):
-        line = walk.line(begins, {"operator-a/": f"{keys}/"})
-        words = shlex.split(line)
-        assert words[6] in asked
-        if "generic" in words:
-            made = {word.split("=")[1] for word in words if word.startswith("--from-file")}
-            assert {item["key"] for item in asked[words[6]]} == made
+    secret = "kubectl -n moiety create secret"
+    lines = [walk.line(one, there) for one in ("kubectl create namespace", f"{secret} generic", f"{secret} tls")]
+    assert {shlex.split(line)[6] for line in lines[1:]} == set(asked)
     if shutil.which("kubectl") is None:
         pytest.skip("NOT TESTED: no kubectl; its lines were read and not run")
-    line = walk.line("kubectl -n moiety create secret generic operator-a-keys", {"operator-a/": f"{keys}/"})
-    printed = subprocess.run(
-        (*shlex.split(line), "--dry-run=client", "-o", "yaml"), capture_output=True, text=True, check=False
-    )
-    assert printed.returncode == 0, printed.stderr
-    assert set(yaml.safe_load(printed.stdout)["data"]) == {item["key"] for item in asked["operator-a-keys"]}
+    namespace, *secrets = [printed(line) for line in lines]
+    assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", "moiety")
+    for made in secrets:
+        assert set(made["data"]) == {item["key"] for item in asked[made["metadata"]["name"]]}
+
+
+def printed(line: str) -> dict[str, Any]:
+    """What kubectl would have the cluster make."""
+    command = (*shlex.split(line), "--dry-run=client", "-o", "yaml")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = yaml.safe_load(done.stdout)
+    return found

@@ -22,12 +22,13 @@ USER = 10001
 ELSEWHERE = (
     *("docker build ", "PYTHON=python3.11 deploy/fetch_wheels.sh"),  # tests/deploy/containers.py
     *("tar -xf moiety", "PYTHON=python3.11 sh moiety-", "/opt/moiety/bin/moiety faults"),  # test_bundle.py
-    *("cp deploy/systemd", "install -d", "systemctl"),  # test_systemd.py reads the units, no test has such a system
+    *("cp deploy/systemd", "install -d", "systemctl"),  # test_systemd.py, into a folder in the place of a machine
     *("kubectl ", "helm "),  # test_helm.py
     *("openssl req", "chmod 600 operator-a/tls-key.pem"),  # test_caddy.py
     *("moiety server drain --config", "tar -C", "rm -rf DATA_DIR"),  # tests/integration/test_drained_upgrade.py
     "moiety server run",  # likewise
     "python docs/examples/spans.py",  # tests/documents/test_spans.py
+    *("export RAY_", "ray start"),  # tests/unit/servers/shards/test_ray_guarded.py, by the same variables
 )
 
 

@@ -1,16 +1,20 @@
 {{- /* What the container is told by its environment, what it mounts, and from where. */ -}}
 {{- define "moiety.environment" -}}
-{{- $ray := and (eq .Values.server.engine "ray") .Values.ray.address -}}
-{{- if or .Values.database.secret (eq .Values.server.engine "ray") }}
+{{- $values := .top.Values -}}
+{{- $ray := eq $values.server.engine "ray" -}}
+{{- if or $values.database.secret $ray }}
 env:
-  {{- with .Values.database.secret }}
-  - name: MOIETY_SERVER_DATABASE_URL
-    valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.database.key }}}}
+  {{- if ne .role "server" }}
+  - {name: MOIETY_SERVER_ROLE, value: {{ .role }}}
   {{- end }}
-  {{- if eq .Values.server.engine "ray" }}
-  - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
+  {{- with $values.database.secret }}
+  - name: MOIETY_SERVER_DATABASE_URL
+    valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $values.database.key }}}}
   {{- end }}
   {{- if $ray }}
+  - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
+  {{- end }}
+  {{- if and $ray $values.ray.address }}
   - {name: RAY_USE_TLS, value: "1"}
   - {name: RAY_TLS_SERVER_CERT, value: /etc/moiety/ray-tls/tls.crt}
   - {name: RAY_TLS_SERVER_KEY, value: /etc/moiety/ray-tls/tls.key}
@@ -19,7 +23,7 @@ env:
   - {name: RAY_AUTH_TOKEN_PATH, value: /etc/moiety/ray-token/token}
   {{- end }}
 {{- end }}
-{{- with and (eq .Values.server.engine "ray") .Values.ray.environmentSecret }}
+{{- with and $ray $values.ray.environmentSecret }}
 envFrom:
   - secretRef: {name: {{ . }}}
 {{- end }}
