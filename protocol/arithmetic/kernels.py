@@ -58,6 +58,15 @@ def _require_three_words(x: Ring, words: Shorts) -> None:
         )
 
 
+def _require_blocks(buckets: Ring | Real) -> None:
+    size = buckets.size // SKETCH_BLOCKS
+    if buckets.shape != (SKETCH_BLOCKS * size,) or not 1 <= size <= MAX_BUCKETS or size & (size - 1):
+        raise ProtocolViolation(
+            f"a sketch is four blocks of a power of two of at most {MAX_BUCKETS} buckets, found shape "
+            f"{buckets.shape}; take its length from the study parameters"
+        )
+
+
 def _contiguous(values: Update, *vectors: Ring) -> Update:
     if values.dtype not in (np.float32, np.float64):
         raise ProtocolViolation(f"an update holds float32 or float64, found {values.dtype}; convert it first")
@@ -155,13 +164,17 @@ class Kernels:
         Shapes:   buckets uint64[k], k/4 a power of two of at most 2^15; words and x uint64[n]
         """
         _require_same_length(words, x)
-        size = buckets.size // SKETCH_BLOCKS
-        if buckets.shape != (SKETCH_BLOCKS * size,) or not 1 <= size <= MAX_BUCKETS or size & (size - 1):
-            raise ProtocolViolation(
-                f"a sketch is four blocks of a power of two of at most {MAX_BUCKETS} buckets, found shape "
-                f"{buckets.shape}; take its length from the study parameters"
-            )
+        _require_blocks(buckets)
         self._module().sketch_into(buckets, words, x)
+
+    def sketch_reals(self, buckets: Real, words: Ring, values: Update) -> None:
+        """As :meth:`sketch_into`, of real numbers: a bucket's new ones are summed in their order, then added to it.
+
+        Shapes:   buckets float64[k], k as in :meth:`sketch_into`; words uint64[n], values float[n]
+        """
+        values = _contiguous(values, words)
+        _require_blocks(buckets)
+        self._module().sketch_reals(buckets, words, values)
 
     def project(self, rows: Ternary, x: Ring) -> Ring:
         """The products of ``x`` with several vectors of small signed entries.

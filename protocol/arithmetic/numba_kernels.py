@@ -95,6 +95,21 @@ def _sketch_into(buckets: Ring, words: Ring, x: Ring) -> None:  # pragma: no cov
             base += size
 
 
+def _sketch_reals(buckets: Real, words: Ring, values: Update) -> None:  # pragma: no cover - compiled
+    size = np.uint64(buckets.size // 4)
+    low = size - np.uint64(1)
+    totals = np.zeros(buckets.size, dtype=np.float64)
+    for i in range(words.size):
+        word, value = words[i], np.float64(values[i])
+        base = np.uint64(0)
+        for _ in range(4):
+            totals[base + (word & low)] += -value if (word >> np.uint64(15)) & np.uint64(1) else value
+            word >>= np.uint64(16)
+            base += size
+    for i in range(buckets.size):
+        buckets[i] += totals[i]
+
+
 def _project(rows: NDArray[np.int8], x: Ring, out: Ring) -> None:  # pragma: no cover - compiled
     for p in range(out.size):
         row, total = rows[p], np.uint64(0)
@@ -209,6 +224,9 @@ multiply_into: Callable[[Ring, Ring, Ring, Ring, int], None] = njit(
     types.void(_OUT, _IN, _IN, _IN, types.int64), cache=True, nogil=True
 )(_multiply_into)
 sketch_into: Callable[[Ring, Ring, Ring], None] = njit(types.void(_OUT, _IN, _IN), cache=True, nogil=True)(_sketch_into)
+sketch_reals: Callable[[Real, Ring, Update], None] = njit(
+    [types.void(_REAL_OUT, _IN, update) for update in (_SINGLE, _DOUBLE)], cache=True, nogil=True
+)(_sketch_reals)
 project: Callable[[NDArray[np.int8], Ring, Ring], None] = njit(
     types.void(types.Array(types.int8, 2, "C", readonly=True), _IN, _OUT), cache=True, nogil=True
 )(_project)

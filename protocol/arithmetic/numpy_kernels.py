@@ -66,6 +66,16 @@ def sketch_into(buckets: Ring, words: Ring, x: Ring) -> None:
         np.add.at(buckets, place, np.where(negative, np.uint64(0) - x, x))
 
 
+def sketch_reals(buckets: Real, words: Ring, values: Update) -> None:
+    """As sketch_into, of real numbers: what is added to a bucket is summed first, in the values' order."""
+    size = buckets.size // LANES
+    for lane in range(LANES):
+        bits = (words >> np.uint64(LANE_BITS * lane)).astype(np.uint16)
+        place = (bits & np.uint16(size - 1)).astype(np.intp)
+        signed = np.where(bits >> np.uint16(LANE_BITS - 1), -values, values).astype(np.float64)
+        buckets[lane * size : (lane + 1) * size] += np.bincount(place, weights=signed, minlength=size)
+
+
 def project(rows: NDArray[np.int8], x: Ring, out: Ring) -> None:
     """out = rows x; the signs wrap to the ring's."""
     np.matmul(rows.astype(np.int64).view(np.uint64), x, out=out)

@@ -1,6 +1,6 @@
 """Letters: their topics, who may send one to whom, how long one can be, how it is sealed (docs/protocol.md 3, 4, 9).
 
-    letter      a message, padded inside its seal and bound to kind, study, sender, recipient and number
+    letter      a message in its compact form, padded in its seal; bound to kind, study, sender, recipient and number
     checkpoint  the kept vector, 4 bytes per coordinate, under a key that the welcome letter brings
 
 The servers relay letters and cannot open them. What they can check is here, so that no site can leave more with them
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from protocol.errors import BrokenSeal, MalformedMessage, NotListed, UnknownParty
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.rules.server_optimiser import state_vectors
-from protocol.wire.channel.padding import pad, require_shown_length, shortened, shown_length, unpad
+from protocol.wire.channel.compact import packed, unpacked
+from protocol.wire.channel.padding import LENGTH_BYTES, pad, require_written_alike, shortened, unpad
 from protocol.wire.channel.sealing import (
     BodyReader,
     encrypt_body,
@@ -38,11 +39,15 @@ from protocol.wire.paths import EVERY_SITE
 M = TypeVar("M", bound=Message)
 
 NOTICE_BYTES: Final = 2048
-"""Every decline, refusal, hindrance and attestation, padded, inside its seal."""
+"""Every decline, refusal and hindrance, padded, inside its seal."""
+ATTESTED_BYTES: Final = 256
+"""Every attestation likewise: it tells no reasons."""
 NOTICE_REASON_BYTES: Final = 1024
 """Of a reason as JSON: with the longest names and codes around it, it fits a notice."""
 NOTICE_SEALED_BYTES: Final = sealed_small_length(NOTICE_BYTES)
 """How much of such a notice is ever read."""
+ATTESTED_SEALED_BYTES: Final = sealed_small_length(ATTESTED_BYTES)
+"""Of an attestation likewise."""
 _COORDINATE_BYTES: Final = 4
 _FIXED_BYTES: Final = 2**16
 _SITE_BYTES: Final = 2**13
@@ -132,7 +137,7 @@ def most_bytes(kind: LetterKind, study: Study, sites: int) -> int:
     if kind is LetterKind.CHECKPOINT:
         return sealed_length(_kept_bytes(study))
     if kind.notice:
-        return sealed_small_length(NOTICE_BYTES)
+        return sealed_small_length(_notice_bytes(kind))
     totals = _CLASS_BYTES * study.model.classes if study.rule.name.counts_classes else 0
     return sealed_small_length(min(_FIXED_BYTES + _SITE_BYTES * sites + totals, MAX_CONTROL_BYTES))
 
@@ -153,18 +158,24 @@ def letter_info(kind: str, study_digest: str, sender: str, recipient: str, numbe
     return f"{PROTOCOL_VERSION} letter {kind} {study_digest} {sender} {recipient} {number}".encode()
 
 
-def padded_bytes(message: Message, kind: str) -> int:
-    """How long a letter is inside its seal: one length for all notices, else what the servers know anyway makes it."""
-    return NOTICE_BYTES if LetterKind(kind).notice else shown_length(message)
+def padded_bytes(content: bytes, kind: str) -> int:
+    """How long a letter is inside its seal: a notice as all of its kind, another as what servers know makes it."""
+    named = LetterKind(kind)
+    return _notice_bytes(named) if named.notice else LENGTH_BYTES + len(content)
+
+
+def _notice_bytes(kind: LetterKind) -> int:
+    return ATTESTED_BYTES if kind is LetterKind.ATTESTED else NOTICE_BYTES
 
 
 def seal_letter(message: Message, kind: str, study_digest: str, sender: str, recipient: Party, number: int) -> bytes:
     """Seal a letter to one site; ``number`` is its round or model version.
 
-    Reveals: to the relaying servers, its kind and what ``padded_bytes`` follows from
+    Reveals: to the relaying servers, its kind and what its compact form's length follows from
     Raises:  MalformedMessage, when a notice's text does not fit
     """
-    padded = pad(message.canonical(), padded_bytes(message, kind))
+    content = packed(message)
+    padded = pad(content, padded_bytes(content, kind))
     return seal_small(padded, recipient.sealing, letter_info(kind, study_digest, sender, recipient.name, number))
 
 
@@ -178,10 +189,15 @@ def open_letter(
     number: int,
     key: SealingKey,
 ) -> M:
-    """The inverse of ``seal_letter``. Raises: BrokenSeal, MalformedMessage, also for a letter that is not padded"""
+    """The inverse of ``seal_letter``.
+
+    Raises: BrokenSeal, MalformedMessage, also for a letter that is not padded or not written like every other
+    """
     padded = open_small(sealed, key, letter_info(kind, study_digest, sender, recipient, number))
-    message = form.parse(unpad(padded))
-    require_shown_length(padded, padded_bytes(message, kind))
+    content = unpad(padded)
+    text = unpacked(content)
+    message = form.parse(text)
+    require_written_alike(len(padded), padded_bytes(content, kind), text == message.canonical())
     return message
 
 

@@ -3,12 +3,17 @@
 header    which release, side and recipient; what follows
 content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes per element, or 6 of a vector48 |
           ciphertext: the sum under the sites' key, from side A alone
+
+To a site that asks in a session (protocol/wire/channel/session.py) a short output goes whole under that session's keys,
+and has no seal of its own: header and content framed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
+from typing import Final
 
 from protocol.arithmetic.packing import element_bytes
 from protocol.arithmetic.prg import SEED_BYTES
@@ -23,6 +28,12 @@ from protocol.sharing import Side
 from protocol.wire.channel.sealing import Octets, SealedMessage, SealedReader, sealed_length
 from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.messages import OutputHeader, ShareKind
+from protocol.wire.peer_messages import pack_frame, unpack_frame
+
+SHORT_BYTES: Final = 2**14
+"""Of content; from about here on what a session pads by costs more than a seal does."""
+_FRAMED: Final = b"\x00"
+"""A frame begins with its header's length, a seal with the first letter of its magic."""
 
 
 def share_kind(side: Side, round_number: int, bits: RingBits) -> ShareKind:
@@ -30,7 +41,17 @@ def share_kind(side: Side, round_number: int, bits: RingBits) -> ShareKind:
     return ShareKind.SEED if masking_side(round_number) is side else ShareKind.vector_of(bits)
 
 
-def seal(header: OutputHeader, content: Iterable[bytes], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
+def is_short(header: OutputHeader) -> bool:
+    """Whether it goes without a seal of its own, where a session seals it."""
+    return content_bytes(header) <= SHORT_BYTES
+
+
+def whole(header: OutputHeader, content: Iterable[Octets]) -> bytes:
+    """A short output without a seal. Requires: a session seals it, to the site that the header names"""
+    return pack_frame(header, b"".join(content))
+
+
+def seal(header: OutputHeader, content: Iterable[Octets], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
     """The body, made while it is sent. Requires: ``secret`` as :func:`protocol.bodies.sealed.seal`"""
     made = sealed.seal(header, content, recipient, secret)
     return replace(made, length=len(made.head) + sealed_length(content_bytes(header)))
@@ -53,14 +74,23 @@ def most_bytes(header: OutputHeader) -> int:
 def read(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> Iterator[bytes]:
     """The content of exactly the expected output, piece by piece; the last piece once the end is authentic.
 
-    Raises: TranscriptMismatch, MalformedMessage, BrokenSeal
+    Requires: the pieces come from the server (client_agent/network/answer.py), who alone can have left out the seal
+    Raises:   TranscriptMismatch, MalformedMessage, BrokenSeal
     """
 
-    def accept(raw: bytes) -> None:
-        if OutputHeader.parse(raw) != expected:
+    def require(found: OutputHeader) -> None:
+        if found != expected:
             raise TranscriptMismatch(f"server {expected.side} served the output of another release, kind or recipient")
 
-    return sealed.opened(SealedReader(key, accept), pieces)
+    following = iter(pieces)
+    first = next((piece for piece in following if len(piece)), b"")
+    if is_short(expected) and bytes(first[:1]) == _FRAMED:
+        header, content = unpack_frame(b"".join([first, *following]), OutputHeader)
+        require(header)
+        yield bytes(content)
+        return
+    reader = SealedReader(key, lambda raw: require(OutputHeader.parse(raw)))
+    yield from sealed.opened(reader, chain([first], following))
 
 
 def seed_in(header: OutputHeader, content: Iterable[bytes]) -> bytes:

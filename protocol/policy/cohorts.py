@@ -1,7 +1,9 @@
-"""Over whom a site's data were summed: never over nearly the same sites twice (docs/protocol.md 17).
+"""Over whom a site's data were summed: the same sites each time (docs/protocol.md 17).
 
 Class counts and summaries are sums of the data as they are. Two of them whose sites differ in one show that one's; the
 requester's data are in the sum too, so over the same contributors for two requesters they show the one's to the other.
+Three whose sites differ in many can show one as well, and no site need be in all three: so the data of a site are in
+sums over one set of sites, unless it allows more.
 """
 
 from __future__ import annotations
@@ -52,11 +54,14 @@ class Cohort(BaseModel):
         return [frozenset(chosen) for chosen in release_sets(self.listed, self.least) if chosen]
 
 
-def check_cohort(new: Cohort, known: Sequence[Cohort], apart: int) -> None:
-    """Whatever the new round releases, each earlier sum is over the same sites, or ``apart`` contributors differ.
+def check_cohort(new: Cohort, known: Sequence[Cohort], colluders: int, most: int) -> None:
+    """Whatever the new round releases, each earlier sum is over the same sites, the requester among them.
 
-    The requester is one of the sites; one that is unknown is taken for another, except within one study. An earlier
-    word about the same round does not count. Raises: PolicyRefusal, clause ``cohort``
+    Where ``most`` different sets of sites are allowed, as many contributors differ as make the larger sum, with
+    ``colluders`` three besides; what three or more such sums show together is not looked at. An unknown requester is
+    taken for another one, except within one study. An earlier word about the same round does not count.
+
+    Raises: PolicyRefusal, clause ``cohort``
     """
     advice = (
         "announce exactly the contributors of the earlier sum, as the same requester and with their number as the "
@@ -64,16 +69,23 @@ def check_cohort(new: Cohort, known: Sequence[Cohort], apart: int) -> None:
     )
     if release_sets_number(len(new.listed), new.least) > MOST_RELEASE_SETS:
         raise refusal(Clause.COHORT, f"too many sets of sites could be summed to look at them; {advice}")
-    earlier = {(chosen, one.asked_by(new)): one for one in known if one.name != new.name for chosen in one.sums()}
+    others = [one for one in known if one.name != new.name]
+    earlier = {(chosen, one.asked_by(new)): one for one in others for chosen in one.sums()}
+    sets = {chosen | {requester} for chosen, requester in earlier}
     for chosen in new.sums():
         for (before, requester), one in earlier.items():
-            differ = len(chosen ^ before)
-            same = requester != UNKNOWN_REQUESTER and chosen | {new.requester} == before | {requester}
-            if differ < apart and not same:
-                found = f"{differ} sites more or fewer" if differ else "the same contributors for another requester"
-                raise refusal(
-                    Clause.COHORT,
-                    f"class counts or summaries over this data were summed in round {one.round} of study "
-                    f"{one.study_digest[:16]}, and this round may sum {found}, at least {apart} are demanded, or the "
-                    f"same sites: {advice}",
-                )
+            if requester != UNKNOWN_REQUESTER and chosen | {new.requester} == before | {requester}:
+                continue
+            differ, apart = len(chosen ^ before), max(LEAST_APART + colluders, new.least, one.least)
+            if most > 1 and differ >= apart and len(sets | {chosen | {new.requester}}) <= most:
+                continue
+            found = f"{differ} sites more or fewer" if differ else "the same contributors for another requester"
+            demanded = (
+                f"at least {apart} are demanded and {most} sets of sites in all, or" if most > 1 else "allowed are"
+            )
+            raise refusal(
+                Clause.COHORT,
+                f"class counts or summaries over this data were summed in round {one.round} of study "
+                f"{one.study_digest[:16]}, and this round may sum {found}, {demanded} the same sites (most_cohorts = "
+                f"{most} in this site's policy): {advice}",
+            )

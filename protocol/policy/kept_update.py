@@ -17,12 +17,12 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from protocol.arithmetic.fixed_point import Real, Update
-from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.kernels import NUMBA, Kernels
+from protocol.arithmetic.prg import Usage, expand_into
 
 Layers: TypeAlias = Sequence[tuple[str, int]]
 KEPT_LENGTH: Final = 4096
 _BLOCKS: Final = 4
-_BUCKETS: Final = KEPT_LENGTH // _BLOCKS
 _PIECE: Final = 2**16
 _LAYER: Final = 2**40
 """More than the longest layer: each has places of its own."""
@@ -38,7 +38,7 @@ def kept_update(update: Update, seed: bytes, layers: Layers = ()) -> Real:
     return update.astype(np.float64) if update.size <= KEPT_LENGTH else sketched(update, seed, layers)
 
 
-def sketched(update: Update, seed: bytes, layers: Layers = ()) -> Real:
+def sketched(update: Update, seed: bytes, layers: Layers = (), kernels: Kernels = NUMBA) -> Real:
     """The sketch, also of a short update: the product of two is that of what their first, second, ... layers share.
 
     Why: a model with one class more than another has other lengths, and nearly the same updates.
@@ -49,21 +49,19 @@ def sketched(update: Update, seed: bytes, layers: Layers = ()) -> Real:
     kept: Real = np.zeros(KEPT_LENGTH)
     first = 0
     for number, (_, size) in enumerate(layers or (("", update.size),)):
-        _sketch_into(kept, update[first : first + size], seed, number * _LAYER)
+        _sketch_into(kept, update[first : first + size], seed, number * _LAYER, kernels)
         first += size
     kept /= np.sqrt(_BLOCKS)
     return kept
 
 
-def _sketch_into(kept: Real, layer: Update, seed: bytes, place: int) -> None:
+def _sketch_into(kept: Real, layer: Update, seed: bytes, place: int, kernels: Kernels) -> None:
+    words = np.empty(min(_PIECE, layer.size), dtype=np.uint64)
     for start in range(0, layer.size, _PIECE):
-        piece = layer[start : start + _PIECE].astype(np.float64)
-        words = expand(seed, Usage.MEMORY, piece.size, start=place + start)
-        for block in range(_BLOCKS):
-            lane = (words >> np.uint64(16 * block)).astype(np.int64)
-            sign = 1.0 - 2.0 * ((lane >> 15) & 1)
-            into = kept[block * _BUCKETS : (block + 1) * _BUCKETS]
-            into += np.bincount(lane & (_BUCKETS - 1), weights=sign * piece, minlength=_BUCKETS)
+        piece = layer[start : start + _PIECE]
+        drawn = words[: piece.size]
+        expand_into(seed, Usage.MEMORY, drawn, start=place + start)
+        kernels.sketch_reals(kept, drawn, piece)
 
 
 def rounding_noise(update: Update, weight: float, scale: float) -> float:
@@ -76,6 +74,8 @@ def rounding_noise(update: Update, weight: float, scale: float) -> float:
     """
     total = 0.0
     for start in range(0, update.size, _PIECE):
-        fraction = np.mod(update[start : start + _PIECE].astype(np.float64) * (weight * scale), 1.0)
+        fraction = update[start : start + _PIECE].astype(np.float64)
+        fraction *= weight * scale
+        fraction -= np.floor(fraction)
         total += float(np.sum(fraction * (1.0 - fraction)))
     return total / scale**2

@@ -8,7 +8,7 @@ sees both. So the same update goes into sums over the same sites only, where a s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,17 +22,31 @@ _PARALLEL: Final = 1e-9
 """What is left of an update that others explain, as a part of its length: rounding."""
 
 
-def linked_error(past: Sequence[SummedRow], row: SummedRow, updates: Real, *, colluders: int) -> float:
+def told_of_all(row: SummedRow, accounted: Set[int]) -> bool:
+    """Whether a site knows what every earlier round of ``row``'s study opened. Counting sums would not do.
+
+    ``accounted`` are the study's rounds of which it knows all that they can have opened: a row of everything that the
+    announcement which both servers signed admits, or both servers' word that no updates were summed. Rounds are
+    numbered from 1 on without a gap and announced once, so that none can hide behind another one, and a sum that left
+    the model as it was is asked for like any other.
+    """
+    return all(number in accounted for number in range(1, row.round))
+
+
+def linked_error(
+    past: Sequence[SummedRow], row: SummedRow, updates: Real, *, colluders: int, told: bool = False
+) -> float:
     """Relative error of one update in ``row``'s sum, were everything known that other sites' sums can say.
 
     Of the n updates in the sum each but one is then known as well as updates in older sums tell it: up to the part that
     this site's own newest update has at right angles to a few of those. Those parts point anywhere, so together they
     are sqrt(n) times as long. A few: in a small model many random updates span everything, and say nothing.
+    ``told``: :func:`told_of_all`; where that is not proven, sums of the same study are linked like others.
 
     Shapes:   updates float64[len(past) + 1, k]: this site's, or what stands in for them; the newest is the last
     Returns:  infinity where no older sum is linked with this one
     """
-    asked = _asked(past, row, colluders)
+    asked = _Asked(row, blind_within=not told, any_requester=colluders > 0)
     linked = updates[:-1][[asked.linked_with(one) for one in past]]
     weights = np.array([one.weight for one in row.weights])
     if not len(linked) or not weights.size:
@@ -40,13 +54,13 @@ def linked_error(past: Sequence[SummedRow], row: SummedRow, updates: Real, *, co
     return _part_across(linked, updates[-1]) * float(np.linalg.norm(weights) / np.max(weights))
 
 
-def linked_error_with_noise(past: Sequence[SummedRow], row: SummedRow, *, colluders: int) -> float:
+def linked_error_with_noise(past: Sequence[SummedRow], row: SummedRow, *, colluders: int, told: bool = False) -> float:
     """:func:`linked_error` without any update: as if all were the same in every sum, what is left is the noise.
 
     One update is left in each linked sum and in this one, each under the noise of one server: of all of them together
     the best linear estimate has this relative error. Returns: infinity where no older sum is linked with this one
     """
-    asked = _asked(past, row, colluders)
+    asked = _Asked(row, blind_within=not told, any_requester=colluders > 0)
     linked = [one.servers_noise for one in past if asked.linked_with(one)]
     if not linked:
         return float("inf")
@@ -54,14 +68,9 @@ def linked_error_with_noise(past: Sequence[SummedRow], row: SummedRow, *, collud
     return float(1 / np.sqrt(1 + np.sum(1 / noises))) if np.all(noises > 0) else 0.0
 
 
-def _asked(past: Sequence[SummedRow], row: SummedRow, colluders: int) -> _Asked:
-    known = sum(one.study_digest == row.study_digest and one.settled for one in past)
-    return _Asked(row, blind_within=row.model_version > known, any_requester=colluders > 0)
-
-
 @dataclass(frozen=True)
 class _Asked:
-    """A sum that is asked for; ``blind_within``: this site was not told of all sums of the same study."""
+    """A sum that is asked for; ``blind_within``: this site may not know of all sums of the same study."""
 
     row: SummedRow
     blind_within: bool
@@ -69,7 +78,7 @@ class _Asked:
 
     def linked_with(self, past: SummedRow) -> bool:
         """Whether an older sum is over other sites, some of them the same, and may be completed by unknown ones."""
-        if past.study_digest == self.row.study_digest and not self.blind_within:
+        if past.study_digest == self.row.study_digest and (past.away or not self.blind_within):
             return False
         requesters = {past.requester, self.row.requester}
         if not self.any_requester and len(requesters) > 1 and UNKNOWN_REQUESTER not in requesters:

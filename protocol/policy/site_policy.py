@@ -32,6 +32,8 @@ class SitePolicy(BaseModel):
     must be said. ``least_examples``: fewer values than that are shared of no column and no category.
     ``most_questions``: how many different questions one column answers, in summaries and class counts, in all studies
     and for ever; the difference of two counts single patients.
+    ``most_cohorts``: over how many different sets of sites this site's data are summed as they are; three such sums can
+    show one site's.
     ``largest_step`` and ``largest_path`` bound how far one round, and all rounds of a study, may move the model (L2
     norm): as far a requester can steer it by its own updates. ``least_isolation``: how much of an update must stay
     hidden from one who knows all sums and weights, as a relative error, for every contributor's update that the sums
@@ -56,6 +58,7 @@ class SitePolicy(BaseModel):
     may_share_second_moments: bool = False
     least_examples: Annotated[int, Field(ge=LEAST_EXAMPLES)] = LEAST_EXAMPLES
     most_questions: Annotated[int, Field(ge=1)] = 1
+    most_cohorts: Annotated[int, Field(ge=1)] = 1
     largest_step: Annotated[float, Field(gt=0)] = 64.0
     largest_path: Annotated[float, Field(gt=0)] = 20_000.0
     epsilon: Annotated[float, Field(gt=0, le=100)] | None = None

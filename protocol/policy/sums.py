@@ -52,32 +52,36 @@ class Exposure:
     linked: float = math.inf
 
 
-def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluders: int = 0) -> Exposure:
+def exposure(
+    past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluders: int = 0, told: bool = False
+) -> Exposure:
     """Every contributor's isolation once ``row`` is summed too, this site's updates standing in for everybody's.
 
     An earlier word about the same round is replaced. Updates of other lengths are compared over what their first,
     second, ... layers have in common: a model with one class more is nearly the same. Where sites weigh themselves the
     others' weights count as the smallest, as this site's own and as 1, whichever is worst. Never raises for numbers:
-    what cannot be computed counts as exposed.
+    what cannot be computed counts as exposed. ``told``: :func:`protocol.policy.linked.told_of_all`, for ``linked``.
     """
     name = row.name
     others = [known for known in past if known.row.name != name]
     updates = _side_by_side([*others, KnownSum(row, update)])
-    linked = linked_error([known.row for known in others], row, updates, colluders=colluders)
+    linked = linked_error([known.row for known in others], row, updates, colluders=colluders, told=told)
     counting = _counting(updates)
     updates = updates[[*counting, -1]]
     gram, rows = updates @ updates.T, [others[place].row for place in counting]
     return replace(_worst_guess(rows, row, gram, colluders), linked=linked)
 
 
-def exposure_with_noise(past: Sequence[SummedRow], row: SummedRow, *, colluders: int = 0) -> Exposure:
+def exposure_with_noise(
+    past: Sequence[SummedRow], row: SummedRow, *, colluders: int = 0, told: bool = False
+) -> Exposure:
     """:func:`exposure` of a sum with noise of the servers, from weights and noise alone.
 
     As if every site's updates were the same in all sums, and of two servers' noise one's were known. Nothing of any
     update is in the figure, so that what follows from it, a site that declines, tells nothing about one.
     """
     others = [one for one in past if one.name != row.name]
-    linked = linked_error_with_noise(others, row, colluders=colluders)
+    linked = linked_error_with_noise(others, row, colluders=colluders, told=told)
     counting = [one.model_copy(update={"noise": one.servers_noise}) for one in (*others[1 - MOST_ROWS :], row)]
     found = _worst_guess(counting[:-1], counting[-1], np.ones((len(counting), len(counting))), colluders)
     return replace(found, linked=linked)

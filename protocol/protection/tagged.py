@@ -104,12 +104,11 @@ class CheckedHalves:
             pass
         if self._closely:
             self._require_half(self._from_vector, self._digest.hexdigest())
+            self._require_shown_tags()  # first: whoever forged its check is named, however large its error is
         elif not self._kept_tags_fit():
             return None
         if broken is not None:
             raise broken
-        if self._closely:
-            self._require_shown_tags()
         return taken
 
     def _values_of(self, pieces: Pieces) -> Pieces:

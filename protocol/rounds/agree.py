@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from protocol.errors import ProtocolViolation, TranscriptMismatch
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.wire.causes import OutcomeCause, outcome_text
+from protocol.wire.channel.sealing import Octets
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -124,7 +125,7 @@ def check_transcript(round_number: int, agreed: AgreedSet, stated: ChallengeTran
     return bytes.fromhex(stated.challenge)
 
 
-def model_digest(site_key: bytes, study_digest: str, round_number: int, model: bytes) -> str:
+def model_digest(site_key: bytes, study_digest: str, round_number: int, model: Octets) -> str:
     """HMAC of the model's float32 bytes under a key that only sites hold, derived per round (docs/protocol.md 3)."""
     label = f"{PROTOCOL_VERSION} model digest {study_digest} {round_number}".encode()
     round_key = hmac.new(site_key, label, hashlib.sha256).digest()

@@ -21,12 +21,14 @@ Source:   Roy 2022 (SoftSpokenOT, sections 3 and 4); Ishai, Kilian, Nissim & Pet
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
+from protocol.arithmetic.ring import Ring
 from protocol.mpc.ot.base import BASE_OTS, Keys
 from protocol.mpc.ot.check import EXTRA_ROWS, Columns
 from protocol.mpc.ot.digits import Extension
@@ -38,6 +40,7 @@ _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 _PIECE_BYTES: Final = 1 << 16
 _WORD_BYTES: Final = 8
+_TOGETHER: Final = 8
 _ZEROS: Final = bytes(_PIECE_BYTES)
 
 
@@ -71,7 +74,7 @@ def receiver_columns(
     """
     columns = np.empty((BASE_OTS, length), dtype=np.uint8)
     sums = np.empty((extension.digits, length), dtype=np.uint8)
-    room = _room(extension, length)
+    room = _room()
     for digit, (column, leaf) in enumerate(extension.places()):
         _fold(keys[leaf], 0, position, columns[column], sums[digit], room, kernels)
     choices = sums[0].copy()
@@ -88,7 +91,7 @@ def sender_columns(
               correction uint8[digits - 1, n/8] -> uint8[128, n/8]
     """
     columns = np.empty((BASE_OTS, correction.shape[1]), dtype=np.uint8)
-    spare, room = np.empty(correction.shape[1], dtype=np.uint8), _room(extension, correction.shape[1])
+    spare, room = np.empty(correction.shape[1], dtype=np.uint8), _room()
     chosen = -np.unpackbits(np.frombuffer(delta, dtype=np.uint8), bitorder="little")[:, np.newaxis]
     for digit, (column, leaf) in enumerate(extension.places()):
         _fold(keys[leaf], 1, position, columns[column], spare, room, kernels)
@@ -97,9 +100,9 @@ def sender_columns(
     return columns
 
 
-def _room(extension: Extension, length: int) -> NDArray[np.uint8]:
-    """For one piece of the streams of the longest digit, and a tag behind the last of them."""
-    return np.empty((1 << extension.digit_bits[0]) * min(_PIECE_BYTES, length) + _TAG_BYTES, dtype=np.uint8)
+def _room() -> NDArray[np.uint8]:
+    """For one piece of as many streams as are folded together, and a tag behind the last of them."""
+    return np.empty(_TOGETHER * _PIECE_BYTES + _TAG_BYTES, dtype=np.uint8)
 
 
 def _fold(
@@ -111,17 +114,33 @@ def _fold(
     room: NDArray[np.uint8],
     kernels: OtKernels,
 ) -> None:
-    """Fill in one digit's columns and the sum of its streams; row 0 counts as zero if ``first`` is 1."""
-    ciphers = [AESGCM(key.tobytes()) for key in keys[first:]]
+    """Fill in one digit's columns and the sum of its streams; row 0 counts as zero if ``first`` is 1.
+
+    Streams are folded while they are in the processor's cache, a few at a time; then the sums of these.
+    """
+    ciphers = [None if row < first else AESGCM(key.tobytes()) for row, key in enumerate(keys)]
+    together = min(_TOGETHER, len(ciphers))
+    low = together.bit_length() - 1
     for start in range(0, len(total), _PIECE_BYTES):
         piece = slice(start, min(start + _PIECE_BYTES, len(total)))
-        size = piece.stop - start
-        nonce, zeros = (position + start).to_bytes(_NONCE_BYTES, "big"), memoryview(_ZEROS)[:size]
-        room[: first * size] = 0
-        for row, cipher in enumerate(ciphers, start=first):
-            # The tag behind a stream is overwritten by the next row's stream; that of the last is not read.
+        words = (piece.stop - start) // _WORD_BYTES
+        nonce = (position + start).to_bytes(_NONCE_BYTES, "big")
+        found = np.zeros((len(columns), words), dtype=np.uint64)
+        sums = np.empty((len(ciphers) // together, words), dtype=np.uint64)
+        for i in range(len(sums)):
+            streams = _streams(ciphers[together * i : together * (i + 1)], nonce, words, room)
+            kernels.fold(streams, found[:low], sums[i])
+        kernels.fold(sums, found[low:], total[piece].view(np.uint64))
+        columns[:, piece] = found.view(np.uint8)
+
+
+def _streams(ciphers: Sequence[AESGCM | None], nonce: bytes, words: int, room: NDArray[np.uint8]) -> Ring:
+    """One piece of some streams, one a row; zeros where there is no key."""
+    size = _WORD_BYTES * words
+    zeros = memoryview(_ZEROS)[:size]
+    for row, cipher in enumerate(ciphers):
+        if cipher is None:
+            room[row * size : (row + 1) * size] = 0
+        else:  # the tag behind a stream is overwritten by the next row's stream; that of the last is not read
             cipher.encrypt_into(nonce, zeros, None, room.data[row * size : (row + 1) * size + _TAG_BYTES])
-        streams = room[: len(keys) * size].view(np.uint64).reshape(len(keys), size // _WORD_BYTES)
-        folded, whole = kernels.fold(streams)
-        columns[:, piece] = folded.view(np.uint8)
-        total[piece] = whole.view(np.uint8)
+    return room[: len(ciphers) * size].view(np.uint64).reshape(len(ciphers), words)

@@ -19,9 +19,11 @@ Source:   Gilboa 1999, section 4.1; docs/protocol.md 7
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage
@@ -33,6 +35,8 @@ from protocol.mpc.ot.kernels import PACKED_WORDS, OtKernels
 _UNSENT_WORDS: Final = 2
 ELEMENT_MESSAGE_BYTES: Final = 4 * (PACKED_WORDS - _UNSENT_WORDS)
 _WIRE: Final = np.dtype("<u4")
+_COLUMN_BYTES: Final = ROW_BITS_PER_ELEMENT // 8
+_TILE_ELEMENTS: Final = 256
 
 
 def sender_terms(
@@ -42,11 +46,15 @@ def sender_terms(
 
     Shapes:   columns uint8[128, n/8] with n >= 64 m -> uint64[m], 252 m bytes, uint64[m]
     """
-    rows = kernels.ring.transpose_bits(columns)[: ROW_BITS_PER_ELEMENT * elements]
-    zero, one = row_hash(rows, first_row), row_hash(rows, first_row, delta)
-    own = one[::ROW_BITS_PER_ELEMENT] - zero[::ROW_BITS_PER_ELEMENT]
-    packed, terms = kernels.sender_products(zero, one, own)
-    return own, packed[:, _UNSENT_WORDS:].astype(_WIRE, copy=False).tobytes(), terms
+    own, terms = np.empty(elements, dtype=np.uint64), np.empty(elements, dtype=np.uint64)
+    messages = np.empty((elements, PACKED_WORDS - _UNSENT_WORDS), dtype=_WIRE)
+    for tile in _tiles(elements):
+        rows, index = _rows(columns, tile, kernels), first_row + ROW_BITS_PER_ELEMENT * tile.start
+        zero, one = row_hash(rows, index), row_hash(rows, index, delta)
+        own[tile] = one[::ROW_BITS_PER_ELEMENT] - zero[::ROW_BITS_PER_ELEMENT]
+        packed, terms[tile] = kernels.sender_products(zero, one, own[tile])
+        messages[tile] = packed[:, _UNSENT_WORDS:]
+    return own, messages.tobytes(), terms
 
 
 def receiver_terms(
@@ -61,7 +69,21 @@ def receiver_terms(
         raise MalformedMessage(
             f"the products of {own.size} elements take {ELEMENT_MESSAGE_BYTES * own.size} bytes, found {len(message)}"
         )
-    packed = np.zeros((own.size, PACKED_WORDS), dtype=np.uint32)
-    packed[:, _UNSENT_WORDS:] = np.frombuffer(message, dtype=_WIRE).reshape(own.size, -1)
-    rows = kernels.ring.transpose_bits(columns)[: ROW_BITS_PER_ELEMENT * own.size]
-    return kernels.receiver_products(row_hash(rows, first_row), packed, own)
+    messages, terms = np.frombuffer(message, dtype=_WIRE).reshape(own.size, -1), np.empty_like(own)
+    for tile in _tiles(own.size):
+        pads = row_hash(_rows(columns, tile, kernels), first_row + ROW_BITS_PER_ELEMENT * tile.start)
+        packed = np.zeros((tile.stop - tile.start, PACKED_WORDS), dtype=np.uint32)
+        packed[:, _UNSENT_WORDS:] = messages[tile]
+        terms[tile] = kernels.receiver_products(pads, packed, own[tile])
+    return terms
+
+
+def _tiles(elements: int) -> Iterator[slice]:
+    """All elements in pieces whose rows stay in the processor's cache from the transposition to the products."""
+    for start in range(0, elements, _TILE_ELEMENTS):
+        yield slice(start, min(start + _TILE_ELEMENTS, elements))
+
+
+def _rows(columns: Columns, tile: slice, kernels: OtKernels) -> NDArray[np.uint8]:
+    """The rows of some elements, eight bytes of every column for each."""
+    return kernels.ring.transpose_bits(columns[:, _COLUMN_BYTES * tile.start : _COLUMN_BYTES * tile.stop])

@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from numpy.typing import NDArray
 
 from protocol.arithmetic.ring import Ring
+from protocol.mpc.ot.kernels import NUMBA, OtKernels
 
 ROW_BYTES: Final = 16
-_CHUNK_ROWS: Final = 1 << 14
+_CHUNK_ROWS: Final = 1 << 13
 _ROW = np.dtype("<u8")
 
 
@@ -28,29 +29,40 @@ class RowHash:
     Shapes:   rows uint8[n, 16] -> uint64[n], the hash's first eight bytes
     """
 
-    def __init__(self, transcript_key: bytes) -> None:
+    def __init__(self, transcript_key: bytes, kernels: OtKernels = NUMBA) -> None:
         self._key = transcript_key[:16]
+        self._kernels = kernels
 
-    def __call__(self, rows: NDArray[np.uint8], first_index: int, offset: bytes = bytes(ROW_BYTES)) -> Ring:
-        """Hash row r, xored with ``offset``, under index ``first_index`` + r."""
+    def __call__(self, rows: NDArray[np.uint8], first_index: int, offset: bytes | None = None) -> Ring:
+        """Hash row r, xored with ``offset`` of 16 bytes where there is one, under index ``first_index`` + r."""
         # ECB only applies the permutation pi to each block; nothing is encrypted here.
         cipher = Cipher(algorithms.AES128(self._key), modes.ECB()).encryptor()  # noqa: S305
         words = np.ascontiguousarray(rows).view(_ROW).ravel()
+        shift = None if offset is None else np.frombuffer(offset, dtype=_ROW)
         out = np.empty(len(rows), dtype=np.uint64)
-        width = 2 * min(_CHUNK_ROWS, len(rows))
-        shift = np.tile(np.frombuffer(offset, dtype=_ROW), width // 2)
-        index, block = np.zeros(width, dtype=_ROW), np.empty(width, dtype=_ROW)
-        once, twice = np.empty(width + 2, dtype=_ROW), np.empty(width + 2, dtype=_ROW)  # update_into asks for room
+        room = _Room(2 * min(_CHUNK_ROWS, len(rows)))
         for at in range(0, len(rows), _CHUNK_ROWS):
             piece = out[at : at + _CHUNK_ROWS]
-            size = 2 * len(piece)
-            np.bitwise_xor(words[2 * at : 2 * at + size], shift[:size], out=block[:size])
-            _permute(cipher, block[:size], once)
-            index[:size:2] = np.arange(first_index + at, first_index + at + len(piece), dtype=np.uint64)
-            np.bitwise_xor(once[:size], index[:size], out=block[:size])
-            _permute(cipher, block[:size], twice)
-            np.bitwise_xor(twice[:size:2], once[:size:2], out=piece)
+            self._hash(cipher, words[2 * at : 2 * at + 2 * len(piece)], first_index + at, shift, room, piece)
         return out
+
+    def _hash(self, cipher: CipherContext, words: Ring, first: int, shift: Ring | None, room: _Room, out: Ring) -> None:
+        block, once, twice = room.block[: words.size], room.once[: words.size], room.twice[: words.size]
+        if shift is not None:
+            self._kernels.shift_rows(words, shift, block)
+            words = block
+        _permute(cipher, words, room.once)
+        self._kernels.tweak(once, first, block)
+        _permute(cipher, block, room.twice)
+        self._kernels.first_words(once, twice, out)
+
+
+class _Room:
+    """What one piece needs; ``update_into`` asks for room behind what it writes."""
+
+    def __init__(self, width: int) -> None:
+        self.block = np.empty(width, dtype=_ROW)
+        self.once, self.twice = np.empty(width + 2, dtype=_ROW), np.empty(width + 2, dtype=_ROW)
 
 
 def _permute(cipher: CipherContext, blocks: NDArray[np.uint64], room: NDArray[np.uint64]) -> None:

@@ -17,6 +17,7 @@ from protocol.mpc.ot import numpy_kernels
 
 PACKED_WORDS: Final = 65
 _BITS: Final = 64
+_ROW_WORDS: Final = 2
 
 
 def _compiled() -> ModuleType:
@@ -62,22 +63,45 @@ class OtKernels:
         self._module().receiver_products(pads, packed, own, terms)
         return terms
 
-    def fold(self, streams: Ring) -> tuple[Ring, Ring]:
-        """For each bit b, the xor of the streams whose number has bit b set; and the xor of all. Uses up ``streams``.
+    def fold(self, streams: Ring, columns: Ring, total: Ring) -> None:
+        """Xor into ``columns[b]`` the streams whose number has bit b set; write the xor of all streams to ``total``.
 
-        Shapes:   uint64[2^k, n] -> uint64[k, n], uint64[n]
+        Shapes:   uint64[2^k, n], columns uint64[k, n], total uint64[n]
         """
         bits = len(streams).bit_length() - 1
-        if streams.ndim != 2 or bits < 1 or len(streams) != 1 << bits or not streams.flags.c_contiguous:
+        if streams.ndim != 2 or len(streams) != 1 << max(bits, 0) or not streams.flags.c_contiguous:
             raise ProtocolViolation(f"streams are folded in rows, a power of two of them; found shape {streams.shape}")
-        columns = np.zeros((bits, streams.shape[1]), dtype=np.uint64)
-        self._module().fold(streams, columns)
-        return columns, streams[0].copy()
+        if (columns.shape, total.shape) != ((bits, streams.shape[1]), streams.shape[1:]):
+            raise ProtocolViolation(
+                f"streams of shape {streams.shape} are folded into {bits} columns and a total, found shapes "
+                f"{columns.shape} and {total.shape}"
+            )
+        self._module().fold(streams, columns, total)
+
+    def shift_rows(self, rows: Ring, shift: Ring, out: Ring) -> None:
+        """Every row of 16 bytes xor ``shift``. Shapes: uint64[2 n], uint64[2] -> out uint64[2 n]"""
+        _require_rows(rows.size == out.size and shift.size == _ROW_WORDS, out)
+        self._module().shift_rows(rows, shift[0], shift[1], out)
+
+    def tweak(self, rows: Ring, first: int, out: Ring) -> None:
+        """Row i of 16 bytes xor ``first`` + i. Shapes: uint64[2 n] -> out uint64[2 n]"""
+        _require_rows(rows.size == out.size, out)
+        self._module().tweak(rows, np.uint64(first), out)
+
+    def first_words(self, rows: Ring, others: Ring, out: Ring) -> None:
+        """The first eight bytes of every row of 16, xor the other's. Shapes: uint64[2 n] twice -> out uint64[n]"""
+        _require_rows(rows.size == others.size == _ROW_WORDS * out.size, rows)
+        self._module().first_words(rows, others, out)
 
 
 def _require(fits: bool) -> None:
     if not fits:
         raise ProtocolViolation("an OT product needs 64 pads and 65 packed words per element: check the lengths")
+
+
+def _require_rows(fits: bool, rows: Ring) -> None:
+    if not fits or rows.size % _ROW_WORDS:
+        raise ProtocolViolation("the rows of an OT have two words each, as many rows in as out: check the lengths")
 
 
 NUMBA: Final = OtKernels(ring_kernels.NUMBA, _compiled)

@@ -5,6 +5,8 @@ All release the interpreter lock, and none checks its arguments: ``kernels.py`` 
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ _OUT = types.Array(types.uint64, 1, "C")
 _ROWS = types.Array(types.uint64, 2, "C")
 _PACKED_IN = types.Array(types.uint32, 2, "C", readonly=True)
 _PACKED_OUT = types.Array(types.uint32, 2, "C")
-_TILE_WORDS = 512
+_Rows: TypeAlias = NDArray[np.uint64]
 
 
 def _sender_products(  # pragma: no cover - compiled
@@ -66,22 +68,63 @@ def _receiver_products(  # pragma: no cover - compiled
         terms[j] = total
 
 
-def _fold(streams: NDArray[np.uint64], columns: NDArray[np.uint64]) -> None:  # pragma: no cover - compiled
-    """Level by level, in place: a pair's odd row belongs to the level's bit, their sum goes on to the next."""
-    for start in range(0, streams.shape[1], _TILE_WORDS):
-        end = min(start + _TILE_WORDS, streams.shape[1])
-        count = streams.shape[0]
-        for bit in range(columns.shape[0]):
-            count //= 2
-            column = columns[bit, start:end]
-            for i in range(count):
-                even, odd, out = streams[2 * i, start:end], streams[2 * i + 1, start:end], streams[i, start:end]
-                for w in range(column.size):
-                    value = odd[w]
-                    column[w] ^= value
-                    out[w] = even[w] ^ value
+def _fold_eight(streams: _Rows, columns: _Rows, total: Ring) -> None:  # pragma: no cover - compiled
+    """Three levels of a tree at once: every stream is read once, every column once for eight of them."""
+    s0, s1, s2, s3 = streams[0], streams[1], streams[2], streams[3]
+    s4, s5, s6, s7 = streams[4], streams[5], streams[6], streams[7]
+    lowest, middle, highest = columns[0], columns[1], columns[2]
+    for w in range(total.size):
+        one, two, three, five, six, seven = s1[w], s2[w], s3[w], s5[w], s6[w], s7[w]
+        pair, upper, last = two ^ three, s4[w] ^ five, six ^ seven
+        lowest[w] ^= one ^ three ^ five ^ seven
+        middle[w] ^= pair ^ last
+        highest[w] ^= upper ^ last
+        total[w] = s0[w] ^ one ^ pair ^ upper ^ last
+
+
+def _fold_two(streams: _Rows, columns: _Rows, total: Ring) -> None:  # pragma: no cover - compiled
+    even, odd, column = streams[0], streams[1], columns[0]
+    for w in range(total.size):
+        value = odd[w]
+        column[w] ^= value
+        total[w] = even[w] ^ value
+
+
+def _tweak(once: Ring, index: np.uint64, out: Ring) -> None:  # pragma: no cover - compiled
+    for row in range(out.size // 2):
+        out[2 * row] = once[2 * row] ^ (index + np.uint64(row))
+        out[2 * row + 1] = once[2 * row + 1]
+
+
+def _shift_rows(rows: Ring, low: np.uint64, high: np.uint64, out: Ring) -> None:  # pragma: no cover - compiled
+    for row in range(out.size // 2):
+        out[2 * row] = rows[2 * row] ^ low
+        out[2 * row + 1] = rows[2 * row + 1] ^ high
+
+
+def _first_words(once: Ring, twice: Ring, out: Ring) -> None:  # pragma: no cover - compiled
+    for row in range(out.size):
+        out[row] = once[2 * row] ^ twice[2 * row]
 
 
 sender_products = njit(types.void(_IN, _IN, _IN, _PACKED_OUT, _OUT), cache=True, nogil=True)(_sender_products)
 receiver_products = njit(types.void(_IN, _PACKED_IN, _IN, _OUT), cache=True, nogil=True)(_receiver_products)
-fold = njit(types.void(_ROWS, _ROWS), cache=True, nogil=True)(_fold)
+_eight = njit(types.void(_ROWS, _ROWS, _OUT), cache=True, nogil=True)(_fold_eight)
+_two = njit(types.void(_ROWS, _ROWS, _OUT), cache=True, nogil=True)(_fold_two)
+tweak = njit(types.void(_IN, types.uint64, _OUT), cache=True, nogil=True)(_tweak)
+shift_rows = njit(types.void(_IN, types.uint64, types.uint64, _OUT), cache=True, nogil=True)(_shift_rows)
+first_words = njit(types.void(_IN, _IN, _OUT), cache=True, nogil=True)(_first_words)
+
+
+def fold(streams: _Rows, columns: _Rows, total: Ring) -> None:
+    """See the numpy twin: eight streams become one as long as there are eight, then two."""
+    rest, bit = streams, 0
+    while len(rest) > 1:
+        step, bits, fold_step = (8, 3, _eight) if len(rest) >= 8 else (2, 1, _two)
+        last = len(rest) == step
+        sums = total[np.newaxis] if last else np.empty((len(rest) // step, total.size), dtype=np.uint64)
+        for i, folded in enumerate(sums):
+            fold_step(rest[step * i : step * (i + 1)], columns[bit : bit + bits], folded)
+        rest, bit = sums, bit + bits
+    if rest is streams:
+        total[:] = streams[0]

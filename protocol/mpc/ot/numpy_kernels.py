@@ -43,10 +43,26 @@ def receiver_products(pads: Ring, packed: NDArray[np.uint32], own: Ring, terms: 
         terms[piece] = np.sum(values << _SHIFTS, axis=1, dtype=np.uint64)
 
 
-def fold(streams: Ring, columns: Ring) -> None:
-    """See ``kernels.OtKernels.fold``; the xor of all is left in row 0."""
+def fold(streams: NDArray[np.uint64], columns: NDArray[np.uint64], total: Ring) -> None:
+    """See ``kernels.OtKernels.fold``."""
     rest = streams
     for column in columns:
-        np.bitwise_xor.reduce(rest[1::2], axis=0, out=column)
+        np.bitwise_xor(column, np.bitwise_xor.reduce(rest[1::2], axis=0), out=column)
         rest = rest[0::2] ^ rest[1::2]
-    streams[0] = rest[0]
+    total[:] = rest[0]
+
+
+def tweak(once: Ring, index: np.uint64, out: Ring) -> None:
+    """See ``kernels.OtKernels.tweak``."""
+    out[:] = once
+    out[::2] ^= np.arange(out.size // 2, dtype=np.uint64) + index
+
+
+def shift_rows(rows: Ring, low: np.uint64, high: np.uint64, out: Ring) -> None:
+    """See ``kernels.OtKernels.shift_rows``."""
+    np.bitwise_xor(rows.reshape(-1, 2), np.array([low, high]), out=out.reshape(-1, 2))
+
+
+def first_words(once: Ring, twice: Ring, out: Ring) -> None:
+    """See ``kernels.OtKernels.first_words``."""
+    np.bitwise_xor(once[::2], twice[::2], out=out)

@@ -50,7 +50,7 @@ BATCH_NUMBER_BYTES: Final = 8
 CHALLENGE_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.CHI_BYTES
 ANSWER_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.ANSWER_BYTES
 BATCH_ELEMENTS: Final = 1 << 14
-"""A batch's messages take about 1.3 kB per element; a contributor that needs more gets a batch of its own."""
+"""A batch's messages take about 410 bytes per element; a contributor that needs more gets a batch of its own."""
 SITE_ELEMENTS: Final = (1 << 18) + BATCH_ELEMENTS
 """The most that one site may need: one inner product of the longest sketch, or 135 pairs of the default one."""
 _CLOSED: Final = "closed"
@@ -99,7 +99,7 @@ class _Session:
     def __init__(self, keys: base.Keys, transcript_key: bytes, extension: Extension, kernels: OtKernels) -> None:
         self._keys = keys
         self._extension = extension
-        self._row_hash = RowHash(transcript_key)
+        self._row_hash = RowHash(transcript_key, kernels)
         self._kernels = kernels
         self._due = self._first_step
         self._batch: ReceiverBatch | SenderBatch | None = None

@@ -35,7 +35,7 @@ SEALED_TYPE: Final = "application/octet-stream"
 
 _LEAST_BYTES: Final = 512
 _COARSE_UP_TO: Final = 2**16
-_COARSE_BITS: Final = 1
+_COARSE_BITS: Final = 2
 _FINE_BITS: Final = 4
 
 
@@ -78,7 +78,10 @@ class EnclosedAnswer(Message):
 
 
 def padded_length(length: int, least: int = _LEAST_BYTES) -> int:
-    """What an envelope's content is padded to: at most a half more up to 64 KiB, a sixteenth above."""
+    """What an envelope's content is padded to: at most a quarter more up to 64 KiB, a sixteenth above.
+
+    Reveals: one of four lengths for each doubling up to 64 KiB, so at most five bits about what is enclosed
+    """
     if length <= least:
         return least
     bits = _COARSE_BITS if length <= _COARSE_UP_TO else _FINE_BITS

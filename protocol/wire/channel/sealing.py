@@ -139,7 +139,7 @@ def _encrypted(cipher: AESGCM, chunks: Iterable[Octets]) -> Iterator[bytes]:
             else:
                 taken = min(CHUNK_BYTES - fill, len(view))
                 _make_room(held, fill + taken, CHUNK_BYTES)
-                held[fill : fill + taken] = view[:taken]
+                memoryview(held)[fill : fill + taken] = view[:taken]  # a slice of the bytearray would take a copy first
                 view, fill = view[taken:], fill + taken
     yield cipher.encrypt(chunk_nonce(counter, True), memoryview(held)[:fill], None)
 
@@ -195,7 +195,7 @@ class BodyReader:
             else:
                 taken = min(_SEALED_CHUNK - self._fill, len(view))
                 _make_room(self._held, self._fill + taken, _SEALED_CHUNK)
-                self._held[self._fill : self._fill + taken] = view[:taken]
+                memoryview(self._held)[self._fill : self._fill + taken] = view[:taken]
                 view, self._fill = view[taken:], self._fill + taken
         self._usable = True
         return pieces

@@ -16,9 +16,9 @@ else. Integers are big-endian.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import struct
-import zlib
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import ValidationError
 
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, TooLarge
+from protocol.wire.channel.deflating import AGAINST_EARLIER, DEFLATED, deflated, inflated
 from protocol.wire.channel.envelope import EnclosedRequest, padded_length
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.keys import require_length
@@ -37,8 +38,8 @@ from protocol.wire.message import MAX_CONTROL_BYTES
 SESSION_TYPE: Final = "application/vnd.moiety.session"
 ID_BYTES: Final = 16
 SECRET_BYTES: Final = 32
-LEAST_BYTES: Final = 256
-"""What the content of a request and of an answer is padded to at least."""
+LEAST_BYTES: Final = 160
+"""What the content of a request and of an answer is padded to at least: what most requests without a body take."""
 LENGTH_BYTES: Final = 4
 MOST_COUNTER: Final = 2**32
 """More requests no session takes."""
@@ -50,13 +51,15 @@ _TAG_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
 _HEAD: Final = struct.Struct(">16sQQI")
 HEAD_BYTES: Final = _HEAD.size + _TAG_BYTES
-_ASKED: Final = struct.Struct(">BBHQQ32s")
-_ANSWERED: Final = struct.Struct(">HBI32s")
-_NOTHING: Final = bytes(32)
+_ASKED: Final = struct.Struct(">BBHHQQ")
+_ANSWERED: Final = struct.Struct(">HBI")
+_DIGEST_BYTES: Final = 32
+_NOTHING: Final = bytes(_DIGEST_BYTES)
+_OF_NO_BODY: Final = hashlib.sha256().digest()
 _DOMAIN: Final = b"moiety/2 session\x00"
 _ANSWER: Final = b"answer\x00"
-_DEFLATED: Final = 4
-_RAW_DEFLATE: Final = -15
+MOST_BACK: Final = 2**16 - 1
+"""How far before its own request an answer can lie that a site names."""
 _METHODS: Final[tuple[Literal["GET", "POST", "PUT"], ...]] = get_args(EnclosedRequest.model_fields["method"].annotation)
 _FIELDS: Final = (DigestField.CONTENT, DigestField.SEALED, DigestField.SEALED_HEAD)
 
@@ -82,7 +85,8 @@ class SessionHead:
 class SessionAnswer:
     """A status and a body; or a digest field and digest of what follows sealed already, and no body.
 
-    ``is_text``: the body is a control message, and travels deflated where that is shorter.
+    ``is_text``: the body is a control message, and travels deflated where that is shorter; against ``earlier``, an
+    answer that the caller has named, if there is one.
     """
 
     status: int
@@ -90,6 +94,7 @@ class SessionAnswer:
     follows: DigestField | None = None
     digest: bytes = _NOTHING
     is_text: bool = field(default=False, compare=False)
+    earlier: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -123,17 +128,24 @@ def session_keys(
 
 
 def close_request(
-    keys: SessionKeys, session: bytes, counter: int, created: int, request: EnclosedRequest, enclosed: bytes
+    keys: SessionKeys,
+    session: bytes,
+    counter: int,
+    created: int,
+    request: EnclosedRequest,
+    enclosed: bytes,
+    back: int = 0,
 ) -> bytes:
     """What is asked with the beginning of its body, head in front.
 
+    ``back``: the answer to the request so many counters before this one is held here; 0 for none.
     Requires: ``counter`` was never used in this session
     """
     target = request.target.encode("ascii")
     method, kept = _METHODS.index(request.method), _FIELDS.index(request.digest_field)
-    digest = bytes.fromhex(request.body_digest)
-    fixed = _ASKED.pack(method, kept, len(target), request.enclosed_bytes, request.body_bytes, digest)
-    content = _padded(fixed + target + enclosed)
+    digest = bytes.fromhex(request.body_digest) if request.body_bytes else b""
+    fixed = _ASKED.pack(method, kept, len(target), back, request.enclosed_bytes, request.body_bytes)
+    content = _padded(fixed + digest + target + enclosed)
     head = SessionHead(session, counter, created, len(content) + _TAG_BYTES).bytes()
     tagged = head + _tag(keys, head)
     return tagged + keys.asked.encrypt(_nonce(counter), content, tagged)
@@ -153,27 +165,31 @@ def require_head(keys: SessionKeys, tagged: bytes, most_body_bytes: int = MAX_CO
         raise TooLarge(f"{length} sealed bytes were announced in a session, at most {most} are allowed here")
 
 
-def open_request(keys: SessionKeys, tagged: bytes, sealed: bytes) -> tuple[EnclosedRequest, bytes]:
-    """The request and what of its body is enclosed. Raises: BrokenSeal, MalformedMessage"""
+def open_request(keys: SessionKeys, tagged: bytes, sealed: bytes) -> tuple[EnclosedRequest, bytes, int]:
+    """The request, what of its body is enclosed, and how many counters back an answer lies that is held; 0 for none.
+
+    Raises: BrokenSeal, MalformedMessage
+    """
     content = _opened(keys.asked, read_head(tagged).counter, sealed, tagged)
     if len(content) < _ASKED.size:
         raise MalformedMessage("a request in a session is shorter than what says what is asked")
-    method, kept, target_bytes, enclosed_bytes, body_bytes, digest = _ASKED.unpack(content[: _ASKED.size])
-    begin = _ASKED.size + target_bytes
+    method, kept, target_bytes, back, enclosed_bytes, body_bytes = _ASKED.unpack(content[: _ASKED.size])
+    asked = _ASKED.size + (_DIGEST_BYTES if body_bytes else 0)
+    begin = asked + target_bytes
     if max(begin, begin + enclosed_bytes) > len(content) or method >= len(_METHODS) or kept >= len(_FIELDS):
         raise MalformedMessage("a request in a session says more than it holds, or asks in an unknown way")
     try:
         request = EnclosedRequest(
             method=_METHODS[method],
-            target=content[_ASKED.size : begin].decode("ascii"),
-            body_digest=digest.hex(),
+            target=content[asked:begin].decode("ascii"),
+            body_digest=(content[_ASKED.size : asked] or _OF_NO_BODY).hex(),
             digest_field=_FIELDS[kept],
             enclosed_bytes=enclosed_bytes,
             body_bytes=body_bytes,
         )
     except (ValidationError, UnicodeDecodeError):
         raise MalformedMessage("a request in a session asks for no address") from None
-    return request, content[begin : begin + enclosed_bytes]
+    return request, content[begin : begin + enclosed_bytes], back
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -185,11 +201,10 @@ def close_answer(keys: SessionKeys, head: SessionHead, answer: SessionAnswer) ->
     Requires: there is one answer to a counter
     """
     body, kept = answer.body, 0 if answer.follows is None else 1 + _FIELDS.index(answer.follows)
-    if answer.is_text and len(body) > LEAST_BYTES:
-        deflated = zlib.compress(body, wbits=_RAW_DEFLATE)
-        body, kept = (deflated, _DEFLATED) if len(deflated) < len(body) else (body, kept)
-    fixed = _ANSWERED.pack(answer.status, kept, len(body), require_length("a digest", answer.digest, 32))
-    content = _padded(fixed + body)
+    if answer.is_text:
+        body, kept = deflated(body, answer.earlier)
+    digest = b"" if answer.follows is None else require_length("a digest", answer.digest, _DIGEST_BYTES)
+    content = _padded(_ANSWERED.pack(answer.status, kept, len(body)) + digest + body)
     sealed = keys.answered.encrypt(_nonce(head.counter), content, _asked_by(head))
     return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
 
@@ -203,32 +218,24 @@ def answer_length(prefix: bytes, most_body_bytes: int) -> int:
 
 
 def open_answer(
-    keys: SessionKeys, head: SessionHead, sealed: bytes, most_body_bytes: int = MAX_CONTROL_BYTES
+    keys: SessionKeys, head: SessionHead, sealed: bytes, most_body_bytes: int = MAX_CONTROL_BYTES, earlier: bytes = b""
 ) -> SessionAnswer:
-    """Raises: BrokenSeal, MalformedMessage; TooLarge, before a body that was deflated takes more memory than that"""
+    """``earlier``: the answer that the request has named.
+
+    Raises: BrokenSeal, MalformedMessage; TooLarge, before a body that was deflated takes more memory than that
+    """
     content = _opened(keys.answered, head.counter, sealed, _asked_by(head))
     if len(content) < _ANSWERED.size:
         raise MalformedMessage("an answer in a session is shorter than what says how it ended")
-    status, kept, body_bytes, digest = _ANSWERED.unpack(content[: _ANSWERED.size])
-    if _ANSWERED.size + body_bytes > len(content) or kept > _DEFLATED:
+    status, kept, body_bytes = _ANSWERED.unpack(content[: _ANSWERED.size])
+    follows = _FIELDS[kept - 1] if 0 < kept <= len(_FIELDS) else None
+    begin = _ANSWERED.size + (_DIGEST_BYTES if follows else 0)
+    if begin + body_bytes > len(content) or kept > AGAINST_EARLIER:
         raise MalformedMessage("an answer in a session says more than it holds")
-    body = content[_ANSWERED.size : _ANSWERED.size + body_bytes]
-    if kept == _DEFLATED:
-        return SessionAnswer(status, _inflated(body, most_body_bytes), None, digest)
-    return SessionAnswer(status, body, _FIELDS[kept - 1] if kept else None, digest)
-
-
-def _inflated(deflated: bytes, most_bytes: int) -> bytes:
-    reader = zlib.decompressobj(wbits=_RAW_DEFLATE)
-    try:
-        body = reader.decompress(deflated, most_bytes + 1)
-    except zlib.error:
-        raise MalformedMessage("an answer in a session says that it is deflated, and is not") from None
-    if len(body) > most_bytes:
-        raise TooLarge(f"an answer in a session inflates to more than the {most_bytes} bytes that are allowed here")
-    if not reader.eof or reader.unused_data:
-        raise MalformedMessage("an answer in a session is deflated, and ends too soon or too late")
-    return body
+    body = content[begin : begin + body_bytes]
+    if kept in (DEFLATED, AGAINST_EARLIER):
+        return SessionAnswer(status, inflated(body, kept, earlier, most_body_bytes))
+    return SessionAnswer(status, body, follows, content[_ANSWERED.size : begin] or _NOTHING)
 
 
 # --- both -------------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from pydantic import Field
 
 from protocol.wire.message import Digest, Message, PartyName, StudyName
 
-MOST_FILES = 10_000
-MOST_SERVER_FILES = 200_000
+MOST_FILES = 200_000
 
 
 class DeletedFile(Message):
@@ -52,7 +51,7 @@ class ServerDeletionReceipt(Message):
     person: Annotated[str, Field(min_length=1, max_length=200)]
     reason: Annotated[str, Field(max_length=2000)]
     at_s: Annotated[int, Field(ge=0)]
-    files: Annotated[tuple[DeletedFile, ...], Field(max_length=MOST_SERVER_FILES)]
+    files: Annotated[tuple[DeletedFile, ...], Field(max_length=MOST_FILES)]
     letters: Annotated[int, Field(ge=0)]
     answers: Annotated[int, Field(ge=0)]
     rounds: Annotated[int, Field(ge=0)]

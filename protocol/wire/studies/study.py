@@ -106,10 +106,6 @@ class Study(Message):
         self._require_task()
         if not self.protection.plan.opens:
             self._require_averaging()
-        if self.tags and self.protection.plan.keyed:
-            raise ValueError(
-                "protection 'ckks' has check values of its own in every ciphertext: leave tags out, or take 'shares'"
-            )
         self._require_ring()
         if self.ranking is not None:
             self._require_rankable()
@@ -133,7 +129,11 @@ class Study(Message):
         return self
 
     def _require_ring(self) -> None:
-        """A ring of 48 bits is of vectors in shares, without tags, whose products take all 64."""
+        """Tags are of shares, in the ring of 64 bits; a ring of 48 is of shares, without tags."""
+        if self.tags and self.protection.plan.keyed:
+            raise ValueError(
+                "protection 'ckks' has check values of its own in every ciphertext: leave tags out, or take 'shares'"
+            )
         if self.parameters.ring_bits == WORD_BITS:
             return
         if self.tags:

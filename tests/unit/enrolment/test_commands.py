@@ -95,7 +95,7 @@ def test_a_site_shows_its_fingerprint_and_those_of_its_operators(
 def test_a_folder_that_was_not_joined_is_named(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
     (both.folder / "empty").mkdir()
     config = str(both.folder / "empty" / "settings.toml")
-    assert "keys.toml cannot be read" in refused(capsys, "site", "fingerprint", "--config", config)
+    assert "empty was not made by 'moiety site join'" in refused(capsys, "site", "fingerprint", "--config", config)
 
 
 def test_invitations_that_are_none_are_refused(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +114,16 @@ def test_an_invitation_in_a_file_is_one(both: Operators, capsys: pytest.CaptureF
     )
 
 
+def test_a_folder_that_nobody_joined_by_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings, key and roster were carried by hand there, so no key is lost."""
+    config = tmp_path / "hospital-1.toml"
+    config.write_text('site = "hospital-1"\nkeys = "h1/keys.toml"\nroster = "roster.toml"\n')
+    why = refused(capsys, "site", "status", "--wait", "--config", str(config))
+    assert "was not made by 'moiety site join'" in why
+    assert "an operator sends roster.toml" in why
+    assert "backup" not in why
+
+
 def test_commands_by_which_keys_are_renewed_and_sites_removed(
     both: Operators, at_a: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +136,9 @@ def test_commands_by_which_keys_are_renewed_and_sites_removed(
     printed = said(capsys, "server", "invite", "clinic-1", "--renew", *at_a)
     assert read_invitation(printed).site == "clinic-1"
     for name in ("requester", "operator-b", "clinic-9"):
-        assert "changed between studies, by a file" in refused(capsys, "server", "invite", name, "--renew", *at_a)
+        why = refused(capsys, "server", "invite", name, "--renew", *at_a)
+        assert "a removed site returns under another name; one that is not in the roster yet needs a plain" in why
+        assert "changed between studies, by a file" in why
     late = both.join("clinic-2")
     both.admit(late)
     both.admit_at(requester, late)

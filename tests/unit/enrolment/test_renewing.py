@@ -9,12 +9,24 @@ import pytest
 from client_agent.joining import adding
 from client_agent.joining.asking import Asking
 from client_agent.joining.folder import Joined
-from client_agent.joining.standing import look
-from protocol.errors import ConfigurationError, ConflictingMessage, RosterRefused, Unavailable, WrongRound
+from client_agent.joining.standing import askings_of, look
+from moiety import main
+from protocol.errors import (
+    ConfigurationError,
+    ConflictingMessage,
+    RosterRefused,
+    Unavailable,
+    UnknownParty,
+    WrongRound,
+)
 from protocol.sharing import Side
 from protocol.wire.chain.chain import RosterChain
+from protocol.wire.chain.file import dump_chain
+from protocol.wire.chain.making import Given, claimed, require_claim
 from protocol.wire.enrolment.invitation import Invitation
+from protocol.wire.messages import Party
 from servers.enrolment.place import names_in_place
+from servers.enrolment.register import Register
 from tests.unit.enrolment.enrolling import HOUR_S, Operators
 from tests.unit.enrolment.test_adding import both, chain_of, founded
 
@@ -77,6 +89,51 @@ def test_until_the_change_the_keys_before_count_and_afterwards_they_do_not(
     assert both.desks[Side.A].register.registrants[-1].party == again.party
     with pytest.raises(Unavailable, match="did not answer"):
         look(old, both.send, both.clock)
+
+
+def test_whoever_holds_the_old_keys_cannot_overwrite_the_word_for_the_new_ones(
+    founded: tuple[Operators, Joined],
+) -> None:
+    """The old keys were stolen, which is why they are renewed; until the change they are still answered."""
+    both, requester = founded
+    thief, again = open_first(both), renewing(both, requester, "clinic-1")
+    claim = claimed(thief.keys, chain_of(both, Side.A).first_digest, samples=thief.party.samples).claim
+    for asking in askings_of(thief, both.send, both.clock):
+        assert asking.standing(claim).waits_for == asking.standing().waits_for
+    assert change(both, requester, "clinic-1").head.party("clinic-1") == again.party
+
+
+def test_a_word_is_kept_for_the_keys_that_it_is_for(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    register, thief = both.desks[Side.A].register, open_first(both)
+    again = renewing(both, requester, "clinic-1")
+    kept = {one.party: one.claim for one in register.known_as("clinic-1")}
+    claim = claimed(thief.keys, chain_of(both, Side.A).first_digest, samples=thief.party.samples).claim
+    assert claim is not None
+    register.keep_claim(thief.party, claim)
+    assert {one.party: one.claim for one in register.known_as("clinic-1")} == kept | {thief.party: claim}
+    assert kept[again.party] not in (None, claim)
+
+
+@pytest.mark.parametrize("renews", [False, True])
+def test_a_word_that_comes_while_its_site_is_withdrawn_is_refused(
+    founded: tuple[Operators, Joined], renews: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the question's first look at the register and what it writes there; it used to wait for ever."""
+    both, _ = founded
+    name = "clinic-1" if renews else "clinic-2"
+    site = both.joined(invite_again(both, name), folder="renewed") if renews else both.join(name)
+    both.admit(site)
+    before = both.desks[Side.A].register.known_as(name)
+
+    def withdrawn(given: Given, first_digest: str) -> Party:
+        both.desks[Side.A].register.withdraw(name, names_in_place(both.settings[Side.A]))
+        return require_claim(given, first_digest)
+
+    monkeypatch.setattr("servers.enrolment.desk.require_claim", withdrawn)
+    with pytest.raises(UnknownParty, match=f"'{name}' was withdrawn: ask the operator for another invitation"):
+        look(site, both.send, both.clock)
+    assert both.desks[Side.A].register.known_as(name) == tuple(one for one in before if one.party != site.party)
 
 
 def open_first(both: Operators) -> Joined:
@@ -150,6 +207,66 @@ def test_a_renewal_that_reached_one_server_alone_is_ended_by_the_next(
     assert (chain_of(both, Side.A).number, chain_of(both, Side.B).number) == (1, 0)
     assert change(both, requester, "clinic-1").head.party("clinic-1") == again.party
     assert chain_of(both, Side.B).number == 1
+
+
+def test_a_renewal_that_was_in_force_just_before_a_crash_ends_all_the_same(
+    founded: tuple[Operators, Joined], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, requester = founded
+    again = renewing(both, requester, "clinic-1")
+
+    def crashes(self: Register, parties: object) -> None:
+        raise SystemExit("the process ends behind the roster's file and before the register's")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Register, "in_force", crashes)
+        with pytest.raises(SystemExit):
+            change(both, requester, "clinic-1")
+    assert both.desks[Side.A].register.renewals
+    assert change(both, requester, "clinic-1").head.party("clinic-1") == again.party
+    require_renewed_once_more(both, requester)
+
+
+def test_a_renewal_that_a_file_brought_into_force_ends_all_the_same(founded: tuple[Operators, Joined]) -> None:
+    """Applied by hand, or from the other operator's copy: nobody asks the server that takes it."""
+    both, requester = founded
+    thief, again = open_first(both), renewing(both, requester, "clinic-1")
+    before = {side: (both.desks[side].register._read(), both.settings[side].roster.read_bytes()) for side in Side}
+    chain = change(both, requester, "clinic-1")
+    for side, (kept, roster) in before.items():
+        both.desks[side].register._write(kept)
+        both.settings[side].roster.write_bytes(roster)
+    waits = look(again, both.send, both.clock).waits_for
+    assert "put the new keys of clinic-1 into the roster" in waits[0]
+    for side in Side:
+        both.settings[side].roster.write_text(dump_chain(chain))
+    with pytest.raises(UnknownParty, match="or it has other keys now: ask from the folder"):
+        look(thief, both.send, both.clock)
+    with pytest.raises(Unavailable, match="did not answer"):
+        look(thief, both.send, both.clock)
+    require_renewed_once_more(both, requester)
+
+
+def test_what_is_in_force_is_not_withdrawn(
+    founded: tuple[Operators, Joined], capsys: pytest.CaptureFixture[str]
+) -> None:
+    both, requester = founded
+    again = renewing(both, requester, "clinic-1")
+    kept = both.desks[Side.A].register._read()
+    change(both, requester, "clinic-1")
+    both.desks[Side.A].register._write(kept)
+    with pytest.raises(SystemExit) as ended:
+        main(("server", "withdraw", "clinic-1", "--config", str(both.folder / "a" / "settings.toml")))
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == "clinic-1: withdrawn: 1 invitations and 0 registrations\n"
+    assert [one.party for one in both.desks[Side.A].register.known_as("clinic-1")] == [again.party]
+
+
+def require_renewed_once_more(both: Operators, requester: Joined) -> None:
+    twice = renewing(both, requester, "clinic-1", "once-more")
+    assert change(both, requester, "clinic-1").head.party("clinic-1") == twice.party
+    for side in Side:
+        assert [one.party for one in both.desks[side].register.known_as("clinic-1")] == [twice.party]
 
 
 def first_alone(both: Operators) -> object:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from protocol.arithmetic.fixed_point import decode, encode
+from protocol.arithmetic.fixed_point import Update, decode, encode
+from protocol.arithmetic.kernels import NUMBA, NUMPY, Kernels
+from protocol.arithmetic.prg import Usage, expand
 from protocol.parameters import StudyParameters
 from protocol.policy.isolation import SeenSums
-from protocol.policy.kept_update import KEPT_LENGTH, kept_update, rounding_noise
+from protocol.policy.kept_update import KEPT_LENGTH, kept_update, rounding_noise, sketched
 
 SEED = bytes(range(32))
 
@@ -17,6 +21,32 @@ def test_short_updates_are_kept_as_they_are() -> None:
     update = np.random.default_rng(0).normal(size=KEPT_LENGTH).astype(np.float32)
     np.testing.assert_array_equal(kept_update(update, SEED), update)
     assert kept_update(update, SEED).dtype == np.float64
+
+
+@pytest.mark.parametrize("kernels", [NUMBA, NUMPY], ids=lambda kernels: kernels.name)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sketch_is_what_was_kept_before(kernels: Kernels, dtype: type[Any]) -> None:
+    """To the bit: what a site keeps now is compared with sketches that it wrote long ago."""
+    update: Update = np.random.default_rng(5).normal(size=140_000).astype(dtype)
+    layers = (("weights", 139_000), ("biases", 1_000))
+    expected = np.zeros((4, KEPT_LENGTH // 4))
+    for number, layer in enumerate((update[:139_000], update[139_000:])):
+        for start in range(0, layer.size, 2**16):
+            piece = layer[start : start + 2**16].astype(np.float64)
+            words = expand(SEED, Usage.MEMORY, piece.size, start=number * 2**40 + start)
+            for block in range(4):
+                lane = (words >> np.uint64(16 * block)).astype(np.int64)
+                sign = 1.0 - 2.0 * ((lane >> 15) & 1)
+                expected[block] += np.bincount(lane & 1023, weights=sign * piece, minlength=1024)
+    np.testing.assert_array_equal(sketched(update, SEED, layers, kernels), expected.reshape(-1) / 2)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.3])
+def test_noise_is_that_of_the_fractions(weight: float) -> None:
+    update = np.append(np.random.default_rng(6).normal(size=70_000), [0.0, -1e-30, 3.0]).astype(np.float32)
+    fraction = np.mod(update.astype(np.float64) * (weight * 2.0**20), 1.0)
+    pieces = [float(np.sum(one * (1 - one))) for one in (fraction[: 2**16], fraction[2**16 :])]
+    assert rounding_noise(update, weight, 2.0**20) == sum(pieces) / 2.0**40
 
 
 def test_long_updates_keep_their_products() -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
-from protocol.policy.linked import linked_error, linked_error_with_noise
+from protocol.policy.linked import linked_error, linked_error_with_noise, told_of_all
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.policy.sums import Exposure
+from protocol.policy.sums import Exposure, KnownSum, exposure
 
 LENGTH = 64
 UPDATE = np.eye(LENGTH)[0]
@@ -30,9 +30,9 @@ def row(sites: str, study: str = "new", *, requester: str = "r", version: int = 
     )
 
 
-def error(past: SummedRow, new: SummedRow, colluders: int = 0) -> float:
+def error(past: SummedRow, new: SummedRow, colluders: int = 0, *, told: bool = True) -> float:
     """With the same update in both."""
-    return linked_error([past], new, np.stack([UPDATE, UPDATE]), colluders=colluders)
+    return linked_error([past], new, np.stack([UPDATE, UPDATE]), colluders=colluders, told=told)
 
 
 @pytest.mark.parametrize("requester", ["r", ""])
@@ -61,9 +61,56 @@ def test_another_requester_counts_where_colluders_do() -> None:
     assert error(row("abc", "old", requester="s"), row("bcdef"), colluders=1) == 0
 
 
-def test_in_one_study_only_sums_that_were_not_told_count() -> None:
-    assert error(row("abc", "new"), row("bcdef", version=1)) == np.inf
-    assert error(row("abc", "new"), row("bcdef", version=2)) == 0
+def test_in_one_study_sums_count_until_every_earlier_round_is_accounted_for() -> None:
+    assert error(row("abc", "new"), row("bcdef"), told=True) == np.inf
+    assert error(row("abc", "new"), row("bcdef"), told=False) == 0
+    assert linked_error([row("abc", "new")], row("bcdef"), np.stack([UPDATE, UPDATE]), colluders=0) == 0, "not proven"
+
+
+def test_told_of_all_is_a_matter_of_round_numbers_and_of_none_beside_them() -> None:
+    fourth = row("bcdef").model_copy(update={"round": 4})
+    assert told_of_all(row("abc"), set())
+    assert told_of_all(fourth, {1, 2, 3})
+    assert not told_of_all(fourth, {1, 3, 5, 6, 7})
+
+
+def padded(*, versions: tuple[int, ...], rounds: tuple[int, ...], **changes: object) -> list[SummedRow]:
+    return [
+        row("abc", "new", version=version).model_copy(update={"round": number, **changes})
+        for version, number in zip(versions, rounds, strict=True)
+    ]
+
+
+def linked(past: list[SummedRow], new: SummedRow, accounted: set[int]) -> float:
+    """As a site finds it whose update never changes."""
+    updates = np.stack([UPDATE] * (len(past) + 1))
+    return exposure([KnownSum(one, UPDATE) for one in past], new, updates[-1], told=told_of_all(new, accounted)).linked
+
+
+def test_a_sum_that_was_discarded_and_asked_again_makes_no_site_less_blind() -> None:
+    """{a, b, c} on version 0, discarded, then again; {d, e, f} likewise behind its back; at last {b, ..., f}.
+
+    Two settled sums, two versions: a count of either would be content.
+    """
+    past = padded(versions=(0, 0), rounds=(1, 2))
+    last = row("bcdef", "new", version=2).model_copy(update={"round": 5})
+    assert linked(past, last, {1, 2}) == pytest.approx(0, abs=1e-6)
+    assert linked(past, last, {1, 2, 3, 4}) == np.inf
+
+
+def test_a_hidden_discarded_sum_blinds_though_no_version_is_missing() -> None:
+    """The other sites' sum on version 1 was discarded, so that no model came of it."""
+    past = padded(versions=(0,), rounds=(1,))
+    last = row("bcdef", "new", version=1).model_copy(update={"round": 3})
+    assert linked(past, last, {1}) == pytest.approx(0, abs=1e-6)
+
+
+def test_an_honest_study_goes_on_whether_its_sums_step_the_model_or_not() -> None:
+    """Rounds 2 and 4 were skipped, round 3 discarded; everybody knows of all."""
+    past = padded(versions=(0, 1), rounds=(1, 3))
+    assert linked(past, row("abc", "new", version=1).model_copy(update={"round": 5}), {1, 2, 3, 4}) == np.inf
+    other = row("bcdef", "new", version=1).model_copy(update={"round": 5})
+    assert linked(past, other, {1, 2, 3, 4}) == np.inf
 
 
 def test_the_error_grows_with_what_is_new_and_with_the_number_of_sites() -> None:
@@ -110,3 +157,10 @@ def test_a_site_refuses_by_its_demand_and_tells_the_requester_no_figure() -> Non
         check_isolation(found, row("bcdef"), SitePolicy(least_isolation=0.26))
     assert "0.250" not in refused.value.told
     assert "this site demands 0.26: list the sites of that sum again" in refused.value.told
+
+
+def test_a_newcomer_has_no_update_in_the_sums_that_it_was_not_in() -> None:
+    """Its newest one stands in for it, and would be nothing new against itself."""
+    away = row("abc", "new").model_copy(update={"away": True})
+    assert error(away, row("bcdef"), told=False) == np.inf
+    assert error(away.model_copy(update={"study_digest": "old"}), row("bcdef"), told=False) == 0

@@ -15,9 +15,10 @@ from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
 from protocol.policy.cohorts import Cohort
 from protocol.policy.questions import check_questions
+from protocol.policy.site_policy import SitePolicy
 from protocol.summary.layout import Categories, Layout, Numeric
 from protocol.summary.protect import Codes, Numbers, Protection, shared_vector
-from protocol.summary.question import Question, counts_question, summary_questions
+from protocol.summary.question import FIRST_LINE, PLACES, OwnColumn, Question, counts_question, summary_questions
 from tests.unit.summary.tables import AGE, FLAG, LAYOUT, STAGE, protection, table
 
 NAMES = ("age", "flag", "stage")
@@ -28,8 +29,10 @@ def asked(
     columns: tuple[Numbers | Codes, ...] = (),
     by: Protection | None = None,
     names: tuple[str, ...] = NAMES,
+    named_in: str = FIRST_LINE,
 ) -> tuple[Question, ...]:
-    return summary_questions(layout, names, columns or table(0), by or protection())
+    own = [OwnColumn(name, named_in) for name in names]
+    return summary_questions(layout, own, columns or table(0), by or protection())
 
 
 def round_of(number: int, questions: tuple[Question, ...]) -> Cohort:
@@ -56,12 +59,12 @@ def test_two_ranges_that_count_the_patients_beyond_them_are_not_both_answered(tm
     assert (sums[0] - sums[1]) / 2 == pytest.approx(4 * values / 200, abs=0.1), "the attack counts four"
     memory = CohortMemory(tmp_path, lambda: by.key)
     first, second = (round_of(n, asked(layout, (ages,), by, ("age",))) for n, layout in enumerate(layouts))
-    memory.agree(first, 3)
-    memory.agree(first.model_copy(update={"study_digest": "9" * 64}), 3)
+    memory.agree(first, 0, SitePolicy())
+    memory.agree(first.model_copy(update={"study_digest": "9" * 64}), 0, SitePolicy())
     again = CohortMemory(tmp_path, lambda: by.key)
     with pytest.raises(PolicyRefusal, match=r"asked are range = \[0.0, 96.0\], the other time range = \[0.0, 98.0\]"):
-        again.agree(second, 3)
-    again.agree(second, 3, questions=2)
+        again.agree(second, 0, SitePolicy())
+    again.agree(second, 0, SitePolicy(most_questions=2))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_the_same_question_and_other_columns_are_answered() -> None:
 
 def test_class_counts_are_counted_once_as_they_are() -> None:
     def counted(counts: tuple[int, ...], column: str = "ill") -> tuple[Question, ...]:
-        return (counts_question(column, "ill", counts, bytes(32)),)
+        return (counts_question(OwnColumn(column, FIRST_LINE), "ill", counts, bytes(32)),)
 
     known = [round_of(1, counted((60, 40)))]
     check_questions(round_of(2, counted((60, 40))), known, 1)
@@ -143,3 +146,61 @@ def test_class_counts_are_counted_once_as_they_are() -> None:
     for other in (counted((59, 40)), counted((40, 60))):
         require_refused(known[0].questions, other)
         check_questions(round_of(2, other), known, 2)
+
+
+def flag_asked(name: str, named_in: str, rows: int = 100) -> tuple[Question, ...]:
+    """A column that is not known again by its order."""
+    return asked(Layout((FLAG,)), (table(0)[1][:rows],), names=(name,), named_in=named_in)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        (("age [years]", FIRST_LINE), ("age [years]", FIRST_LINE), True),
+        (("age [years]", FIRST_LINE), ("sex", FIRST_LINE), False),
+        (("age [years]", FIRST_LINE), ("age [months]", FIRST_LINE), False),
+        (("column 1", PLACES), ("column 1", PLACES), True),
+        (("column 1", PLACES), ("column 2", PLACES), False),
+        (("column 1", PLACES), ("age", FIRST_LINE), True),
+        (("age", "query a"), ("age", "query a"), True),
+        (("age", "query a"), ("sex", "query a"), False),
+        (("age", "query a"), ("sex", "query b"), True),
+        (("age", "query a"), ("sex", FIRST_LINE), True),
+        (("age", ""), ("age [years]", FIRST_LINE), True),
+        (("age (years)", ""), ("age", ""), True),
+        (("age", ""), ("sex [0: w]", FIRST_LINE), False),
+        (("age", ""), ("column 2", PLACES), True),
+        (("age", ""), ("sex", "query a"), True),
+        (("column 1", ""), ("sex", FIRST_LINE), True),
+        (("column 1", ""), ("column 2", PLACES), True),
+    ],
+)
+def test_names_that_different_things_gave_may_be_of_one_column(
+    before: tuple[str, str], now: tuple[str, str], same: bool
+) -> None:
+    """Those of a study, as an older release kept them and as a query gives them, say little about a site's columns."""
+    counts = [
+        (counts_question(OwnColumn(*one), "ill", (60, 40 - at), bytes(32)),) for at, one in enumerate((before, now))
+    ]
+    for first, second in ((flag_asked(*before), flag_asked(*now, rows=99)), counts):
+        for one, other in ((first, second), (second, first)):
+            if same:
+                require_refused(one, other)
+            else:
+                check_questions(round_of(2, other), [round_of(1, one)], 1)
+    check_questions(round_of(2, counts[1]), [round_of(1, flag_asked(*before))], 1)
+
+
+def test_class_counts_without_a_schema_may_be_of_any_column() -> None:
+    unknown, known = (
+        (counts_question(OwnColumn(*own), "class", counts, bytes(32)),)
+        for own, counts in ((("", ""), (60, 40)), (("ill", FIRST_LINE), (60, 39)))
+    )
+    require_refused(unknown, known)
+    require_refused(known, unknown)
+    check_questions(round_of(2, unknown), [round_of(1, unknown)], 1)
+
+
+def test_what_an_older_release_wrote_down_is_read() -> None:
+    older = flag_asked("age", "")[0].model_dump(exclude={"named_in"})
+    assert Question.model_validate(older).named_in == ""

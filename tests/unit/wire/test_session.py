@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, TooLarge
-from protocol.wire.channel import session
+from protocol.wire.channel import deflating, session
+from protocol.wire.channel.deflating import KEPT, KEPT_BYTES, EarlierAnswers
 from protocol.wire.channel.envelope import EnclosedRequest
 from protocol.wire.channel.session import (
     HEAD_BYTES,
@@ -67,7 +68,15 @@ def test_a_request_comes_out_as_it_went_in(method: str, field: DigestField) -> N
     tagged, sealed = closed(request=asked)
     session.require_head(KEYS, tagged)
     assert session.read_head(tagged) == SessionHead(NAME, 7, NOW, len(sealed))
-    assert session.open_request(KEYS, tagged, sealed) == (asked, b"body")
+    assert session.open_request(KEYS, tagged, sealed) == (asked, b"body", 0)
+
+
+def test_a_request_without_a_body_says_no_digest_and_may_name_an_answer_that_is_held() -> None:
+    nothing = hashlib.sha256(b"").hexdigest()
+    asked = ASKED.model_copy(update={"body_bytes": 0, "enclosed_bytes": 0, "body_digest": nothing})
+    for back in (1, session.MOST_BACK):
+        made = session.close_request(KEYS, NAME, 7, NOW, asked, b"", back)
+        assert session.open_request(KEYS, made[:HEAD_BYTES], made[HEAD_BYTES:]) == (asked, b"", back)
 
 
 @pytest.mark.parametrize("follows", [None, *DigestField])
@@ -88,6 +97,33 @@ def test_a_control_message_travels_deflated_where_that_is_shorter() -> None:
         plain = session.close_answer(KEYS, head, SessionAnswer(200, body))[LENGTH_BYTES:]
         assert (len(sent) < len(plain)) is (body == text)
         assert session.open_answer(KEYS, head, sent) == session.open_answer(KEYS, head, plain)
+
+
+def test_an_answer_is_deflated_against_the_one_that_the_request_names() -> None:
+    head = session.read_head(closed()[0])
+    drawn = [hashlib.shake_256(bytes([number])).hexdigest(300).encode() for number in range(2)]
+    before, now = (b'{"kept":"' + drawn[0] + b'","other":' + str(number).encode() + b"}" for number in range(2))
+    alone, against = (
+        session.close_answer(KEYS, head, SessionAnswer(200, now, is_text=True, earlier=held))[LENGTH_BYTES:]
+        for held in (b"", before)
+    )
+    assert len(against) == session.LEAST_BYTES + 16 < len(alone) / 2
+    assert session.open_answer(KEYS, head, against, earlier=before) == session.open_answer(KEYS, head, alone)
+    for wrong in (b"", now, drawn[1]):
+        with pytest.raises(MalformedMessage, match="against another answer"):
+            session.open_answer(KEYS, head, against, earlier=wrong)
+    bomb = session.close_answer(KEYS, head, SessionAnswer(200, bytes(2**20), is_text=True, earlier=before))
+    with pytest.raises(TooLarge, match="inflates to more"):
+        session.open_answer(KEYS, head, bomb[LENGTH_BYTES:], 2**20 - 1, before)
+
+
+def test_an_end_holds_the_newest_answers_that_are_neither_short_nor_long() -> None:
+    held = EarlierAnswers()
+    for counter in range(KEPT + 1):
+        held.keep(counter, bytes(KEPT_BYTES))
+    held.keep(90, bytes(KEPT_BYTES + 1))
+    held.keep(91, bytes(deflating.LEAST_BYTES))
+    assert [len(held.of(counter)) for counter in (0, 1, KEPT, 90, 91)] == [0, KEPT_BYTES, KEPT_BYTES, 0, 0]
 
 
 def test_what_inflates_is_bounded_by_what_may_come() -> None:
@@ -190,12 +226,14 @@ def test_a_head_has_one_length() -> None:
     ("content", "words"),
     [
         (b"", "shorter"),
-        (session._ASKED.pack(3, 0, 1, 0, 0, bytes(32)) + b"/", "unknown way"),
-        (session._ASKED.pack(0, 3, 1, 0, 0, bytes(32)) + b"/", "unknown way"),
-        (session._ASKED.pack(0, 0, 2, 0, 0, bytes(32)) + b"/", "more than it holds"),
-        (session._ASKED.pack(0, 0, 1, 1, 1, bytes(32)) + b"/", "more than it holds"),
-        (session._ASKED.pack(0, 0, 1, 0, 0, bytes(32)) + b"x", "no address"),
-        (session._ASKED.pack(0, 0, 1, 0, 0, bytes(32)) + b"\xff", "no address"),
+        (session._ASKED.pack(3, 0, 1, 0, 0, 0) + b"/", "unknown way"),
+        (session._ASKED.pack(0, 3, 1, 0, 0, 0) + b"/", "unknown way"),
+        (session._ASKED.pack(0, 0, 2, 0, 0, 0) + b"/", "more than it holds"),
+        (session._ASKED.pack(0, 0, 1, 0, 1, 1) + bytes(32) + b"/", "more than it holds"),
+        (session._ASKED.pack(0, 0, 1, 0, 0, 1) + bytes(31), "more than it holds"),
+        (session._ASKED.pack(0, 0, 1, 0, 0, 0) + b"x", "no address"),
+        (session._ASKED.pack(0, 0, 1, 0, 0, 0) + b"\xff", "no address"),
+        (session._ASKED.pack(0, 0, 0, 0, 0, 1) + bytes(20), "more than it holds"),
     ],
 )
 def test_what_a_site_itself_asks_wrongly_is_refused_as_that(content: bytes, words: str) -> None:
@@ -207,11 +245,12 @@ def test_what_a_site_itself_asks_wrongly_is_refused_as_that(content: bytes, word
     ("content", "words"),
     [
         (b"", "shorter"),
-        (session._ANSWERED.pack(200, 0, 1, bytes(32)), "more than it holds"),
-        (session._ANSWERED.pack(200, 5, 0, bytes(32)), "more than it holds"),
-        (session._ANSWERED.pack(200, 4, 1, bytes(32)) + b"\xff", "and is not"),
-        (session._ANSWERED.pack(200, 4, len(DEFLATED) - 1, bytes(32)) + DEFLATED[:-1], "too soon"),
-        (session._ANSWERED.pack(200, 4, len(DEFLATED) + 1, bytes(32)) + DEFLATED + b"x", "too late"),
+        (session._ANSWERED.pack(200, 0, 1), "more than it holds"),
+        (session._ANSWERED.pack(200, 1, 0) + bytes(31), "more than it holds"),
+        (session._ANSWERED.pack(200, 6, 0), "more than it holds"),
+        (session._ANSWERED.pack(200, 4, 1) + b"\xff", "and is not"),
+        (session._ANSWERED.pack(200, 4, len(DEFLATED) - 1) + DEFLATED[:-1], "too soon"),
+        (session._ANSWERED.pack(200, 4, len(DEFLATED) + 1) + DEFLATED + b"x", "too late"),
     ],
 )
 def test_what_a_server_answers_wrongly_is_refused_as_that(content: bytes, words: str) -> None:
