@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from host.durable import is_full
 from protocol.errors import ErrorCode, MoietyError, OtherVersion
 from protocol.wire.channel.signing import require_own_version
 from servers.correlations.transfer import OBLIVIOUS, Transfer
-from servers.driving.duties import Duties
+from servers.driving.duties import Duties, end_all
 from servers.driving.lease import drive_in_turn
 from servers.driving.news import Hearing
 from servers.enrolment.desk import Desk
@@ -68,7 +68,7 @@ def create_app(
         openapi_url=None,
     )
     app.state.server = server
-    app.state.stop = lambda: _log.error("not_stopped")
+    app.state.fail = lambda: _log.error("not_stopped")
     """Ends this process; whoever serves the application sets it."""
     enrols = settings.card is not None and settings.role is not Role.UPLOAD
     app.state.desk = None if not enrols else enrolment.OpenDesk(Desk(settings, clock))
@@ -120,19 +120,15 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
         duties.begin()
     else:
         tasks += [asyncio.create_task(one) for one in _beside_others(app, server, duties)]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        await duties.end()
-        await asyncio.to_thread(server.traces.close)
-        server.ckks.close()
+    async with AsyncExitStack() as ending:  # from the last to the first, each whatever became of the others
+        ending.callback(server.store.close)
         if server.shards is not None:
-            await asyncio.to_thread(server.shards.close)
-        server.store.close()
+            ending.push_async_callback(asyncio.to_thread, server.shards.close)
+        ending.callback(server.ckks.close)
+        ending.push_async_callback(asyncio.to_thread, server.traces.close)
+        ending.push_async_callback(duties.end)
+        ending.push_async_callback(end_all, tasks)
+        yield
 
 
 def _beside_others(app: FastAPI, server: Server, duties: Duties) -> Iterator[Coroutine[Any, Any, None]]:
@@ -140,7 +136,7 @@ def _beside_others(app: FastAPI, server: Server, duties: Duties) -> Iterator[Cor
     yield Hearing(server).keep()
     yield _sweep_uploads(server)
     if server.settings.role is Role.DRIVER:
-        yield drive_in_turn(server, duties, app.state.stop)
+        yield drive_in_turn(server, duties, app.state.fail)
 
 
 async def _sweep_uploads(server: Server) -> None:
@@ -151,6 +147,8 @@ async def _sweep_uploads(server: Server) -> None:
             sweep(server)
         except MoietyError as later:
             _log.warning("uploads_not_swept", code=later.code, detail=later.detail)
+        except Exception:  # a folder that is mounted, for instance
+            _log.exception("uploads_not_swept")
 
 
 async def _follow_roster(server: Server) -> None:

@@ -18,6 +18,10 @@ from servers.settings import ServerSettings
 
 WARNED_DAYS: Final = (30, 7, 1)
 _OWN_CA_KEY: Final = "ca-key.pem"
+_PUT_THERE: Final = (
+    "; put the certificate's chain and its key there (docs/enrolling.md), or begin with 'moiety server init --own-ca', "
+    "which makes both"
+)
 DAY_S: Final = 86400.0
 _log = log.logger("certificate")
 
@@ -117,9 +121,11 @@ def check_tls(settings: ServerSettings) -> None:
             if path is not None:
                 read_secret(path) if key == "tls_key" else path.read_bytes()
         except OSError as error:
-            raise ConfigurationError(f"key '{key}': {path}: cannot be read: {error.strerror}") from None
+            raise ConfigurationError(
+                f"key '{key}': {path}: cannot be read: {error.strerror}{_next_step(key, path)}"
+            ) from None
         except ConfigurationError as error:
-            raise ConfigurationError(f"key '{key}': {error.detail}") from None
+            raise ConfigurationError(f"key '{key}': {error.detail}{_next_step(key, path)}") from None
     require_pair(settings.tls_certificate, settings.tls_key)
     try:
         ssl.create_default_context(cafile=settings.peer_ca)
@@ -127,6 +133,11 @@ def check_tls(settings: ServerSettings) -> None:
         raise ConfigurationError(
             f"key 'peer_ca': {settings.peer_ca} holds no CA certificate in PEM ({error.reason or error})"
         ) from None
+
+
+def _next_step(key: str, path: Path | None) -> str:
+    missing = path is not None and not path.exists()
+    return _PUT_THERE if missing and key != "peer_ca" else ""
 
 
 def require_pair(chain: Path, key: Path) -> ssl.SSLContext:

@@ -39,7 +39,24 @@ class OwnHistory:
     def __post_init__(self) -> None:
         self._began = self.store.begin_history() if self.drives else 0
         self._ever_compared = False
+        self._fewer: RolledBack | None = None
         self._later = self.store.history_of(self.party)
+
+    def count(self) -> int:
+        """The database's changes, asked again and again: once they are fewer than they were nothing is served, until
+        they are as many as before.
+
+        Raises: RolledBack, Unavailable
+        """
+        try:
+            found = self.store.changes()
+        except RolledBack as fewer:
+            if self._fewer is None:
+                _log.error("database_went_back", detail=fewer.detail)
+            self._fewer = fewer
+            raise
+        self._fewer = None
+        return found
 
     def look(self) -> None:
         """What the process that drives has learned meanwhile."""
@@ -80,10 +97,12 @@ class OwnHistory:
 
     @property
     def current(self) -> bool:
-        return self._later is None
+        return self._later is None and self._fewer is None
 
     def require_current(self) -> None:
         """Raises: RolledBack"""
+        if self._fewer is not None:
+            raise RolledBack(self._fewer.detail)
         if self._later is not None:
             raise RolledBack(
                 f"server {self.party!r} knows {self.now().place} and has signed {self._later.message.place}: an older "

@@ -14,8 +14,8 @@ from protocol.errors import NotListed, WrongRound
 from protocol.wire.messages import RoundState
 from protocol.wire.paths import EVERY_SITE
 from servers.server import Server
-from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.records import MailRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 
 _ROUNDS_KEPT: Final = 2
 """Letters of a round are read while it is the current one; those of the round before it may still be under way."""
@@ -50,19 +50,17 @@ def require_announced(server: Server, study: StudyRecord, topic: Topic, sender: 
         raise _not_now(topic, "a newer model, which this site has attested")
 
 
-def forget_superseded(server: Server, study: StudyRecord, topic: Topic, sender: str, recipient: str) -> None:
-    """Delete the letters that this one leaves without a reader."""
+def superseded(server: Server, study: StudyRecord, topic: Topic, sender: str, recipient: str) -> list[MailRecord]:
+    """The letters that this one leaves without a reader."""
     if topic.kind is LetterKind.WEIGHTS:
-        gone = _of_rounds_before(server, study, topic.number - _ROUNDS_KEPT + 1)
-    elif topic.kind is LetterKind.WELCOME:
-        gone = [mail for mail, of in _kept(server, study, recipient, LetterKind.WELCOME) if of.number < topic.number]
-    elif topic.kind is LetterKind.CHECKPOINT:
-        gone = _checkpoints_nobody_awaits(server, study, topic.number)
-    elif topic.kind is LetterKind.ATTESTED:
-        gone = [mail for mail, of in _attested(server, study, sender) if of.number < topic.number]
-    else:
-        return
-    _forget(server, gone)
+        return _of_rounds_before(server, study, topic.number - _ROUNDS_KEPT + 1)
+    if topic.kind is LetterKind.WELCOME:
+        return [mail for mail, of in _kept(server, study, recipient, LetterKind.WELCOME) if of.number < topic.number]
+    if topic.kind is LetterKind.CHECKPOINT:
+        return _checkpoints_nobody_awaits(server, study, topic.number)
+    if topic.kind is LetterKind.ATTESTED:
+        return [mail for mail, of in _attested(server, study, sender) if of.number < topic.number]
+    return []
 
 
 def forget_rounds_before(server: Server, study: StudyRecord, number: int) -> None:
@@ -70,10 +68,7 @@ def forget_rounds_before(server: Server, study: StudyRecord, number: int) -> Non
 
     A list that comes in time has done so already; a requester that leaves rounds without lists piles nothing up.
     """
-    _forget(server, _of_rounds_before(server, study, number - _ROUNDS_KEPT + 1))
-
-
-def _forget(server: Server, gone: list[MailRecord]) -> None:
+    gone = _of_rounds_before(server, study, number - _ROUNDS_KEPT + 1)
     if gone:
         server.store.forget_mail(gone)
         server.files.delete([mail.file for mail in gone])

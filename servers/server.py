@@ -35,7 +35,6 @@ from servers.monitoring.metrics import Metrics
 from servers.monitoring.recent import Recent
 from servers.monitoring.traces import NoTraces, Traces, traces_to
 from servers.notifications import Changes
-from servers.pictures import StudyPicture
 from servers.points import Point, failpoints_of
 from servers.processes.beside import beside_of
 from servers.roster.accepted import keep_chain, require_continued
@@ -45,9 +44,11 @@ from servers.shards.opening import open_shards
 from servers.shards.passes import Shards
 from servers.store.files.shares import ShareFiles
 from servers.store.files.upload_parts import UploadParts
-from servers.store.interface import RoundRecord, Store
+from servers.store.interface import Store
 from servers.store.migrate import upgrade
+from servers.store.reading.picture import StudyPicture
 from servers.store.sql import SqlStore
+from servers.store.study_records import RoundRecord
 
 M = TypeVar("M", bound=Message)
 _ANOTHER_FOLDER: Final = (
@@ -117,10 +118,15 @@ class Server:
         data_dir, beside = self.settings.data_dir, self.store.beside
         return data_dir if beside is None else data_dir / PROCESSES / beside.name
 
+    @property
+    def uploads_of_all(self) -> list[Path]:
+        """Where processes of this server, running or not, keep theirs; empty where it is one process."""
+        return [] if self.store.beside is None else [*(self.settings.data_dir / PROCESSES).glob("*/uploads")]
+
     def drive(self, boot: int) -> None:
-        """From here on this process drives, as this start of the server."""
-        self.boot, self.drives = boot, True
-        self.history = OwnHistory(self.store, self.name, boot)
+        """From here on this process drives, as this start of the server. Raises: Unavailable, and then it does not"""
+        self.boot, self.history = boot, OwnHistory(self.store, self.name, boot)
+        self.drives = True
 
     def require_taking(self) -> None:
         """Before a study or a round that is new here. Raises: Unavailable"""
@@ -217,9 +223,8 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
     require_continued(chain, accepted)
     upgrade(settings.database)
     take_back(sorted(settings.data_dir.glob("server.db*")))
-    changes = Changes()
-    beside = beside_of(settings)
-    of_letters = partial(_letter_came, changes)
+    changes, beside = Changes(), beside_of(settings)
+    of_letters = partial(letter_came, changes)
     store = SqlStore(settings.database, changes.notify, clock, changes.notify_held, of_letters, beside)
     _require_own(store, owners)
     _require_undisturbed(store, chain, accepted)
@@ -252,7 +257,7 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
     return server
 
 
-def _letter_came(changes: Changes, study: str, recipient: str, topic: str) -> None:
+def letter_came(changes: Changes, study: str, recipient: str, topic: str) -> None:
     """A round goes on once everybody has contributed or declined; what other letters say is their recipient's."""
     if recipient == EVERY_SITE or topic.startswith(LetterKind.DECLINE.value):
         changes.notify(study)

@@ -123,14 +123,27 @@ def _serve_alone(settings: ServerSettings) -> None:
         tls=certificate.context,
     )
 
+    _say_listening(settings)
+    _run_to_its_end(server, application, certificate)
+
+
+def _run_to_its_end(server: BoundedServer, application: FastAPI, certificate: ServedCertificate) -> None:
+    """Raises: SystemExit, where what it does failed: whoever starts again what failed is to start this again"""
+    failed = False
+
     def stop() -> None:
         server.should_exit = True
 
-    application.state.stop = stop
-    _say_listening(settings)
+    def fail() -> None:
+        nonlocal failed
+        failed = server.should_exit = True
+
+    application.state.fail = fail
     gc.freeze()  # what is there by now stays: no collection looks through it again
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve_until_drained(server, served, certificate, stop))
+        runner.run(_serve_until_drained(server, application.state.server, certificate, stop))
+    if failed:  # the log says why
+        raise SystemExit(1)
 
 
 def _say_listening(settings: ServerSettings, waits_for: str = "") -> None:

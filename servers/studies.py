@@ -43,10 +43,11 @@ from protocol.wire.messages import (
 from protocol.wire.paths import EVERY_SITE
 from servers.ckks.process import require_tenseal
 from servers.notifications import wait_up_to
-from servers.pictures import StudyPicture
 from servers.server import Server
-from servers.store.interface import A_NEW_STUDY, RoundRecord, StudyRecord
+from servers.store.interface import A_NEW_STUDY
+from servers.store.reading.picture import StudyPicture
 from servers.store.records import Refusal
+from servers.store.study_records import RoundRecord, StudyRecord
 
 _BOTH = 2
 _ENDED_BY_OUTCOME: Final = frozenset({RoundState.SKIPPED, RoundState.RANKED, RoundState.CLOSED})
@@ -223,21 +224,31 @@ def _ended(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Sig
         if record.end.message != message:
             error = ConflictingMessage(f"the study ended as {record.state}: {record.reason}")
             raise refuse(server, record.digest, server.roster.requester, error)
+        forget_unfinished(server, record.digest)
         return record.end
     state = study_step(record.state, StudyEvent(message.state.value))
     ended = f"{message.state.value}: {message.reason}" if message.reason else message.state.value
     server.audit.add(Action.STUDY_ENDED, ended, study=record.name, study_digest=record.digest)
     server.store.change_study(record.digest, lambda r: replace(r, state=state, reason=message.reason, end=signed))
-    server.uploads.keep_only(record.digest, None)
-    current = server.store.current_round(record.digest)
-    if current is not None:
-        server.files.delete(server.store.forget_share_files(record.digest, before_round=current.key.round + 1))
-        if server.shards is not None:
-            server.shards.forget(record.digest)
-        if current.state is RoundState.COMMITTED and current.output_file is not None:
-            server.store.change_round(current.key, lambda r: replace(r, output_file=None))
-            server.files.delete([current.output_file])
+    forget_unfinished(server, record.digest)
     return signed
+
+
+def forget_unfinished(server: Server, study: str) -> None:
+    """Shares of a study that has ended go, its query and a sum that was not served; done before, nothing is left to do.
+
+    Repeated until it went well, since the end is stored before. Raises: Unavailable, OSError
+    """
+    server.uploads.keep_only(study, None)
+    current = server.store.current_round(study)
+    if current is None:
+        return
+    server.files.delete(server.store.forget_share_files(study, before_round=current.key.round + 1))
+    if server.shards is not None:
+        server.shards.forget(study)
+    if current.state is RoundState.COMMITTED and current.output_file is not None:
+        server.store.change_round(current.key, lambda r: replace(r, output_file=None))
+        server.files.delete([current.output_file])
 
 
 async def watch(server: Server, record: StudyRecord, caller: str, after: int, wait_s: float) -> StudyView:

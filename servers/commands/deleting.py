@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _WAITS_S: Final = 60.0
 _LOOKS_EVERY_S: Final = 0.1
+_SAYS_AFTER_S: Final = 15.0
 _STAYS: Final = (
     "What stays: the signed study and its end, what was signed in its rounds with the receipts for what sites sent (a "
     "site compares its memory with them), and the audit log. Backups you delete yourself."
@@ -56,12 +57,13 @@ def _delete(asked: _Delete) -> None:
 
 
 def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletionReceipt]:
-    """Raises: ConfigurationError; Unavailable, where a server runs and did not do it in time"""
+    """Raises: ConfigurationError; Unavailable, StorageFull or OSError, where it is not done yet: it is gone on with"""
     from host.audit.log import AuditLog
     from host.one_holder import holder_of, one_process
     from protocol.errors import ConfigurationError
     from servers.identity import load_identity
     from servers.retention.deleting import Holder, delete_study, require_over
+    from servers.retention.keeping import ask
     from servers.store.database import database_exists
     from servers.store.files.shares import ShareFiles
     from servers.store.sql import SqlStore
@@ -79,25 +81,43 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
             _, keys, _ = load_identity(settings)
             files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes)
             audit = AuditLog(settings.data_dir, keys.name)
-            return delete_study(Holder(settings.data_dir, keys, store, files, audit), request)
+            waits = ask(settings.data_dir, request)  # a server that starts goes on with what breaks off here
+            signed = delete_study(Holder(settings.data_dir, keys, store, files, audit), request)
+            waits.unlink(missing_ok=True)
+            return signed
     finally:
         store.close()
 
 
 def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionReceipt]:
-    from protocol.errors import Unavailable
+    """It takes the request away once nothing is left; whatever keeps it from that, it tries again by itself."""
+    from protocol.errors import ConfigurationError, Unavailable
     from protocol.wire.messages import Signed
     from protocol.wire.studies.deletion import ServerDeletionReceipt
     from servers.retention.deleting import receipt_path
-    from servers.retention.keeping import ask
+    from servers.retention.keeping import LOOKED_AT_EVERY_S, ask
 
-    waits, receipt, until = ask(data_dir, request), receipt_path(data_dir, request.study), time.monotonic() + _WAITS_S
-    while time.monotonic() < until:
-        if not waits.exists() and receipt.exists():
-            return Signed[ServerDeletionReceipt].parse(receipt.read_bytes())
+    waits, receipt, since_s, said = ask(data_dir, request), receipt_path(data_dir, request.study), time.monotonic(), ""
+    while (waited_s := time.monotonic() - since_s) < _WAITS_S:
+        if not waits.exists():
+            if receipt.exists():
+                return Signed[ServerDeletionReceipt].parse(receipt.read_bytes())
+            raise ConfigurationError(f"the server that runs refused to delete study {request.study!r}: see its log")
+        if waited_s > _SAYS_AFTER_S and said != _awaited(receipt):
+            said = _awaited(receipt)
+            typer.echo(f"waiting: the server that runs {said}", err=True)
         time.sleep(_LOOKS_EVERY_S)
-    waits.unlink(missing_ok=True)
-    raise Unavailable(f"the server that runs did not delete study {request.study!r} in {_WAITS_S:g} s: see its log")
+    raise Unavailable(
+        f"study {request.study!r} is not deleted: for {_WAITS_S:g} s the server that runs {_awaited(receipt)}. See its "
+        f"log (not_deleted). The request stays, it tries every {LOOKED_AT_EVERY_S:g} s and after a restart until all "
+        "is gone; the same command waits for it again"
+    )
+
+
+def _awaited(receipt: Path) -> str:
+    if receipt.exists():
+        return "has not deleted all that is in the receipt"
+    return "has signed no receipt: it does not see the request, reads what it will delete, or something keeps it"
 
 
 COMMANDS: Final = (command(_Delete, _delete),)

@@ -74,11 +74,14 @@ def invitations(config: ConfigOption, json_output: JsonOption = False) -> None:
 
 def withdraw(name: SiteArgument, config: ConfigOption) -> None:
     """Take a site's invitations back, and its registration, as long as it is not in the roster."""
+    from servers.enrolment.place import end_renewals
     from servers.enrolment.register import Register
     from servers.settings import load_settings
 
     settings = load_settings(config)
-    gone = Register(settings.data_dir, time.time).withdraw(name, _named(config))
+    register = Register(settings.data_dir, time.time)
+    end_renewals(settings, register)
+    gone = register.withdraw(name, _named(config))
     typer.echo(f"{name}: withdrawn: {gone}")
 
 
@@ -169,8 +172,9 @@ def _require_contributor(settings: ServerSettings, name: str) -> None:
     if name not in names:
         listed = ", ".join(names) or "nobody yet"
         raise ConfigurationError(
-            f"{name!r} is no contributor of this federation's roster ({listed}); an operator's or the requester's keys "
-            "are changed between studies, by a file: 'moiety roster --help'"
+            f"{name!r} is no contributor of this federation's roster ({listed}); a removed site returns under another "
+            "name; one that is not in the roster yet needs a plain 'moiety server invite'; an operator's or the "
+            "requester's keys are changed between studies, by a file: 'moiety roster --help'"
         )
 
 

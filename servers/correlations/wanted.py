@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.mpc.quantity import product_lengths
 from protocol.wire.messages import MOST_RANKING_ROUNDS, Purpose, Roster, RoundState
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 
 
 def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:

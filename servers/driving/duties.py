@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +26,7 @@ from servers.rounds.sketches import Sketches
 from servers.server import Server
 
 NONCES_KEPT_S: Final = 600
+_DATABASE_LOOKED_AT_EVERY_S: Final = 1.0
 _log = log.logger("http")
 
 
@@ -43,7 +44,7 @@ class Duties:
     def begin(self) -> None:
         server, state = self.server, self.app.state
         sketches = Sketches(server)
-        keeping = (_purge, keep_to_retention, watch_requesters)
+        keeping = (_purge, keep_to_retention, watch_requesters, _watch_database)
         self._tasks += [asyncio.create_task(one(server)) for one in keeping]
         if server.side is Side.B:
             state.answering = Answering(server, sketches, OtSessions(server, self.transfer))
@@ -54,15 +55,21 @@ class Duties:
         self._tasks.append(asyncio.create_task(driver.run()))
 
     async def end(self) -> None:
-        """Nothing is under way any more; the other server is not called."""
-        for task in self._tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        self._tasks.clear()
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        """Nothing is under way any more; the other server is not called. Whatever a task ended with, all of it ends."""
+        tasks, self._tasks = self._tasks, []
+        client, self._client = self._client, None
+        await end_all(tasks)
+        if client is not None:
+            await client.close()
+
+
+async def end_all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait for the last of them; one that had failed before keeps none of the others from ending."""
+    for task in tasks:
+        task.cancel()
+    for found in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(found, Exception):
+            _log.error("task_failed", exc_info=found)
 
 
 async def _purge(server: Server) -> None:
@@ -72,4 +79,18 @@ async def _purge(server: Server) -> None:
             server.store.purge_nonces(server.clock() - NONCES_KEPT_S)
         except MoietyError as later:
             _log.warning("nonces_not_purged", code=later.code, detail=later.detail)
+        except Exception:
+            _log.exception("nonces_not_purged")
         await asyncio.sleep(NONCES_KEPT_S / 10)
+
+
+async def _watch_database(server: Server) -> None:
+    """An older one can take the place of the one that is served from; of several processes each looks by itself."""
+    while server.store.beside is None:
+        await asyncio.sleep(_DATABASE_LOOKED_AT_EVERY_S)
+        try:
+            server.history.count()
+        except MoietyError:  # what went back is noted, and what does not answer is said to whoever asks
+            continue
+        except Exception:
+            _log.exception("database_not_watched")

@@ -13,7 +13,7 @@ from typing import Final
 
 from host import log
 from host.audit.entry import Action
-from protocol.errors import MoietyError, Unavailable
+from protocol.errors import MoietyError
 from servers.driving.duties import Duties
 from servers.driving.strays import Strays
 from servers.server import Server
@@ -22,39 +22,58 @@ _SIGNS_A_LEASE: Final = 4
 _log = log.logger("lease")
 
 
-async def drive_in_turn(server: Server, duties: Duties, stop: Callable[[], None]) -> None:
-    """Wait for the lease, drive while it is held, and ``stop`` the process once it is lost; until it is cancelled."""
-    seconds = server.settings.limits.lease_s
+async def drive_in_turn(server: Server, duties: Duties, fail: Callable[[], None]) -> None:
+    """Wait for the lease, drive while it is held, and ``fail``, which ends the process, once it is lost or anything
+    else goes wrong; until it is cancelled.
+    """
+    seconds, clock = server.settings.limits.lease_s, asyncio.get_running_loop().time
+    asked_s = clock()
     while (boot := _taken(server, seconds)) is None:
         await asyncio.sleep(seconds / _SIGNS_A_LEASE)
-    server.drive(boot)
-    server.audit.add(Action.STARTED, f"side {server.side.value}, start {boot}, drives")
-    _log.info("drives", start=boot)
-    duties.begin()
+        asked_s = clock()
+    try:
+        await _drive(server, duties, boot, asked_s + seconds)
+    except Exception:
+        _log.exception("lease_failed", start=boot)
+    fail()
+
+
+async def _drive(server: Server, duties: Duties, boot: int, until_s: float) -> None:
+    """Until the lease is lost, which was taken up to ``until_s`` of the loop's time. However it ends, nobody takes this
+    process for the one that drives any more.
+    """
     strays = asyncio.create_task(Strays(server).keep_away())
     try:
-        await _keep(server, seconds)
+        server.drive(boot)
+        server.audit.add(Action.STARTED, f"side {server.side.value}, start {boot}, drives")
+        _log.info("drives", start=boot)
+        duties.begin()
+        await _keep(server, server.settings.limits.lease_s, until_s)
         _log.error("lease_lost", start=boot)
     finally:
         server.drives = False
         strays.cancel()
-        await duties.end()
-        with suppress(MoietyError):
-            server.store.let_go_of_lease()
-    stop()
+        try:
+            await duties.end()
+        finally:
+            with suppress(MoietyError):
+                server.store.let_go_of_lease()
 
 
 def _taken(server: Server, seconds: float) -> int | None:
+    """The number of this start; None while somebody else drives, or nobody can say."""
     try:
         return server.store.take_lease(seconds)
-    except Unavailable:
-        return None
+    except MoietyError as error:
+        _log.warning("lease_not_taken", code=error.code, detail=error.detail)
+    except Exception:
+        _log.exception("lease_not_taken")
+    return None
 
 
-async def _keep(server: Server, seconds: float) -> None:
+async def _keep(server: Server, seconds: float, until_s: float) -> None:
     """Returns once the lease is another's, or may be: the database did not answer for as long as it lasts."""
     clock = asyncio.get_running_loop().time
-    until_s = clock() + seconds
     while clock() < until_s:
         await asyncio.sleep(seconds / _SIGNS_A_LEASE)
         asked_s = clock()

@@ -46,7 +46,10 @@ class Hearing:
         try:
             while True:
                 await asyncio.sleep(_LOOKED_AT_EVERY_S)
-                self.look()
+                try:
+                    self.look()
+                except Exception:
+                    _log.exception("news_not_looked_for")
         finally:
             self._over.set()
             await asyncio.to_thread(thread.join)
@@ -79,7 +82,7 @@ class Hearing:
         try:
             if not server.drives:
                 server.history.look()
-            found = server.store.changes()
+            found = server.history.count()
         except MoietyError:
             return False
         missed = self._last is None or not self._heard_up_to(self._last)

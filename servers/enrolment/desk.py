@@ -34,7 +34,7 @@ from protocol.wire.keyfile import dump_roster
 from protocol.wire.messages import Party, Roster, Signature, Signed
 from servers.enrolment.changing import Changes
 from servers.enrolment.pairing import own_card, paired
-from servers.enrolment.place import chain_in_place, first_in_place, put_in_place
+from servers.enrolment.place import chain_in_place, end_renewals, first_in_place, put_in_place
 from servers.enrolment.register import Register
 from servers.settings import ServerSettings
 
@@ -100,11 +100,15 @@ class Desk:
         return found[-1]
 
     def _answer(self, asked: Asked, asker: Party) -> Standing | Founded:
+        end_renewals(self._settings, self.register)
         if isinstance(asked.question, Registration):
             return self._standing(self._registered(asked.question))
         known = next((one for one in self.register.known_as(asker.name) if one.party == asker), None)
         if known is None:
-            raise UnknownParty(f"{asker.name!r} was withdrawn: ask the operator for another invitation")
+            raise UnknownParty(
+                f"{asker.name!r} was withdrawn: ask the operator for another invitation; or it has other keys now: ask "
+                "from the folder that you joined with them"
+            )
         if isinstance(asked.question, Founding):
             return self._found(asked.question, known)
         if isinstance(asked.question, Changing):
@@ -114,12 +118,15 @@ class Desk:
         return self._standing(known, asked.question.link)
 
     def _claimed(self, known: Registrant, claim: Signature) -> Registrant:
-        """Raises: BadSignature, StorageFull"""
+        """Keys that are in the roster need no word, and nobody who holds them has one in a renewal.
+
+        Raises: BadSignature, UnknownParty, StorageFull
+        """
         chain = chain_in_place(self._settings)
-        if chain is None or known.claim == claim:
+        if chain is None or known.claim == claim or chain.head.party(known.party.name) == known.party:
             return known
         require_claim(Given(known.party, claim), chain.first_digest)
-        return self.register.keep_claim(known.party.name, claim)
+        return self.register.keep_claim(known.party, claim)
 
     def _registered(self, registration: Registration) -> Registrant:
         party = registration.party

@@ -8,6 +8,7 @@ from protocol.errors import ConfigurationError, StorageFull
 from protocol.wire.authentic import require_roster
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import Roster, Signed
+from servers.enrolment.register import Register
 from servers.roster.accepted import newest_chain
 from servers.settings import ServerSettings
 
@@ -43,3 +44,14 @@ def put_in_place(settings: ServerSettings, text: str, operator: str) -> None:
         raise ConfigurationError(
             f"{operator} cannot write its roster ({error.strerror}): its operator looks at key 'roster'"
         ) from None
+
+
+def end_renewals(settings: ServerSettings, register: Register) -> None:
+    """Have whoever renewed its keys known by those in the roster alone, however that came to be in place: by a file,
+    or just before this process ended. Raises: ConfigurationError, StorageFull
+    """
+    if not register.renewals:
+        return
+    chain = chain_in_place(settings)
+    if chain is not None:
+        register.in_force(chain.head.sites)

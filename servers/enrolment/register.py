@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from host.durable import write_durably
 from host.private_files import private_folder
-from protocol.errors import BadSignature, ConfigurationError, ConflictingMessage, RosterRefused
+from protocol.errors import BadSignature, ConfigurationError, ConflictingMessage, RosterRefused, UnknownParty
 from protocol.wire.enrolment.card import OperatorCard
 from protocol.wire.enrolment.fingerprint import require_fingerprint
 from protocol.wire.enrolment.invitation import Invitation, invitation_id
@@ -76,6 +76,11 @@ class Register:
         renewed = {one.party.name: one for one in kept.renewals}
         first = tuple(renewed.pop(one.party.name, one) for one in kept.registrants)
         return (*first, *renewed.values())
+
+    @property
+    def renewals(self) -> tuple[Registrant, ...]:
+        """Sites with the keys that they renew to, which were not in the roster when this was last looked at."""
+        return self._read().renewals
 
     @property
     def removals(self) -> tuple[str, ...]:
@@ -201,10 +206,15 @@ class Register:
             self._write(_with(kept, admitted))
         return admitted
 
-    def keep_claim(self, name: str, claim: Signature) -> Registrant:
-        """The site's word for its keys, which was checked. Raises: ConfigurationError, StorageFull"""
+    def keep_claim(self, party: Party, claim: Signature) -> Registrant:
+        """The site's word for these keys of it, which was checked; what it said for others stays.
+
+        Raises: UnknownParty, if it was withdrawn meanwhile; ConfigurationError, StorageFull
+        """
         with self._changing() as kept:
-            known = next(one for one in (*kept.renewals, *kept.registrants) if one.party.name == name)
+            known = next((one for one in (*kept.renewals, *kept.registrants) if one.party == party), None)
+            if known is None:
+                raise UnknownParty(f"{party.name!r} was withdrawn: ask the operator for another invitation")
             claimed = known.model_copy(update={"claim": claim})
             self._write(_with(kept, claimed))
         return claimed

@@ -21,8 +21,6 @@ from servers.store.files.shares import Draft
 H = TypeVar("H", bound=Message)
 
 _PIECE_BYTES: Final = 2**20
-SHORT_BYTES: Final = 2**16
-"""Up to this length opening and hashing take less than a tenth of a millisecond."""
 
 
 async def read_small(request: Request, caller: Caller, limit_bytes: int = MAX_CONTROL_BYTES) -> bytes:

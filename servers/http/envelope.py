@@ -8,12 +8,10 @@ nothing, and whoever gets it only waits, or asks in an envelope.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,7 +37,9 @@ from protocol.wire.commitment import head_digest
 from protocol.wire.messages import MAX_CONTROL_BYTES, Party
 from protocol.wire.paths import PEER_SEALED, SEALED
 from servers.http.authentication import ENCLOSED, Caller, note_authenticated, note_heard, signer_of
+from servers.http.off_loop import off_loop
 from servers.http.responses import problem_answer
+from servers.roster.sessions import Session
 from servers.server import Server
 
 Headers: TypeAlias = list[tuple[str, str]]
@@ -47,14 +47,11 @@ VERSION_LINE: Final = ("moiety-version", PROTOCOL_VERSION)
 _PEER_PREFIX: Final = "/v1/peer/"
 _ADDRESSES: Final = (SEALED, PEER_SEALED)
 _ELEMENT_BYTES: Final = 8
-_OFF_LOOP_BYTES: Final = 2**16
-"""From this length on sealing and opening leave the event loop to others."""
 _OK: Final = 200
 _DIGESTS: Final = frozenset(field.value for field in DigestField)
 _TEXT: Final = ("content-type", "application/json")
 _OF_A_SESSION: Final = [("content-type", session.SESSION_TYPE)]
 _log = log.logger("http")
-T = TypeVar("T")
 
 
 class _Closing(Protocol):
@@ -132,7 +129,7 @@ class Envelope:
         outer = Caller(party, verified.body_digest, verified.digest_field)
         outer.require_digest(head_digest(prefix + sealed), DigestField.SEALED_HEAD)
         between = Correspondence(verified.key_id, server.keys.key_id, verified.nonce)
-        request, enclosed = await _off_loop(len(sealed), partial(open_request, sealed, server.keys.sealing, between))
+        request, enclosed = await off_loop(len(sealed), partial(open_request, sealed, server.keys.sealing, between))
         caller = Caller(party, bytes.fromhex(request.body_digest), request.digest_field)
         body.put_back(enclosed, request.body_bytes)
         return _Opened(caller, request, body, _Signed(server, party, between, _signature(scope)))
@@ -144,10 +141,11 @@ class Envelope:
         note_authenticated(scope)
         note_heard(server, held.party, head.created)
         sealed = await body.take(head.sealed_bytes)
-        request, enclosed = await _off_loop(len(sealed), partial(session.open_request, held.keys, tagged, sealed))
+        opening = partial(session.open_request, held.keys, tagged, sealed)
+        request, enclosed, back = await off_loop(len(sealed), opening)
         caller = Caller(held.party, bytes.fromhex(request.body_digest), request.digest_field, in_session=True)
         body.put_back(enclosed, request.body_bytes)
-        return _Opened(caller, request, body, _InSession(held.keys, head))
+        return _Opened(caller, request, body, _InSession(held, head, request.method == "GET", back))
 
     def _most_bytes(self, between_servers: bool) -> int:
         """What an envelope may enclose: between the servers also a round's masked vectors and transfers."""
@@ -258,7 +256,7 @@ class _Signed:
         party = self._party  # as it was when it asked: a change may have removed it since
         known = self._server.is_known(party)
         key = self._server.sealing_key_of(party.name) if known else party.sealing
-        sealed = await _off_loop(len(body), partial(close_answer, status, body, key, self._between))
+        sealed = await off_loop(len(body), partial(close_answer, status, body, key, self._between))
         return self._headers(ANSWER_TYPE, DigestField.CONTENT, hashlib.sha256(sealed).digest()), sealed
 
     def in_front(self, field: DigestField, digest: bytes) -> tuple[Headers, bytes]:
@@ -280,19 +278,26 @@ class _Signed:
 
 
 class _InSession:
-    """An answer under a session's keys."""
+    """An answer under a session's keys; one to a question is held, since the next may be deflated against it."""
 
-    def __init__(self, keys: session.SessionKeys, head: session.SessionHead) -> None:
-        self._keys = keys
+    def __init__(self, held: Session, head: session.SessionHead, is_question: bool, back: int) -> None:
+        self._held = held
         self._head = head
+        self._is_question = is_question
+        self._back = back
 
     async def enclosed(self, status: int, body: bytes, is_text: bool) -> tuple[Headers, bytes]:
-        made = session.SessionAnswer(status, body, is_text=is_text)
-        return _OF_A_SESSION, await _off_loop(len(body), partial(session.close_answer, self._keys, self._head, made))
+        answers, counter = self._held.answers, self._head.counter
+        earlier = answers.of(counter - self._back) if self._back else b""
+        if is_text and self._is_question and status == _OK:
+            answers.keep(counter, body)
+        made = session.SessionAnswer(status, body, is_text=is_text, earlier=earlier)
+        close = partial(session.close_answer, self._held.keys, self._head, made)
+        return _OF_A_SESSION, await off_loop(len(body), close)
 
     def in_front(self, field: DigestField, digest: bytes) -> tuple[Headers, bytes]:
         made = session.SessionAnswer(_OK, follows=field, digest=digest)
-        return _OF_A_SESSION, session.close_answer(self._keys, self._head, made)
+        return _OF_A_SESSION, session.close_answer(self._held.keys, self._head, made)
 
 
 def _inner_scope(scope: Scope, opened: _Opened) -> dict[str, Any]:
@@ -319,7 +324,3 @@ def _signature(scope: Scope) -> str:
 
 def _in_session(scope: Scope) -> bool:
     return (b"content-type", session.SESSION_TYPE.encode()) in scope["headers"]
-
-
-async def _off_loop(length: int, work: Callable[[], T]) -> T:
-    return work() if length < _OFF_LOOP_BYTES else await asyncio.to_thread(work)

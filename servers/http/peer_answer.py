@@ -6,11 +6,11 @@ unread: a few hundred kB of gzip are half a gigabyte.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
@@ -21,6 +21,7 @@ from protocol.versions import require_version
 from protocol.wire.channel.answers import VerifiedAnswer, verify_answer
 from protocol.wire.channel.envelope import ANSWER_TYPE, Correspondence, envelope_bytes, open_answer
 from protocol.wire.commitment import CheckedHead
+from servers.http.off_loop import off_loop
 from servers.server import Server
 
 PROBLEM_BYTES: Final = 2**14
@@ -58,8 +59,7 @@ async def peer_answer(server: Server, asked: PeerRequest, response: httpx.Respon
             return PeerAnswer(_OK, _streamed(response, verified, most_bytes))
         most = envelope_bytes(max(most_bytes, PROBLEM_BYTES))
         sealed = b"".join([piece async for piece in answer_pieces(response, most)])
-        _require_digest(sealed, verified)
-        status, body = await asyncio.to_thread(open_answer, sealed, server.keys.sealing, asked.between)
+        status, body = await off_loop(len(sealed), partial(_opened, server, asked, sealed, verified))
     except (BadSignature, BrokenSeal, MalformedMessage, TooLarge) as refused:
         require_version("the peer", response.headers.get("moiety-version"))
         raise PeerUnreachable(
@@ -68,6 +68,12 @@ async def peer_answer(server: Server, asked: PeerRequest, response: httpx.Respon
             "nothing of it was believed, it is asked again"
         ) from None
     return PeerAnswer(status, _at_once(body))
+
+
+def _opened(server: Server, asked: PeerRequest, sealed: bytes, verified: VerifiedAnswer) -> tuple[int, bytes]:
+    """Status and body. Raises: BadSignature, BrokenSeal, MalformedMessage, OtherVersion"""
+    _require_digest(sealed, verified)
+    return open_answer(sealed, server.keys.sealing, asked.between)
 
 
 def _require_digest(body: bytes, verified: VerifiedAnswer) -> None:

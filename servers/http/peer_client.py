@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
@@ -29,6 +30,7 @@ from protocol.wire.commitment import head_digest
 from protocol.wire.history import Histories
 from protocol.wire.messages import MAX_CONTROL_BYTES
 from servers.http.histories import heard, told
+from servers.http.off_loop import off_loop
 from servers.http.peer_answer import PROBLEM_BYTES, PeerRequest, no_cookies, peer_answer, problem_bytes
 from servers.http.problems import error_from
 from servers.server import Server
@@ -146,7 +148,7 @@ class PeerClient:
     async def _once(self, method: Method, path: str, body: bytes, kind: str, most_bytes: int) -> bytes:
         self._count("out", kind, len(body))
         digest = hashlib.sha256(body).digest()
-        request = await asyncio.to_thread(self._request, method, path, body, digest)
+        request = await off_loop(len(body), partial(self._request, method, path, body, digest))
         return await self._sent(request, kind, most_bytes, sent_bytes=len(body))
 
     def _request(

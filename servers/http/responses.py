@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
 
@@ -36,20 +37,37 @@ def shared_answer(message: Message) -> Response:
     return Response(message.canonical_kept(), media_type="application/json")
 
 
-def stream_answer(pieces: Iterator[bytes], body_digest: bytes) -> StreamingResponse:
+def stream_answer(pieces: Iterable[bytes | memoryview], body_digest: bytes) -> StreamingResponse:
     """Bytes that are sealed already, of which the SHA-256 is known before they are read."""
     headers = {DigestField.CONTENT.value: digest_value(DigestField.CONTENT, body_digest)}
     return StreamingResponse(pieces, media_type=OCTETS, headers=headers)
 
 
-def sealed_answer(message: SealedMessage) -> Response:
-    """A message that is sealed while it is sent: what is signed is its head; a short one at once."""
+def sealed_answer(message: SealedMessage, at_hand: Callable[[], bool] = lambda: False) -> Response:
+    """A message that is sealed while it is sent: what is signed is its head; a short one at once.
+
+    ``at_hand`` says whether the next piece waits for nothing but being sealed, which takes less than a thread to wake.
+    """
     headers = {DigestField.SEALED_HEAD.value: digest_value(DigestField.SEALED_HEAD, head_digest(message.head))}
     if message.length is not None and message.length <= _SHORT_BYTES:
         return Response(message.whole(), media_type=OCTETS, headers=headers)
     if message.length is not None:
         headers["content-length"] = str(message.length)
-    return StreamingResponse(chain([message.head], message.body), media_type=OCTETS, headers=headers)
+    pieces = _in_turn(chain([message.head], message.body), at_hand)
+    return StreamingResponse(pieces, media_type=OCTETS, headers=headers)
+
+
+async def _in_turn(pieces: Iterator[bytes], at_hand: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Piece by piece; between two of them others have their turn."""
+    while True:
+        if at_hand():
+            await asyncio.sleep(0)
+            piece = next(pieces, None)
+        else:
+            piece = await asyncio.to_thread(next, pieces, None)
+        if piece is None:
+            return
+        yield piece
 
 
 def octets_answer(body: bytes) -> Response:

@@ -12,13 +12,15 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from host.settings import require_begun
 from protocol.printable import printable
 from protocol.wire.messages import RoundState
 from servers.settings import ServerSettings
 from servers.store.database import database_exists
 from servers.store.for_people import SeenRound
-from servers.store.interface import RoundRecord, Store, StudyRecord
+from servers.store.interface import Store
 from servers.store.sql import SqlStore
+from servers.store.study_records import RoundRecord, StudyRecord
 
 _OVER: Final = frozenset(
     {RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED, RoundState.BURNT}
@@ -89,8 +91,9 @@ class StudyInFull:
 
 
 def studies_at(settings: ServerSettings) -> tuple[SeenStudy, ...]:
-    """Every study of this server, by name; nothing before its first start."""
+    """Every study of this server, by name. Raises: ConfigurationError, when there is neither database nor data_dir"""
     if not database_exists(settings.database):
+        require_begun("data_dir", settings.data_dir, "'moiety server run'")
         return ()
     store = SqlStore(settings.database, lambda _: None)
     try:

@@ -6,6 +6,7 @@ NAME CHANGE DIGEST ... # DIGEST ...     who changed something, the number of the
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import socket
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _NAMED: Final = "shared_by_processes"
 _NAME_BYTES: Final = 16
 _HOST_CHARACTERS: Final = 40
 """A connection's name in PostgreSQL has 63 bytes."""
+_DIGEST_CHARACTERS: Final = 8
+"""Of a longer host's name, in place of what it ends with: clusters number what they start at the end."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,11 @@ def beside_of(settings: ServerSettings) -> Beside | None:
 
 def process_name(settings: ServerSettings) -> str:
     """The same at its next start; no two of a server have one, as one machine's differ in their ports."""
-    return f"{settings.role.value}-{socket.gethostname()[:_HOST_CHARACTERS]}-{settings.port}"
+    host = socket.gethostname()
+    if len(host) > _HOST_CHARACTERS:
+        digest = hashlib.sha256(host.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+        host = f"{host[: _HOST_CHARACTERS - _DIGEST_CHARACTERS - 1]}-{digest}"
+    return f"{settings.role.value}-{host}-{settings.port}"
 
 
 def parse_news(text: str) -> News:

@@ -23,7 +23,9 @@ from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Signed
 from protocol.wire.studies.deletion import DeletedFile, ServerDeletionReceipt
 from servers.store.files.shares import ShareFiles
-from servers.store.interface import Store, StudyRecord
+from servers.store.for_people import Holdings
+from servers.store.interface import Store
+from servers.store.study_records import StudyRecord
 
 FOLDER: Final = "deletions"
 _BLOCK_BYTES: Final = 2**20
@@ -55,31 +57,86 @@ def receipt_path(data_dir: Path, study: str) -> Path:
     return data_dir / FOLDER / f"{study}.json"
 
 
+@dataclass(frozen=True)
+class Deletion:
+    """Of a study that is over, in steps that are repeated until the last one went well.
+
+    The receipt is durable before the first file goes, so whatever broke off is continued from it, by whoever asks next.
+    The audit log says last that it is done: so often as it was done, however often it was begun.
+    """
+
+    holder: Holder
+    asked: Request
+    record: StudyRecord
+
+    @classmethod
+    def of(cls, holder: Holder, asked: Request) -> Deletion:
+        """Raises: ConfigurationError, where no such study is here, before it is over, or without a person's name"""
+        if not asked.person.strip():
+            raise ConfigurationError("deleting needs the name of the person who asks for it: --person")
+        return cls(holder, asked, require_over(holder.store.study_named(asked.study), asked.study))
+
+    def begun(self) -> Signed[ServerDeletionReceipt] | None:
+        """The receipt of the first try."""
+        path = receipt_path(self.holder.data_dir, self.asked.study)
+        return Signed[ServerDeletionReceipt].parse(path.read_bytes()) if path.exists() else None
+
+    def held(self) -> Holdings:
+        """What goes."""
+        return self.holder.store.holds_of(self.record.digest)
+
+    def described(self, held: Holdings) -> tuple[DeletedFile, ...]:
+        """Reads all of its files, and nothing of the store: for a thread where the server runs."""
+        return tuple(_described(self.holder, held.files))
+
+    def sign(self, held: Holdings, files: tuple[DeletedFile, ...]) -> Signed[ServerDeletionReceipt]:
+        """Raises: StorageFull"""
+        receipt = ServerDeletionReceipt(
+            study=self.record.name,
+            study_digest=self.record.digest,
+            operator=self.holder.keys.name,
+            person=self.asked.person.strip(),
+            reason=self.asked.reason,
+            at_s=int(self.holder.clock()),
+            files=files,
+            letters=held.letters,
+            answers=held.answers,
+            rounds=held.rounds,
+        )
+        signed = sign(receipt, self.holder.keys.name, self.holder.keys.signing)
+        path = receipt_path(self.holder.data_dir, self.asked.study)
+        new_folder(path.parent)
+        write_durably(path, signed.canonical())
+        return signed
+
+    def carry_out(self, signed: Signed[ServerDeletionReceipt]) -> None:
+        """Raises: Unavailable, StorageFull, OSError; then it is not done yet"""
+        holder = self.holder
+        sync_folder(holder.data_dir / FOLDER)  # before the first file goes: what is listed is gone at the end
+        holder.store.forget_study(self.record.digest)
+        holder.files.delete([Path(one.path).name for one in signed.message.files])
+        sync_folder(holder.files.path("."))
+        holder.audit.add(
+            Action.DELETED,
+            f"{self.asked.reason}; {len(signed.message.files)} files, receipt {signed.message.digest()}",
+            actor=self.asked.person.strip(),
+            study=self.record.name,
+            study_digest=self.record.digest,
+        )
+
+
 def delete_study(holder: Holder, asked: Request) -> Signed[ServerDeletionReceipt]:
     """The receipt, which also lies in ``data_dir/deletions``; done before, the same receipt again.
 
-    Raises: ConfigurationError, where no such study is here, before it is over, or without a person's name
+    Raises: as ``Deletion.of`` and ``Deletion.carry_out``
     """
-    if not asked.person.strip():
-        raise ConfigurationError("deleting needs the name of the person who asks for it: --person")
-    record = require_over(holder.store.study_named(asked.study), asked.study)
-    path = receipt_path(holder.data_dir, asked.study)
-    done = Signed[ServerDeletionReceipt].parse(path.read_bytes()) if path.exists() else None
-    if done is None:
-        done = sign(_receipt(holder, record, asked), holder.keys.name, holder.keys.signing)
-        new_folder(path.parent)
-        write_durably(path, done.canonical())  # before the first file goes: what is listed is gone at the end
-    holder.audit.add(
-        Action.DELETED,
-        f"{asked.reason}; {len(done.message.files)} files, receipt {done.message.digest()}",
-        actor=asked.person.strip(),
-        study=record.name,
-        study_digest=record.digest,
-    )
-    holder.store.forget_study(record.digest)
-    holder.files.delete([Path(one.path).name for one in done.message.files])
-    sync_folder(holder.files.path("."))
-    return done
+    deletion = Deletion.of(holder, asked)
+    signed = deletion.begun()
+    if signed is None:
+        held = deletion.held()
+        signed = deletion.sign(held, deletion.described(held))
+    deletion.carry_out(signed)
+    return signed
 
 
 def require_over(record: StudyRecord | None, name: str) -> StudyRecord:
@@ -92,22 +149,6 @@ def require_over(record: StudyRecord | None, name: str) -> StudyRecord:
             f"'moiety study cancel {name}' if need be"
         )
     return record
-
-
-def _receipt(holder: Holder, record: StudyRecord, asked: Request) -> ServerDeletionReceipt:
-    held = holder.store.holds_of(record.digest)
-    return ServerDeletionReceipt(
-        study=record.name,
-        study_digest=record.digest,
-        operator=holder.keys.name,
-        person=asked.person.strip(),
-        reason=asked.reason,
-        at_s=int(holder.clock()),
-        files=tuple(_described(holder, held.files)),
-        letters=held.letters,
-        answers=held.answers,
-        rounds=held.rounds,
-    )
 
 
 def _described(holder: Holder, names: tuple[str, ...]) -> Iterator[DeletedFile]:

@@ -11,7 +11,7 @@ from protocol.errors import MoietyError
 from protocol.rounds.transitions import STUDY_TRANSITIONS, StudyEvent, study_step
 from protocol.wire.messages import RoundState
 from servers.server import Server
-from servers.store.interface import StudyRecord
+from servers.store.study_records import StudyRecord
 
 _LOOKED_AT_EVERY_S: Final = 60.0
 _OVER: Final = (RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED)
@@ -25,6 +25,8 @@ async def watch_requesters(server: Server) -> None:
             pause_silent(server)
         except MoietyError as later:
             _log.warning("silence_not_seen", code=later.code, detail=later.detail)
+        except Exception:
+            _log.exception("silence_not_seen")
         await asyncio.sleep(min(_LOOKED_AT_EVERY_S, server.settings.limits.requester_silent_s))
 
 

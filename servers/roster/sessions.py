@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.errors import SessionUnknown
+from protocol.wire.channel.deflating import EarlierAnswers
 from protocol.wire.channel.session import (
     ID_BYTES,
     MOST_COUNTER,
@@ -36,6 +37,7 @@ class Session:
     keys: SessionKeys = field(repr=False)
     ends_s: float
     counters: CounterWindow = field(default_factory=CounterWindow, repr=False)
+    answers: EarlierAnswers = field(default_factory=EarlierAnswers, repr=False)
 
 
 class Sessions:

@@ -15,7 +15,7 @@ from protocol.wire.messages import Announcement
 from servers.ckks.process import CkksProcess
 from servers.points import Point
 from servers.server import Server
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 
 _CHECKED_TOGETHER: Final = 64
 

@@ -30,7 +30,8 @@ from protocol.wire.messages import (
 )
 from protocol.wire.peer_messages import CollectedSet
 from servers.http.authentication import Caller
-from servers.http.bodies import SHORT_BYTES, ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
+from servers.http.bodies import ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
+from servers.http.off_loop import SHORT_BYTES
 from servers.letters import forget_rounds_before
 from servers.points import Point
 from servers.rounds.ciphertexts import ContributionCheck, key_id_of
@@ -38,8 +39,8 @@ from servers.server import Server
 from servers.storage.place import Storage
 from servers.store.files.share_in_parts import Awaited, ShareInParts
 from servers.store.files.shares import file_name
-from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.records import ContributionRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 from servers.studies import refuse
 
 Feed = Callable[[Intake], Awaitable[None]]

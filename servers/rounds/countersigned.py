@@ -27,7 +27,7 @@ from servers.rounds.end_round import signed_by_both
 from servers.rounds.release import commit_release, output_name
 from servers.rounds.standing import known_round, standing
 from servers.server import Server
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 
 
 async def countersigned_set(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:

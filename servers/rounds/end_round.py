@@ -18,7 +18,7 @@ from servers.rounds.outcomes import commit_end, commit_skip
 from servers.rounds.release import accept_release_set
 from servers.rounds.standing import at_a, facts_at_a
 from servers.server import Server
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 from servers.studies import refuse
 
 M = TypeVar("M", AgreedSet, SumRelease, RoundOutcome)

@@ -21,7 +21,7 @@ from servers.rounds.halves import take_go
 from servers.rounds.release import commit_release
 from servers.rounds.standing import at_a, known_round, standing
 from servers.server import Server
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 
 
 async def ask_for_go(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> Step:

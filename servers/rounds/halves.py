@@ -27,10 +27,10 @@ from servers.points import Point
 from servers.rounds.collect import roster_of
 from servers.rounds.sketches import share_source
 from servers.rounds.standing import known_round, standing
-from servers.rounds.stored_vector import Scratch
 from servers.server import Server
-from servers.store.interface import RoundRecord
+from servers.store.files.stored_vector import Scratch
 from servers.store.records import Answer, AnswerKind
+from servers.store.study_records import RoundRecord
 from servers.studies import refuse
 
 P = ParamSpec("P")

@@ -30,7 +30,7 @@ from servers.rounds.sketches import agreed_sources, bound_of, stored_shares
 from servers.server import Server
 from servers.shards.passes import Shards
 from servers.store.files.shares import Draft
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 
 CHUNK_ELEMENTS: Final = 2**16
 """Summed at once: small enough for the processor's cache, large enough that opening a share's file costs little."""

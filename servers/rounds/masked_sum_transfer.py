@@ -15,7 +15,7 @@ from servers.rounds.noise import with_noise_secret
 from servers.rounds.release import keep_mask, keep_output, output_name, with_mask_seed
 from servers.rounds.sketches import parameters_of
 from servers.server import Server
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 
 
 async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:

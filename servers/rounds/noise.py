@@ -19,7 +19,7 @@ from protocol.sharing import ChunkSource
 from protocol.wire.messages import RoundState
 from servers.points import Point
 from servers.server import Server
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 
 
 def noise_of(server: Server, record: RoundRecord) -> SumNoise | None:

@@ -14,7 +14,7 @@ from servers.points import Point
 from servers.rounds.collect import roster_of
 from servers.rounds.standing import standing
 from servers.server import Server
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 
 
 def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from protocol.arithmetic.prg import SEED_BYTES
@@ -22,6 +22,7 @@ from protocol.rounds.transitions import RoundEvent, step
 from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.messages import (
+    OutputHeader,
     ReleaseSet,
     RoundState,
     ShareKind,
@@ -33,8 +34,9 @@ from servers.rounds.collect import expected_sites, roster_of
 from servers.rounds.halves import commit_half, commit_mask
 from servers.rounds.standing import standing
 from servers.server import Server
+from servers.store.files.pieces import FilePieces
 from servers.store.files.shares import file_name
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 from servers.studies import refuse
 
 _BOTH: Final = 2
@@ -158,8 +160,27 @@ def _released(
     server.metrics.rounds.labels(RoundState.RELEASED.value).inc()
 
 
-def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> SealedMessage:
-    """This side's half of a round's output, sealed to one site; to a site that the present round lists, of any round.
+@dataclass(frozen=True)
+class ServedOutput:
+    """This side's half of a round's output for one site, before it is sealed; ``content`` is read once."""
+
+    server: Server
+    label: str
+    site: str
+    header: OutputHeader
+    content: FilePieces | Iterator[bytes]
+
+    def at_hand(self) -> bool:
+        """Whether the next piece of the content is in memory."""
+        return isinstance(self.content, FilePieces) and self.content.at_hand()
+
+    def sealed(self) -> SealedMessage:
+        secret = self.server.randomness.bytes(SECRET_BYTES, f"{self.label} output for {self.site}")
+        return output.seal(self.header, self.content, self.server.sealing_key_of(self.site), secret)
+
+
+def served_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> ServedOutput:
+    """This side's half of a round's output, to a site that it listed; of any round to one that the present one lists.
 
     Such a site missed the sum and applies it now: the same mask and the same vector, never a new one.
     Raises: UnknownResource, NotListed, OutputGone
@@ -176,8 +197,7 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
         )
     header = output_header(study.study, announcement, release, server.side, server.key_id_of(site))
     content = _output_content(server, record, header.share_kind)
-    secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} output for {site}")
-    return output.seal(header, content, server.sealing_key_of(site), secret)
+    return ServedOutput(server, record.key.label, site, header, content)
 
 
 def _listed_now(server: Server, study: StudyRecord, site: str) -> bool:
@@ -185,7 +205,7 @@ def _listed_now(server: Server, study: StudyRecord, site: str) -> bool:
     return current is not None and site in current.announcement.message.listed
 
 
-def _output_content(server: Server, record: RoundRecord, kind: ShareKind) -> Iterator[bytes]:
+def _output_content(server: Server, record: RoundRecord, kind: ShareKind) -> FilePieces | Iterator[bytes]:
     seed = kind is ShareKind.SEED
     if (record.mask_seed if seed else record.output_file) is None:
         raise OutputGone(

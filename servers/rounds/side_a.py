@@ -58,8 +58,9 @@ from servers.rounds.sketches import (
 )
 from servers.rounds.standing import at_a
 from servers.server import Server
-from servers.store.interface import A_NEW_STUDY, RoundRecord, StudyRecord
+from servers.store.interface import A_NEW_STUDY
 from servers.store.records import Answer, AnswerKind, CorrelationUse
+from servers.store.study_records import RoundRecord, StudyRecord
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0

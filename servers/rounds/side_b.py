@@ -44,8 +44,8 @@ from servers.rounds.sketches import (
 )
 from servers.rounds.standing import known_round, standing
 from servers.server import Server
-from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.records import Answer, AnswerKind, CorrelationUse
+from servers.store.study_records import RoundRecord, StudyRecord
 
 _LONG_POLL_S: Final = 5.0
 _QUERIES_WAIT_S: Final = 5.0

@@ -28,12 +28,12 @@ from servers.http.authentication import Caller
 from servers.http.bodies import HashOnly, SealedIntake, stream_into
 from servers.points import Point
 from servers.rounds.noise import noise_of
-from servers.rounds.stored_vector import Scratch, StoredVector
 from servers.server import Server
 from servers.shards.ranges import Bound, StoredShare
 from servers.store.files.shares import file_name
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.files.stored_vector import Scratch, StoredVector
 from servers.store.records import ContributionRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 from servers.studies import refuse
 
 
@@ -291,13 +291,11 @@ def seal_opening(
     sizes = [sum(half.lengths) for half in products.halves]
     pieces = np.split(from_bytes(peer_masked, sum(sizes)), np.cumsum(sizes)[:-1])
     shares = [
-        _shown(
-            server,
-            record,
-            measurement.opening_share(server.side, own, piece, half, zero_key, record.key.label, parameters),
-        )
+        measurement.opening_share(server.side, own, piece, half, zero_key, record.key.label, parameters)
         for own, piece, half in zip(products.operands, pieces, products.halves, strict=True)
     ]
+    if noise_of(server, record) is not None:
+        shares = [measurement.withheld(share) for share in shares]
     header = OpeningHeader(
         transcript_digest=record.challenged.transcript.message.digest(),
         side=server.side,
@@ -306,7 +304,3 @@ def seal_opening(
     )
     secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} opening")
     return opening.seal(header, shares, server.sealing_key_of(server.roster.requester), secret)
-
-
-def _shown(server: Server, record: RoundRecord, share: measurement.OpeningShare) -> measurement.OpeningShare:
-    return share if noise_of(server, record) is None else measurement.withheld(share)

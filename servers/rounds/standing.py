@@ -47,7 +47,7 @@ from protocol.wire.messages import RoundState
 from servers.rounds.collect import collected, roster_of
 from servers.rounds.sketches import queries_missing
 from servers.server import Server
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 
 _BOTH: Final = 2
 

@@ -23,8 +23,8 @@ from servers.http.bodies import stream_into
 from servers.rounds import collect
 from servers.server import Server
 from servers.store.files.share_in_parts import Awaited, ShareInParts
-from servers.store.files.upload_parts import Upload
-from servers.store.interface import StudyRecord
+from servers.store.files.upload_parts import Upload, UploadParts
+from servers.store.study_records import StudyRecord
 
 _LEAST_PART_BYTES: Final = 2**10
 """What a message can say; a part that ends the upload may be shorter."""
@@ -106,7 +106,7 @@ class _Units:
 async def complete(server: Server, caller: Caller, study: StudyRecord, upload: Upload) -> Signed[Receipt]:
     """All parts together as one contribution.
 
-    Raises: as ``collect.contribute``; Unavailable, while parts are lacking
+    Raises: as ``collect.contribute``; Unavailable, while parts are lacking, or where another process takes them away
     """
     known = server.store.contribution(upload.key, upload.site)
     if known is not None:
@@ -123,6 +123,9 @@ async def complete(server: Server, caller: Caller, study: StudyRecord, upload: U
     except BadSignature:
         server.uploads.drop(upload)
         raise Unavailable("the parts do not make the message with this digest: send them again") from None
+    except FileNotFoundError:
+        server.uploads.drop(upload)
+        raise Unavailable("the parts were swept away while they were put together: send them again") from None
     except RefusedMessage:
         server.uploads.drop(upload)
         raise
@@ -141,12 +144,16 @@ def _awaited(server: Server, study: StudyRecord, upload: Upload) -> Awaited:
 
 
 def sweep(server: Server) -> None:
-    """At start: uploads to attempts that are over, or to studies that are, go."""
+    """Uploads to attempts that are over, or to studies that are, go. Of several processes the one that drives does the
+    same for the others: one that was taken away for good would leave its own for ever.
+    """
+    everybodys = [UploadParts(folder) for folder in server.uploads_of_all] if server.drives else []
     known = {digest for _, digest in server.store.study_digests()}
-    for digest in server.uploads.studies():
-        current = server.store.current_round(digest) if digest in known else None
-        over = current is None or server.store.study(digest).state.ended
-        server.uploads.keep_only(digest, None if over or current is None else current.key)
+    for parts in (server.uploads, *everybodys):
+        for digest in parts.studies():
+            current = server.store.current_round(digest) if digest in known else None
+            over = current is None or server.store.study(digest).state.ended
+            parts.keep_only(digest, None if over or current is None else current.key)
 
 
 def upload_of(caller: Caller, study: StudyRecord, number: int, attempt: int, digest: str, length: int) -> Upload:

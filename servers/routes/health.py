@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from protocol.errors import Unavailable
 from servers.http.authentication import ThisServer
 from servers.http.responses import PROBLEM
 from servers.monitoring.metrics import CONTENT_TYPE
@@ -21,11 +20,13 @@ async def healthz() -> dict[str, str]:
 
 
 @alive.get("/drives", responses=PROBLEM)
-async def drives(server: ThisServer) -> dict[str, str]:
-    """This process speaks with the other server and takes rounds further: of several, one does. For a proxy."""
+async def drives(server: ThisServer, response: Response) -> dict[str, str]:
+    """This process speaks with the other server and takes rounds further: of several, one does. For a proxy, which asks
+    every second: no is an answer, and neither logged nor counted as a refusal.
+    """
     if not server.drives:
-        raise Unavailable("another process of this server drives its rounds")
-    return {"status": "drives"}
+        response.status_code = 503
+    return {"status": "drives" if server.drives else "stands by"}
 
 
 @router.get("/readyz", responses=PROBLEM)

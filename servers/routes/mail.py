@@ -12,13 +12,14 @@ from protocol.errors import ConflictingMessage, NotListed, TooLarge, UnknownReso
 from protocol.wire.paths import EVERY_SITE, MAIL
 from servers.http.authentication import AnySite, Caller, ThisServer
 from servers.http.bodies import HashOnly, OpaqueIntake, stream_into
+from servers.http.off_loop import SHORT_BYTES
 from servers.http.responses import PROBLEM, body_of, done, stream_answer
-from servers.letters import forget_superseded, require_announced
+from servers.letters import require_announced, superseded
 from servers.points import Point
 from servers.server import Server
 from servers.store.files.shares import file_name
-from servers.store.interface import StudyRecord
 from servers.store.records import MailRecord
+from servers.store.study_records import StudyRecord
 from servers.studies import refuse, study_named
 
 router = APIRouter(tags=["mail"], responses=PROBLEM)
@@ -82,7 +83,7 @@ async def _store(
     server.files.require_room(stated)
     with server.files.draft() as draft:
         intake = OpaqueIntake(draft)
-        await stream_into(request, intake, most)
+        await stream_into(request, intake, most, SHORT_BYTES)
         digest = intake.finish(caller)
         require_length(topic.kind, intake.size_bytes, most)
         name = file_name("mail", study.digest, caller.name, recipient, str(topic), digest)
@@ -99,9 +100,10 @@ def _keep(
         server.files.delete([name])  # the first one stands: of two that arrive at once, too
     if not _came_before(server, study, caller.name, recipient, topic, digest):
         server.failpoints.reach(Point.BEFORE_MAIL_STORED)
-        server.store.add_mail(MailRecord(study.digest, caller.name, recipient, str(topic), digest, name))
+        gone = superseded(server, study, topic, caller.name, recipient)
+        server.store.add_mail(MailRecord(study.digest, caller.name, recipient, str(topic), digest, name), gone)
         server.failpoints.reach(Point.AFTER_MAIL_STORED)
-        forget_superseded(server, study, topic, caller.name, recipient)
+        server.files.delete([mail.file for mail in gone])
 
 
 def _came_before(server: Server, study: StudyRecord, sender: str, recipient: str, topic: Topic, digest: str) -> bool:

@@ -49,7 +49,7 @@ from servers.rounds.side_b import Answering
 from servers.rounds.sketches import most_elements, parameters_of
 from servers.routes.numbers import Attempt, Round
 from servers.server import Server
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 from servers.studies import going_study
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, BackgroundTasks, Request, Response
 
+from protocol.bodies import output as body
 from protocol.errors import UnknownResource
 from protocol.rounds.states import RoundKey
 from protocol.wire.messages import Announcement, Go, ReleaseSet, Signed, TagSeed, TagsFailed
@@ -123,7 +124,10 @@ async def tags_failed(
 
 @router.get(OUTPUT)
 async def output(study: str, round: Round, server: ThisServer, caller: AnySite) -> Response:
-    """This side's half of the aggregate, sealed to the calling site."""
+    """This side's half of the aggregate, sealed to the calling site; a short one by the session that asks for it."""
     record = study_named(server, study)
     latest = server.store.latest_attempt(record.digest, round)
-    return sealed_answer(release.sealed_output(server, record, latest, caller.name))
+    served = release.served_output(server, record, latest, caller.name)
+    if caller.in_session and body.is_short(served.header):
+        return octets_answer(body.whole(served.header, served.content))
+    return sealed_answer(served.sealed(), served.at_hand)

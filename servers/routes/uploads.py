@@ -13,7 +13,7 @@ from servers.http.responses import PROBLEM, body_of, message_answer
 from servers.rounds import uploads
 from servers.routes.numbers import Attempt, Round
 from servers.store.files.upload_parts import Upload
-from servers.store.interface import StudyRecord
+from servers.store.study_records import StudyRecord
 from servers.studies import going_study
 
 router = APIRouter(tags=["contributions"], responses=PROBLEM)

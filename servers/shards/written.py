@@ -22,7 +22,7 @@ class Written:
 
 
 class WrittenRanges:
-    """One file a pass, STUDY-DIGEST.jsonl, a line a range; a line that a crash cut off counts for nothing."""
+    """One file a pass, STUDY-DIGEST.jsonl, a line a range; what a crash left of a line counts for nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = new_folder(folder)
@@ -37,8 +37,10 @@ class WrittenRanges:
 
     def drop(self, bound: Bound, start: int) -> None:
         """A range that is to be done again."""
-        left = [one for one in self.of(bound).values() if one.start != start]
-        write_durably(self._path(bound), b"".join(json.dumps(asdict(one)).encode() + b"\n" for one in left))
+        found = self.of(bound)
+        if found.pop(start, None) is not None:
+            lines = (json.dumps(asdict(one)).encode() + b"\n" for one in found.values())
+            write_durably(self._path(bound), b"".join(lines))
 
     def forget(self, study: str, kept: Bound | None = None) -> list[str]:
         """All of a study's passes but ``kept``. -> the names in the storage that go with them"""
@@ -60,4 +62,12 @@ class WrittenRanges:
             lines = path.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
-        return [Written(**json.loads(line)) for line in lines[:-1]]
+        return [one for one in map(_written, lines[:-1]) if one is not None]
+
+
+def _written(line: bytes) -> Written | None:
+    """Its range is done again where the line is no whole one."""
+    try:
+        return Written(**json.loads(line))
+    except (ValueError, TypeError):
+        return None

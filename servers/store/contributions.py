@@ -10,7 +10,7 @@ from protocol.rounds.states import RoundKey
 from protocol.wire.messages import Announcement, ContributedRound, RoundState, Signed
 from servers.store import tables as t
 from servers.store.database import Database, at, at_any, forget, key_values
-from servers.store.prepared import Prepared
+from servers.store.reading.prepared import Prepared
 from servers.store.records import ContributionRecord
 from servers.store.rows import contributed_round, contribution_record, contribution_row
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     create_engine,
     event,
+    exc,
     func,
     insert,
     make_url,
@@ -26,18 +27,21 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DatabaseError, OperationalError
 
+from host import log
 from host.one_holder import Owner
 from protocol.errors import RolledBack, StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
 from servers.processes.beside import CHANNEL, Beside, News
 from servers.store import tables as t
-from servers.store.prepared import Prepared
-from servers.store.read_rows import ReadRows
+from servers.store.reading.prepared import Prepared
+from servers.store.reading.read_rows import ReadRows
 
 R = TypeVar("R")
 _FULL: Final = frozenset({"SQLITE_FULL", "53100"})
+_READ_ONLY: Final = "25006"
+_ODD: Final = ("InternalError", "InterfaceError")
+"""Drivers' names for a database that is read-only, cut off what stood still, or failed inside; ours has others."""
 _MOVE_CURSOR: Final = Prepared(
     update(t.studies).where(t.studies.c.digest == bindparam("of_study")).values(cursor=t.studies.c.cursor + 1)
 )
@@ -50,6 +54,7 @@ _NEWEST: Final = select(func.max(t.boots.c.boot))
 _FOLDER: Final = select(t.lease.c.folder).with_for_update(read=True)
 _TELL: Final = text("SELECT pg_notify(:channel, :news)")
 _IN_TRANSACTION_S: Final = 10
+_log = log.logger("database")
 
 
 def open_engine(url: str, *, durable: bool = True, beside: Beside | None = None) -> Engine:
@@ -99,10 +104,11 @@ class _Connections:
         self._thread: int | None = None
         self._kept: Connection | None = None
         self._driver: DBAPIConnection | None = None
+        self._only_on: DBAPIConnection | None = None
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """A transaction; inside of another one, or on another thread, on a connection of its own."""
+        """A transaction; inside of one, or on another thread, on a connection of its own. Raises: Unavailable"""
         if self._kept is None:
             self._thread, self._kept = threading.get_ident(), self.engine.connect()
             self._driver = self._kept.connection.driver_connection
@@ -110,8 +116,23 @@ class _Connections:
             with self.engine.begin() as connection:
                 yield connection
             return
+        if self._only_on is not None and self._kept.connection.driver_connection is not self._only_on:
+            raise Unavailable("the connection on which a study was held is gone; nothing was stored; try again")
         with self._kept.begin():
             yield self._kept
+
+    @contextmanager
+    def kept_to(self) -> Iterator[None]:
+        """While the block runs this thread's transactions are on the connection of now, and fail once that is gone:
+        one that is made anew holds none of its locks.
+        """
+        before = self._only_on
+        if before is None and self._kept is not None:
+            self._only_on = self._kept.connection.driver_connection
+        try:
+            yield
+        finally:
+            self._only_on = before
 
     def require_kept(self) -> None:
         """The next transaction is on the connection that is kept: this thread's, and in none."""
@@ -154,6 +175,9 @@ class Database:
         self._of_nonces = _Connections(open_engine(url, durable=False, beside=beside))
         self._dialect = self._engine.dialect
         self._driver: Any = self._dialect.loaded_dbapi
+        self._not_now: tuple[type[Exception], ...] = tuple(
+            getattr(of, name) for of in (exc, self._driver) for name in ("OperationalError", *_ODD)
+        )
         self._on_change = on_change
         self._on_held = on_held
         self._on_letter = on_letter or (lambda study, recipient, topic: on_change(study))
@@ -250,7 +274,7 @@ class Database:
                     self._tell(connection, counted)
             self._most_changes = max(self._most_changes, counted)
             self._wake()
-        except (OperationalError, self._driver.OperationalError) as error:
+        except self._not_now as error:
             self._wake()  # where the answer to the commit was lost it is stored all the same
             raise explained(error) from error
         finally:
@@ -301,7 +325,7 @@ class Database:
                 return statement.first(self._dialect, connection.connection, values)
         try:
             return statement.first(self._dialect, kept, values)
-        except self._driver.OperationalError as error:
+        except self._not_now as error:
             raise explained(error) from error
 
     def _all(self, statement: Prepared, values: Mapping[str, Any]) -> list[Row[Any]]:
@@ -312,7 +336,7 @@ class Database:
                 return statement.all(self._dialect, connection.connection, values)
         try:
             return statement.all(self._dialect, kept, values)
-        except self._driver.OperationalError as error:
+        except self._not_now as error:
             raise explained(error) from error
 
     def _remembered(self, statement: Prepared, values: Mapping[str, Any], made: Callable[[Row[Any]], R]) -> R | None:
@@ -338,9 +362,14 @@ class Database:
 
 def explained(error: Exception) -> Unavailable:
     """What the driver says by its code, SQLite's own or PostgreSQL's; SQLAlchemy's errors hold the driver's."""
-    said = error.orig if isinstance(error, DatabaseError) else error
-    if getattr(said, "sqlite_errorname", getattr(said, "sqlstate", None)) in _FULL:
+    said = error.orig if isinstance(error, exc.DBAPIError) else error
+    code = getattr(said, "sqlite_errorname", getattr(said, "sqlstate", None))
+    if code in _FULL:
         return StorageFull("the database has no room left; nothing was stored; send the same again later")
+    if code == _READ_ONLY:
+        return Unavailable("the database takes no changes, like a replica that was not promoted; try again later")
+    if any(kind.__name__ in _ODD for kind in type(said).__mro__):
+        _log.warning("database_failed", code=code, error=type(said).__name__)
     return Unavailable("the database does not answer; try again later")
 
 

@@ -1,4 +1,4 @@
-"""What a server keeps durably, as frozen records, and the store that keeps it.
+"""The store that keeps what a server has to keep durably, whatever database is behind it.
 
 Every call of a store is short and runs on a process's one event loop, so that what is read and then written in one
 synchronous function cannot be interleaved by the same process; by others of the same server it is not inside of
@@ -9,189 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from threading import Event
 from typing import Final, Protocol, TypeVar
 
 from host.one_holder import Owner
-from protocol.rounds.states import Attempt, RoundKey
-from protocol.rounds.transitions import RoundProgress
+from protocol.rounds.states import RoundKey
 from protocol.wire.history import History
 from protocol.wire.messages import (
-    AgreedSet,
-    Announcement,
-    ChallengeTranscript,
     ContributedRound,
-    Go,
-    OutputCommitment,
-    QueryHeader,
-    ReleaseSet,
-    RoundOutcome,
     RoundState,
     Signed,
-    Study,
-    StudyEnd,
-    StudyState,
-    SumRelease,
-    TagCheck,
-    TagsFailed,
 )
 from servers.processes.beside import Beside, News
 from servers.store.for_people import Holdings, Kept, SeenRound
 from servers.store.records import Answer, AnswerKind, ContributionRecord, CorrelationUse, MailRecord, Refusal
+from servers.store.study_records import RoundRecord, StudyRecord
 
 T = TypeVar("T")
 A_NEW_STUDY: Final = "new"
 """In place of a study's digest where changes are told: there is one study more."""
-
-
-@dataclass(frozen=True)
-class StudyRecord:
-    """A study, where it stands, and how often its requester was absent in a row.
-
-    ``stranded_by``: whose older database was put back while it was under way; it does not go on and can only be ended.
-    """
-
-    digest: str
-    signed: Signed[Study]
-    state: StudyState
-    reason: str
-    cursor: int
-    absent_in_a_row: int = 0
-    end: Signed[StudyEnd] | None = None
-    stranded_by: str | None = None
-
-    @property
-    def study(self) -> Study:
-        return self.signed.message
-
-    @property
-    def name(self) -> str:
-        return self.signed.message.name
-
-
-class IncompleteRecord(AssertionError):
-    """A round lacks what it must have by its state: this server's own error, and nobody's message was wrong."""
-
-
-@dataclass(frozen=True)
-class Challenged:
-    """What a round of shares has from its challenge on."""
-
-    agreed_set: Signed[AgreedSet]
-    transcript: Signed[ChallengeTranscript]
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        return self.agreed_set.message.sites
-
-    @property
-    def challenge(self) -> bytes:
-        return bytes.fromhex(self.transcript.message.challenge)
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """One attempt of a round. ``own_nonce`` is n_A or n_B, ``peer_commitment`` A's commitment as B got it.
-
-    From ``commitment`` on, what a round with tags has. A go that side B has from the requester releases nothing by
-    itself: ``state`` says whether side A has handed it over. ``noise_secret`` is what this server's own noise is drawn
-    from, until the shares are forgotten (docs/protocol.md 21).
-
-    What is None comes with a later state. The properties are for code that runs only from that state on: they say what
-    the record has then, and raise IncompleteRecord for a record that has not come so far.
-    """
-
-    key: RoundKey
-    state: RoundState
-    announcement: Signed[Announcement]
-    closes_at_s: float
-    agreed_set: Signed[AgreedSet] | None = None
-    own_nonce: bytes | None = field(default=None, repr=False)
-    peer_commitment: str | None = None
-    transcript: Signed[ChallengeTranscript] | None = None
-    query_header: QueryHeader | None = None
-    query_digest: str | None = None
-    query_file: str | None = None
-    release_set: Signed[ReleaseSet] | None = None
-    mask_seed: bytes | None = field(default=None, repr=False)
-    output_file: str | None = None
-    sum_release: Signed[SumRelease] | None = None
-    outcome: Signed[RoundOutcome] | None = None
-    commitment: Signed[OutputCommitment] | None = None
-    committed_at_s: float | None = None
-    tag_seed: bytes | None = field(default=None, repr=False)
-    tag_check: Signed[TagCheck] | None = None
-    go: Signed[Go] | None = None
-    tags_failed: Signed[TagsFailed] | None = None
-    noise_secret: bytes | None = field(default=None, repr=False)
-
-    @property
-    def progress(self) -> RoundProgress:
-        return RoundProgress(round=self.key.round, attempt=self.key.attempt, state=self.state)
-
-    @property
-    def begun(self) -> Attempt:
-        return Attempt(self.key, self.state, self.announcement.message, self.closes_at_s)
-
-    @property
-    def agreed(self) -> Signed[AgreedSet]:
-        return self._kept(self.agreed_set, "agreed set")
-
-    @property
-    def nonce(self) -> bytes:
-        return self._kept(self.own_nonce, "nonce of this side")
-
-    @property
-    def challenged(self) -> Challenged:
-        return Challenged(self.agreed, self._kept(self.transcript, "challenge"))
-
-    @property
-    def chosen(self) -> Signed[ReleaseSet]:
-        return self._kept(self.release_set, "release set")
-
-    @property
-    def mask(self) -> bytes:
-        return self._kept(self.mask_seed, "mask")
-
-    @property
-    def signed_sum(self) -> Signed[SumRelease]:
-        return self._kept(self.sum_release, "signed sum")
-
-    @property
-    def secret_of_noise(self) -> bytes:
-        return self._kept(self.noise_secret, "secret of its noise")
-
-    @property
-    def committed(self) -> Signed[OutputCommitment]:
-        return self._kept(self.commitment, "signed half of the output")
-
-    @property
-    def committed_since_s(self) -> float:
-        return self._kept(self.committed_at_s, "time of its commitment")
-
-    @property
-    def checked(self) -> Signed[TagCheck]:
-        return self._kept(self.tag_check, "check of its tags")
-
-    @property
-    def seed_of_tags(self) -> bytes:
-        return self._kept(self.tag_seed, "seed of its tags")
-
-    @property
-    def signed_go(self) -> Signed[Go]:
-        return self._kept(self.go, "go")
-
-    @property
-    def signed_outcome(self) -> Signed[RoundOutcome]:
-        return self._kept(self.outcome, "signed outcome")
-
-    def _kept(self, value: T | None, what: str) -> T:
-        if value is None:
-            raise IncompleteRecord(
-                f"{self.key.label} is {self.state} here and has no {what}, which it must have by now: a server's error"
-            )
-        return value
 
 
 class Store(Protocol):
@@ -379,7 +215,10 @@ class Store(Protocol):
     # mail
     def mail(self, study: str, sender: str, recipient: str, topic: str) -> MailRecord | None: ...
     def mail_for(self, study: str, recipients: Sequence[str]) -> list[MailRecord]: ...
-    def add_mail(self, record: MailRecord) -> None: ...
+    def add_mail(self, record: MailRecord, in_place_of: Sequence[MailRecord] = ()) -> None:
+        """At once with it the rows of letters that it leaves without a reader go; recipients alone hear of either."""
+        ...
+
     def mail_of(self, study: str, topics: Sequence[str]) -> list[MailRecord]: ...
     def forget_mail(self, records: Sequence[MailRecord]) -> None:
         """Delete their rows; the cursor moves."""

@@ -10,7 +10,7 @@ from sqlalchemy import and_, bindparam, delete, insert, select
 
 from servers.store import tables as t
 from servers.store.database import Database
-from servers.store.prepared import Prepared
+from servers.store.reading.prepared import Prepared
 from servers.store.records import MailRecord
 from servers.store.rows import mail_record
 
@@ -44,11 +44,14 @@ class MailRows(Database):
             rows = [row for row in self._all(_OF_ALL, {"of_study": study}) if row.recipient in wanted]
         return sorted(map(mail_record, rows), key=lambda mail: (mail.topic, mail.sender))
 
-    def add_mail(self, record: MailRecord) -> None:
+    def add_mail(self, record: MailRecord, in_place_of: Sequence[MailRecord] = ()) -> None:
         with self._begin() as connection:
             self._move_cursor(connection, record.study)
             self._run(connection, _ADD, asdict(record))
-            self._letters.append((record.study, record.recipient, record.topic))
+            for one in in_place_of:
+                self._run(connection, _FORGET, _at(one.study, one.sender, one.recipient, one.topic))
+            for one in (record, *in_place_of):
+                self._letters.append((one.study, one.recipient, one.topic))
 
     def mail_of(self, study: str, topics: Sequence[str]) -> list[MailRecord]:
         rows = [row for topic in topics for row in self._all(_OF_TOPIC, {"of_study": study, "of_topic": topic})]

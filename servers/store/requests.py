@@ -11,7 +11,7 @@ from sqlalchemy.exc import DatabaseError
 from protocol.errors import BadSignature
 from servers.store import tables as t
 from servers.store.database import Database, explained
-from servers.store.prepared import Prepared
+from servers.store.reading.prepared import Prepared
 from servers.store.records import Refusal
 
 MOST_REFUSALS: Final = 100

@@ -15,10 +15,10 @@ from protocol.wire.messages import RoundState
 from servers.store import tables as t
 from servers.store.database import Database, at, at_any, forget, key_values
 from servers.store.for_people import SeenRound
-from servers.store.interface import RoundRecord
-from servers.store.prepared import Prepared
+from servers.store.reading.prepared import Prepared
 from servers.store.records import Answer, AnswerKind, CorrelationUse
 from servers.store.rows import round_record, round_row, use_row
+from servers.store.study_records import RoundRecord
 
 _ROUND: Final = Prepared(select(t.rounds).where(*at_any(t.rounds)))
 _CURRENT: Final = Prepared(

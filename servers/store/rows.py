@@ -30,8 +30,8 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
 )
-from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.records import ContributionRecord, CorrelationUse, MailRecord
+from servers.store.study_records import RoundRecord, StudyRecord
 
 M = TypeVar("M", bound=Message)
 

@@ -10,9 +10,10 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from protocol.errors import UnknownStudy
 from servers.store import tables as t
 from servers.store.database import Database
-from servers.store.interface import A_NEW_STUDY, StudyRecord
-from servers.store.prepared import Prepared
+from servers.store.interface import A_NEW_STUDY
+from servers.store.reading.prepared import Prepared
 from servers.store.rows import study_record, study_row
+from servers.store.study_records import StudyRecord
 
 _NAMED: Final = Prepared(select(t.studies).where(t.studies.c.name == bindparam("name")))
 _READY: Final = Prepared(select(t.ready_sites.c.site).where(t.ready_sites.c.study == bindparam("of_study")))

@@ -1,11 +1,16 @@
-"""One PostgreSQL for all of these tests; every test has a database of its own in it."""
+"""The databases: SQLite, and one PostgreSQL for all of these tests; every test has a database of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from servers.store.interface import Store
+from servers.store.migrate import upgrade
+from servers.store.sql import SqlStore
+from tests.contract.records import sqlite_url
 from tests.kit.postgres import Cluster, running_cluster
 
 
@@ -13,3 +18,24 @@ from tests.kit.postgres import Cluster, running_cluster
 def cluster() -> Iterator[Cluster]:
     with running_cluster() as running:
         yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path)
+    cluster: Cluster = request.getfixturevalue("cluster")
+    return cluster.new_database()
+
+
+@pytest.fixture
+def changed() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(url: str, changed: list[str]) -> Iterator[Store]:
+    upgrade(url)
+    opened = SqlStore(url, changed.append)
+    yield opened
+    opened.close()

@@ -13,7 +13,7 @@ from protocol.wire.messages import RoundState
 from servers.store.migrate import upgrade
 from servers.store.records import CorrelationUse
 from servers.store.sql import SqlStore
-from tests.contract.test_store import KEY, RECORD, ROUND, sqlite_url
+from tests.contract.records import KEY, RECORD, ROUND, sqlite_url
 from tests.kit.postgres import Cluster
 
 _LOST_S = 0.5

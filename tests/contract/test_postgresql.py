@@ -9,10 +9,10 @@ import pytest
 
 from protocol.errors import BadSignature, RolledBack, Unavailable
 from protocol.rounds.states import RoundKey
-from servers.store.interface import RoundRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
-from tests.contract.test_store import RECORD, ROUND
+from servers.store.study_records import RoundRecord
+from tests.contract.records import RECORD, ROUND
 from tests.kit.postgres import Cluster, running_cluster
 
 LATER = RoundRecord(RoundKey(RECORD.digest, 1, 2), ROUND.state, ROUND.announcement, 1500.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,109 +9,26 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import PoolProxiedConnection, text
-from sqlalchemy.exc import OperationalError
 
-from harness.engine.parties import SiteEntry, make_parties
-from protocol.errors import BadSignature, CorrelationReused, RolledBack, Unavailable, UnknownStudy
-from protocol.parameters import Needs, StudyParameters
+from protocol.errors import BadSignature, CorrelationReused, UnknownStudy
 from protocol.rounds.states import RoundKey
-from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.history import History
 from protocol.wire.messages import (
     Announcement,
     ContributedRound,
-    ContributionHeader,
-    LayerShape,
-    ModelSpec,
     Purpose,
-    Receipt,
     RoundState,
-    RuleName,
-    RuleSpec,
-    ShareKind,
     Signed,
-    Study,
     StudyState,
-    TrainingSpec,
 )
 from servers.store.database import open_engine
-from servers.store.for_people import Kept, SeenRound
-from servers.store.interface import A_NEW_STUDY, RoundRecord, Store, StudyRecord
+from servers.store.interface import A_NEW_STUDY, Store
 from servers.store.migrate import upgrade
-from servers.store.records import Answer, AnswerKind, ContributionRecord, CorrelationUse, MailRecord, Refusal
+from servers.store.records import Answer, AnswerKind, CorrelationUse, MailRecord, Refusal
 from servers.store.sql import SqlStore
+from servers.store.study_records import RoundRecord
 from servers.store.tables import METADATA
-from tests.kit.postgres import Cluster
+from tests.contract.records import ANNOUNCEMENT, KEY, RECORD, ROUND, contribution, sqlite_url
 from tests.unit.tags.halves import Release
-
-PARTIES = make_parties("contract", "site-a", [SiteEntry("site-a", 1), SiteEntry("site-b", 1)], b"contract" * 4)
-STUDY = Study(
-    name="trial",
-    roster_digest=PARTIES.roster.message.digest(),
-    parameters=StudyParameters(dimension=2, clip_norm=1.0, least_contributors=1),
-    rule=RuleSpec(name=RuleName.FEDAVG),
-    model=ModelSpec(kind="linear", layers=(LayerShape(name="w", shape=(2,)),)),
-    training=TrainingSpec(),
-    rounds=3,
-)
-RECORD = StudyRecord(STUDY.digest(), Signed[Study](message=STUDY), StudyState.OPEN, "", 1)
-KEY = RoundKey(RECORD.digest, 1, 1)
-ANNOUNCEMENT = Announcement(
-    study_digest=RECORD.digest,
-    round=1,
-    listed=("site-b",),
-    least_contributors=1,
-    opens=Needs.NOTHING,
-    model_version=0,
-    model_digest="00" * 32,
-    weight_list_digest="11" * 32,
-    closes_at_s=1000,
-)
-ROUND = RoundRecord(KEY, RoundState.ANNOUNCED, Signed[Announcement](message=ANNOUNCEMENT), 1000.0)
-
-
-def sqlite_url(folder: Path) -> str:
-    return f"sqlite:///{folder / 'store.db'}"
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    cluster: Cluster = request.getfixturevalue("cluster")
-    return cluster.new_database()
-
-
-@pytest.fixture
-def changed() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def store(url: str, changed: list[str]) -> Iterator[Store]:
-    upgrade(url)
-    opened = SqlStore(url, changed.append)
-    yield opened
-    opened.close()
-
-
-def contribution(site: str, file: str | None = "share-1") -> ContributionRecord:
-    header = ContributionHeader(
-        study_digest=RECORD.digest,
-        round=1,
-        attempt=1,
-        site=site,
-        side=Side.A,
-        announcement_digest=ANNOUNCEMENT.digest(),
-        commitment_a="22" * 32,
-        commitment_b="33" * 32,
-        share_kind=ShareKind.SEED,
-        length=2,
-    )
-    receipt = Receipt(study_digest=RECORD.digest, round=1, attempt=1, site=site, side=Side.A, body_digest="44" * 32)
-    return ContributionRecord(KEY, site, header, "44" * 32, Signed[Receipt](message=receipt), file)
 
 
 def test_migrations_build_exactly_the_tables(url: str) -> None:
@@ -351,6 +267,10 @@ def test_mail(store: Store) -> None:
     assert store.mail_for(RECORD.digest, ("site-b", "every-site")) == [everybody, mail]
     assert store.mail_for(RECORD.digest, ("site-a",)) == []
     assert store.files() == {"mail-1", "mail-2"}
+    newer = replace(mail, topic="weights-2", file="mail-3")
+    store.add_mail(newer, [mail, everybody])
+    assert store.mail_for(RECORD.digest, ("site-b", "every-site")) == [newer]
+    assert store.files() == {"mail-3"}
 
 
 def test_nonces_refusals_and_boots(store: Store) -> None:
@@ -365,86 +285,3 @@ def test_nonces_refusals_and_boots(store: Store) -> None:
     store.add_refusal(refusal)
     assert store.refusals(RECORD.digest) == [refusal]
     assert (store.next_boot(), store.next_boot()) == (1, 2)
-
-
-def test_an_operator_reads_when_and_who_without_what(url: str) -> None:
-    """Times by the store's clock; a state's time moves with the state alone."""
-    upgrade(url)
-    now = [100.0]
-    store = SqlStore(url, lambda _: None, lambda: now[0])
-    store.add_study(RECORD)
-    store.add_ready(RECORD.digest, "site-b")
-    store.add_round(ROUND)
-    now[0] = 130.0
-    store.add_contribution(contribution("site-b"), RoundState.COLLECTING)
-    store.change_round(KEY, lambda r: replace(r, own_nonce=b"n"))
-    assert store.rounds_seen(RECORD.digest, 9) == [SeenRound(1, 1, RoundState.COLLECTING, 100.0, 100.0, 1000.0)]
-    again = RoundRecord(RoundKey(RECORD.digest, 1, 2), RoundState.ANNOUNCED, ROUND.announcement, 1500.0)
-    store.change_round(KEY, lambda r: replace(r, state=RoundState.BURNT), then_add=again)
-    second = SeenRound(1, 2, RoundState.ANNOUNCED, 130.0, 130.0, 1500.0)
-    assert store.rounds_seen(RECORD.digest, 9) == [second, SeenRound(1, 1, RoundState.BURNT, 100.0, 130.0, 1000.0)]
-    assert store.rounds_seen(RECORD.digest, 1) == [second]
-    assert store.contributors_of(KEY) == ("site-b",)
-    assert store.last_contributed(RECORD.digest) == {"site-b": 1}
-    assert store.created_at_s(RECORD.digest) == 100.0
-    assert store.ready_since(RECORD.digest) == {"site-b": 100.0}
-    assert store.kept() == {Kept.SHARES: ("share-1",), Kept.QUERIES: (), Kept.OUTPUTS: (), Kept.LETTERS: ()}
-    assert store.size_bytes() > 4096
-    store.close()
-
-
-def test_a_database_that_went_back_takes_no_change(store: Store, url: str) -> None:
-    """As when a replica that lags takes over while the server runs."""
-    store.add_study(RECORD)
-    store.change_study(RECORD.digest, lambda record: replace(record, reason="one"))
-    assert store.changes() == 2
-    engine = open_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE history SET changes = 1"))
-    engine.dispose()
-    with pytest.raises(RolledBack, match="moiety server restored"):
-        store.change_study(RECORD.digest, lambda record: replace(record, reason="two"))
-    with pytest.raises(RolledBack, match="has 1 changes and had 2"):
-        store.changes()
-    assert store.study(RECORD.digest).reason == "one"
-
-
-def test_histories_and_what_an_older_database_strands(store: Store) -> None:
-    assert (store.changes(), store.begin_history(), store.history_of("operator-b")) == (0, 0, None)
-    store.add_study(RECORD)
-    assert store.begin_history() == 0  # the start before has compared nothing
-    store.note_compared()
-    assert store.begin_history() == 1
-    keys = PARTIES.keys_of("operator-a")
-    earlier = History(party="operator-a", run="ab" * 32, start=1, began=0, changes=5, restored_at_s=2000)
-    for changes in (5, 6):
-        signed = sign(earlier.model_copy(update={"changes": changes}), "operator-a", keys.signing)
-        store.keep_history(signed)
-        assert store.history_of("operator-a") == signed
-    assert store.declare_restored("operator-a", 1000.0) == [RECORD.name]
-    assert (store.restored_at_s(), store.history_of("operator-a")) == (2001, None)
-    assert store.study(RECORD.digest).stranded_by == "operator-a"
-    assert store.strand("operator-b") == []
-    assert store.declare_restored("operator-a", 3000.9) == []
-    assert store.restored_at_s() == 3000
-
-
-def test_a_change_whose_commit_was_not_answered_is_told(store: SqlStore, changed: list[str]) -> None:
-    """It is stored, and whoever waits for it would wait for ever."""
-    store.add_study(RECORD)
-    changed.clear()
-    dialect = store._engine.dialect
-    commit = dialect.do_commit
-
-    def lost(connection: PoolProxiedConnection) -> None:
-        commit(connection)
-        raise OperationalError("COMMIT", {}, OSError("the connection is gone"))
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dialect, "do_commit", lost)
-        with pytest.raises(Unavailable):
-            store.change_study(RECORD.digest, lambda record: replace(record, reason="told"))
-    assert store.study(RECORD.digest).reason == "told"
-    assert changed == [RECORD.digest]
-    store.change_study(RECORD.digest, lambda record: replace(record, reason="later"))
-    assert store.changes() == 3

@@ -129,9 +129,12 @@ class ShareInParts:
                 yield body.sealed_again(content)
 
     def held_bytes(self) -> int:
-        """How many bytes of the sealed message are here, durably: the head and whole chunks. Raises: StorageFull"""
+        """How many bytes of the sealed message are here, durably: the head and whole chunks.
+
+        Raises: StorageFull, where what came could not be made durable; then none are here any more
+        """
         with self._lock, _explained():
-            self._close()
+            self._make_durable()
             return self._held_bytes
 
     def take(self, at: int, unit: Octets) -> None:
@@ -150,7 +153,8 @@ class ShareInParts:
     def finish(self, require_digest: Callable[[bytes], None]) -> ContributionHeader:
         """The header, once all is here and is what ``require_digest`` takes.
 
-        Raises: what that raises; what was refused on the way; BrokenSeal, CommitmentMismatch
+        Raises: what that raises; what was refused on the way; BrokenSeal, CommitmentMismatch; StorageFull, as
+        ``held_bytes``
         """
         with self._lock, _explained():
             require_digest(self._digest.digest())
@@ -163,7 +167,7 @@ class ShareInParts:
                 self._check.finish()
             committed = header.commitment_a if self._awaited.part.side is Side.A else header.commitment_b
             check_commitment(bytes.fromhex(committed), salt, key, self._digest.body_hash())
-            self._close()
+            self._make_durable()
             return header
 
     def close(self) -> None:
@@ -179,6 +183,21 @@ class ShareInParts:
                 os.fdatasync(file)
             finally:
                 os.close(file)
+
+    def _make_durable(self) -> None:
+        """Raises: OSError, and nothing that came counts: memory still has what the disk may have lost, and would pass
+        for it."""
+        try:
+            self._close()
+        except OSError:
+            self._start_over()
+            raise
+
+    def _start_over(self) -> None:
+        """Nothing is here, after a restart neither."""
+        self._begin()
+        with suppress(OSError):
+            (self._folder / _HEAD).unlink()
 
     # --- as bytes come ---
 
@@ -237,9 +256,10 @@ class ShareInParts:
     # --- after a restart ---
 
     def _take_up(self) -> None:
-        """From head and content on disk; what does not fit is as if it had never come."""
-        self._begin()
+        """From head and content on disk; what does not fit, or cannot be made durable, is as if it had never come."""
         try:
+            self._close()
+            self._begin()
             head = (self._folder / _HEAD).read_bytes()
             self._open_head(head)
             if self._refused is not None or len(head) != self._awaited.head_bytes or self._body is None:
@@ -248,9 +268,10 @@ class ShareInParts:
             with self.content.open("r+b", buffering=0) as file:
                 content_bytes = sum(self._again(content) for content in self._whole_chunks(file, self._body))
                 file.truncate(content_bytes)
+                os.fdatasync(file.fileno())  # a process that was killed may have left it in memory alone
             self._held_bytes = len(head) + content_bytes + TAG_BYTES * self._body.done
         except (OSError, MoietyError):
-            self._begin()
+            self._start_over()
 
     def _again(self, content: bytes) -> int:
         assert self._body is not None, "there is a head"

@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +17,9 @@ from host.failpoints import Failpoints
 from protocol.errors import StorageFull
 from servers.points import Point
 from servers.storage.place import Storage
+from servers.store.files.pieces import FilePieces
 
 _UNFINISHED: Final = ".unfinished"
-_READ_BYTES: Final = 2**18
 
 
 class ShareFiles:
@@ -60,13 +60,18 @@ class ShareFiles:
         return Draft(self._folder, self._failpoints, midway, self.require_room)
 
     def also(self, path: Path, name: str) -> None:
-        """A durable file that lies elsewhere on the same disk, under a name here too, or instead."""
+        """A durable file that lies elsewhere on the same disk, under a name here too, or instead.
+
+        One that has the name already has this content; whoever gave it the name may not have synced the folder.
+        """
+        here = self.path(name)
         try:
-            self.path(name).hardlink_to(path)
-        except FileExistsError:  # of this content, as its name says
-            return
+            here.hardlink_to(path)
+        except FileExistsError:
+            pass
         except OSError:  # a file system without links
-            path.rename(self.path(name))
+            if not here.exists():
+                path.rename(here)
         sync_folder(self._folder)
 
     def delete(self, names: Collection[str]) -> None:
@@ -90,11 +95,9 @@ class ShareFiles:
                 found[path.name] = path.stat().st_mtime
         return found
 
-    def read(self, name: str) -> Iterator[bytes]:
+    def read(self, name: str) -> FilePieces:
         """The file's bytes, piece by piece."""
-        with self.path(name).open("rb") as file:
-            while piece := file.read(_READ_BYTES):
-                yield piece
+        return FilePieces(self.path(name))
 
 
 class Draft:

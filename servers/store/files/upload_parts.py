@@ -39,11 +39,13 @@ class UploadParts:
         self._lock = threading.Lock()
 
     def share(self, upload: Upload, awaited: Awaited) -> ShareInParts:
-        """As far as it has come, after a restart too. Blocks: for threads, where it was not asked for before."""
+        """As far as it has come, after a restart too; anew, where another process has taken its folder away.
+
+        Blocks: for threads, where it was not asked for before.
+        """
         with self._lock:
-            found = self._open.get(upload)
-            if found is None:
-                folder = self._of(upload)
+            found, folder = self._open.get(upload), self._of(upload)
+            if found is None or not folder.is_dir():
                 if not folder.is_dir():
                     self._forget(folder.parent)
                 for place in (folder.parents[2], folder.parents[1], folder.parent, folder):
@@ -63,6 +65,9 @@ class UploadParts:
     def keep_only(self, study: str, key: RoundKey | None) -> None:
         """Of the study's uploads those to one attempt stay; None: none."""
         folder = self._folder / study
+        with self._lock:  # whose folder another process may have taken away
+            for upload in [one for one in self._open if one.key.study == study and one.key != key]:
+                self._open.pop(upload).close()
         for path in list(folder.iterdir()) if folder.is_dir() else []:
             if key is None or path.name != _attempt(key):
                 with self._lock:

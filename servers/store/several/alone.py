@@ -48,8 +48,9 @@ class Alone(Database):
                 high, low = lock_halves(number)
                 connection.execute(_END_STANDING, {"high": high, "low": low, "seconds": _LOCK_WITHIN_S})
             raise
-        try:
-            yield
-        finally:
-            with suppress(Unavailable), self._begin() as connection:  # where the connection is gone, so is the lock
-                connection.execute(select(func.pg_advisory_unlock(number)))
+        with self._connections.kept_to():
+            try:
+                yield
+            finally:
+                with suppress(Unavailable), self._begin() as connection:  # where the connection is gone, so is the lock
+                    connection.execute(select(func.pg_advisory_unlock(number)))

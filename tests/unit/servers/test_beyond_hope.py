@@ -14,7 +14,7 @@ from protocol.rounds.steps import End, Facts, Step, Wait
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundState
 from servers.rounds.standing import at_a
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 ANNOUNCED = announcement("d" * 64, number=2, least_contributors=2)

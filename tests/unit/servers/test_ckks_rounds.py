@@ -38,8 +38,8 @@ from protocol.wire.messages import (
 )
 from servers.ckks import process as ckks_process
 from servers.rounds.countersigned import countersign_agreed_set
-from servers.rounds.release import sealed_output
-from servers.store.interface import RoundRecord
+from servers.rounds.release import served_output
+from servers.store.study_records import RoundRecord
 from servers.studies import _require_rule
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
@@ -189,7 +189,7 @@ def test_an_old_sum_is_no_longer_there(server: SideB) -> None:
     released = replace(server.record, state=RoundState.RELEASED, release_set=chosen, sum_release=both)
     server.key_id_of = lambda site: "ab" * 16  # type: ignore[attr-defined]
     with pytest.raises(UnknownResource, match="at side A alone"):
-        sealed_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
+        served_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
     server.side = Side.A
     with pytest.raises(OutputGone, match="no longer kept"):
-        sealed_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
+        served_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]

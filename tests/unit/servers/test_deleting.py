@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from host.audit.entry import Action
 from host.audit.log import AUDIT, read_audit
 from host.one_holder import one_process
-from protocol.errors import ConfigurationError, MoietyError
+from protocol.errors import ConfigurationError, StorageFull, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import check_signature
 from protocol.wire.messages import RoundState, Signed, StudyState
-from protocol.wire.studies.deletion import ServerDeletionReceipt
+from protocol.wire.studies.deletion import DeletedFile, ServerDeletionReceipt
 from servers.cli import app
-from servers.retention.deleting import FOLDER, Request, receipt_path
+from servers.retention.deleting import FOLDER, Deletion, Request, receipt_path
 from servers.retention.keeping import aged, answer_requests, ask
 from servers.server import Server, open_server
 from servers.settings import load_settings
+from servers.store.for_people import Holdings
 from servers.store.records import Answer, AnswerKind, MailRecord
-from tests.contract.test_store import KEY, RECORD, ROUND, contribution
+from tests.contract.records import KEY, RECORD, ROUND, contribution
 from tests.kit.processes import prepare_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
@@ -47,6 +50,9 @@ class Kept:
         self.server.store.change_study(RECORD.digest, lambda r: replace(r, state=StudyState.COMPLETED))
         log = replace(self.server.audit, clock=lambda: at_s)
         log.add(Action.STUDY_ENDED, "finished", study="trial", study_digest=RECORD.digest)
+
+    def asked(self) -> list[Path]:
+        return list((self.data_dir / FOLDER).glob("*.asked.json"))
 
     def command(self, *arguments: str) -> Result:
         return CliRunner().invoke(app, ["delete", *arguments, "--config", str(self.config)])
@@ -128,7 +134,7 @@ def test_a_server_that_runs_does_it_itself(kept: Kept) -> None:
         asks = threading.Thread(target=lambda: said.append(kept.command("trial", "--person", "Dr. O")))
         asks.start()
         while asks.is_alive():
-            answer_requests(kept.server)
+            asyncio.run(answer_requests(kept.server))
             asks.join(0.05)
     assert said[0].exit_code == 0, said[0].output
     assert not (kept.data_dir / "shares" / "share-1").exists()
@@ -139,20 +145,161 @@ def test_a_request_that_is_none_or_is_refused_is_taken_away(kept: Kept) -> None:
     broken = ask(kept.data_dir, Request("broken", "Dr. O"))
     broken.write_bytes(b"{}")
     refused = ask(kept.data_dir, Request("trial", "Dr. O"))
-    answer_requests(kept.server)
+    asyncio.run(answer_requests(kept.server))
     assert not broken.exists()
     assert not refused.exists()
     assert (kept.data_dir / "shares" / "share-1").exists()
 
 
-def test_a_server_that_does_not_answer_is_named(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_named_and_the_request_stays(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept.end()
     monkeypatch.setattr("servers.commands.deleting._WAITS_S", 0.01)
     with one_process(kept.data_dir, "data_dir", "the server"):
         refused = kept.command("trial", "--person", "Dr. O").exception
-    assert isinstance(refused, MoietyError)
-    assert "see its log" in refused.detail
-    assert list((kept.data_dir / FOLDER).iterdir()) == []
+    assert isinstance(refused, Unavailable)
+    assert "see its log" in refused.detail.lower()
+    assert [path.name for path in (kept.data_dir / FOLDER).iterdir()] == ["trial.asked.json"]
+
+
+def test_what_the_server_refuses_is_said_at_once(kept: Kept) -> None:
+    """The study was over when somebody asked, and the server's database is an older one by then."""
+    kept.end()
+    said: list[Result] = []
+    with one_process(kept.data_dir, "data_dir", "the server"):
+        asks = threading.Thread(target=lambda: said.append(kept.command("trial", "--person", "Dr. O")))
+        asks.start()
+        while asks.is_alive() and not kept.asked():
+            asks.join(0.01)
+        kept.server.store.change_study(RECORD.digest, lambda r: replace(r, state=StudyState.OPEN))
+        asyncio.run(answer_requests(kept.server))
+        asks.join()
+    assert isinstance(said[0].exception, ConfigurationError)
+    assert "refused" in said[0].exception.detail
+
+
+BROKEN_OFF = {
+    "the database is away": ("servers.store.sql.SqlStore.forget_study", Unavailable("the database does not answer")),
+    "the disk is full": ("host.audit.log.AuditLog.add", StorageFull("no space left for audit.jsonl")),
+    "the storage is away": ("servers.store.files.shares.ShareFiles.delete", Unavailable("the storage is away")),
+    "a disk fails": ("servers.store.files.shares.ShareFiles.delete", OSError(5, "Input/output error")),
+    "a bug": ("servers.store.files.shares.ShareFiles.delete", ZeroDivisionError()),
+    "the log is none": ("host.audit.log.AuditLog.add", ConfigurationError("audit.jsonl is no audit log")),
+    "no receipt": ("servers.retention.deleting.write_durably", StorageFull("no space left for trial.json")),
+}
+
+
+@pytest.mark.parametrize("why", BROKEN_OFF)
+def test_what_broke_off_is_gone_on_with_until_all_is_gone(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """The command says nothing of a deletion before; the audit log has it once, in the name of whoever asked."""
+    kept.end()
+    place, error = BROKEN_OFF[why]
+    asked, said = ask(kept.data_dir, Request("trial", "Dr. O", "permit 7 ended")), list[Result]()
+    with monkeypatch.context() as patch, one_process(kept.data_dir, "data_dir", "the server"), capture_logs():
+        patch.setattr(place, _raising(error))
+        patch.setattr("servers.commands.deleting._WAITS_S", 0.2)
+        patch.setattr("servers.commands.deleting._SAYS_AFTER_S", 0.0)
+        for _ in range(3):
+            asyncio.run(answer_requests(kept.server))
+        assert asked.exists()
+        asks = threading.Thread(target=lambda: said.append(kept.command("trial", "--person", "Dr. O")))
+        asks.start()
+        while asks.is_alive():
+            asyncio.run(answer_requests(kept.server))
+            asks.join(0.01)
+    assert isinstance(said[0].exception, Unavailable), said[0].output
+    assert "has not deleted all" in said[0].output or why == "no receipt"
+    kept.server.settings = kept.server.settings.model_copy(update={"delete_ended_after_days": 30})
+    assert list(aged(kept.server)) == []
+    asyncio.run(answer_requests(kept.server))
+    assert not asked.exists()
+    assert sorted(path.name for path in (kept.data_dir / "shares").iterdir()) == ["another"]
+    assert kept.server.store.holds_of(RECORD.digest) == Holdings((), 0, 0, 0)
+    assert [entry.actor for entry in read_audit(kept.data_dir / AUDIT) if entry.action is Action.DELETED] == ["Dr. O"]
+
+
+def _raising(error: Exception) -> Callable[..., None]:
+    def raising(*_: object, **__: object) -> None:
+        raise error
+
+    return raising
+
+
+def test_what_broke_off_without_a_server_is_gone_on_with_by_the_next_one(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.end()
+    with monkeypatch.context() as patch:
+        patch.setattr("servers.store.sql.SqlStore.forget_study", _raising(Unavailable("the database is away")))
+        assert isinstance(kept.command("trial", "--person", "Dr. O").exception, Unavailable)
+    assert (kept.data_dir / "shares" / "share-1").exists()
+    asyncio.run(answer_requests(kept.server))
+    assert not (kept.data_dir / "shares" / "share-1").exists()
+    assert [path.name for path in (kept.data_dir / FOLDER).iterdir()] == ["trial.json"]
+
+
+def test_files_are_read_beside_the_loop_and_what_changes_meanwhile_is_in_the_receipt(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.end()
+    reads, goes_on, described = threading.Event(), threading.Event(), Deletion.described
+
+    def slowly(deletion: Deletion, held: Holdings) -> tuple[DeletedFile, ...]:
+        found = described(deletion, held)
+        reads.set()
+        assert goes_on.wait(20.0), "the loop stands still while files are read"
+        return found
+
+    async def meanwhile() -> None:
+        task = asyncio.create_task(answer_requests(kept.server))
+        while not reads.is_set():
+            await asyncio.sleep(0.01)
+        kept.server.store.forget_mail(kept.server.store.mail_for(RECORD.digest, ["site-b"]))
+        goes_on.set()
+        await task
+
+    monkeypatch.setattr(Deletion, "described", slowly)
+    ask(kept.data_dir, Request("trial", "Dr. O"))
+    asyncio.run(meanwhile())
+    receipt = Signed[ServerDeletionReceipt].parse(receipt_path(kept.data_dir, "trial").read_bytes()).message
+    assert receipt.letters == 0
+    assert sorted(Path(one.path).name for one in receipt.files) == ["output-1", "share-1"]
+
+
+def test_a_request_that_cannot_be_read_keeps_no_other_one(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left by root, for instance, beside a server of another user."""
+    kept.end()
+    of_root, whole = ask(kept.data_dir, Request("another", "Dr. O")), Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if path == of_root:
+            raise PermissionError(13, "Permission denied")
+        return whole(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    ask(kept.data_dir, Request("trial", "Dr. O"))
+    with capture_logs() as logs:
+        asyncio.run(answer_requests(kept.server))
+    assert receipt_path(kept.data_dir, "trial").exists()
+    assert of_root.exists()
+    (line,) = (line for line in logs if line["event"] == "not_deleted")
+    assert line["file"] == "another.asked.json"
+    assert "Permission denied" in line["detail"]
+    assert "chown" in line["detail"]
+
+
+def test_a_folder_of_another_user_is_named(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.end()
+    asked = ask(kept.data_dir, Request("trial", "Dr. O"))
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr("servers.retention.keeping.os.access", lambda *_: False)
+        asyncio.run(answer_requests(kept.server))
+    assert [line["event"] for line in logs] == ["not_deleted"]
+    assert "chown" in logs[0]["detail"]
+    assert asked.exists()
 
 
 def test_studies_go_by_themselves_once_they_are_over_for_long_enough(kept: Kept) -> None:
@@ -165,7 +312,7 @@ def test_studies_go_by_themselves_once_they_are_over_for_long_enough(kept: Kept)
     (due,) = aged(server)
     assert (due.study, due.person) == ("trial", "software")
     ask(kept.data_dir, due)
-    answer_requests(server)
+    asyncio.run(answer_requests(server))
     assert receipt_path(kept.data_dir, "trial").exists()
     assert list(aged(server)) == []
     server.settings = server.settings.model_copy(update={"delete_ended_after_days": None})

@@ -20,7 +20,7 @@ from servers.draining import keeping
 from servers.draining.drain import Drain, Drained, ask, asked, begin, drained, say_drained, under_way
 from servers.server import Server, open_server
 from servers.settings import load_settings
-from tests.contract.test_store import KEY, RECORD, ROUND
+from tests.contract.records import KEY, RECORD, ROUND
 from tests.kit.processes import prepare_servers
 
 

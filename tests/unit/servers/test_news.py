@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,13 +15,13 @@ import pytest
 from protocol.rounds.news import news_of
 from protocol.wire.messages import RoundState, StudyView
 from servers.notifications import Changes
-from servers.server import Server
+from servers.server import Server, letter_came
 from servers.settings import Limits
 from servers.store.migrate import upgrade
 from servers.store.records import ContributionRecord, MailRecord
 from servers.store.sql import SqlStore
 from servers.studies import view, watch_news
-from tests.contract.test_store import KEY, PARTIES, RECORD, ROUND, contribution
+from tests.contract.records import KEY, PARTIES, RECORD, ROUND, contribution
 
 SITE = "site-b"
 LONG_S = 60.0
@@ -40,7 +41,7 @@ class Reading(SqlStore):
 def server(tmp_path: Path) -> Iterator[Server]:
     url, changes = f"sqlite:///{tmp_path / 'store.db'}", Changes()
     upgrade(url)
-    store = Reading(url, changes.notify, lambda: 1.0, changes.notify_held)
+    store = Reading(url, changes.notify, lambda: 1.0, changes.notify_held, partial(letter_came, changes))
     store.add_study(RECORD)
     store.add_round(ROUND)
     chain, settings = SimpleNamespace(number=0), SimpleNamespace(limits=Limits())
@@ -105,6 +106,19 @@ def test_only_a_letter_to_this_site_wakes_it(server: Server) -> None:
     found = after(server, letter("site-a"), letter(SITE, "weights-1"), letter(SITE))
     assert found is not None
     assert found.mail == ("weights-1/site-a", "welcome-0/site-a")
+
+
+def test_a_letter_in_place_of_another_wakes_the_recipients_of_both_and_nobody_else(server: Server) -> None:
+    old = MailRecord(RECORD.digest, "site-a", SITE, "welcome-0", "66" * 32, "old")
+    server.store.add_mail(old)
+    changes = server.changes
+    waiting_for = {name: changes.next_for(RECORD.digest, name) for name in ("site-a", SITE, "site-c")}
+    driver, before = changes.next_shown(RECORD.digest), changes.number(RECORD.digest)
+    server.store.add_mail(replace(old, recipient="site-a", topic="welcome-1", file="new"), [old])
+    assert [name for name, event in waiting_for.items() if event.is_set()] == ["site-a", SITE]
+    assert not driver.is_set()
+    assert changes.number(RECORD.digest) > before
+    assert server.store.mail_for(RECORD.digest, (SITE,)) == []
 
 
 def test_contributions_that_change_nothing_in_a_view_wake_nobody_who_waits_for_one(server: Server) -> None:

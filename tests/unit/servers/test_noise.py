@@ -18,7 +18,7 @@ from protocol.rounds.states import RoundKey
 from protocol.wire.messages import Purpose, RoundState
 from servers.points import Point
 from servers.rounds.noise import OwnSum, noise_stream, with_noise_secret
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 
 KEY = RoundKey("ab" * 32, 1, 1)
 NOISE = SumNoise.of(StudyParameters(dimension=12, clip_norm=1.0, least_contributors=3), 1.0)

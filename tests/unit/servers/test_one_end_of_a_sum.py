@@ -36,11 +36,11 @@ from protocol.wire.messages import OutcomeCause, RoundState, Signed, Study, Stud
 from servers.rounds.countersigned import countersign_sum_release, deliver_sum_release, sign_sum_release
 from servers.rounds.end_round import NotYet
 from servers.rounds.outcomes import countersign_outcome
-from servers.rounds.release import sealed_output
+from servers.rounds.release import served_output
 from servers.routes import peer as peer_routes
-from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
+from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import announcement
 from tests.unit.servers.test_one_end_a_round import (
     AGREED,
@@ -178,9 +178,9 @@ def test_no_sum_is_served_before_both_have_signed_it(store: SqlStore, peer: Answ
         asyncio.run(deliver_sum_release(server, cast(Any, peer), study, signed))
     assert now(store).state is RoundState.MEASURED
     with pytest.raises(UnknownResource):
-        sealed_output(server, study, now(store), FIVE[1])
+        served_output(server, study, now(store), FIVE[1])
     with pytest.raises(UnknownResource, match="not signed by both servers"):
-        sealed_output(server, study, replace(now(store), state=RoundState.RELEASED), FIVE[1])
+        served_output(server, study, replace(now(store), state=RoundState.RELEASED), FIVE[1])
 
 
 def test_with_both_signatures_it_is_and_a_restart_signs_the_same_again(store: SqlStore) -> None:

@@ -43,10 +43,10 @@ from servers.rounds.end_round import Endings
 from servers.rounds.go import ask_for_go, hand_over_go, serve
 from servers.rounds.halves import check_half, commit_half, take_go
 from servers.rounds.outcomes import countersign_outcome
-from servers.rounds.release import sealed_output
-from servers.store.interface import RoundRecord, StudyRecord
+from servers.rounds.release import served_output
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
+from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import REQUESTER, SITES, study
 from tests.unit.servers.test_one_end_a_round import server_on
 from tests.unit.tags.halves import DIMENSION, PARTIES, ROSTER, SEED, STUDY, Release, T, by
@@ -162,7 +162,7 @@ def test_a_serves_only_once_b_took_the_go_and_says_so_if_b_does_not(servers: dic
         asyncio.run(hand_over_go(*told(a, Peer(UnknownResource("not announced here yet")))))
     assert kept(a).state is RoundState.COMMITTED
     with pytest.raises(UnknownResource):
-        sealed_output(a, study_record, kept(a), SITES[1])
+        served_output(a, study_record, kept(a), SITES[1])
     peer = Peer()
     asyncio.run(hand_over_go(*told(a, peer)))
     assert (peer.asked, kept(a).state) == (["go"], RoundState.RELEASED)
@@ -218,7 +218,7 @@ def test_b_that_was_given_a_go_signs_a_skip_and_serves_nothing_after_it(servers:
         serve(b, b.store.study(STUDY), KEY, HandOver(go=GO))
     assert (kept(b).state, kept(b).output_file) == (RoundState.SKIPPED, None)
     with pytest.raises(UnknownResource):
-        sealed_output(b, b.store.study(STUDY), kept(b), SITES[1])
+        served_output(b, b.store.study(STUDY), kept(b), SITES[1])
 
 
 def test_b_that_serves_signs_no_skip(servers: dict[Side, Any]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import StudyState
@@ -14,7 +16,7 @@ from servers.cli import app
 from servers.page.overview import studies_at
 from servers.server import open_server
 from servers.settings import load_settings
-from servers.store.interface import StudyRecord
+from servers.store.study_records import StudyRecord
 from tests.kit.processes import prepare_servers
 from tests.unit.client_agent.federation import REQUESTER, keys, study
 
@@ -24,8 +26,13 @@ SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 def test_studies_are_listed_with_who_is_ready(tmp_path: Path) -> None:
     config = prepare_servers(tmp_path, SITES).servers[Side.A].config
     settings = load_settings(config)
+    with pytest.raises(
+        ConfigurationError, match=r"key 'data_dir': the folder .* does not exist: either 'moiety server"
+    ):
+        studies_at(settings)
+    settings.data_dir.mkdir(parents=True)
     assert studies_at(settings) == ()
-    assert not settings.data_dir.exists() or not (settings.data_dir / "server.db").exists()
+    assert not (settings.data_dir / "server.db").exists()
     said = CliRunner().invoke(app, ["studies", "--config", str(config)])
     assert said.stdout == "no study is at this server\n"
     server = open_server(settings)

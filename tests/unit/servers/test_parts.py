@@ -69,6 +69,33 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_a_second_name_counts_once_its_folder_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """Of two requests to complete an upload, the second does not rest on what failed for the first."""
+    files, content, synced = ShareFiles(tmp_path / "shares", 0), tmp_path / "content", list[Path]()
+    content.write_bytes(b"abc")
+
+    def fails(folder: Path) -> NoReturn:
+        synced.append(folder)
+        raise OSError(errno.EIO, "no answer")
+
+    def no_links(self: Path, _target: Path) -> NoReturn:
+        raise OSError(errno.EPERM if content.exists() else errno.ENOENT, "no links")
+
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", no_links)
+    monkeypatch.setattr("servers.store.files.shares.sync_folder", fails)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no answer"):
+            files.also(content, "kept")
+    monkeypatch.setattr("servers.store.files.shares.sync_folder", synced.append)
+    files.also(content, "kept")
+    assert synced == [tmp_path / "shares"] * 3
+    assert files.path("kept").read_bytes() == b"abc"
+
+
 def test_file_names_cannot_be_confused() -> None:
     assert file_name("a", "bc") != file_name("ab", "c")
     assert len(file_name("share", 1, 2)) == 64

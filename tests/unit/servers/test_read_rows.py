@@ -12,10 +12,10 @@ from sqlalchemy import Row, select
 from protocol.wire.messages import RoundState
 from servers.store import tables as t
 from servers.store.migrate import upgrade
-from servers.store.prepared import Prepared
-from servers.store.read_rows import ReadRows
+from servers.store.reading.prepared import Prepared
+from servers.store.reading.read_rows import ReadRows
 from servers.store.sql import SqlStore
-from tests.contract.test_store import KEY, RECORD, ROUND, contribution
+from tests.contract.records import KEY, RECORD, ROUND, contribution
 
 STATEMENT = Prepared(select(t.boots))
 VALUES = {"name": "x"}

@@ -173,6 +173,7 @@ def test_a_missing_or_broken_tls_file_is_named_with_its_key(
             check_tls(with_tls)
         assert f"'{key}'" in caught.value.detail
         assert str(broken) in caught.value.detail
+    assert ("'moiety server init --own-ca'" in caught.value.detail) == (key != "peer_ca")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])

@@ -15,7 +15,7 @@ from servers.retention.silence import pause_silent
 from servers.server import Server, open_server
 from servers.settings import load_settings
 from servers.studies import view
-from tests.contract.test_store import KEY, RECORD, ROUND
+from tests.contract.records import KEY, RECORD, ROUND
 from tests.kit.processes import prepare_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")

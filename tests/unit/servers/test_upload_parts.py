@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage, 
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side, vector_side
 from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES
+from servers.rounds.uploads import sweep
 from servers.store.files import share_in_parts
 from servers.store.files.share_in_parts import Awaited, Check, ShareInParts
 from servers.store.files.upload_parts import Upload, UploadParts
@@ -196,6 +198,64 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.Mo
     assert share.content.read_bytes() == CONTENT
 
 
+def failing(name: str, code: int) -> Callable[..., None]:
+    """A call of the system that does its work and then says that it failed."""
+    works = getattr(os, name)
+
+    def fail(handle: int) -> None:
+        works(handle)
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+@pytest.mark.parametrize(
+    ("name", "code"), [("fdatasync", errno.ENOSPC), ("fdatasync", errno.EIO), ("close", errno.EDQUOT)]
+)
+def test_what_could_not_be_made_durable_is_never_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, at_the_end: bool
+) -> None:
+    """Memory still has it, and nobody says a second time that the disk may have not."""
+    sent = sealed()
+    share = taken(tmp_path, sent, None if at_the_end else 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, name, failing(name, code))
+        with pytest.raises(OSError if code == errno.EIO else StorageFull):
+            share.finish(required(sent)) if at_the_end else share.held_bytes()
+    assert share.held_bytes() == ShareInParts(tmp_path, awaited()).held_bytes() == 0
+    for at, unit in sent.units:
+        share.take(at, unit)
+    share.finish(required(sent))
+    assert share.content.read_bytes() == CONTENT
+
+
+def test_a_disk_that_fails_twice_in_a_row_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = sealed()
+    share = taken(tmp_path, sent, 2)
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        patched.setattr(os, "fdatasync", failing("fdatasync", errno.ENOSPC))
+        with pytest.raises(StorageFull):
+            share.take(*sent.units[2])
+    assert share.held_bytes() == ShareInParts(tmp_path, awaited()).held_bytes() == 0
+
+
+def test_what_a_killed_process_wrote_counts_once_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = sealed()
+    taken(tmp_path, sent, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", failing("fdatasync", errno.EIO))
+        assert ShareInParts(tmp_path, awaited()).held_bytes() == 0
+    assert ShareInParts(tmp_path, awaited()).held_bytes() == 0
+    taken(tmp_path, sent, 3)
+    assert ShareInParts(tmp_path, awaited()).held_bytes() == sent.units[3][0]
+
+
 def test_where_parts_begin_and_end() -> None:
     of, chunk = awaited(8 * CHUNK_BYTES * 20), CHUNK_BYTES + TAG_BYTES
     first = of.head_bytes + share_in_parts.CHUNKS_OF_A_PART * chunk
@@ -245,3 +305,35 @@ def test_only_one_attempt_is_kept(tmp_path: Path) -> None:
     held.keep_only(KEY.study, None)
     assert not held.begun(later)
     held.keep_only("00" * 32, None)  # a study that there are none of
+
+
+def test_who_drives_sweeps_the_uploads_of_processes_that_are_gone(tmp_path: Path) -> None:
+    own, gone = uploads(tmp_path / "driver-1"), uploads(tmp_path / "upload-9")
+    later, ended = replace(UPLOAD, key=RoundKey(KEY.study, 3, 2)), replace(UPLOAD, key=RoundKey("cd" * 32, 1, 1))
+    for upload in (UPLOAD, later, ended):
+        begin(gone, upload)
+    begin(own, UPLOAD)
+    digests = [("goes on", KEY.study), ("ended", ended.key.study)]
+    store: Any = SimpleNamespace(
+        study_digests=lambda: digests,
+        current_round=lambda digest: SimpleNamespace(key=later.key if digest == KEY.study else ended.key),
+        study=lambda digest: SimpleNamespace(state=SimpleNamespace(ended=digest == ended.key.study)),
+    )
+    everybodys = [tmp_path / name / "uploads" for name in ("driver-1", "upload-9")]
+    server: Any = SimpleNamespace(uploads=own, uploads_of_all=everybodys, store=store, drives=False)
+    sweep(server)
+    assert [one.begun(UPLOAD) for one in (own, gone)] == [False, True]
+    server.drives = True
+    sweep(server)
+    assert [gone.begun(one) for one in (UPLOAD, later, ended)] == [False, True, False]
+    gone.keep_only(KEY.study, later.key)  # of its own it forgets what another process took away
+    assert gone.share(UPLOAD, awaited()).held_bytes() == 0
+
+
+def test_an_upload_whose_folder_another_process_took_away_begins_again(tmp_path: Path) -> None:
+    held = uploads(tmp_path)
+    for at, unit in sealed().units[:2]:
+        held.share(UPLOAD, awaited()).take(at, unit)
+    uploads(tmp_path).keep_only(KEY.study, None)  # as the driver's sweep does
+    assert held.share(UPLOAD, awaited()).held_bytes() == 0
+    assert begin(held, UPLOAD).held_bytes() == awaited().head_bytes

@@ -15,6 +15,7 @@ from protocol.errors import BrokenSeal, ConfigurationError, ProtocolViolation, U
 from servers.shards.passes import Here, Shards, Workers
 from servers.shards.ranges import Done, SketchDone, SumDone, SumTask, Task
 from servers.shards.wrapping import WrappingKey, read_wrapping_key
+from servers.shards.written import Written, WrittenRanges
 from servers.storage.opened import open_storage
 from servers.storage.place import FolderStorage
 from tests.unit.servers.shards.stored import (
@@ -139,6 +140,42 @@ def test_a_range_that_was_altered_in_the_storage_is_made_again(tmp_path: Path, s
         again.masked_sum(BOUND, stored, MASK, D).elements(0, D)
     assert again.masked_sum(BOUND, stored, MASK, D).elements(0, D).tobytes() == masked_sum_of_one_process().tobytes()
     assert workers.did == [0, STEP, 2 * STEP, 3 * STEP, STEP]
+
+
+def test_a_range_that_is_gone_from_the_storage_is_made_again(tmp_path: Path, storage: FolderStorage) -> None:
+    stored, workers = store_all(storage), Watched(storage)
+    cut = shards(workers, storage, tmp_path)
+    cut.masked_sum(BOUND, stored, MASK, D).elements(0, D)
+    storage.delete([one for one in storage.names() if one.endswith(f"{STEP:012d}")])
+    again = shards(workers, storage, tmp_path)
+    with pytest.raises(Unavailable, match="not what its worker wrote"):
+        again.masked_sum(BOUND, stored, MASK, D).elements(0, D)
+    assert again.masked_sum(BOUND, stored, MASK, D).elements(0, D).tobytes() == masked_sum_of_one_process().tobytes()
+    assert workers.did == [0, STEP, 2 * STEP, 3 * STEP, STEP]
+    given_up = again.masked_sum(BOUND, stored, MASK, D)
+    again.forget(BOUND.study)
+    with pytest.raises(ProtocolViolation, match="its round is over"):
+        given_up.elements(0, D)
+    assert not list((tmp_path / "sums").iterdir())
+
+
+def test_half_a_line_spoils_none_behind_it(tmp_path: Path) -> None:
+    ranges = [Written(STEP * place, STEP * (place + 1), f"sum-{place}", "ab" * 32) for place in range(3)]
+    kept = WrittenRanges(tmp_path / "sums")
+    kept.add(BOUND, ranges[0])
+    (path,) = (tmp_path / "sums").iterdir()
+    with path.open("ab") as file:
+        file.write(b'{"start": 65')
+    kept.add(BOUND, ranges[1])
+    kept.add(BOUND, ranges[2])
+    assert list(kept.of(BOUND).values()) == ranges
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + bytes(7) + b'{"start": 65' + lines[1] + b"5\n\xff\n" + lines[2])
+    assert list(kept.of(BOUND).values()) == [ranges[0], ranges[2]]
+    assert kept.named() == {"sum-0", "sum-2"}
+    kept.drop(BOUND, 0)
+    assert list(kept.of(BOUND).values()) == [ranges[2]]
+    assert kept.forget(BOUND.study) == ["sum-2"]
 
 
 def test_what_is_forgotten_is_gone_and_given_up(tmp_path: Path, storage: FolderStorage) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from servers.store.prepared import Prepared
+from servers.store.reading.prepared import Prepared
 
 _MOST: Final = 64
 

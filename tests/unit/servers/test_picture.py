@@ -6,7 +6,7 @@ from protocol.rounds.news import news_of
 from protocol.wire.messages import StudyView
 from protocol.wire.paths import EVERY_SITE
 from servers.notifications import Changes
-from servers.pictures import StudyPicture
+from servers.store.reading.picture import StudyPicture
 from servers.store.records import MailRecord
 
 STUDY = "00" * 32
