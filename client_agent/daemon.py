@@ -17,20 +17,21 @@ from client_agent.contributor.run import Contributor
 from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.learner import Learner
 from client_agent.learning.training_seeds import training_seed
-from client_agent.network.complaints import Complaints
+from client_agent.network.complaints import Complaints, words_of
 from client_agent.network.held_roster import HeldRoster
 from client_agent.network.watch import Stopped
 from client_agent.points import failpoints_of
 from client_agent.requester.run import Requester
+from client_agent.requester.taken_up import take_from_outbox
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Connect, Site, one_agent
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.known_studies import KnownStudies
-from client_agent.site.models.finished_model import FINISH, finish_table
+from client_agent.site.models.finished_model import finish_table
 from client_agent.site.models.site_learner import site_learner
-from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, outbox, withdraw
+from client_agent.site.outbox import outbox
 from client_agent.site.telling.greeting import say_connected
 from client_agent.site.telling.notices import Notices
 from client_agent.site.telling.problems import Problems
@@ -38,11 +39,9 @@ from client_agent.site.telling.ways import ways_of
 from client_agent.study.asked.foreseen_transfers import transfer_remarks
 from client_agent.study.asked.permits import end_permits
 from client_agent.study.participant import Participant
-from client_agent.study.pretrained import PRETRAINED
 from host.audit.entry import Action
 from host.audit.log import AuditLog
 from host.clock import SYSTEM, Clock
-from host.durable import write_durably
 from host.randomness import site_randomness
 from protocol.errors import (
     AnnouncementMismatch,
@@ -50,9 +49,7 @@ from protocol.errors import (
     MoietyError,
     UnknownStudy,
 )
-from protocol.policy.study_clauses import check_study_allowed
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.chain.words import in_words
 from protocol.wire.messages import ListedStudy, Signed, Study, StudyIndex
@@ -171,7 +168,7 @@ class Agent:
             for text in end_permits(site.settings, site.roster, site.keys, running, self._clock.now):
                 self._report(_ALL_STUDIES, text)
         except (MoietyError, OSError) as later:  # tried again within the hour
-            self._complaints.about(_ALL_STUDIES, f"what a permit's end asks for was not done: {later}")
+            self._complaints.about(_ALL_STUDIES, f"what a permit's end asks for was not done: {words_of(later)}")
 
     def _greet(self) -> None:
         say_connected(self._site, self._stop, self._emit, lambda text: self._complaints.about(_ALL_STUDIES, text))
@@ -184,9 +181,9 @@ class Agent:
                     find()
                     self._complaints.mended(_ALL_STUDIES)
                     self._problems.mended(_ALL_STUDIES)
-                except MoietyError as later:
+                except (MoietyError, OSError) as later:  # a full disk too: the studies under way go on
                     if not self._stop.is_set():  # then the connections are closed
-                        self._complaints.about(_ALL_STUDIES, _text(later))
+                        self._complaints.about(_ALL_STUDIES, words_of(later))
                 self._clock.wait(self._stop, self._site.settings.poll_s)
         except BaseException as failure:  # an agent that looks no more must not seem to wait
             self._failure = failure
@@ -197,44 +194,23 @@ class Agent:
     def find_own(self) -> None:
         """The requester's studies: new ones in the outbox, and those of the journal that have not ended."""
         for path in sorted(outbox(self._context.state_dir).glob("*.json")):
-            self._take_from_outbox(path)
+            try:
+                take_from_outbox(self._context, path, self._report)
+            except (MoietyError, OSError) as later:  # it waits there; the other studies go on
+                self._complaints.about(path.stem, words_of(later))
         for folder in sorted((self._context.state_dir / "studies").glob("*/study.json")):
             name = folder.parent.name
             if name not in self._running:
                 try:
                     self._resume(name, folder)
-                except MoietyError as refused:  # the other studies go on
-                    self._complaints.about(name, _text(refused))
+                except (MoietyError, OSError) as refused:  # the other studies go on
+                    self._complaints.about(name, words_of(refused))
 
     def _resume(self, name: str, path: Path) -> None:
         journal = self._journal(name)
         signed = journal.read(path, Signed[Study])
         if signed is not None and _unfinished(journal):
             self._start(signed, partial(Requester, self._context, signed, journal))
-
-    def _take_from_outbox(self, path: Path) -> None:
-        try:
-            study = Study.parse(path.read_bytes())
-            self._require_pinned(study)
-            check_study_allowed(study, self._context.policy)
-            journal = StudyJournal(self._context.state_dir, study.name)
-            known = journal.read(journal.folder / "study.json", Signed[Study])
-            if known is not None and known.message != study:
-                raise ConfigurationError(f"a study named {study.name!r} is here already; choose another name")
-            if known is None:
-                for suffix, name in ((PRETRAINED_SUFFIX, PRETRAINED), (FINISH_SUFFIX, FINISH)):
-                    beside = path.with_suffix(suffix)
-                    if beside.exists():
-                        beside.replace(journal.folder / name)
-                journal.write(
-                    journal.folder / "study.json", sign(study, self._context.site, self._context.keys.signing)
-                )
-        except MoietyError as refused:
-            self._report(path.stem, _text(refused))
-            write_durably(path.with_suffix(REFUSAL), _text(refused).encode())
-            path.replace(path.with_suffix(".refused"))
-        else:
-            withdraw(self._context.state_dir, path.stem)
 
     def find_listed(self) -> None:
         """Studies at the servers, countersigned by both, that this site takes part in.
@@ -268,8 +244,8 @@ class Agent:
             self._take_up(name, self._known.study(listed, self._context.clients[Side.A].study))
         except UnknownStudy:
             return True  # server B does not have it yet
-        except MoietyError as refused:  # what a server answered once must not keep a site out for good
-            self._complaints.about(name, _text(refused))
+        except (MoietyError, OSError) as refused:  # what a server answered once must not keep a site out for good
+            self._complaints.about(name, words_of(refused))
             self._look_again_at_s[digest] = now + _LOOK_AGAIN_S
             return True
         return False
@@ -292,14 +268,10 @@ class Agent:
         at_b = self._context.clients[Side.B].study(study.name)
         if held.require_signed(at_b, Side.B) != study:
             raise AnnouncementMismatch(f"study {study.name!r}: the two servers show different studies")
-        self._require_pinned(study)
+        held.require_pinned(study)
         known = StudyJournal(self._context.state_dir, study.name).site_state()
         if known is not None and known.study_digest != study.digest():
             raise AnnouncementMismatch(f"study {study.name!r} is another one than the journal's of that name")
-
-    def _require_pinned(self, study: Study) -> None:
-        if study.roster_digest != self._context.held.chain.first_digest:
-            raise AnnouncementMismatch(f"study {study.name!r} pins another roster than this site's begins with")
 
     def _journal(self, study: str) -> StudyJournal:
         return StudyJournal(self._context.state_dir, study, self._failpoints)
@@ -318,20 +290,23 @@ class Agent:
         Only what a person must mend at this site, and then starts the agent anew, ends it before.
         """
         pause_s = _FIRST_PAUSE_S
-        self._journal(name).stopped(None)
         while not self._stop.is_set():
             try:
+                self._journal(name).stopped(None)
                 participant = make()
                 self._participants[name] = participant
                 participant.run()
             except Stopped:
                 return
             except ConfigurationError as wrong:
-                self._failed(name, _text(wrong))
-                self._journal(name).stopped(_text(wrong))
+                self._failed(name, words_of(wrong))
+                with suppress(MoietyError, OSError):  # it was said; a full disk has no room for the note
+                    self._journal(name).stopped(words_of(wrong))
                 return
-            except MoietyError as refused:
-                self._failed(name, f"{_text(refused)}; tried again in {pause_s:g} s")
+            except (MoietyError, OSError) as refused:
+                if isinstance(refused, OSError):
+                    _log.exception("study_failed", site=self._context.site, study=name)
+                self._failed(name, f"{words_of(refused)}; tried again in {pause_s:g} s")
             except Exception as failure:
                 _log.exception("study_failed", site=self._context.site, study=name)
                 text = f"unexpected {type(failure).__name__}: see the log; the journal is kept"
@@ -361,10 +336,6 @@ class Agent:
     def _training_seed(self, study: Study) -> int:
         own = self._context.randomness.bytes(8, f"training order {study.digest()}")
         return training_seed(self._site.settings.seed, self._context.site, own)
-
-
-def _text(error: MoietyError) -> str:
-    return f"{error.code.value}: {error.detail}"
 
 
 def _unfinished(journal: StudyJournal) -> bool:

@@ -7,10 +7,15 @@ from pathlib import Path
 from client_agent.cli.lines import json_line
 from client_agent.cli.tables import add_row, console, table
 from client_agent.network.ledger import LedgerEntry, Totals, read_ledger, without_number
+from host.settings import require_begun
 
 
 def show_ledger(state_dir: Path, *, json_output: bool) -> None:
-    """Nothing is left out: the last line is the sum of all lines, to be compared with a firewall's."""
+    """Nothing is left out: the last line is the sum of all lines, to be compared with a firewall's.
+
+    Raises: ConfigurationError, when there is no such folder
+    """
+    require_begun("state_dir", state_dir, "'moiety agent run'")
     found = by_purpose(read_ledger(state_dir / "ledger.jsonl"))
     if json_output:
         for (server, purpose), totals in found.items():

@@ -32,7 +32,7 @@ from client_agent.site.identity import load_chain
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, queued, withdraw
 from client_agent.study.asked.at_hand import note_created
-from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon
+from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon, own_examples
 from client_agent.study.asked.foreseen_transfers import transfer_remarks
 from client_agent.study.pretrained import load_pretrained
 from client_agent.transcripts.reading import verified
@@ -218,7 +218,7 @@ def _checked(
     for remark in (*remarks, *transfers, *_tried(study, settings, finish)):
         sys.stderr.write(f"{remark}\n")
     require_own_budget(study, settings, chain.founding_keys[settings.site], finish)
-    return study, finish, foreseen_epsilon(study, roster, settings.policy.delta)
+    return study, finish, foreseen_epsilon(study, roster, settings.policy.delta, own_examples(settings.data))
 
 
 def _spends_as_json(spends: ForeseenEpsilon | None) -> dict[str, object]:

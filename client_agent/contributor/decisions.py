@@ -19,7 +19,7 @@ from client_agent.site.letter import CountedClasses, WeightMail
 from client_agent.site.reconciling import reconcile
 from client_agent.study.asked.foreseen_transfers import contribution_bytes
 from client_agent.study.evidence import require_skip
-from client_agent.study.isolating import agree_to_sum, colluders, note_sum
+from client_agent.study.isolating import agree_to_sum, colluders, note_sum, show_sum
 from client_agent.study.known_sums import agree_to_cohort, drop_sum
 from client_agent.study.participant import Participant
 from host.durable import write_durably
@@ -97,14 +97,7 @@ class Decisions:
             self._check_takes_part(announcement)
             mail = self._weight_mail(announcement)
             weight_list = mail.weight_list
-            self._catch_up(mail)
-            self._check_purpose(announcement)
-            self._check_tags(announcement, weight_list)
-            check_key(announcement, owner.study, owner.ckks_key())
-            check_discarded_sums(announcement, owner.state.discarded)
-            self._check_model(announcement)
-            self._check_policy(announcement, weight_list)
-            isolation = self._check_isolation(announcement, weight_list)
+            isolation = self._check_mail(announcement, mail)
         except (Unavailable, UnknownResource, RosterUnknown):
             raise
         except MoietyError as error:
@@ -115,6 +108,20 @@ class Decisions:
         owner.journal.write(path, decision)
         owner.journal.reach(Point.AFTER_DECISION_JOURNALLED)
         return decision
+
+    def _check_mail(self, announcement: Announcement, mail: WeightMail) -> float | None:
+        """All after the letter. -> the least isolation, see ``_check_isolation``; raises the first wrong thing"""
+        owner, weight_list = self._owner, mail.weight_list
+        if announcement.purpose.plan.steps_model:
+            reconcile(self._context)  # before the requester's word on earlier sums fills what an old memory lacks
+        self._catch_up(mail)
+        self._check_purpose(announcement)
+        self._check_tags(announcement, weight_list)
+        check_key(announcement, owner.study, owner.ckks_key())
+        check_discarded_sums(announcement, owner.state.discarded)
+        self._check_model(announcement)
+        self._check_policy(announcement, weight_list)
+        return self._check_isolation(announcement, weight_list)
 
     def _not_listed(self, announcement: Announcement) -> Decision:
         decision = Decision(announcement=announcement, accepted=False, listed=False)
@@ -183,6 +190,8 @@ class Decisions:
         if at_a.study_digest != self._owner.study_digest or at_a.round != a.round:
             raise AnnouncementMismatch(f"round {a.round}: the announcement is for another study or round")
         self._context.held.of(at_a)
+        if not at_a.purpose.plan.steps_model:
+            self._context.sums.rule_out((at_a.study_digest, at_a.round))
 
     def _check_takes_part(self, announcement: Announcement) -> None:
         """Before anything of the round is fetched. Raises: PolicyRefusal"""
@@ -240,8 +249,8 @@ class Decisions:
         for skip in mail.skipped:
             number, memory = skip.message.round, owner.state.memory
             name = owner.study_digest, number
-            summed = name in self._context.sums.rounds() or name in self._context.cohorts.rounds()
-            if summed or number in (memory.unsettled, memory.ranked, memory.apart):
+            unknown = not self._context.sums.accounted(name) or name in self._context.cohorts.rounds()
+            if unknown or number in (memory.unsettled, memory.ranked, memory.apart):
                 require_skip(skip, self._context.roster, owner.study_digest, number)
                 drop_sum(owner.context, owner.study_digest, number)
                 owner.save(memory=remember_skip(memory, number))
@@ -281,6 +290,7 @@ class Decisions:
                         announcement=past.announcement, weight_list=past.weight_list, accepted=took_part
                     )
                     self._apply_missed(past, decision)
+                    show_sum(self._owner, past)  # both servers' outputs named its release set
         except OutputGone as gone:
             self._owner.problem(mail.weight_list.round, gone.detail)
         for past in missed:
@@ -337,7 +347,7 @@ class Decisions:
                 "it needs the requester's checkpoint",
             )
         key = bytes.fromhex(owner.state.site_key or "")
-        own = model_digest(key, owner.study_digest, announcement.round, owner.require_kept().astype("<f4").tobytes())
+        own = model_digest(key, owner.study_digest, announcement.round, owner.kept_octets())
         if not hmac.compare_digest(own, announcement.model_digest):
             raise ModelDiverged(
                 f"round {announcement.round}: this site's model {version} is not the requester's; "
@@ -351,7 +361,6 @@ class Decisions:
             agree_to_cohort(self._context, announcement, colluders(self._owner), questions)
         if not announcement.purpose.plan.steps_model:
             return None
-        reconcile(self._context)
         return agree_to_sum(self._owner, announcement, weight_list).least
 
     def _check_policy(self, announcement: Announcement, weight_list: WeightList) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from client_agent.network.watch import Stopped
-from client_agent.site.approval import approval_of
+from client_agent.site.approval import allowed_by_policy, approval_of
 from client_agent.site.events import EventKind
 from client_agent.site.telling.ways import Notice
 from client_agent.study.hindrance import send_hindrance
@@ -33,6 +34,8 @@ def approved(owner: Participant) -> bool:
         word = approval_of(owner.journal, owner.study_digest)
     if word is not None and not word.approved:
         return _declined(owner, f"declined by {printable(word.person)}: {printable(word.reason)}")
+    if word is None:
+        allowed_by_policy(owner.journal, owner.context.policy, partial(owner.note, Action.APPROVED))
     return True
 
 

@@ -22,7 +22,7 @@ from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
 from client_agent.study.ends import ShownEnds, shown_ends
 from client_agent.study.evidence import shown_outcome
-from client_agent.study.isolating import show_sum
+from client_agent.study.isolating import note_welcomed, show_sum
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from client_agent.study.refusals import refused_study, send_refusal
@@ -213,6 +213,8 @@ class Contributor(Participant):
             self._refused_welcome = version
             self.problem(None, f"model {version} came without a release that this site missed; model {own} is kept")
             return
+        if welcome.previous is not None:
+            note_welcomed(self, welcome.previous)
         vector = first_checkpoint(self, welcome) if version == 0 else open_checkpoint(self, welcome)
         brought, known = (welcome.ckks_key_seed, welcome.ckks_key_id), self.state.ckks_key_seed
         seed = welcomed_seed(self.study, self.study_digest, *brought, known)

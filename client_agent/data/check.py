@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_agent.data.findings import Finding, Findings, Problem
+from client_agent.data.match import require_named
 from client_agent.data.rows import read_rows
 from client_agent.data.site_table import SiteTable
 from client_agent.data.source import Table
@@ -48,6 +49,7 @@ def check(
     outcomes_differ: bool = True,
 ) -> Report:
     """What is wrong with a table or, where the site has split it already, with its training and test tables."""
+    require_named(schema, table, test)
     tally = Tally(schema, findings, outcomes_differ=outcomes_differ)
     seen: set[str] = set()
     for rows in tally.through(read_rows(schema, table, site, findings)):

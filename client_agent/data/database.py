@@ -55,7 +55,7 @@ def query_table(query: str, url: str) -> Table:
         raise ConfigurationError("schema.query is not one statement that reads: begin with SELECT or WITH, without ';'")
     engine = _engine(url)
     names, rows = _opened(engine, query)
-    return Table("the database", names, len(names), _batches(names, rows))
+    return Table("the database", names, len(names), _batches(names, rows), query)
 
 
 def _engine(url: str) -> sqlalchemy.Engine:

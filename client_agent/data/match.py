@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from typing import Final
 from client_agent.data.findings import Findings, Problem
 from client_agent.data.site_table import SiteColumn, SiteTable
 from client_agent.data.source import Table
+from protocol.errors import ConfigurationError
+from protocol.summary.question import FIRST_LINE, PLACES, OwnColumn
 from protocol.wire.messages import ColumnSpec, TableSchema
 
 _NAME_AND_UNIT: Final = re.compile(r"^(?P<name>.*?)\s*[\[(](?P<unit>[^\[\]()]*)[\])]$")
@@ -42,6 +45,36 @@ def places(schema: TableSchema, table: Table, site: SiteTable, findings: Finding
         _check_unit(column, of_site, in_header, findings)
         found.append(Place(column, index, of_site))
     return tuple(found)
+
+
+def require_named(schema: TableSchema, *tables: Table | None) -> None:
+    """Tables that have names are read by them, so the schema must not say that there are none.
+
+    Raises: ConfigurationError that says what to do
+    """
+    table = next((one for one in tables if one is not None and one.names is not None), None)
+    if table is not None and not schema.header:
+        raise ConfigurationError(
+            f"{table.where}: the schema says header = false, which is of text files without a line of names; the "
+            "columns of Parquet files and of queries have names: the study's file must leave header out, and call the "
+            "columns as they are (or name = '...' in the site's file, --site)"
+        )
+
+
+def own_columns(schema: TableSchema, table: Table, site: SiteTable) -> tuple[OwnColumn, ...]:
+    """What the site's own table calls the schema's columns, in the schema's order, whatever the schema calls them.
+
+    A query's names are the study's: they are told apart from those of every other query.
+
+    Requires: a table that fits the schema
+    """
+    found = [place.index for place in places(schema, table, site, Findings())]
+    if table.names is None:
+        return tuple(OwnColumn(f"column {index + 1}", PLACES) for index in found)
+    named_in = FIRST_LINE
+    if table.query:
+        named_in = f"query {hashlib.sha256(table.query.encode()).hexdigest()}"
+    return tuple(OwnColumn(table.names[index], named_in) for index in found)
 
 
 def _by_order(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> tuple[Place, ...]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from client_agent.data.check import check_sides, report_of, require_fit
 from client_agent.data.findings import Finding, Findings
 from client_agent.data.kept import TRANSFORMATION_FILE
+from client_agent.data.match import own_columns, require_named
 from client_agent.data.rows import ROWS_FILE, Rows, joined, read_rows, save_rows
 from client_agent.data.site_table import SiteTable
 from client_agent.data.source import Table
@@ -28,6 +29,7 @@ from client_agent.data.transformation import Transformation, features, fit, save
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.names import DataNames
 from protocol.errors import ConfigurationError
+from protocol.summary.question import OwnColumn
 from protocol.summary.scaling import CommonScaling
 from protocol.wire.messages import TableSchema
 
@@ -44,13 +46,13 @@ class Tables:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A site's examples and how they were made; ``remarks`` stopped nothing."""
+    """A site's examples and how they were made; ``own`` are the table's columns, ``remarks`` stopped nothing."""
 
     data: LocalData
     training_rows: Rows
     transformation: Transformation
     remarks: tuple[Finding, ...]
-    site: SiteTable
+    own: tuple[OwnColumn, ...]
 
 
 def prepared(
@@ -75,7 +77,8 @@ def prepared(
         part(Side.VALIDATION) if schema.split.validation else None,
         DataNames(schema.feature_names, schema.class_names),
     )
-    return Prepared(data, training, transformation, report_of(len(rows), tables.findings).findings, tables.site)
+    remarks = report_of(len(rows), tables.findings).findings
+    return Prepared(data, training, transformation, remarks, own_columns(schema, tables.training, tables.site))
 
 
 def write(folder: Path, made: Prepared) -> None:
@@ -88,7 +91,7 @@ def write(folder: Path, made: Prepared) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as made_in:
         new = Path(made_in) / "new"
         save_folder(new, made.data)
-        save_rows(new / ROWS_FILE, made.transformation.table, made.training_rows, made.site)
+        save_rows(new / ROWS_FILE, made.transformation.table, made.training_rows, made.own)
         save_transformation(new, made.transformation)
         if folder.exists():
             folder.rename(Path(made_in) / "old")
@@ -98,6 +101,7 @@ def write(folder: Path, made: Prepared) -> None:
 def _split(schema: TableSchema, tables: Tables, *, outcomes_differ: bool) -> tuple[Rows, NDArray[np.int8]]:
     """All rows, and the side of each. Raises: ConfigurationError"""
     findings = tables.findings
+    require_named(schema, tables.training, tables.test)
     tally = Tally(schema, findings, outcomes_differ=outcomes_differ)
     rows = joined(schema, list(tally.through(read_rows(schema, tables.training, tables.site, findings))))
     apart = joined(schema, [])

@@ -17,11 +17,13 @@ from client_agent.data.site_table import SiteTable
 from client_agent.data.source import Table
 from client_agent.data.values import ColumnReader, Values
 from protocol.errors import ConfigurationError
+from protocol.summary.question import OwnColumn
 from protocol.wire.messages import ColumnRole, ColumnType, MissingRule, TableSchema
 
 ROWS_FILE: Final = "rows.npz"
 _COLUMN: Final = "column"
 _OWN_NAMES: Final = "own_names"
+_NAMED_IN: Final = "named_in"
 
 
 @dataclass(frozen=True)
@@ -65,21 +67,16 @@ def joined(schema: TableSchema, parts: Sequence[Rows]) -> Rows:
     )
 
 
-def save_rows(path: Path, schema: TableSchema, rows: Rows, site: SiteTable) -> None:
-    """All columns but patients' ids, as float64 and int64, and what the site's own file calls them."""
+def save_rows(path: Path, schema: TableSchema, rows: Rows, own: Sequence[OwnColumn]) -> None:
+    """All columns but patients' ids, as float64 and int64, and what the site's own file calls them all."""
     kept = {
         f"{_COLUMN}{place}": values
         for place, (column, values) in enumerate(zip(schema.columns, rows.columns, strict=True))
         if column.role is not ColumnRole.PATIENT
     }
-    np.savez(path, allow_pickle=False, **kept, **{_OWN_NAMES: np.array(_names_in_file(schema, site))})
-
-
-def _names_in_file(schema: TableSchema, site: SiteTable) -> list[str]:
-    """A file without a first line has its columns by their places, whatever a schema calls them."""
-    if not schema.header:
-        return [f"column {place}" for place in range(1, len(schema.columns) + 1)]
-    return [site.of(column.name).name or column.name for column in schema.columns]
+    kept[_OWN_NAMES] = np.array([one.name for one in own])
+    kept[_NAMED_IN] = np.array([one.named_in for one in own])
+    np.savez(path, allow_pickle=False, **kept)
 
 
 def load_rows(folder: Path, schema: TableSchema) -> dict[str, Values]:
@@ -94,10 +91,20 @@ def load_rows(folder: Path, schema: TableSchema) -> dict[str, Values]:
         }
 
 
-def own_names(folder: Path, schema: TableSchema) -> dict[str, str]:
-    """What the site's own file calls each column of the schema. Raises: ConfigurationError"""
+def kept_own_columns(folder: Path, schema: TableSchema) -> dict[str, OwnColumn]:
+    """What the site's own table calls each column of the schema; a folder of an older release knows the study's name.
+
+    Raises: ConfigurationError, also where an older release cannot have known which column was read
+    """
     with _opened(folder) as archive:
-        return {column.name: str(own) for column, own in zip(schema.columns, archive[_OWN_NAMES], strict=True)}
+        names = archive[_OWN_NAMES]
+        if _NAMED_IN not in archive and (schema.query or not schema.header):
+            raise KeyError(_NAMED_IN)
+        named_in = archive[_NAMED_IN] if _NAMED_IN in archive else [""] * len(names)
+        return {
+            column.name: OwnColumn(str(name), str(by))
+            for column, name, by in zip(schema.columns, names, named_in, strict=True)
+        }
 
 
 @contextmanager

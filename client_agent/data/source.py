@@ -30,12 +30,16 @@ _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 @dataclass(frozen=True)
 class Table:
-    """``names`` is the first line's, None where the file has none. ``batches`` can be gone through once."""
+    """``names`` is the first line's, None where the file has none. ``batches`` can be gone through once.
+
+    ``query``: the study's, where that gave the table and its columns their names.
+    """
 
     where: str
     names: tuple[str, ...] | None
     width: int
     batches: Iterable[pa.RecordBatch]
+    query: str = ""
 
 
 def open_table(path: Path, site: SiteTable, findings: Findings, *, header: bool) -> Table:

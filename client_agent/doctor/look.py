@@ -28,6 +28,7 @@ from host.doctor.finding import Finding, Report, failed, looked, ok, warning
 from host.doctor.machine import look_at_disk, look_at_memory
 from host.doctor.way import Way, look_at_way
 from host.network.two_operators import require_apart
+from host.unreadable import why_unreadable
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.sharing import Side
 from protocol.wire.messages import Roster
@@ -67,7 +68,9 @@ def _of_ca(path: Path) -> str:
     """Raises: ConfigurationError"""
     try:
         found = x509.load_pem_x509_certificates(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigurationError(f"key 'ca': {path} cannot be read: {why_unreadable(path, error)}") from None
+    except ValueError as error:
         raise ConfigurationError(f"{path} holds no certificates in PEM ({error}): ask the operators for it") from None
     ends = min(one.not_valid_after_utc for one in found)
     if ends < datetime.now(UTC):

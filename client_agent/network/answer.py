@@ -13,8 +13,8 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from itertools import chain
 from typing import Final
 
@@ -65,6 +65,15 @@ class SessionOver(UnsignedAnswer):
 
 
 @dataclass(frozen=True)
+class AskedInSession:
+    """The session's keys, the request's head, and the answer that it named as one that is held here; b"" for none."""
+
+    keys: SessionKeys
+    head: SessionHead
+    earlier: bytes
+
+
+@dataclass(frozen=True)
 class Asked:
     """What an answer must belong to: server, envelope and the request's signature; or the session and the counter."""
 
@@ -72,7 +81,7 @@ class Asked:
     key: SealingKey
     between: Correspondence
     signature: str
-    session: tuple[SessionKeys, SessionHead] | None = None
+    session: AskedInSession | None = None
 
     @property
     def verify_key(self) -> VerifyKey:
@@ -99,7 +108,7 @@ class Answer:
         if asked.session is None:
             self._begin_signed(most_bytes)
         else:
-            self._begin_in_session(*asked.session, max(most_bytes, PROBLEM_BYTES))
+            self._begin_in_session(asked.session, max(most_bytes, PROBLEM_BYTES))
 
     def _begin_signed(self, most_bytes: int) -> None:
         response, asked = self._response, self._asked
@@ -113,13 +122,13 @@ class Answer:
                 asked.server.key_id,
             )
         except (BadSignature, MalformedMessage) as refused:
-            raise self._not_the_servers(refused.detail, _explanation(response)) from None
+            raise self._not_the_servers(refused.detail, self._explanation()) from None
         if self._verified.content_type == ANSWER_TYPE:
             self.status, self._enclosed = self._opened(self._verified, max(most_bytes, PROBLEM_BYTES))
         elif self._verified.content_type != SEALED_TYPE:
             raise self._not_the_servers(f"its content type is {self._verified.content_type[:60]!r}")
 
-    def _begin_in_session(self, keys: SessionKeys, head: SessionHead, most_bytes: int) -> None:
+    def _begin_in_session(self, asked: AskedInSession, most_bytes: int) -> None:
         """Nothing is believed that the session's keys do not open, but that there is no such session any more."""
         try:
             self._require_identity()
@@ -128,7 +137,7 @@ class Answer:
                 raise self._no_answer_in_session(content_type)
             rest = self._raw(LENGTH_BYTES + most_sealed_bytes(most_bytes))
             sealed = self._sealed_of_session(rest, most_bytes)
-            opened = open_session_answer(keys, head, sealed, most_bytes)
+            opened = open_session_answer(asked.keys, asked.head, sealed, most_bytes, asked.earlier)
         except (BrokenSeal, MalformedMessage) as refused:
             raise self._not_the_servers(refused.detail) from None
         self.status = opened.status
@@ -152,7 +161,7 @@ class Answer:
         raise MalformedMessage("it is cut off")
 
     def _no_answer_in_session(self, content_type: str) -> Unavailable:
-        told = _told(self._response)
+        told = self._told()
         try:
             over = json.loads(told).get("code") == ErrorCode.SESSION_UNKNOWN
         except (ValueError, AttributeError, RecursionError):
@@ -160,6 +169,11 @@ class Answer:
         if over:
             return SessionOver(f"server {self._asked.server.name!r} does not know the session that was asked in")
         return self._not_the_servers(f"its content type is {content_type[:60]!r}", _shown(told))
+
+    @property
+    def enclosed(self) -> bytes:
+        """A body that came with the head of the answer; b"" for one that follows."""
+        return self._enclosed or b""
 
     def pieces(self, most_bytes: int) -> Iterator[bytes]:
         """The body as it arrives; it is the server's only once the last piece has been taken.
@@ -252,6 +266,25 @@ class Answer:
                 "holds answers back"
             )
 
+    def _explanation(self) -> str:
+        """What an answer without a signature says, for people: one of a server that did not know who asked has none."""
+        return _shown(self._told())
+
+    def _told(self) -> bytes:
+        """The beginning of an answer that is not the server's, or nothing; nobody waits for one that drips."""
+        response, held = self._response, b""
+        stream = response.stream
+        if response.is_success or "content-encoding" in response.headers:
+            return b""
+        assert isinstance(stream, httpx.SyncByteStream), "the client is not asynchronous"
+        with suppress(SlowAnswer):
+            for piece in stream:
+                held += piece[: PROBLEM_BYTES - len(held)]
+                if len(held) >= PROBLEM_BYTES:
+                    break
+                self._require_speed(len(held))
+        return held
+
     def _not_the_servers(self, why: str, says: str = "") -> Unavailable:
         name, status = self._asked.server.name, self._response.status_code
         try:
@@ -278,29 +311,5 @@ class Answer:
         )
 
 
-def _explanation(response: httpx.Response) -> str:
-    """What an answer without a signature says, for people: one of a server that did not know who asked has none."""
-    return _shown(_told(response))
-
-
 def _shown(told: bytes) -> str:
     return f" (it says: {told.decode('utf-8', 'replace')[:_SHOWN_CHARACTERS]!a})" if told else ""
-
-
-def _told(response: httpx.Response) -> bytes:
-    """The beginning of an answer that is not the server's, or nothing."""
-    stream, held = response.stream, b""
-    if response.is_success or not isinstance(stream, httpx.SyncByteStream):
-        return b""
-    if "content-encoding" in response.headers:
-        return b""
-    for piece in stream:
-        held += piece[: PROBLEM_BYTES - len(held)]
-        if len(held) >= PROBLEM_BYTES:
-            break
-    return held
-
-
-def no_cookies() -> CookieJar:
-    """A jar that stays empty: what a server would have the agent keep is not kept."""
-    return CookieJar(DefaultCookiePolicy(allowed_domains=()))

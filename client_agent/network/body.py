@@ -12,6 +12,8 @@ from protocol.wire.channel.signing import DigestField
 
 PIECE_BYTES: Final = 2**18
 _ENCLOSED_OF_FILES: Final = 2**12
+_ENCLOSED_WHOLE_BYTES: Final = 2**20
+"""A server takes no envelope that is longer than a control message can be; the queries of 300 sites are."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,16 @@ class Body:
     digest_field: DigestField = DigestField.CONTENT
     start: int = 0
     """Where in a file it begins; of ``digest`` is then the whole file."""
+    is_sealed: bool = False
 
     @classmethod
     def of(cls, data: bytes) -> Body:
         return cls(data, hashlib.sha256(data).digest(), len(data))
+
+    @classmethod
+    def sealed(cls, data: bytes) -> Body:
+        """Bytes that nobody on the way can read anyway: what is long of them need not be enclosed."""
+        return replace(cls.of(data), is_sealed=True)
 
     @classmethod
     def file(cls, path: Path, digest: bytes) -> Body:
@@ -46,9 +54,12 @@ class Body:
         return replace(self, start=start, length=min(size, self.length - start))
 
     def beginning(self) -> bytes:
-        """What goes into the envelope: all of a few bytes; of a file what may hold a share's public header."""
+        """What goes into the envelope: all of a few bytes; of a file, or of many that are sealed, what may hold a
+        public header.
+        """
         if isinstance(self.data, bytes):
-            return self.data
+            follows = self.is_sealed and self.length > _ENCLOSED_WHOLE_BYTES
+            return self.data[:_ENCLOSED_OF_FILES] if follows else self.data
         if self.start:
             return b""
         with self.data.open("rb") as file:

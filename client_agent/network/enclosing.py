@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Final, Literal
 
-from client_agent.network.answer import Asked
+from client_agent.network.answer import Asked, AskedInSession
 from client_agent.network.body import Body
 from client_agent.network.sessions import HeldSession
 from host.randomness import Randomness
@@ -25,6 +26,10 @@ _NO_COMPRESSION: Final = ("Accept-Encoding", "identity")
 Method = Literal["GET", "POST", "PUT"]
 
 
+def _forgets(_: bytes) -> None:
+    """Nothing is deflated against answers outside sessions."""
+
+
 @dataclass(frozen=True)
 class Closed:
     """One request: where it goes, its headers and content, and what its answer must belong to."""
@@ -36,6 +41,8 @@ class Closed:
     follows: bool
     """Some of the body is behind what is sealed, where others can reach it."""
     session: HeldSession | None = None
+    keep: Callable[[bytes], None] = _forgets
+    """Takes an answer against which the next one from this address can be deflated."""
 
 
 class Enclosing:
@@ -57,14 +64,18 @@ class Enclosing:
             enclosed_bytes=len(enclosed),
             body_bytes=body.length,
         )
+        keep: Callable[[bytes], None] = _forgets
         if session is None:
             front, headers, stated = self._in_envelope(to, asked, enclosed)
         else:
-            front, headers, stated = self._in_session(to, session, asked, enclosed)
+            counter = session.next_counter()
+            front, headers, stated = self._in_session(to, session, asked, enclosed, counter)
+            if method == "GET":
+                keep = partial(session.keep, _without_query(path), counter)
         length = ("Content-Length", str(len(front) + body.length - len(enclosed)))
         content = chain([front], body.pieces(len(enclosed)))
         follows = body.length > len(enclosed)
-        return Closed(_address(to), [_NO_COMPRESSION, *headers, length], content, stated, follows, session)
+        return Closed(_address(to), [_NO_COMPRESSION, *headers, length], content, stated, follows, session, keep)
 
     def _in_envelope(
         self, to: Party, request: EnclosedRequest, enclosed: bytes
@@ -86,14 +97,21 @@ class Enclosing:
         return envelope, [*signature, ("Content-Type", SEALED_TYPE)], stated
 
     def _in_session(
-        self, to: Party, session: HeldSession, request: EnclosedRequest, enclosed: bytes
+        self, to: Party, session: HeldSession, request: EnclosedRequest, enclosed: bytes, counter: int
     ) -> tuple[bytes, list[tuple[str, str]], Asked]:
-        counter = session.next_counter()
-        closed = in_session.close_request(session.keys, session.name, counter, int(self._clock()), request, enclosed)
+        back, earlier = 0, b""
+        if request.method == "GET":
+            back, earlier = session.earlier(_without_query(request.target), counter)
+        now = int(self._clock())
+        closed = in_session.close_request(session.keys, session.name, counter, now, request, enclosed, back)
         head = in_session.read_head(closed[: in_session.HEAD_BYTES])
         between = Correspondence(self._keys.key_id, to.key_id, str(counter))
-        stated = Asked(to, self._keys.sealing, between, "", (session.keys, head))
+        stated = Asked(to, self._keys.sealing, between, "", AskedInSession(session.keys, head, earlier))
         return closed, [("Content-Type", in_session.SESSION_TYPE)], stated
+
+
+def _without_query(path: str) -> str:
+    return path.partition("?")[0]
 
 
 def _address(to: Party) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from client_agent.network.server_client import ServerClient
 from host.durable import write_durably
-from protocol.errors import BadSignature, MoietyError
+from protocol.errors import AnnouncementMismatch, BadSignature, MoietyError
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.chain.chain import RosterChain, require_same_servers
@@ -65,6 +65,11 @@ class HeldRoster:
                 return require_signatures(signed, roster, (roster.requester, roster.operator(side).name))
         first = self._chain.rosters[0]
         return require_signatures(signed, first, (first.requester, first.operator(side).name))
+
+    def require_pinned(self, study: Study) -> None:
+        """A study belongs to the federation that this site is in. Raises: AnnouncementMismatch"""
+        if study.roster_digest != self._chain.first_digest:
+            raise AnnouncementMismatch(f"study {study.name!r} pins another roster than this site's begins with")
 
     def name_of(self, site: str) -> str:
         """What names a site across studies and across changes of its keys: the signing key that it came with.

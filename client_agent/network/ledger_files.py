@@ -69,8 +69,9 @@ class LedgerFiles:
             except FileNotFoundError:
                 moved = True
             if moved:
+                opened = self._reopened()  # before the other one goes: there may be no room for another handle
                 self._file.close()
-                self._file = self._reopened()
+                self._file = opened
             before = os.fstat(self._file.fileno()).st_size
             if self._file.write(line + b"\n") != len(line) + 1:  # what fits is written, and the rest is not
                 self._file.truncate(before)

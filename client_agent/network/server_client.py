@@ -17,15 +17,11 @@ from typing import Final, TypeVar
 import httpx
 import stamina
 
-from client_agent.network.answer import (
-    NOTHING_BYTES,
-    LongAnswer,
-    no_cookies,
-)
+from client_agent.network.answer import NOTHING_BYTES, LongAnswer
 from client_agent.network.body import Body
 from client_agent.network.clock import WrongClock
 from client_agent.network.enclosing import Closed, Enclosing, Method
-from client_agent.network.exchange import Exchange
+from client_agent.network.exchange import Exchange, Way
 from client_agent.network.sessions import HeldSession, SessionKeeper
 from client_agent.quiet_hours import NO_QUIET_HOURS, QuietHours
 from host.randomness import SystemRandomness
@@ -66,8 +62,7 @@ from protocol.wire.messages import (
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-_NOT_SAID: Final = ("accept", "connection", "user-agent")
-"""What httpx would put into every request, and nobody reads."""
+WAITS_S: Final = {"connect": 30.0, "read": 120.0, "write": 30.0, "pool": 30.0}
 _LONG_POLL_GRACE_S: Final = 30.0
 LARGE_BYTES: Final = 2**23
 """Contributions above this are sent in parts."""
@@ -98,12 +93,9 @@ class ServerClient:
         *,
         retry: RetryPolicy = RetryPolicy(),
         clock: Callable[[], float] = time.time,
-        quiet: QuietHours = NO_QUIET_HOURS,
         in_sessions: bool = False,
     ) -> None:
-        """``quiet``: when large transfers are not begun, and raise QuietNow; small ones and what is under way go on.
-        ``in_sessions``: requests agree on keys once for many of them, where the server grants it.
-        """
+        """``in_sessions``: requests agree on keys once for many of them, where the server grants it."""
         if operator.url is None:
             raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
         self.side = side
@@ -111,17 +103,18 @@ class ServerClient:
         self._keys = keys
         self._retry = retry
         self._clock = clock
-        self._quiet = quiet
+        self._quiet = NO_QUIET_HOURS
         drawn = SystemRandomness()  # seeded nonces would repeat after a restart and be refused as replays
         self._enclosing = Enclosing(keys, drawn, clock)
         self._sessions = SessionKeeper(keys.key_id, drawn, clock) if in_sessions else None
-        timeout = httpx.Timeout(30.0, read=120.0)
-        self._http = httpx.Client(transport=transport, trust_env=False, timeout=timeout, cookies=no_cookies())
-        for name in _NOT_SAID:
-            del self._http.headers[name]
+        self._http = Way(transport, WAITS_S)
 
     def close(self) -> None:
         self._http.close()
+
+    def keep_quiet(self, hours: QuietHours) -> None:
+        """In these hours no large transfer begins: it raises QuietNow. Small ones and what is under way go on."""
+        self._quiet = hours
 
     def follow(self, operator: Party) -> None:
         """The same operator, with the keys and the address of a newer roster. Raises: MalformedMessage"""
@@ -345,13 +338,9 @@ class ServerClient:
         def close(may_be_in_session: bool) -> tuple[httpx.Request, Closed]:
             session = self._session() if may_be_in_session and path != paths.SESSION else None
             closed = self._enclosing.closed(self.operator, method, path, body, session)
-            request = self._http.build_request("POST", closed.url, headers=closed.headers, content=closed.content)
-            request.extensions["purpose"] = purpose
-            request.extensions["study"] = paths.study_of(path)
-            waits = request.extensions["timeout"]
-            longest_s = waits["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s)
-            request.extensions["timeout"] = {**waits, "read": longest_s}
-            return request, closed
+            longer_s = extra_s + _LONG_POLL_GRACE_S * bool(extra_s)
+            said = {"purpose": purpose, "study": paths.study_of(path)}
+            return self._http.post(closed.url, closed.headers, closed.content, longer_s, **said), closed
 
         return Exchange(self._http, close, self.operator.name, most_bytes, self._clock)
 

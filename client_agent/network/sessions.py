@@ -10,7 +10,8 @@ from typing import Final
 
 from host.randomness import Randomness
 from protocol.errors import RefusedMessage
-from protocol.wire.channel.session import SECRET_BYTES, SessionKeys
+from protocol.wire.channel.deflating import KEPT, worth_keeping
+from protocol.wire.channel.session import MOST_BACK, SECRET_BYTES, SessionKeys
 from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, accepted, offered
 from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key
 
@@ -36,9 +37,22 @@ class HeldSession:
     server: str
     over: bool = False
     counters: Iterator[int] = field(default_factory=itertools.count, repr=False)
+    answers: dict[str, tuple[int, bytes]] = field(default_factory=dict, repr=False)
 
     def next_counter(self) -> int:
         return next(self.counters)
+
+    def keep(self, path: str, counter: int, body: bytes) -> None:
+        """The answer from this address, which the next one from there can be deflated against."""
+        if worth_keeping(body):
+            answers = {known: held for known, held in self.answers.items() if known != path}
+            self.answers = {**dict([*answers.items()][-(KEPT - 1) :]), path: (counter, body)}
+
+    def earlier(self, path: str, counter: int) -> tuple[int, bytes]:
+        """How many requests before ``counter`` the last answer from this address lies, and what it was; or nothing."""
+        before, body = self.answers.get(path, (counter, b""))
+        back = counter - before
+        return (back, body) if 0 < back <= MOST_BACK else (0, b"")
 
 
 class SessionKeeper:

@@ -12,9 +12,17 @@ from typing import Final
 import httpcore
 import httpx
 
-from client_agent.network.counted import BEFORE_HEAD_BYTES, HEAD_BYTES, Account, CountingBackend, Meter, head_too_large
 from client_agent.network.ledger import CONNECTION, HANDSHAKE, Ledger, LedgerEntry
-from client_agent.network.pace import NO_CAP, Paces
+from client_agent.network.sockets.connection import Pool
+from client_agent.network.sockets.counted import (
+    BEFORE_HEAD_BYTES,
+    HEAD_BYTES,
+    Account,
+    CountingBackend,
+    Meter,
+    head_too_large,
+)
+from client_agent.network.sockets.pace import NO_CAP, Paces
 from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError
 
@@ -53,9 +61,7 @@ class CountingTransport(httpx.BaseTransport):
         self._meter = Meter()
         self._tls_version: str | None = None
         backend = CountingBackend(self._meter, self._handshake_done, proxy, paces)
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=context, max_connections=16, keepalive_expiry=30.0, network_backend=backend
-        )
+        self._pool = Pool(context, backend, most=16, kept_s=30.0)
 
     @property
     def tls_version(self) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
-from typing import Final
+from typing import BinaryIO, Final
 
 from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
-from starlette.background import BackgroundTask
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from client_agent.page.door import COOKIE, Door
 from client_agent.page.models import zipped_model
@@ -26,6 +26,7 @@ from protocol.wire.messages import Roster
 
 _OPEN: Final = frozenset({"/login", "/static/page.css", "/static/page.js"})
 _LANGUAGE: Final = "moiety-language"
+_BLOCK_BYTES: Final = 2**18
 _YEAR_S: Final = 365 * 86400
 NOWHERE: Final = "There is no such page here."
 LOGIN: Final = (
@@ -86,6 +87,12 @@ def _refused(request: Request, door: Door) -> Refused | None:
     if request.method in ("GET", "HEAD"):
         return None
     return refused_change(request.headers.get("origin"), door.origin, request.headers.get("content-length"))
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
 
 
 class _Shown:
@@ -168,15 +175,14 @@ class _Shown:
         return self._page(request, "rounds.html", seen=one_study(self._settings, self._roster, name))
 
     def model(self, name: str, which: str) -> Response:
-        """As a zip file, deleted once it is sent."""
+        """As a zip file, of which nothing stays once it is sent."""
         known = known_study(self._settings, self._roster, name)
-        path = zipped_model(self._settings, known, which, is_requester=self._asks)
-        return FileResponse(
-            path,
-            media_type="application/zip",
-            filename=f"{known.study.name}-{which}.zip",
-            background=BackgroundTask(path.unlink, missing_ok=True),
-        )
+        file = zipped_model(self._settings, known, which, is_requester=self._asks)
+        headers = {
+            "content-length": str(os.fstat(file.fileno()).st_size),
+            "content-disposition": f'attachment; filename="{known.study.name}-{which}.zip"',
+        }
+        return StreamingResponse(_blocks(file), media_type="application/zip", headers=headers)
 
     async def say(self, name: str, word: str, request: Request) -> Response:
         form = form_fields(await request.body())

@@ -16,6 +16,7 @@ from client_agent.scoring.score import shown_score
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, SiteValue, last_metrics, read_metrics
 from client_agent.study.asked.at_hand import KnownStudy, known_study
+from client_agent.study.asked.foreseen_epsilon import own_examples
 from client_agent.study.asked.plain_words import Statement, in_plain_words
 from client_agent.study.asked.standing import SiteStanding, StudyStanding, own_weight, study_standing
 from protocol.wire.messages import Roster
@@ -101,7 +102,7 @@ def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:
     return SeenStudy(
         known=known,
         standing=study_standing(settings, known),
-        statements=in_plain_words(known.study, roster, settings.policy),
+        statements=in_plain_words(known.study, roster, settings.policy, own_examples(settings.data)),
         rounds=tuple(_round(record) for record in reversed(records[-_SHOWN_ROUNDS:])),
         metrics=_metrics(records),
         weights=_lines("each site's weight", records, lambda record: record.alphas),

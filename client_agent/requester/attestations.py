@@ -11,7 +11,7 @@ from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
 from client_agent.site.letter import Attestation
 from client_agent.study.attestation import ATTESTED, checkpoint_digest, contributors_of, needed
-from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter
+from protocol.bodies.letter import ATTESTED_SEALED_BYTES, open_letter
 from protocol.errors import BadSignature, RefusedMessage
 from protocol.evidence import PastRelease
 from protocol.wire import paths
@@ -88,7 +88,7 @@ def _read(owner: RequesterStudy, past: PastRelease, sender: str) -> Signed[Attes
     own, version = owner.context.site, owner.state.model_version or 0
     topic = paths.fill(paths.ATTESTED_TOPIC, version=version)
     sealed = owner.retried(
-        lambda: owner.context.clients[RELAY].get_mail(owner.study.name, topic, own, sender, NOTICE_SEALED_BYTES)
+        lambda: owner.context.clients[RELAY].get_mail(owner.study.name, topic, own, sender, ATTESTED_SEALED_BYTES)
     )
     key = owner.context.keys.sealing
     signed = open_letter(sealed, Signed[Attestation], ATTESTED, owner.study_digest, sender, own, version, key)

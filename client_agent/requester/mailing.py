@@ -80,12 +80,19 @@ class Postbox:
     def send_weights(
         self, mail: WeightMail, sites: tuple[str, ...], missed: Callable[[str], tuple[PastRelease, ...]]
     ) -> None:
-        """The weight list to every listed site, with the releases that the site missed."""
+        """The weight list to every listed site, with the ends of rounds that the site missed.
+
+        A site that was in the last release has heard of all skips before it.
+        """
         number = mail.weight_list.round
         folder = new_folder(self._journal.round_folder(number) / "mail")
         topic = paths.fill(paths.WEIGHTS_TOPIC, round=number)
         for site in sites:
-            own = mail.model_copy(update={"missed": missed(site)})
+            heard = 0
+            if mail.previous is not None and site in mail.previous.agreed_set.message.sites:
+                heard = mail.previous.announcement.round
+            skipped = tuple(skip for skip in mail.skipped if skip.message.round > heard)
+            own = mail.model_copy(update={"missed": missed(site), "skipped": skipped})
             self._send(folder / f"{site}.sealed", partial(self._seal, own, "weights", number), topic, site)
 
     def read_decline(self, round_number: int, sender: str) -> Decline:
@@ -121,7 +128,7 @@ class Postbox:
             self._journal.reach(Point.BEFORE_LETTER_JOURNALLED)
             write_durably(kept, sealed)
             self._journal.reach(Point.AFTER_LETTER_JOURNALLED)
-        self._context.clients[RELAY].put_mail(self._owner.study.name, topic, site, Body.of(kept.read_bytes()))
+        self._context.clients[RELAY].put_mail(self._owner.study.name, topic, site, Body.sealed(kept.read_bytes()))
         self._journal.reach(Point.AFTER_LETTER_SENT)
 
     def _checkpoint_key(self, folder: Path, version: int, model: bytes) -> CheckpointKey:

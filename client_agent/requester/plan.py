@@ -222,7 +222,7 @@ def situation(owner: RequesterStudy) -> Situation:
 
 def _model_digest(owner: RequesterStudy, round_number: int) -> str:
     key = bytes.fromhex(owner.state.site_key or "")
-    return model_digest(key, owner.study_digest, round_number, owner.require_kept().astype("<f4").tobytes())
+    return model_digest(key, owner.study_digest, round_number, owner.kept_octets())
 
 
 def _check_policy(owner: RequesterStudy, announcement: Announcement, weight_list: WeightList) -> None:

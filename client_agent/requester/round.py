@@ -216,7 +216,7 @@ class RequesterRound:
                     owner.journal.reach(Point.AFTER_QUERIES_JOURNALLED)
             at_both(
                 lambda side: self._context.clients[side].send_queries(
-                    study.name, self._number, a.attempt, Body.of(kept[side].read_bytes())
+                    study.name, self._number, a.attempt, Body.sealed(kept[side].read_bytes())
                 ),
                 self._context.clock,
             )

@@ -287,7 +287,7 @@ class Requester(RequesterStudy):
 
     def _after_release(self, plan: RoundPlan, past: PastRelease) -> dict[str, object]:
         memory = self.remembered(self.progress.memory, past)
-        changes: dict[str, object] = {"memory": memory, "previous": past, "skipped": (), "short_rounds": 0}
+        changes: dict[str, object] = {"memory": memory, "previous": past, "short_rounds": 0}
         changes["tags_wrong"] = ()
         if past.announcement.purpose.plan.steps_model:
             before, weight_list = self.progress.memory, plan.weight_list

@@ -42,7 +42,7 @@ class RequesterState(BaseModel):
     )
     previous: PastRelease | None = None
     history: tuple[PastRelease, ...] = Field(default=(), description="the last releases of updates, oldest first")
-    skipped: tuple[Signed[RoundOutcome], ...] = Field(default=(), description="rounds skipped since that release")
+    skipped: tuple[Signed[RoundOutcome], ...] = Field(default=(), description="the last rounds that were skipped")
     counts_rounds: int = Field(default=0, description="how many rounds summed class counts, skipped ones included")
     ranking_rounds: int = Field(default=0, description="how many rounds ranked the sites, skipped ones included")
     ranked: bool = Field(default=False, description="whether the sites are ranked, or will not be")

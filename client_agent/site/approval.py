@@ -2,10 +2,12 @@
 
 studies/NAME/approval.json   the word that counts, bound to the study's digest
 approvals.jsonl              every word ever given at this site, appended
+studies/NAME/by_policy.json  where no person is asked: the policy that let the study through
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,9 +19,11 @@ from host.audit.entry import Action
 from host.audit.log import AuditLog
 from host.durable import append_durably
 from protocol.errors import ConfigurationError
+from protocol.policy.site_policy import SitePolicy
 
 APPROVALS: Final = "approvals.jsonl"
 _FILE: Final = "approval.json"
+_BY_POLICY: Final = "by_policy.json"
 
 
 class Approval(BaseModel):
@@ -48,6 +52,15 @@ def approval_of(journal: StudyJournal, study_digest: str) -> Approval | None:
             f"({found.study_digest[:16]}..., this one is {study_digest[:16]}...): look at it and say yes or no again"
         )
     return found
+
+
+def allowed_by_policy(journal: StudyJournal, policy: SitePolicy, note: Callable[[str], None]) -> None:
+    """Where no person is asked: ``note`` puts the policy into the audit log in place of a word, once."""
+    file = journal.folder / _BY_POLICY
+    if not file.exists():
+        said = policy.model_dump_json(exclude_defaults=True)
+        note(f'no person is asked here (approve = "policy"); the policy: {said}')
+        journal.write(file, policy)
 
 
 def give(state_dir: Path, journal: StudyJournal, word: Approval, audit: AuditLog) -> None:

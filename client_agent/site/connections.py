@@ -11,8 +11,8 @@ import httpx
 
 from client_agent.network.contacts import CONTACTS, Contacts, NotedTransport
 from client_agent.network.ledger import Ledger
-from client_agent.network.pace import Paces
 from client_agent.network.server_client import ServerClient
+from client_agent.network.sockets.pace import Paces
 from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_chain
@@ -55,9 +55,9 @@ class Site:
         for side in Side:
             operator = self.roster.operator(side)
             transport = NotedTransport(operator.name, connect(operator.name, self.ledger), self.contacts)
-            self.clients[side] = ServerClient(
-                side, operator, self.keys, transport, clock=clock.now, quiet=settings.quiet, in_sessions=True
-            )
+            client = ServerClient(side, operator, self.keys, transport, clock=clock.now, in_sessions=True)
+            client.keep_quiet(settings.quiet)
+            self.clients[side] = client
 
     def __enter__(self) -> Site:
         return self

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from client_agent.scoring.score import Score
-from host.durable import is_full
+from host.durable import end_of_lines, is_full
 from protocol.errors import StorageFull
 from protocol.printable import printable, printable_lines
 from protocol.rules.interface import Measured
@@ -218,10 +218,9 @@ class Metrics:
 
 def _append_line(file: FileIO, line: bytes) -> None:
     """Raises: OSError, where the whole of it has no room"""
-    before = file.seek(0, os.SEEK_END)
-    file.seek(max(0, before - 1))
-    if file.read(1) not in (b"", b"\n"):  # a crash left half a line, which no other may follow
-        line = b"\n" + line
+    before = end_of_lines(file)
+    if file.seek(0, os.SEEK_END) > before:  # half a line, which may look like a whole one once another follows
+        file.truncate(before)
     if file.write(line) != len(line):
         file.truncate(before)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -142,7 +142,7 @@ class StudyJournal:
     def left(self) -> str | None:
         """Why this site left; None while it takes part."""
         path = self.folder / _LEFT
-        return path.read_text(encoding="utf-8") if path.exists() else None
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
 
     def pause(self, reason: str) -> None:
         """A person has this site neither train nor contribute until it is resumed."""
@@ -156,7 +156,7 @@ class StudyJournal:
     def paused(self) -> str | None:
         """Why this site pauses; None while it does not."""
         try:
-            return (self.folder / _PAUSED).read_text(encoding="utf-8")
+            return (self.folder / _PAUSED).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None
 

@@ -103,8 +103,8 @@ class WeightMail(Message):
     """The weight list of a round (its digest is in the announcement), and how the rounds before it ended.
 
     ``previous`` is the last release, ``missed`` those before it since this site last took part, so that it can open
-    their sums and apply them; ``skipped`` the rounds since then that both servers signed as skipped. ``counted``
-    is for sites that missed the class counts, signed by the requester.
+    their sums and apply them; ``skipped`` the rounds that both servers signed as skipped, before ``previous`` only
+    for sites that were not in it. ``counted`` is for sites that missed the class counts, signed by the requester.
     """
 
     KIND: ClassVar[str] = "weight_mail"

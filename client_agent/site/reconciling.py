@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final, Protocol
 
 from client_agent.network.server_client import ServerClient
@@ -14,8 +15,13 @@ from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import ContributedRound, ContributedRounds, Roster
 
+MOST_LOST: Final = 100_000
+"""Two rounds an hour for five years; 140 MB while they are compared."""
 _NAMED: Final = 5
 _AGAIN_AFTER_S: Final = 300.0
+_PUT_BACK: Final = (
+    "an older copy of the state folder was put back, a part of it was lost, or another agent has this key"
+)
 
 
 def reconcile(context: SiteContext) -> None:
@@ -37,7 +43,7 @@ def reconcile(context: SiteContext) -> None:
             "stop the agent, restore the newest backup of its state folder, and run no other agent with this key; if "
             "there is no backup, read docs/joining.md and then run: moiety agent forget-memory"
         )
-        raise PolicyRefusal(Clause.MEMORY_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
+        raise PolicyRefusal(Clause.MEMORY_UNRECONCILED, f"{what}: {names}{more}; {_PUT_BACK}; {advice}", what)
     context.sums.reconciled_at_s = now_s
 
 
@@ -75,23 +81,42 @@ def lost_rounds(
 ) -> tuple[ContributedRound, ...]:
     """Rounds of updates for which a server has this site's receipt, and of which the memory knows nothing.
 
-    Raises: Unavailable; BadSignature and TranscriptMismatch, when an answer is not this server's to this question
+    What a server can make this site hold is bounded: each round that the memory knows is named once, as its pages are
+    in order, and ``MOST_LOST`` that it does not know.
+    Raises: Unavailable; BadSignature and TranscriptMismatch, when an answer is not this server's to this question, is
+            out of order, or names more
     """
-    found = {(one.study_digest, one.round): one for side in Side for one in _contributed(clients[side], roster, site)}
+    before, found = memory.rounds(), dict[tuple[str, int], ContributedRound]()
+    for side in Side:
+        for page in _pages(clients[side], roster, site):
+            found |= {name: one for one in page if (name := _name(one)) not in before}
+            if len(found) > MOST_LOST:
+                raise TranscriptMismatch(
+                    f"server {side} says that this site contributed in more than {MOST_LOST:,} rounds that nothing "
+                    "here knows of: ask its operator whether its database is this federation's"
+                )
     known = memory.rounds()  # after the question: what another study contributes meanwhile was remembered before
     return tuple(one for name, one in sorted(found.items()) if name not in known)
 
 
-def _contributed(client: ServerClient, roster: Roster, site: str) -> list[ContributedRound]:
-    """All pages of one server's answer."""
-    rounds: list[ContributedRound] = []
+def _pages(client: ServerClient, roster: Roster, site: str) -> Iterator[tuple[ContributedRound, ...]]:
+    """All of one server's answer, in the order of studies' digests and rounds. Raises: TranscriptMismatch"""
+    last: ContributedRound | None = None
     while True:
-        page = _page(client, roster, site, rounds[-1] if rounds else None)
+        page = _page(client, roster, site, last)
         if page.more and not page.rounds:
             raise TranscriptMismatch(f"server {client.side} says that more rounds follow, and names none")
-        rounds += page.rounds
+        names = [_name(one) for one in (*(() if last is None else (last,)), *page.rounds)]
+        if any(earlier >= later for earlier, later in pairwise(names)):
+            raise TranscriptMismatch(f"server {client.side} names rounds out of their order, or one twice")
+        yield page.rounds
         if not page.more:
-            return rounds
+            return
+        last = page.rounds[-1]
+
+
+def _name(one: ContributedRound) -> tuple[str, int]:
+    return one.study_digest, one.round
 
 
 def _page(client: ServerClient, roster: Roster, site: str, after: ContributedRound | None) -> ContributedRounds:

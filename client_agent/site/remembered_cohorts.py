@@ -19,6 +19,7 @@ from client_agent.site.key_folder import drawn_once, folder_of_key, read_remembe
 from host.durable import new_folder, write_durably
 from protocol.policy.cohorts import Cohort, check_cohort
 from protocol.policy.questions import check_questions
+from protocol.policy.site_policy import SitePolicy
 
 _ROUNDS: Final = "rounds.json"
 _KEY: Final = "rounding.key"
@@ -55,16 +56,14 @@ class CohortMemory:
         with self._lock:
             return frozenset(one.name for one in self._cohorts)
 
-    def agree(self, cohort: Cohort, apart: int, questions: int = 1) -> None:
+    def agree(self, cohort: Cohort, colluders: int, policy: SitePolicy) -> None:
         """Remember a round durably, if earlier ones allow it. Until its end is known, its last list counts.
-
-        ``questions`` is how many a column may answer.
 
         Raises: PolicyRefusal, clause ``cohort`` or ``question``; then nothing is remembered
         """
         with self._lock:
-            check_cohort(cohort, self._cohorts, apart)
-            check_questions(cohort, self._cohorts, questions)
+            check_cohort(cohort, self._cohorts, colluders, policy.most_cohorts)
+            check_questions(cohort, self._cohorts, policy.most_questions)
             self.rounding_key()
             if not any(one.released is not None for one in self._of(cohort.name)):
                 self._keep((*(one for one in self._cohorts if one.name != cohort.name), cohort))

@@ -4,6 +4,7 @@
              00000017.json    one round's weights, and who was summed once that is known
              00000017.f64     this site's update of that round, or its sketch
              forgotten.json   rounds that an operator said are lost for good
+             without_sum.json rounds without a row of which both servers signed that no updates are summed in them
 
 Numbers go up in the order in which rounds were agreed to. An update is written before the row that points to it, and
 both before the first share leaves. Rows stay for ever, updates as long as they count.
@@ -26,6 +27,7 @@ from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
 from protocol.policy.kept_update import KEPT_LENGTH, Layers, kept_update, sketched
+from protocol.policy.linked import told_of_all
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow
 from protocol.policy.sums import MOST_KEPT, Exposure, KnownSum, exposure, exposure_with_noise
@@ -34,6 +36,7 @@ RoundName = tuple[str, int]
 """A study's digest and a round's number."""
 _SEED: Final = "sketch.seed"
 _FORGOTTEN: Final = "forgotten.json"
+_WITHOUT_SUM: Final = "without_sum.json"
 _MEMORY: Final = "sums"
 
 
@@ -43,15 +46,27 @@ def sum_memory(state_dir: Path, came_with: str, draw: Callable[[], bytes]) -> Su
 
 
 class RememberedRow(BaseModel):
-    """A round as it is kept; ``skipped`` once both servers signed that nothing was opened."""
+    """A round as it is kept; ``skipped`` once both servers signed that nothing was opened.
+
+    ``proven``: the row holds all that the round can have opened, by what both servers signed or served, and not by the
+    requester's word alone. Rows of versions before this field are not.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     row: SummedRow
     skipped: bool = False
+    proven: bool = False
 
 
 class Forgotten(BaseModel):
     """Rounds that the servers know of and this memory lost for good."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rounds: tuple[RoundName, ...] = ()
+
+
+class WithoutSum(BaseModel):
+    """Rounds that this memory has no row of, and in which no updates are summed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     rounds: tuple[RoundName, ...] = ()
@@ -72,35 +87,41 @@ class SumMemory:
         self._rows = {int(path.stem): read_remembered(path, RememberedRow, _MEMORY) for path in rows}
         forgotten = folder / _FORGOTTEN
         self._forgotten = read_remembered(forgotten, Forgotten, _MEMORY).rounds if forgotten.exists() else ()
+        silent = folder / _WITHOUT_SUM
+        self._without_sum = set(read_remembered(silent, WithoutSum, _MEMORY).rounds) if silent.exists() else set()
         self.reconciled_at_s: float | None = None
 
     def kept(self, update: Update, layers: Layers = ()) -> Real:
         """What is kept of an update (protocol.policy.kept_update)."""
         return kept_update(update, self._seed(), layers)
 
-    def weigh(self, row: SummedRow, kept: Real, colluders: int) -> Exposure:
+    def weigh(self, row: SummedRow, kept: Real, colluders: int, *, told: bool) -> Exposure:
         """What everybody's updates would be worth to an attacker once ``row`` is summed too."""
         with self._lock:
             known = self.known()
             if row.servers_noise:
-                return exposure_with_noise([past.row for past in known], row, colluders=colluders)
+                return exposure_with_noise([past.row for past in known], row, colluders=colluders, told=told)
             if any(one.dimension > KEPT_LENGTH for one in (row, *(past.row for past in known))):
                 known = [self._as_long(one) for one in known]
                 newest = self._as_long(KnownSum(row, kept))
                 row, kept = newest.row, np.asarray(newest.update)
-            return exposure(known, row, kept, colluders=colluders)
+            return exposure(known, row, kept, colluders=colluders, told=told)
 
     def propose(self, row: SummedRow, kept: Real, policy: SitePolicy, colluders: int) -> Exposure:
-        """As ``agree``, at the requester before anything of the round has left: another list may take its place."""
+        """As ``agree``, at the requester before anything of the round has left: another list may take its place.
+
+        A requester asked for every sum of its study itself, so it is told of all.
+        """
         with self._lock:
-            found = self.weigh(row, kept, colluders)
+            found = self.weigh(row, kept, colluders, told=True)
             check_isolation(found, row, policy)
-            self._put(self._place(row.name) or self._next, row, kept)
+            self._put(self._place(row.name) or self._next, row, kept, proven=True)
         return found
 
     def agree(self, row: SummedRow, kept: Real, policy: SitePolicy, colluders: int) -> Exposure:
         """Remember ``row`` durably, if the policy allows its sum; repeating it changes nothing.
 
+        Requires: both servers signed its announcement
         Raises: PolicyRefusal, clause ``isolation``; then nothing is remembered
         """
         with self._lock:
@@ -111,31 +132,62 @@ class SumMemory:
                     f"this site agreed to round {row.round} of this study with other weights before; one round has one "
                     "list",
                 )
-            found = self.weigh(row, kept, colluders)
+            found = self.weigh(row, kept, colluders, told=self.told_of_all(row))
             check_isolation(found, row, policy)
-            self.remember(row, kept)
+            self.remember(row, kept, proven=True)
         return found
 
-    def remember(self, row: SummedRow, kept: Real | None) -> None:
-        """Keep a row; None: this site was not in that sum, its nearest update stands in for it."""
+    def remember(self, row: SummedRow, kept: Real | None, *, proven: bool) -> None:
+        """Keep a row; None: this site was not in that sum, its nearest update stands in for it.
+
+        ``proven``: as in :class:`RememberedRow`; an unproven sum counts, but does not account for its round.
+        """
         with self._lock:
             if self._place(row.name) is None:
-                self._put(self._next, row, kept)
+                self._put(self._next, row, kept, proven=proven)
+
+    def told_of_all(self, row: SummedRow) -> bool:
+        """Whether every earlier round of the row's study is accounted for (protocol.policy.linked)."""
+        with self._lock:
+            entries = [one for one in self._rows.values() if one.row.study_digest == row.study_digest]
+            accounted = {one.row.round for one in entries if one.proven or one.skipped}
+            accounted |= {number for study, number in self._without_sum if study == row.study_digest}
+            return told_of_all(row, accounted)
+
+    def accounted(self, name: RoundName) -> bool:
+        """Whether all that one round can have opened is known here, with no more to learn of how it ended."""
+        with self._lock:
+            place = self._place(name)
+            if place is None:
+                return name in self._without_sum
+            entry = self._rows[place]
+            return entry.skipped or (entry.proven and entry.row.settled)
+
+    def rule_out(self, name: RoundName) -> None:
+        """Both servers signed that this round sums no updates, by its purpose or because it was skipped."""
+        with self._lock:
+            if self._place(name) is None and name not in self._without_sum:
+                rounds = {*self._without_sum, name}
+                kept = WithoutSum(rounds=tuple(sorted(rounds)))
+                write_durably(self._folder / _WITHOUT_SUM, kept.model_dump_json().encode())
+                self._without_sum = rounds
 
     def settle(self, name: RoundName, released: Sequence[str]) -> None:
-        """A release named the sites that were summed; repeating it changes nothing."""
+        """A release that both servers showed named the sites that were summed; repeating it changes nothing."""
         with self._lock:
             place = self._place(name)
             if place is not None:
                 entry = self._rows[place]
                 row = entry.row.model_copy(update={"released": tuple(released)})
-                self._write(place, RememberedRow(row=row))
+                self._write(place, RememberedRow(row=row, proven=True))
 
     def drop(self, name: RoundName) -> None:
         """Both servers signed that the round ended without a sum."""
         with self._lock:
             place = self._place(name)
-            if place is not None and self._rows[place].row.released is None:
+            if place is None:
+                self.rule_out(name)
+            elif self._rows[place].row.released is None:
                 self._write(place, self._rows[place].model_copy(update={"skipped": True}))
                 self._vector(place).unlink(missing_ok=True)
 
@@ -144,13 +196,7 @@ class SumMemory:
         with self._lock:
             places = self._places()[-MOST_KEPT:]
             own = {place for place in places if self._vector(place).exists()}
-            return [KnownSum(self._rows[place].row, self._update(self._nearest(place, own))) for place in places]
-
-    def settled(self, name: RoundName) -> bool:
-        """Whether a release named who was summed in this round."""
-        with self._lock:
-            place = self._place(name)
-            return place is not None and self._rows[place].row.settled
+            return [KnownSum(self._seen(place, own), self._update(self._nearest(place, own))) for place in places]
 
     def rounds(self) -> frozenset[RoundName]:
         """All rounds that this memory has a word on."""
@@ -186,10 +232,10 @@ class SumMemory:
     def _next(self) -> int:
         return max(self._rows, default=0) + 1
 
-    def _put(self, place: int, row: SummedRow, kept: Real | None) -> None:
+    def _put(self, place: int, row: SummedRow, kept: Real | None, *, proven: bool) -> None:
         if kept is not None:
             write_durably(self._vector(place), kept.astype("<f8").tobytes())
-        self._write(place, RememberedRow(row=row))
+        self._write(place, RememberedRow(row=row, proven=proven))
         for old in self._places()[:-MOST_KEPT]:
             self._vector(old).unlink(missing_ok=True)
 
@@ -205,6 +251,10 @@ class SumMemory:
 
     def _places(self) -> list[int]:
         return sorted(place for place, entry in self._rows.items() if not entry.skipped)
+
+    def _seen(self, place: int, own: Set[int]) -> SummedRow:
+        row = self._rows[place].row
+        return row if place in own else row.model_copy(update={"away": True})
 
     def _nearest(self, place: int, own: Set[int]) -> int | None:
         """The place itself, or that of the update of its length nearest to it: in its study by round, else by order."""

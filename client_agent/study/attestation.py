@@ -57,7 +57,7 @@ def attest(owner: Participant, past: PastRelease) -> None:
 
 def checkpoint_digest(owner: Participant) -> str:
     """Of the model that this site holds, with the moments behind it."""
-    return hashlib.sha256(owner.require_kept().astype("<f4").tobytes()).hexdigest()
+    return hashlib.sha256(owner.kept_octets()).hexdigest()
 
 
 def needed(owner: Participant, past: PastRelease) -> int:

@@ -7,11 +7,10 @@ burnt round gets fresh shares of the same encoded update. Everything streams: no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -21,7 +20,7 @@ from client_agent.points import Point
 from client_agent.site.journal import StudyJournal
 from host.at_once import at_once
 from host.clock import SYSTEM, Clock
-from host.durable import replacing, write_pieces
+from host.durable import replacing_together, sync_folder
 from host.randomness import Randomness
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
 from protocol.bodies.contribution import Part, PartSealing
@@ -82,8 +81,13 @@ class ContributionRecord(BaseModel):
 
 
 def journal_encoded(encoded: Encoded, into: Path, weight: float, grid: int) -> EncodedUpdate:
-    """The encoding goes to the file ``into``. Raises: UnusableUpdate"""
-    write_pieces(into, encoded.pieces)
+    """The encoding goes to the file ``into``, durably once the next thing in its folder is: a record, or an attempt.
+
+    Raises: UnusableUpdate
+    """
+    with replacing_together(into, folder_synced=False) as (file,):
+        for piece in encoded.pieces:
+            file.write(piece)
     return EncodedUpdate(numerator=round(weight * grid), clipped=encoded.clipped, norm=encoded.norm)
 
 
@@ -135,7 +139,7 @@ def make_contribution(
     parts = protection_of(announcement).parts(at.study, announcement, attempt, at.site, at.roster)
     folder = journal.attempt_folder(announcement.round, attempt)
     kept = folder / (_RECORD if len(parts) > 1 else f"{_CIPHERTEXT}.json")
-    made = journal.read(kept, ContributionRecord)
+    made = _made_before(journal, folder, kept)
     if made is not None:
         return made
     label = f"{announcement.study_digest} round {announcement.round} attempt {attempt}"
@@ -144,18 +148,37 @@ def make_contribution(
     seed, size = randomness.bytes(32, f"share seed {label}"), encoded_bytes(at.study, announcement)
     encoded, split = encoded_path(journal, at.study, announcement), protection_of(announcement).content
     tagged = partial(with_tags, announcement=announcement, attempt=attempt, seed=tag_seed)
-    digests = _seal_into(files, sealing, lambda part: split(part, tagged(pieces_of(encoded, size)), seed))
-    record = ContributionRecord(
+    with replacing_together(*files.values(), kept) as opened:
+        into = dict(zip(files, opened, strict=False))
+        digests = _seal_into(into, sealing, lambda part: split(part, tagged(pieces_of(encoded, size)), seed))
+        record = _record(announcement, attempt, digests)
+        journal.reach(Point.BEFORE_SHARES_SEALED)
+        opened[-1].write(record.model_dump_json().encode())
+    journal.reach(Point.AFTER_SHARES_SEALED)
+    return record
+
+
+def _record(announcement: Announcement, attempt: int, digests: Mapping[Side, str]) -> ContributionRecord:
+    return ContributionRecord(
         round=announcement.round,
         attempt=attempt,
         announcement_digest=announcement.digest(),
         digest_a=digests[Side.A],
         digest_b=digests.get(Side.B),
     )
-    journal.reach(Point.BEFORE_SHARES_SEALED)
-    journal.write(kept, record)
-    journal.reach(Point.AFTER_SHARES_SEALED)
-    return record
+
+
+def _made_before(journal: StudyJournal, folder: Path, kept: Path) -> ContributionRecord | None:
+    """The attempt's record with its parts. One without them is from before a power cut: nothing of it was sent."""
+    made = journal.read(kept, ContributionRecord)
+    if made is None:
+        return None
+    if all((folder / made.file(side)).exists() for side in made.digests):
+        sync_folder(folder)  # which may be what failed before; it is sent when it is durable
+        return made
+    kept.unlink()
+    sync_folder(folder)
+    return None
 
 
 def _sealed_file(side: Side, alone: bool) -> str:
@@ -171,25 +194,23 @@ def _fresh(part: Part, roster: Roster, randomness: Randomness, label: str) -> Pa
 
 
 def _seal_into(
-    files: Mapping[Side, Path], sealing: Mapping[Side, PartSealing], content: Callable[[Part], Iterator[Octets]]
+    file: Mapping[Side, BinaryIO], sealing: Mapping[Side, PartSealing], content: Callable[[Part], Iterator[Octets]]
 ) -> dict[Side, str]:
-    """The sealed files; the contents come first and the heads, which name all commitments, in front of them.
+    """The sealed parts; the contents come first and the heads, which name all commitments, in front of them.
 
     -> the messages' digests, hexadecimal
     """
-    with ExitStack() as stack:
-        file = {side: stack.enter_context(replacing(path)) for side, path in files.items()}
-        for side, one in sealing.items():
-            file[side].seek(one.head_bytes)
-            for chunk in one.sealed_content(content(one.part)):
-                file[side].write(chunk)
-        committed = {side: one.commitment() for side, one in sealing.items()}
-        digests: dict[Side, str] = {}
-        for side, one in sealing.items():
-            head, digest = one.head(committed)
-            file[side].seek(0)
-            file[side].write(head)
-            digests[side] = digest.hex()
+    for side, one in sealing.items():
+        file[side].seek(one.head_bytes)
+        for chunk in one.sealed_content(content(one.part)):
+            file[side].write(chunk)
+    committed = {side: one.commitment() for side, one in sealing.items()}
+    digests: dict[Side, str] = {}
+    for side, one in sealing.items():
+        head, digest = one.head(committed)
+        file[side].seek(0)
+        file[side].write(head)
+        digests[side] = digest.hex()
     return digests
 
 
@@ -201,8 +222,9 @@ def send_contribution(
     journal: StudyJournal,
     clock: Clock = SYSTEM,
 ) -> None:
-    """All uploads at once; returns when every server's receipt is verified and journalled.
+    """All uploads at once; returns when every server's receipt is verified and journalled, durably.
 
+    A receipt that a power cut takes comes again with the same bytes, so both wait for one sync of their folder.
     Raises: what a server refused with; Unavailable when one cannot be reached
     """
     folder = journal.attempt_folder(record.round, record.attempt)
@@ -216,10 +238,14 @@ def send_contribution(
         receipt = clients[side].contribute(at.study.name, record.round, record.attempt, body)
         _check_receipt(receipt, record, at, study_digest, side)
         journal.reach(Point.BEFORE_RECEIPT_JOURNALLED)
-        journal.write(kept, receipt)
+        with replacing_together(kept, folder_synced=False) as (file,):
+            file.write(receipt.model_dump_json().encode())
         journal.reach(Point.AFTER_RECEIPT_JOURNALLED)
 
-    at_once({side: partial(upload, side) for side in record.digests}, clock, "upload")
+    try:
+        at_once({side: partial(upload, side) for side in record.digests}, clock, "upload")
+    finally:
+        sync_folder(folder)
 
 
 def _check_receipt(

@@ -5,15 +5,19 @@ The update is trained first, since isolation is about it; a site that declines k
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from client_agent.points import Point
-from client_agent.study.known_sums import settle_sum, summed_row
+from client_agent.site.reconciling import reconcile
+from client_agent.study.known_sums import settle_sum, summed_row, summed_sites
 from client_agent.study.participant import Participant
 from protocol.arithmetic.fixed_point import Real, scaling_of
-from protocol.errors import PolicyRefusal
+from protocol.errors import MoietyError, PolicyRefusal
 from protocol.evidence import PastRelease, check_release
 from protocol.policy.kept_update import rounding_noise
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.policy.sums import Exposure
+from protocol.protection.plan import RoundStep
 from protocol.wire.messages import Announcement, WeightList
 
 
@@ -29,7 +33,7 @@ def agree_to_sum(owner: Participant, announcement: Announcement, weight_list: We
     try:
         found = sums.agree(row, kept, owner.context.policy, colluders(owner))
     except PolicyRefusal:
-        sums.remember(_without(row, owner.context.held.name_of(owner.context.site)), kept)
+        sums.remember(_without(row, owner.context.held.name_of(owner.context.site)), kept, proven=True)
         raise
     owner.journal.reach(Point.AFTER_SUM_REMEMBERED)
     return found
@@ -78,11 +82,30 @@ def note_sum(owner: Participant, past: PastRelease) -> None:
     """A sum that this site was not in and that its requester tells it of; its nearest update stands in for its own.
 
     A release set has the requester's signature alone, which may sign several and show each site another one. So its
-    word adds a round that this site knew nothing of, and narrows none that it agreed to: ``show_sum`` does.
+    word adds a round that this site knew nothing of, and narrows none that it agreed to: ``show_sum`` does. It accounts
+    for its round where it leaves nothing open of what both servers signed: who was summed, or that no updates were.
     Raises: what evidence that does not hold is refused with
     """
-    if (owner.study_digest, past.announcement.round) not in owner.context.sums.rounds():
-        show_sum(owner, past)
+    name = (owner.study_digest, past.announcement.round)
+    if name in owner.context.sums.rounds() or owner.context.sums.accounted(name):
+        return
+    check_release(past, owner.context.roster, owner.study_digest)
+    if not past.announcement.purpose.plan.steps_model:
+        owner.context.sums.rule_out(name)
+        return
+    row = summed_row(past.announcement, past.weight_list, owner.context.held, owner.layers)
+    told = row.model_copy(update={"released": summed_sites(owner.context, past)})
+    owner.context.sums.remember(told, None, proven=_leaves_nothing_open(past, row))
+
+
+def note_welcomed(owner: Participant, past: PastRelease) -> None:
+    """The sum that led to a model which this site takes; like ``note_sum``, and never in the way of the model.
+
+    Before it fills what a memory lacks, the memory must be whole: where that cannot be asked now, it stays unknown.
+    """
+    with suppress(MoietyError):
+        reconcile(owner.context)
+        note_sum(owner, past)
 
 
 def show_sum(owner: Participant, past: PastRelease) -> None:
@@ -91,11 +114,19 @@ def show_sum(owner: Participant, past: PastRelease) -> None:
     Raises: what evidence that does not hold is refused with
     """
     name = (owner.study_digest, past.announcement.round)
-    if past.announcement.purpose.plan.steps_model and not owner.context.sums.settled(name):
+    if past.announcement.purpose.plan.steps_model and not owner.context.sums.accounted(name):
         check_release(past, owner.context.roster, owner.study_digest)
         row = summed_row(past.announcement, past.weight_list, owner.context.held, owner.layers)
-        owner.context.sums.remember(row, None)
+        owner.context.sums.remember(row, None, proven=True)
         settle_sum(owner.context, owner.study_digest, past)
+
+
+def _leaves_nothing_open(past: PastRelease, row: SummedRow) -> bool:
+    """Both servers signed which sum it is, or its announcement, of which a round has one, admits no other sum."""
+    if RoundStep.COUNTERSIGN in past.announcement.protection.plan.steps:
+        return True
+    weighed = {weight.site for weight in past.weight_list.weights}
+    return row.possible == 1 and weighed == set(past.announcement.listed)
 
 
 def colluders(owner: Participant) -> int:

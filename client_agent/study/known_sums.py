@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from client_agent.network.held_roster import HeldRoster
 from client_agent.site.context import SiteContext
 from protocol.evidence import PastRelease
-from protocol.policy.cohorts import LEAST_APART, Cohort
+from protocol.policy.cohorts import Cohort
 from protocol.policy.kept_update import Layers
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.summary.question import Question
@@ -36,10 +36,15 @@ def settle_sum(context: SiteContext, study_digest: str, past: PastRelease) -> No
 
     Requires: the evidence was checked, and both servers showed this release set, or outputs that name it
     """
-    release, held = past.release_set.message, context.held
-    summed = tuple(held.name_of(site) for site in release.sites if site != held.head.requester)
+    release, summed = past.release_set.message, summed_sites(context, past)
     context.sums.settle((study_digest, release.round), summed)
     context.cohorts.settle((study_digest, release.round), summed)
+
+
+def summed_sites(context: SiteContext, past: PastRelease) -> tuple[str, ...]:
+    """The contributors that a release set names, by their keys."""
+    held = context.held
+    return tuple(held.name_of(site) for site in past.release_set.message.sites if site != held.head.requester)
 
 
 def drop_sum(context: SiteContext, study_digest: str, round_number: int) -> None:
@@ -67,5 +72,4 @@ def agree_to_cohort(
 
     Raises: PolicyRefusal, clause ``cohort`` or ``question``
     """
-    apart = max(LEAST_APART, announcement.least_contributors - colluders)
-    context.cohorts.agree(cohort_of(announcement, context.held, questions), apart, context.policy.most_questions)
+    context.cohorts.agree(cohort_of(announcement, context.held, questions), colluders, context.policy)

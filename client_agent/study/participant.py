@@ -168,8 +168,9 @@ class Participant(StudyAtSite):
         Raises: UnusableUpdate, which names the layer
         """
         folder = self.journal.round_folder(announcement.round)
+        into = encoded_path(self.journal, self.study, announcement)
         known = self.journal.read(folder / ENCODED_RECORD, EncodedUpdate)
-        if known is not None:
+        if known is not None and into.exists():  # a power cut can leave the record alone: nothing rests on it yet
             return known
         grid, own = self.study.parameters.weight_grid, self.weight_in(announcement)
         weight = numerator / grid if own is None else own
@@ -180,7 +181,7 @@ class Participant(StudyAtSite):
             Purpose.MEASURE: partial(self._encode_update, weight=weight),
             Purpose.UPDATE: partial(self._encode_update, weight=weight),
         }
-        made, into = ways[announcement.purpose](announcement), encoded_path(self.journal, self.study, announcement)
+        made = ways[announcement.purpose](announcement)
         with self.stopwatch.phase("encoding"):
             encoded = journal_encoded(made, into, weight, grid)
         self.journal.reach(Point.BEFORE_UPDATE_ENCODED)

@@ -16,7 +16,7 @@ from protocol.protection.interface import Encoded
 from protocol.protection.shares import encode_integers
 from protocol.summary.opened import TableOne
 from protocol.summary.protect import Protection, shared_vector
-from protocol.summary.question import Question, counts_question, summary_questions
+from protocol.summary.question import OwnColumn, Question, counts_question, summary_questions
 from protocol.wire.messages import ColumnRole, Study, SummarySpec, TableSchema
 from protocol.wire.studies.summary import summarised
 
@@ -93,22 +93,26 @@ def encode_summary(study: Study, columns: Sequence[Values], policy: SitePolicy, 
 
 def asked_of_columns(study: Study, folder: Path, policy: SitePolicy, key: bytes) -> tuple[Question, ...]:
     """What the study's summary asks of each column of this site's folder. Raises: ConfigurationError"""
-    from client_agent.data.rows import own_names
+    from client_agent.data.rows import kept_own_columns
 
     columns = site_columns(study, folder)
-    names = own_names(folder, require_schema(study))
-    called = [names[column.name] for column in summarised(require_schema(study))]
+    own = kept_own_columns(folder, require_schema(study))
+    called = [own[column.name] for column in summarised(require_schema(study))]
     return summary_questions(study.summary_layout, called, columns, _protection(study, policy, key))
 
 
 def asked_of_classes(study: Study, folder: Path, counts: Sequence[int], key: bytes) -> Question:
-    """What class counts ask of the column of classes, which has a name in a schema. Raises: ConfigurationError"""
-    from client_agent.data.rows import own_names
+    """What class counts ask of the column of classes; without a schema it may be any. Raises: ConfigurationError"""
+    from client_agent.data.rows import kept_own_columns
 
-    targets = () if study.data_schema is None else study.data_schema.having(ColumnRole.TARGET)
-    names = own_names(folder, study.data_schema) if study.data_schema is not None and targets else {}
-    own, named = (", ".join(texts) for texts in ([names[t.name] for t in targets], [t.name for t in targets]))
-    return counts_question(own, named or "class", counts, key)
+    schema = study.data_schema
+    targets = () if schema is None else schema.having(ColumnRole.TARGET)
+    if schema is None or not targets:
+        return counts_question(OwnColumn("", ""), "class", counts, key)
+    kept = kept_own_columns(folder, schema)
+    own = [kept[target.name] for target in targets]
+    of_all = OwnColumn(", ".join(sorted(one.name for one in own)), own[0].named_in)
+    return counts_question(of_all, ", ".join(target.name for target in targets), counts, key)
 
 
 def _protection(study: Study, policy: SitePolicy, key: bytes) -> Protection:

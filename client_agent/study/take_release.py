@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from client_agent.network.server_client import ServerClient
 from protocol.bodies import output
+from protocol.errors import UnknownParty
 from protocol.evidence import PastRelease, check_release
 from protocol.protection.interface import AtSite
 from protocol.protection.known import output_header, protection_of
@@ -25,8 +26,11 @@ T = TypeVar("T")
 
 
 def own_key_id(roster: Roster, site: str) -> str:
-    """How a header names this site."""
-    return next(party.key_id for party in roster.sites if party.name == site)
+    """How a header names this site. Raises: UnknownParty, where it was removed"""
+    party = roster.party(site)
+    if party is None:
+        raise UnknownParty(f"site {site!r} is not in the roster any more: no output is for it")
+    return party.key_id
 
 
 @dataclass(frozen=True)

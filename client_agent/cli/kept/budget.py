@@ -11,6 +11,7 @@ from client_agent.site.budget.report import budget_report
 from client_agent.site.budget.spent_budget import budget_memory
 from client_agent.site.connections import Site, one_agent
 from client_agent.site.reconciling import lost_rounds
+from host.settings import require_begun
 
 _NONE: Final = "no budget: epsilon is not set in [policy], so noise is counted and nothing is refused for it"
 _CONSEQUENCE: Final = (
@@ -21,7 +22,8 @@ _CONSEQUENCE: Final = (
 
 
 def show_budget(settings: AgentSettings, came_with: str, *, json_output: bool) -> None:
-    """A table, or JSON; the agent may run meanwhile."""
+    """A table, or JSON; the agent may run meanwhile. Raises: ConfigurationError, when there is no state folder"""
+    require_begun("state_dir", settings.state_dir, "'moiety agent run'")
     report = budget_report(budget_memory(settings.state_dir, came_with), settings.policy)
     if json_output:
         sys.stdout.write(report.model_dump_json() + "\n")

@@ -7,7 +7,8 @@ from client_agent.learning.check_data import fitting_data
 from client_agent.settings import AgentSettings
 from client_agent.site.budget.accounting import share_used
 from client_agent.site.budget.spent_budget import budget_memory
-from client_agent.study.spending import require_room_for, training_of
+from client_agent.study.asked.most_spent import least_spent
+from client_agent.study.spending import require_room_for
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Roster, Study
@@ -23,19 +24,20 @@ def require_own_budget(study: Study, settings: AgentSettings, came_with: str, fi
 
 
 def require_shown_budget(study: Study, roster: Roster, policy: SitePolicy, whose: str) -> None:
-    """An unspent budget of the contributor with the most declared samples holds the study: else no site's does.
+    """An unspent budget holds the study at one declared number of samples at least: else it does at no contributor.
 
     Raises: ConfigurationError
     """
     if study.privacy is None or policy.epsilon is None:
         return
-    most = max(party.samples or 1 for party in roster.contributors)
-    steps = training_of(study, study.privacy, most, 1).times(study.rounds)
-    needed = share_used([steps], policy.epsilon, policy.delta)
+    epsilon, counts = policy.epsilon, {party.samples or 1 for party in roster.contributors}
+    samples, needed = least_spent(
+        study, study.privacy, counts, lambda steps: share_used([steps], epsilon, policy.delta)
+    )
     if needed > 1:
         where = "at every site: take more noise or fewer rounds"
         if study.privacy.unit == "record":
-            where = f"at a contributor of {most} samples, more at smaller ones: "
+            where = f"at a contributor of {samples} samples, more at all others: "
             where += "take more noise, smaller batches or fewer rounds"
         raise ConfigurationError(
             f"{whose} has a privacy budget of epsilon {policy.epsilon:g} at delta {policy.delta:g}, and the study's "

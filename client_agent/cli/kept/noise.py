@@ -31,7 +31,11 @@ DeltaOption = Annotated[
 ]
 UnitOption = Annotated[str, typer.Option(help="record: noise of the sites; site: noise of the servers.")]
 ExamplesOption = Annotated[
-    int | None, typer.Option(min=1, help="Training examples of the site that has the fewest; of unit 'record' only.")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Training examples of a site; of unit 'record' only. With local SGD not always the fewest spend most.",
+    ),
 ]
 
 
@@ -49,7 +53,7 @@ def noise(
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """The least noise multiplier under which a study keeps an epsilon: a record's at the smallest site, or a site's."""
+    """The least noise multiplier under which a study keeps an epsilon: a record's at a site of so many, or a site's."""
     if _unit(unit) == "site":
         _require_nothing_of_records(("--examples", examples), ("--batch-size", batch_size), ("--epochs", epochs))
         drawn, steps = 1.0, rounds
@@ -86,7 +90,7 @@ def epsilon(
     if study.privacy.unit == "site":
         _require_nothing_of_records(("--examples", examples))
     elif examples is None:
-        raise ConfigurationError(f"{source}: unit 'record': give --examples, those of the site that has the fewest")
+        raise ConfigurationError(f"{source}: unit 'record': give --examples, those of a site")
     choices = tuple(_choices(study, study.privacy.noise_multiplier, delta, examples))
     if json_output:
         for one in choices:

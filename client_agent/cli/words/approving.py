@@ -11,6 +11,7 @@ from client_agent.cli.tables import add_row, console, table
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, keep_word, known_studies, known_study
+from client_agent.study.asked.foreseen_epsilon import own_examples
 from client_agent.study.asked.plain_words import in_plain_words
 from protocol.errors import ConfigurationError
 from protocol.printable import printable
@@ -39,7 +40,7 @@ def show_study(settings: AgentSettings, name: str, *, json_output: bool) -> Stud
     """Everything that a study would open and to whom, in plain words."""
     roster, _ = load_identity(settings)
     study = known_study(settings, roster, name).study
-    statements = in_plain_words(study, roster, settings.policy)
+    statements = in_plain_words(study, roster, settings.policy, own_examples(settings.data))
     if json_output:
         said = [one.model_dump() for one in statements]
         json_line({"study": name, "digest": study.digest(), "statements": said})

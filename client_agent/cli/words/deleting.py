@@ -17,12 +17,14 @@ _STAYS: Final = (
 
 def delete(settings: AgentSettings, name: str, person: str, reason: str, *, json_output: bool) -> None:
     """Delete, and say where the receipt lies. Raises: ConfigurationError"""
-    signed = delete_study(settings, name, person, reason)
+    said: list[str] = []
+    signed = delete_study(settings, name, person, reason, say=said.append)
     if json_output:
         json_line(signed.model_dump(mode="json"))
         return
     count, size_bytes = len(signed.message.files), sum(one.size_bytes for one in signed.message.files)
     where = settings.state_dir / "studies" / name / RECEIPT
+    sys.stdout.writelines(f"{text}\n" for text in said)
     sys.stdout.write(
         f"study {name}: {count} files of {size_bytes:,} bytes are deleted; the signed receipt is {where}\n{_STAYS}\n"
     )

@@ -39,7 +39,7 @@ def make_probe(owner: Participant, announcement: Announcement) -> Probe:
     round_number = announcement.round
     folder = owner.journal.round_folder(round_number)
     known = owner.journal.read(folder / _RECORD, Probe)
-    if known is not None:
+    if known is not None and (folder / _ENCODED).exists():  # as with the update
         return known
     with owner.stopwatch.phase("probing"):
         vector = owner.learner.probe(owner.require_model())

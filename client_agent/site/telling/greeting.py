@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from client_agent.network.complaints import Complaints
+from client_agent.network.complaints import Complaints, words_of
 from client_agent.network.contacts import CLOCK_ERROR_S
 from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent, EventKind, EventSink
@@ -65,9 +65,9 @@ def say_connected(site: Site, stop: threading.Event, emit: EventSink, complain: 
     while not stop.is_set():
         try:
             found = greet(site)
-        except MoietyError as later:
+        except (MoietyError, OSError) as later:
             if not stop.is_set():  # then the connections are closed
-                complaints.about(name, f"{later.code.value}: {later.detail}")
+                complaints.about(name, words_of(later))
         else:
             facts = {"servers": list(found.servers), "clock_ahead_s": found.ahead_s, "studies": found.studies}
             _log.info("connected", site=name, **facts)

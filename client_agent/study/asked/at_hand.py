@@ -70,8 +70,13 @@ class KnownStudy:
 
 def known_studies(settings: AgentSettings, roster: Roster) -> Iterator[KnownStudy]:
     """By name. Raises: ConfigurationError for a journal that cannot be read"""
-    for path in sorted((settings.state_dir / "studies").glob("*/study.json")):
-        yield known_study(settings, roster, path.parent.name)
+    for name in known_names(settings):
+        yield known_study(settings, roster, name)
+
+
+def known_names(settings: AgentSettings) -> tuple[str, ...]:
+    """Of all studies here, in order, whether their journals can be read or not."""
+    return tuple(path.parent.name for path in sorted((settings.state_dir / "studies").glob("*/study.json")))
 
 
 def known_study(settings: AgentSettings, roster: Roster, name: str) -> KnownStudy:
@@ -94,7 +99,7 @@ def known_study(settings: AgentSettings, roster: Roster, name: str) -> KnownStud
         over=state is not None and state.over,
         left=journal.left,
         paused=journal.paused,
-        stopped=stopped.read_text(encoding="utf-8") if stopped.exists() else "",
+        stopped=stopped.read_text(encoding="utf-8", errors="replace") if stopped.exists() else "",
         finished=(state.finished or "") if state is not None else "",
     )
 

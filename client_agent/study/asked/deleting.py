@@ -22,10 +22,11 @@ from client_agent.study.asked.at_hand import KnownStudy, audit_of, known_study
 from host.audit.entry import Action
 from host.durable import sync_folder
 from protocol.errors import ConfigurationError
+from protocol.printable import printable
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Signed
-from protocol.wire.studies.deletion import DeletedFile, DeletionReceipt
+from protocol.wire.studies.deletion import MOST_FILES, DeletedFile, DeletionReceipt
 
 RECEIPT: Final = "deletion.json"
 _STAY: Final = frozenset({"study.json", "approval.json", "site.json", "left.txt", RECEIPT})
@@ -33,9 +34,16 @@ _BLOCK_BYTES: Final = 2**20
 
 
 def delete_study(
-    settings: AgentSettings, name: str, person: str, reason: str, clock: Callable[[], float] = time.time
+    settings: AgentSettings,
+    name: str,
+    person: str,
+    reason: str,
+    clock: Callable[[], float] = time.time,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Signed[DeletionReceipt]:
     """The receipt, which also lies in the study's folder; done before, the same receipt again.
+
+    A deletion that something kept from its end goes on from its receipt; ``say`` hears of that, and of one done before.
 
     Raises: ConfigurationError, while the agent runs, before the study is over here, or without a person's name
     """
@@ -48,41 +56,76 @@ def delete_study(
             raise ConfigurationError(
                 f"study {name!r} is not over at this site: it is deleted once it has ended, or this site left it"
             )
-        return delete_held(settings, keys, known, person.strip(), reason, clock)
+        return delete_held(settings, keys, known, person.strip(), reason, clock, say)
 
 
 def delete_held(
-    settings: AgentSettings, keys: PartyKeys, known: KnownStudy, person: str, reason: str, clock: Callable[[], float]
+    settings: AgentSettings,
+    keys: PartyKeys,
+    known: KnownStudy,
+    person: str,
+    reason: str,
+    clock: Callable[[], float],
+    say: Callable[[str], None] = lambda text: None,
 ) -> Signed[DeletionReceipt]:
     """As ``delete_study``, for whoever holds the state folder and knows that nothing works on this study there."""
-    folder = known.journal.folder
-    done = known.journal.read(folder / RECEIPT, Signed[DeletionReceipt])
-    if done is None:
-        receipt = DeletionReceipt(
-            study=known.study.name,
-            study_digest=known.study.digest(),
-            site=settings.site,
-            person=person,
-            reason=reason,
-            at_s=int(clock()),
-            files=tuple(_files(folder)),
-        )
-        done = sign(receipt, keys.name, keys.signing)
-        known.journal.write(folder / RECEIPT, done)  # before the first file goes: what is listed is gone at the end
-    audit_of(settings).add(
-        Action.DELETED,
-        f"{reason}; {len(done.message.files)} files, receipt {done.message.digest()}",
-        actor=person,
-        study=known.study.name,
+    journal, name = known.journal, known.study.name
+    begun = journal.read(journal.folder / RECEIPT, Signed[DeletionReceipt])
+    if begun is not None and is_deleted(journal):
+        say(f"study {name} was deleted before, as {printable(begun.message.person)} asked; nothing is left to delete")
+        return begun
+    receipt = DeletionReceipt(
+        study=name,
         study_digest=known.study.digest(),
+        site=settings.site,
+        person=person,
+        reason=reason,
+        at_s=int(clock()),
+        files=_listed(journal.folder),
     )
-    _empty(known.journal)
+    if begun is not None:
+        receipt = _going_on(begun.message, receipt)
+    done = sign(receipt, keys.name, keys.signing)
+    if begun is None or receipt != begun.message:
+        journal.write(journal.folder / RECEIPT, done)
+    sync_folder(journal.folder)  # before the first file goes: what is listed is gone at the end
+    said = f"{reason}; {len(receipt.files)} files, receipt {receipt.digest()}"
+    if begun is not None:
+        before = f"the deletion that {printable(begun.message.person)} asked for and that was not ended"
+        say(f"study {name}: this goes on with {before}")
+        said = f"goes on with {before}; {said}"
+    audit_of(settings).add(Action.DELETED, said, actor=person, study=name, study_digest=known.study.digest())
+    _empty(journal)
     return done
 
 
-def is_deleted(folder: Path) -> bool:
-    """Whether nothing is left in a study's folder but what stays."""
-    return (folder / RECEIPT).exists() and next(_files(folder), None) is None
+def is_deleted(journal: StudyJournal) -> bool:
+    """Whether nothing is left in a study's folder but what stays, and no key in that."""
+    if not (journal.folder / RECEIPT).exists() or next(_files(journal.folder), None) is not None:
+        return False
+    state = journal.site_state()
+    return state is None or state == _without_keys(state, journal.left)
+
+
+def _listed(folder: Path) -> tuple[DeletedFile, ...]:
+    """Raises: ConfigurationError for more than a receipt has room for"""
+    files = tuple(_files(folder))
+    if len(files) > MOST_FILES:
+        raise ConfigurationError(
+            f"{folder} holds {len(files):,} files, and a receipt of deletion lists at most {MOST_FILES:,}: take those "
+            "that this site does not need, such as the oldest of transcripts/, out by hand, note which, and run this "
+            "again"
+        )
+    return files
+
+
+def _going_on(begun: DeletionReceipt, now: DeletionReceipt) -> DeletionReceipt:
+    """A deletion that was not ended: its receipt as it was, unless files came or changed since, which it then lists."""
+    listed, held = ({one.path: one for one in receipt.files} for receipt in (begun, now))
+    if held.items() <= listed.items():
+        return begun
+    files = {**listed, **held}
+    return begun.model_copy(update={"files": tuple(files[path] for path in sorted(files)), "at_s": now.at_s})
 
 
 def _files(folder: Path) -> Iterator[DeletedFile]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
 
 from client_agent.site.budget.accounting import accountant, epsilon_of
+from client_agent.study.asked.most_spent import most_spent
 from client_agent.study.spending import training_of
 from protocol.wire.messages import PrivacyUnit, Roster, Study
 
@@ -13,8 +18,8 @@ from protocol.wire.messages import PrivacyUnit, Roster, Study
 class ForeseenEpsilon:
     """``epsilon`` at ``delta`` for one ``unit``, over all ``rounds`` of the study alone.
 
-    ``examples``: of unit ``record`` it is that of a site with so many, the fewest that any declares; others spend less.
-    Of unit ``site`` every site spends the same, and it is None.
+    ``examples``: of unit ``record`` it is that of a site with so many, which of all declared numbers spends most. Of
+    unit ``site`` every site spends the same, and it is None.
     """
 
     unit: PrivacyUnit
@@ -32,13 +37,27 @@ class ForeseenEpsilon:
         return f"{spent} of {what} over {self.rounds} rounds ({self.accountant})"
 
 
-def foreseen_epsilon(study: Study, roster: Roster, delta: float) -> ForeseenEpsilon | None:
-    """At the site that would spend most, by what the roster declares; None for a study without noise."""
-    if study.privacy is None:
+def foreseen_epsilon(study: Study, roster: Roster, delta: float, own: Iterable[int] = ()) -> ForeseenEpsilon | None:
+    """At the site that would spend most, by what the roster declares; None for a study without noise.
+
+    ``own``: numbers of examples that are looked at too, such as what this site has, whatever it declared
+    """
+    privacy = study.privacy
+    if privacy is None:
         return None
     examples = None
-    if study.privacy.unit == "record":
-        examples = min(party.samples or 1 for party in roster.sites)
-    steps = training_of(study, study.privacy, examples or 1, 1).times(study.rounds)
-    epsilon = epsilon_of([steps], delta)
-    return ForeseenEpsilon(study.privacy.unit, epsilon, delta, study.rounds, examples, accountant())
+    if privacy.unit == "record":
+        counts = {*(party.samples or 1 for party in roster.sites), *own}
+        examples, epsilon = most_spent(study, privacy, counts, lambda steps: epsilon_of([steps], delta))
+    else:
+        epsilon = epsilon_of([training_of(study, privacy, 1, 1).times(study.rounds)], delta)
+    return ForeseenEpsilon(privacy.unit, epsilon, delta, study.rounds, examples, accountant())
+
+
+def own_examples(folder: Path) -> tuple[int, ...]:
+    """How many training examples lie in a site's data folder; nothing where that cannot be told, as of a plug-in."""
+    try:
+        with np.load(folder / "train.npz", allow_pickle=False) as archive:
+            return (len(archive["y"]),) if len(archive["y"]) else ()
+    except (OSError, KeyError, ValueError, TypeError):
+        return ()

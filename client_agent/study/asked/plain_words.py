@@ -94,8 +94,8 @@ class Said(StrEnum):
         "opened hides a whole site from everybody who has at most one server on its side; updates leave without noise"
     )
     EPSILON_OF_RECORD = (
-        "%(epsilon)s at delta %(delta)s, if all %(rounds)s rounds take place: of one record at the site that declares "
-        "the fewest examples, %(examples)s; less at the others (%(accountant)s)"
+        "%(epsilon)s at delta %(delta)s, if all %(rounds)s rounds take place: of one record at a site of %(examples)s "
+        "examples, which of all that sites declare, and of what this site has, spends most (%(accountant)s)"
     )
     EPSILON_OF_SITE = (
         "%(epsilon)s at delta %(delta)s, if all %(rounds)s rounds take place: of all that one site shares, the same at "
@@ -126,9 +126,14 @@ class Statement(BaseModel):
     values: dict[str, str] = Field(exclude=True)
 
 
-def in_plain_words(study: Study, roster: Roster, policy: SitePolicy) -> tuple[Statement, ...]:
-    """Everything that the study would open and to whom, and whether this site's policy lets it."""
-    return tuple(_statement(about, *filled) for about, filled in _all_said(study, roster, policy))
+def in_plain_words(
+    study: Study, roster: Roster, policy: SitePolicy, own: tuple[int, ...] = ()
+) -> tuple[Statement, ...]:
+    """Everything that the study would open and to whom, and whether this site's policy lets it.
+
+    ``own``: this site's number of training examples, where that is known
+    """
+    return tuple(_statement(about, *filled) for about, filled in _all_said(study, roster, policy, own))
 
 
 def _statement(about: About, said: Said, values: Mapping[str, object]) -> Statement:
@@ -136,7 +141,9 @@ def _statement(about: About, said: Said, values: Mapping[str, object]) -> Statem
     return Statement(about=about, words=said.value % shown, said=said, values=shown)
 
 
-def _all_said(study: Study, roster: Roster, policy: SitePolicy) -> Iterator[tuple[About, _Filled]]:
+def _all_said(
+    study: Study, roster: Roster, policy: SitePolicy, own: tuple[int, ...]
+) -> Iterator[tuple[About, _Filled]]:
     others = ", ".join(site.name for site in roster.sites if site.name != roster.requester)
     asks = {"requester": roster.requester, "federation": roster.federation, "others": others}
     yield About.ASKS, (Said.ASKS, asks)
@@ -154,7 +161,7 @@ def _all_said(study: Study, roster: Roster, policy: SitePolicy) -> Iterator[tupl
         yield About.FIRST_MODEL, (Said.FIRST_MODEL, {})
     yield About.MODEL, (Said.MODEL, {"step": f"{largest_step(study):g}"})
     yield About.NOISE, _noise(study)
-    spends = foreseen_epsilon(study, roster, policy.delta)
+    spends = foreseen_epsilon(study, roster, policy.delta, own)
     if spends is not None:
         yield About.EPSILON, _epsilon(spends)
     yield About.POLICY, _policy(study, policy)

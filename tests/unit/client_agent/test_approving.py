@@ -64,7 +64,7 @@ def test_the_length_with_a_weight_is_said() -> None:
         (
             PrivacySpec(record_clip=1.0, noise_multiplier=2.0),
             min(1.0, STUDY.training.batch_size / FEWEST),
-            f"of one record at the site that declares the fewest examples, {FEWEST};",
+            f"of one record at a site of {FEWEST} examples, which of all that sites declare",
         ),
     ],
     ids=("site", "record"),

@@ -71,6 +71,9 @@ def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path, capsys: py
         f"epsilon {told['spent']:.3f} at delta 0.001, per record; {told['used']:.1%} of a budget of 20 is used" in said
     )
     assert "1 rounds before are covered by no count" in said
+    with pytest.raises(ConfigurationError, match=r"key 'state_dir': the folder .*new does not exist"):
+        budget_cli.show_budget(settings(tmp_path / "new"), CAME_WITH, json_output=False)
+    (tmp_path / "new").mkdir()
     budget_cli.show_budget(settings(tmp_path / "new"), CAME_WITH, json_output=False)
     assert "no budget: epsilon is not set" in capsys.readouterr().out
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +128,98 @@ def test_an_attempt_is_sealed_once_and_a_new_attempt_afresh(update: np.ndarray, 
         next(s.seed for s in (opened(journal, side, n)[1] for side in Side) if isinstance(s, SeedShare)) for n in (1, 2)
     ]
     assert seeds[0] != seeds[1]
+
+
+class Disk:
+    """What is made durable, and what takes its place, in their order: files and folders by name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[tuple[str, str]] = []
+        real_sync, real_replace = os.fsync, os.replace
+
+        def sync(handle: int) -> None:
+            self.done.append(("sync", Path(os.readlink(f"/proc/self/fd/{handle}")).name))
+            real_sync(handle)
+
+        def replace(path: str, target: Path) -> None:
+            self.done.append(("place", target.name))
+            real_replace(path, target)
+
+        monkeypatch.setattr("host.durable.os.fsync", sync)
+        monkeypatch.setattr("host.durable.os.replace", replace)
+
+
+def test_all_of_an_attempt_is_on_disk_before_it_is_in_place_and_the_record_is_last(
+    update: np.ndarray, journal: StudyJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is sent before the folder with record and parts is synced; the encoding is, with the attempt's folder."""
+    journal.round_folder(1)
+    disk = Disk(monkeypatch)
+    record = made(update, journal)
+    files = ["a.sealed", "b.sealed", "contribution.json"]
+    assert disk.done == [
+        ("sync", "encoded.ring.tmp"),
+        ("place", "encoded.ring"),
+        ("sync", "000001"),
+        *(("sync", f"{name}.tmp") for name in files),
+        *(("place", name) for name in files),
+        ("sync", "attempt-01"),
+    ]
+    disk.done.clear()
+    deliver(record, journal, UploadServer(SITE, Side.A), UploadServer(SITE, Side.B))
+    for side in Side:
+        synced = disk.done.index(("sync", f"receipt-{side}.json.tmp"))
+        assert synced < disk.done.index(("place", f"receipt-{side}.json"))
+    assert disk.done[-1] == ("sync", "attempt-01")
+    assert len(disk.done) == 5
+
+
+@pytest.mark.parametrize("lost", ["a.sealed", "b.sealed"])
+def test_a_record_that_a_power_cut_left_without_its_parts_is_made_anew(
+    update: np.ndarray, journal: StudyJournal, lost: str
+) -> None:
+    first = made(update, journal)
+    (journal.attempt_folder(1, 1) / lost).unlink()
+    second = made(update, journal)
+    assert set(first.digests.values()).isdisjoint(second.digests.values())
+    for side in Side:
+        data = (journal.attempt_folder(1, 1) / f"{side}.sealed").read_bytes()
+        assert digest_of(data).digest().hex() == second.digests[side]
+    assert made(update, journal) == second
+
+
+def test_an_attempt_whose_folder_could_not_be_synced_is_not_sent_before_it_is(
+    update: np.ndarray, journal: StudyJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.attempt_folder(1, 1)
+    synced: list[Path] = []
+
+    def fails(folder: Path) -> None:
+        raise OSError(errno.EIO, "no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("host.durable.sync_folder", fails)
+        with pytest.raises(OSError, match="no answer"):
+            made(update, journal)
+    sealed = (journal.attempt_folder(1, 1) / "a.sealed").read_bytes()
+    monkeypatch.setattr("client_agent.study.contribute.sync_folder", synced.append)
+    record = made(update, journal)
+    assert (journal.attempt_folder(1, 1) / "a.sealed").read_bytes() == sealed
+    assert digest_of(sealed).digest().hex() == record.digests[Side.A]
+    assert synced == [journal.attempt_folder(1, 1)]
+
+
+def test_one_receipt_is_durable_where_the_other_server_fails(
+    update: np.ndarray, journal: StudyJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, disk = made(update, journal), Disk(monkeypatch)
+    with pytest.raises(Unavailable):
+        deliver(record, journal, UploadServer(SITE, Side.A), UploadServer(SITE, Side.B, failures=1))
+    assert disk.done == [
+        ("sync", "receipt-a.json.tmp"),
+        ("place", "receipt-a.json"),
+        ("sync", "attempt-01"),
+    ]
 
 
 def test_seeded_shares_are_reproducible(update: np.ndarray, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import one_agent
 from client_agent.site.journal import SiteState
 from client_agent.study.asked.at_hand import Word, keep_word, known_study, pause_study, resume_study
-from client_agent.study.asked.deleting import RECEIPT, delete_study
+from client_agent.study.asked.deleting import RECEIPT, delete_study, is_deleted
 from host.audit.entry import Action
-from host.audit.log import AUDIT, read_audit
-from protocol.errors import ConfigurationError
+from host.audit.log import AUDIT, AuditLog, read_audit
+from protocol.errors import ConfigurationError, StorageFull
 from protocol.wire.authentic import check_signature
+from protocol.wire.messages import Signed
+from protocol.wire.studies.deletion import DeletionReceipt
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.client_agent.test_page import STUDY, config, journal
 
@@ -70,9 +73,66 @@ def test_a_kill_in_the_middle_is_ended_by_the_next_try(
         patch.setattr("client_agent.study.asked.deleting.shutil.rmtree", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             delete_study(settings, STUDY.name, "Dr. B", "permit 7 ended")
-    signed = delete_study(settings, STUDY.name, "Dr. B", "permit 7 ended")
+    (journal(config).folder / "later.txt").write_text("an agent ran in between")
+    said = list[str]()
+    signed = delete_study(settings, STUDY.name, "Dr. C", "again", say=said.append)
+    assert said == ["study unit: this goes on with the deletion that Dr. B asked for and that was not ended"]
     assert not (journal(config).folder / "rounds").exists()
-    assert "rounds/000003/update.f32" in {one.path for one in signed.message.files}
+    assert {"rounds/000003/update.f32", "metrics.jsonl", "later.txt"} == {one.path for one in signed.message.files}
+    assert signed.message.person == "Dr. B"
+    party = ROSTER.party("c1")
+    assert party is not None
+    check_signature(signed.message, signed.signatures[0], party)
+    assert journal(config).read(journal(config).folder / RECEIPT, Signed[DeletionReceipt]) == signed
+    lines = read_audit(settings.state_dir / AUDIT)
+    assert [line.actor for line in lines] == ["Dr. B", "Dr. C"]
+    assert lines[1].detail.startswith("goes on with the deletion that Dr. B asked for")
+    assert delete_study(settings, STUDY.name, "Dr. D", "once more", say=said.append) == signed
+    assert said[1:] == ["study unit was deleted before, as Dr. B asked; nothing is left to delete"]
+    assert read_audit(settings.state_dir / AUDIT) == lines
+
+
+def test_the_same_files_as_before_have_the_same_receipt(
+    config: Path, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the audit log is written: nothing has gone yet, the keys in site.json neither."""
+    over(config)
+    (journal(config).folder / "metrics.jsonl").unlink()
+    shutil.rmtree(journal(config).folder / "rounds")
+
+    def full(*_: object, **__: object) -> None:
+        raise StorageFull("no space left for audit.jsonl")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AuditLog, "add", full)
+        with pytest.raises(StorageFull):
+            delete_study(settings, STUDY.name, "Dr. B", "permit 7 ended", clock=lambda: 5.0)
+    assert not is_deleted(journal(config))
+    signed = delete_study(settings, STUDY.name, "Dr. B", "permit 7 ended")
+    assert (signed.message.files, signed.message.at_s) == ((), 5)
+    assert is_deleted(journal(config))
+    state = journal(config).site_state()
+    assert state is not None
+    assert state.site_key is None
+
+
+def test_a_site_deletes_what_its_settings_let_it_keep(
+    config: Path, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transcript of each of the newest rounds, 10,000 by default: with the others more than a receipt once listed."""
+    over(config)
+    transcripts = journal(config).folder / "transcripts"
+    transcripts.mkdir()
+    for number in range(settings.transcripts_kept_rounds):
+        (transcripts / f"round-{number:06d}-01.json").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr("client_agent.study.asked.deleting.MOST_FILES", 9999)
+        with pytest.raises(
+            ConfigurationError, match="holds 10,002 files, and a receipt of deletion lists at most 9,999"
+        ):
+            delete_study(settings, STUDY.name, "Dr. B", "permit 7 ended")
+    assert len(delete_study(settings, STUDY.name, "Dr. B", "permit 7 ended").message.files) == 10_002
+    assert is_deleted(journal(config))
 
 
 def test_nothing_is_deleted_under_way_unnamed_or_beside_a_running_agent(config: Path, settings: AgentSettings) -> None:

@@ -115,7 +115,7 @@ def mounted_alone(target: Path) -> None:
 def test_a_roster_that_is_mounted_alone_is_signed_in_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roster = make_roster(folder)
     file = roster.stat().st_ino
-    monkeypatch.setattr(Path, "replace", lambda self, target: mounted_alone(target))
+    monkeypatch.setattr(os, "replace", lambda source, target: mounted_alone(target))
     signed = json.loads(run("sign", str(roster), "--key", str(folder / "op-a.secret.toml"), "--json"))
     assert signed["signatures"] == {"op-a": "valid"}
     assert roster.stat().st_ino == file
@@ -127,7 +127,7 @@ def test_a_roster_that_cannot_be_written_is_as_it_was_and_the_text_says_what_to_
 ) -> None:
     roster = make_roster(folder)
     before = roster.read_bytes()
-    monkeypatch.setattr(Path, "replace", lambda self, target: mounted_alone(target))
+    monkeypatch.setattr(os, "replace", lambda source, target: mounted_alone(target))
     full = iter([OSError(errno.EIO, os.strerror(errno.EIO))])
 
     def fails_once(handle: int) -> None:

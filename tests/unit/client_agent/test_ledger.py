@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -16,7 +17,7 @@ import pytest
 from client_agent.cli.ledger import show_ledger
 from client_agent.network import ledger_files
 from client_agent.network.ledger import Ledger, LedgerEntry, Totals, hourly, read_ledger
-from protocol.errors import StorageFull
+from protocol.errors import ConfigurationError, StorageFull
 
 BEGAN_S = 500_000 * 3600.0
 HOUR_S = 3600.0
@@ -166,6 +167,14 @@ def test_the_files_have_a_bound_and_the_sums_of_what_is_gone_stay(
     assert (first.count > 1000, first.time_s, first.last_s) == (True, made[0].time_s, made[first.count - 1].time_s)
 
 
+@pytest.mark.parametrize("json_output", [False, True])
+def test_a_folder_that_does_not_exist_has_no_ledger(tmp_path: Path, json_output: bool) -> None:
+    """An auditor who mistypes the folder is not told that nothing left the site."""
+    with pytest.raises(ConfigurationError, match=r"key 'state_dir': the folder .*mistyped does not exist"):
+        show_ledger(tmp_path / "mistyped", json_output=json_output)
+    assert not (tmp_path / "mistyped").exists()
+
+
 @pytest.mark.parametrize("order", ["years ahead and back", "backwards", "shuffled"])
 def test_a_clock_that_is_wrong_costs_no_byte_and_no_bound(
     order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -282,3 +291,24 @@ def test_the_command_adds_everything_up(tmp_path: Path, capsys: pytest.CaptureFi
     assert sum(line["socket_sent_bytes"] for line in lines) == totals_of(made).socket_sent_bytes
     show_ledger(tmp_path, json_output=False)
     assert f"{totals_of(made).socket_sent_bytes:,} bytes sent" in capsys.readouterr().out
+
+
+def test_lines_that_have_no_file_for_a_while_are_refused_and_later_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has moved the file, and this one has no handle left to open the new one."""
+    files, path = ledger_files.LedgerFiles(tmp_path / "ledger.jsonl"), tmp_path / "ledger.jsonl"
+    files.append(b"{}")
+    path.rename(tmp_path / "moved")
+
+    def no_handle(self: ledger_files.LedgerFiles) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_files.LedgerFiles, "_reopened", no_handle)
+        for _ in range(2):
+            with pytest.raises(OSError, match="too many"):
+                files.append(b"{}")
+    files.append(b"[]")
+    files.close()
+    assert path.read_bytes() == b"[]\n"

@@ -25,6 +25,7 @@ from protocol.errors import (
     MoietyError,
     ProtocolViolation,
     TranscriptMismatch,
+    UnknownParty,
 )
 from protocol.evidence import PastRelease, check_release
 from protocol.parameters import Needs
@@ -230,3 +231,8 @@ def test_every_piece_of_evidence_is_needed() -> None:
     for wrong, error in cases:
         with pytest.raises(error):
             check_release(wrong, ROSTER, DIGEST)
+
+
+def test_a_site_that_was_removed_has_no_output() -> None:
+    with pytest.raises(UnknownParty, match="'gone' is not in the roster any more"):
+        own_key_id(ROSTER, "gone")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -12,6 +14,7 @@ import pytest
 
 from client_agent.network.contacts import CONTACTS, Contacts
 from client_agent.page.door import Door
+from client_agent.page.models import remove_leftovers, zipped_model
 from client_agent.page.picture import lines_over_rounds
 from client_agent.settings import load_settings
 from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
@@ -31,12 +34,14 @@ from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models.kept_model import Kept, KeptModel, save_kept
 from client_agent.site.telling.problems import Problems
+from client_agent.study.asked.at_hand import known_study
 from client_agent.study.asked.foreseen_epsilon import foreseen_epsilon
 from client_agent.study.spending import training_of
+from host.audit.log import AUDIT
 from host.one_holder import one_process
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.authentic import sign
-from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec, TrainingSpec
+from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec, Study, TrainingSpec
 from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys
 from tests.unit.client_agent.test_page import (
     ORIGIN,
@@ -197,7 +202,7 @@ def test_epsilon_is_read_before_a_study_is_approved(config: Path, door: Door, pr
         text = client.get("/studies/noised").text
         german = client.get("/studies/noised", headers={"accept-language": "de"}).text
     assert f"<dt>epsilon</dt><dd>{spends.epsilon:.3f} at delta 1e-05, if all 7 rounds take place: of " in text
-    assert {"record": "of one record at the site", "site": "of all that one site shares"}[privacy.unit] in text
+    assert {"record": "of one record at a site of", "site": "of all that one site shares"}[privacy.unit] in text
     assert f"<dt>Epsilon</dt><dd>{spends.epsilon:.3f} bei Delta 1e-05, wenn alle 7 Runden stattfinden" in german
     assert accountant() in text
 
@@ -218,12 +223,51 @@ def test_a_model_that_is_not_here_is_not_found(inside: Browser) -> None:
         assert inside.get(f"/studies/{STUDY.name}/models/{which}").status_code == 404
 
 
-def test_a_model_is_downloaded_with_its_card(inside: Browser, config: Path) -> None:
+def with_a_model(config: Path) -> tuple[Study, StudyJournal]:
     made = study_of()
     kept = StudyJournal(config.parent / "state", made.name)
     kept.write(kept.folder / "study.json", sign(made, REQUESTER, keys(REQUESTER).signing))
     kept.save_model(5, np.arange(made.parameters.dimension, dtype=np.float32), made.digest())
     kept.write_site_state(SiteState(study_digest=made.digest(), training_seed=1, model_version=5))
+    return made, kept
+
+
+def files_in(state: Path) -> set[Path]:
+    return {path for path in state.rglob("*") if path.name != AUDIT}
+
+
+def test_a_full_disk_leaves_no_part_of_a_model(inside: Browser, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = with_a_model(config)
+    before = files_in(config.parent / "state")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ZipFile, "write", full)
+    answer = inside.get(f"/studies/{made.name}/models/last")
+    assert answer.status_code == 409
+    assert "no space left for this model" in answer.text
+    assert files_in(config.parent / "state") == before
+
+
+def test_a_page_that_is_killed_leaves_no_model_outside_of_what_a_deletion_empties(config: Path) -> None:
+    """While it is sent it has no name; while it is made it lies in the study's folder, until a page begins again."""
+    made, kept = with_a_model(config)
+    settings = load_settings(config)
+    roster, _ = load_identity(settings)
+    before = files_in(settings.state_dir)
+    with zipped_model(settings, known_study(settings, roster, made.name), "last", is_requester=False) as file:
+        assert files_in(settings.state_dir) == before
+        assert len(ZipFile(file).namelist()) > 2
+    for path in (kept.folder / "for-a-browser-x7/alone-last/model.safetensors", settings.state_dir / "tmpab12.zip"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"a model")
+    remove_leftovers(settings)
+    assert files_in(settings.state_dir) == before
+
+
+def test_a_model_is_downloaded_with_its_card(inside: Browser, config: Path) -> None:
+    made, kept = with_a_model(config)
     save_kept(kept, Kept.BEST, KeptModel(version=4), np.ones(made.parameters.dimension, dtype=np.float32))
     text = inside.get(f"/studies/{made.name}").text
     assert f'href="/studies/{made.name}/models/last"' in text
@@ -235,6 +279,8 @@ def test_a_model_is_downloaded_with_its_card(inside: Browser, config: Path) -> N
             assert f"alone-{which}/card.md" in folder.namelist()
             card = json.loads(folder.read(f"alone-{which}/card.json"))
         assert card["model_version"] == version
+        assert answer.headers["content-disposition"] == f'attachment; filename="alone-{which}.zip"'
+        assert int(answer.headers["content-length"]) == len(answer.content)
     assert not list((config.parent / "state").glob("*.zip"))
     with browser(config, Door(PORT)) as stranger:
         assert stranger.get(f"/studies/{made.name}/models/last").status_code == 403

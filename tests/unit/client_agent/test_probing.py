@@ -38,6 +38,21 @@ def test_a_probe_is_made_once_and_knows_its_length_and_the_own_influence(tmp_pat
         np.testing.assert_array_equal(probe_file(owner, 1)(0, SIZE), encoded)
 
 
+def test_a_record_that_a_power_cut_left_alone_is_no_encoding(tmp_path: Path) -> None:
+    """Records and what they speak of become durable together: either may be missing then, and nothing was sent."""
+    with requester_bench(tmp_path, STUDY, MODEL) as bench:
+        owner = bench.requester
+        announced = new_plan(owner).announcement.message
+        update = owner.encode(announced, STUDY.parameters.weight_grid)
+        probe = make_probe(owner, announced)
+        for file in (owner.encoded_file(announced), probe_file(owner, 1)):
+            file.path.unlink()
+        assert owner.encode(announced, STUDY.parameters.weight_grid).norm == pytest.approx(update.norm)
+        assert make_probe(owner, announced).norm == pytest.approx(probe.norm)
+        for file in (owner.encoded_file(announced), probe_file(owner, 1)):
+            assert file(0, SIZE).size == SIZE
+
+
 def test_without_validation_data_no_study_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with requester_bench(tmp_path, STUDY, MODEL) as bench:
 

@@ -94,9 +94,8 @@ class Counting(httpx.BaseTransport):
 
 def test_a_client_begins_no_large_transfer_and_lets_small_ones_through(tmp_path: Path) -> None:
     clock, away = Clock("2026-11-23 12:00"), Counting()
-    client = ServerClient(
-        Side.A, ROSTER.operator_a, keys("c1"), away, retry=RetryPolicy(attempts=1), clock=clock, quiet=CLINICS
-    )
+    client = ServerClient(Side.A, ROSTER.operator_a, keys("c1"), away, retry=RetryPolicy(attempts=1), clock=clock)
+    client.keep_quiet(CLINICS)
     large, small = Body.of(bytes(LARGE_TRANSFER_BYTES + 1)), Body.of(bytes(LARGE_TRANSFER_BYTES))
     transfers = (
         lambda: client.contribute("trial", 1, 1, large),

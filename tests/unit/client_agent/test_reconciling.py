@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from client_agent.site.context import SiteContext
+from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds, reconcile, reconcile_budget
 from harness.federation.memory.clocks import ToldClock
+from protocol.bodies.letter import seal_letter
 from protocol.clauses import Clause
 from protocol.errors import BadSignature, PolicyRefusal, TranscriptMismatch, Unavailable
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, ContributedRounds, Signed
-from tests.unit.client_agent.announced_rounds import MODEL, STUDY, announced, decided, views, weights
+from tests.unit.client_agent.announced_rounds import DIGEST, MODEL, STUDY, announced, decided, released, views, weights
 from tests.unit.client_agent.benches import SITE, Bench, contributor_bench
-from tests.unit.client_agent.federation import operator_keys
+from tests.unit.client_agent.federation import REQUESTER, ROSTER, operator_keys
 from tests.unit.client_agent.test_remembered_sums import UPDATE, row
 
+Contributed = Callable[[str, ContributedRound | None], Signed[ContributedRounds]]
 HELD = tuple(
     ContributedRound(study="earlier", study_digest="ab" * 32, round=number, attempt=1, body_digest="cd" * 32)
     for number in range(1, 8)
@@ -46,9 +49,28 @@ def test_a_round_that_one_server_knows_of_is_missed(bench: Bench, side: Side) ->
     assert (decision.accepted, decision.clause) == (False, Clause.MEMORY_UNRECONCILED)
     assert "lacks 7 rounds" in decision.reason
     assert "earlier round 1, earlier round 2" in decision.reason
-    assert "and 2 more" in decision.reason
+    assert "and 2 more; an older copy of the state folder was put back" in decision.reason
     assert "moiety agent forget-memory" in decision.reason
     assert "earlier" not in bench.decline().reason
+    assert not context_of(bench).sums.rounds()
+
+
+def test_what_the_requester_shows_of_a_forgotten_sum_hides_nothing(bench: Bench) -> None:
+    """An older copy of the state folder was put back: the list brings the evidence of a sum that the site was in."""
+    listed = weights(round_number=3)
+    party = ROSTER.party(SITE)
+    assert party is not None
+    letter = WeightMail(weight_list=listed, previous=released(2, 0, sites=(SITE, "c3", REQUESTER)))
+    sealed = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
+    for server in bench.servers.values():
+        server.mail[f"weights-3/{SITE}"] = sealed
+        server.receipts = (
+            ContributedRound(study="this-one", study_digest=DIGEST, round=2, attempt=1, body_digest="cd" * 32),
+        )
+    decision = bench.contributor.decisions.decide(*views(announced(listed, model_version=1)))
+    assert (decision.accepted, decision.clause) == (False, Clause.MEMORY_UNRECONCILED)
+    assert "this-one round 2; an older copy of the state folder was put back" in decision.reason
+    assert "restore the newest backup of its state folder" in decision.reason
     assert not context_of(bench).sums.rounds()
 
 
@@ -58,7 +80,7 @@ def test_a_memory_that_knows_them_is_asked_now_and_then(bench: Bench) -> None:
     context = replace(context_of(bench), clock=ToldClock(lambda: now_s))
     context.__dict__["sums"] = context_of(bench).sums
     bench.servers[Side.A].receipts = HELD[:1]
-    context.sums.remember(row(1, study="ab" * 32), UPDATE)
+    context.sums.remember(row(1, study="ab" * 32), UPDATE, proven=True)
     reconcile(context)
     bench.servers[Side.A].receipts = HELD
     now_s += 200
@@ -76,7 +98,7 @@ def test_what_is_contributed_while_the_servers_are_asked_is_not_lost(bench: Benc
     context, receipts = context_of(bench), bench.servers[Side.B].contributed
 
     def meanwhile(nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
-        context.sums.remember(row(1, study="ab" * 32), UPDATE)
+        context.sums.remember(row(1, study="ab" * 32), UPDATE, proven=True)
         bench.servers[Side.B].receipts = HELD[:1]
         return receipts(nonce, after)
 
@@ -107,6 +129,59 @@ def test_pages_are_read_to_the_end(bench: Bench) -> None:
 
     bench.servers[Side.A].contributed = in_pages  # type: ignore[method-assign]
     assert lost(context_of(bench)) == HELD
+
+
+def endless(side: Side, asked: list[int], step: int, page_rounds: int) -> Contributed:
+    """A server whose pages never end: each round ``step`` after the one before."""
+
+    def answer(nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
+        if len(asked) == 40:
+            raise AssertionError("asked on and on")
+        first = len(asked) * page_rounds * step + 1
+        asked.append(first)
+        rounds = (
+            tuple(
+                ContributedRound(study="s", study_digest="ab" * 32, round=number, attempt=1, body_digest="cd" * 32)
+                for number in range(first, first + page_rounds * step, step or 1)
+            )
+            or HELD[:1]
+        )
+        page = ContributedRounds(site=SITE, nonce=nonce, rounds=rounds, more=True)
+        return sign(page, operator_keys(side).name, operator_keys(side).signing)
+
+    return answer
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_pages_that_never_end_are_refused(bench: Bench, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same page again and again, or ever new rounds: a server can make this site hold no more than a bound."""
+    asked = list[int]()
+    bench.servers[side].contributed = endless(side, asked, 0, 1)  # type: ignore[method-assign, assignment]
+    with pytest.raises(TranscriptMismatch, match=f"server {side} names rounds out of their order, or one twice"):
+        lost(context_of(bench))
+    assert len(asked) == 2
+    asked.clear()
+    monkeypatch.setattr("client_agent.site.reconciling.MOST_LOST", 30)
+    bench.servers[side].contributed = endless(side, asked, 2, 5)  # type: ignore[method-assign, assignment]
+    with pytest.raises(TranscriptMismatch, match=f"server {side} says .* in more than 30 rounds that nothing here"):
+        lost(context_of(bench))
+    assert len(asked) == 7
+
+
+def test_rounds_that_are_remembered_count_towards_no_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client_agent.site.reconciling.MOST_LOST", 1)
+    context = context_of(bench)
+    context.sums.forget([(one.study_digest, one.round) for one in HELD[1:]])
+    for side in Side:
+        bench.servers[side].receipts = HELD
+    assert lost(context) == HELD[:1]
+
+
+@pytest.mark.parametrize("rounds", [(2, 1), (1, 1)])
+def test_a_page_out_of_order_is_refused(bench: Bench, rounds: tuple[int, ...]) -> None:
+    bench.servers[Side.B].receipts = tuple(HELD[number] for number in rounds)
+    with pytest.raises(TranscriptMismatch, match="server b names rounds out of their order, or one twice"):
+        lost(context_of(bench))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -91,18 +92,18 @@ def test_a_release_narrows_and_a_skip_removes(memory: SumMemory, tmp_path: Path)
 
 
 def test_the_nearest_own_update_stands_in(memory: SumMemory) -> None:
-    memory.remember(row(1, study="other"), 7 * UPDATE)
-    memory.remember(row(2), UPDATE)
-    memory.remember(row(5), None)
-    memory.remember(row(6), 3 * UPDATE)
-    memory.remember(row(9, study="third"), None)
+    memory.remember(row(1, study="other"), 7 * UPDATE, proven=True)
+    memory.remember(row(2), UPDATE, proven=True)
+    memory.remember(row(5), None, proven=True)
+    memory.remember(row(6), 3 * UPDATE, proven=True)
+    memory.remember(row(9, study="third"), None, proven=True)
     stood_in = [known.update for known in memory.known()]
     for found, times in zip(stood_in, (7, 1, 3, 3, 3), strict=True):
         np.testing.assert_array_equal(found, times * UPDATE)
 
 
 def test_without_any_own_update_the_newest_stands_in(memory: SumMemory) -> None:
-    memory.remember(row(1), None)
+    memory.remember(row(1), None, proven=True)
     assert memory.known()[0].update is None
     with pytest.raises(PolicyRefusal):
         memory.agree(row(2, "bcd"), UPDATE, POLICY, 0)
@@ -113,7 +114,7 @@ def test_old_updates_go_and_their_rounds_stay_known(
 ) -> None:
     monkeypatch.setattr(remembered_sums, "MOST_KEPT", 5)
     for number in range(1, 8):
-        memory.remember(row(number), UPDATE)
+        memory.remember(row(number), UPDATE, proven=True)
     assert len(memory.known()) == 5
     assert len(list((tmp_path / "sums").glob("*.f64"))) == 5
     assert ("one", 1) in memory.rounds()
@@ -123,19 +124,19 @@ def test_short_and_long_updates_are_compared(memory: SumMemory) -> None:
     """One coordinate beyond the length up to which an update is kept whole."""
     long = np.random.default_rng(2).normal(size=KEPT_LENGTH + 1)
     short = long[:-1]
-    memory.remember(row(1, study="long").model_copy(update={"dimension": long.size}), memory.kept(long))
+    memory.remember(row(1, study="long").model_copy(update={"dimension": long.size}), memory.kept(long), proven=True)
     with pytest.raises(PolicyRefusal):
         memory.agree(row(1, "bcd").model_copy(update={"dimension": short.size}), memory.kept(short), POLICY, 0)
-    memory.remember(row(2).model_copy(update={"dimension": short.size}), memory.kept(short))
-    memory.remember(row(3).model_copy(update={"dimension": 7}), None)
+    memory.remember(row(2).model_copy(update={"dimension": short.size}), memory.kept(short), proven=True)
+    memory.remember(row(3).model_copy(update={"dimension": 7}), None, proven=True)
     with pytest.raises(PolicyRefusal):
         memory.agree(row(4, "bcd").model_copy(update={"dimension": long.size}), memory.kept(long), POLICY, 0)
 
 
 def test_a_lost_seed_stops_a_site_that_has_sketches(memory: SumMemory, tmp_path: Path) -> None:
     long = np.ones(KEPT_LENGTH + 1)
-    memory.remember(row(1).model_copy(update={"dimension": long.size}), None)
-    memory.remember(row(2).model_copy(update={"dimension": long.size}), memory.kept(long))
+    memory.remember(row(1).model_copy(update={"dimension": long.size}), None, proven=True)
+    memory.remember(row(2).model_copy(update={"dimension": long.size}), memory.kept(long), proven=True)
     (tmp_path / "sums" / "sketch.seed").unlink()
     with pytest.raises(ConfigurationError, match=r"sketch\.seed is missing"):
         opened(tmp_path).kept(long)
@@ -158,7 +159,7 @@ def test_long_updates_are_sketched_under_one_seed(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_stops_the_site(memory: SumMemory, tmp_path: Path) -> None:
-    memory.remember(row(1), UPDATE)
+    memory.remember(row(1), UPDATE, proven=True)
     (tmp_path / "sums" / "00000001.json").write_text("{}")
     with pytest.raises(ConfigurationError, match="not a file of this site's memory of sums"):
         opened(tmp_path)
@@ -166,14 +167,75 @@ def test_a_broken_file_stops_the_site(memory: SumMemory, tmp_path: Path) -> None
 
 def test_an_update_without_its_row_is_no_round(memory: SumMemory, tmp_path: Path) -> None:
     """A crash between the two writes: the number is taken again."""
-    memory.remember(row(1), UPDATE)
+    memory.remember(row(1), UPDATE, proven=True)
     (tmp_path / "sums" / "00000002.f64").write_bytes(b"half")
     after = opened(tmp_path)
-    after.remember(row(2), UPDATE)
+    after.remember(row(2), UPDATE, proven=True)
     np.testing.assert_array_equal(after.known()[1].update, UPDATE)
 
 
 def test_a_memory_belongs_to_a_key(tmp_path: Path) -> None:
-    sum_memory(tmp_path, keys("c1").party().signing_key, lambda: bytes(32)).remember(row(1), UPDATE)
+    sum_memory(tmp_path, keys("c1").party().signing_key, lambda: bytes(32)).remember(row(1), UPDATE, proven=True)
     assert sum_memory(tmp_path, keys("c1").party().signing_key, lambda: bytes(32)).rounds()
     assert not sum_memory(tmp_path, keys("c2").party().signing_key, lambda: bytes(32)).rounds()
+
+
+# --- whether every earlier round is accounted for ---
+
+
+def test_rounds_that_were_agreed_to_skipped_or_sum_no_updates_are_accounted_for(tmp_path: Path) -> None:
+    memory = opened(tmp_path)
+    memory.agree(row(1), UPDATE, POLICY, 0)
+    memory.agree(row(2), UPDATE, POLICY, 0)
+    memory.drop(("one", 2))
+    memory.drop(("one", 3))
+    memory.rule_out(("one", 4))
+    memory.rule_out(("one", 4))
+    for one in (memory, opened(tmp_path)):
+        assert one.told_of_all(row(5))
+        assert not one.told_of_all(row(6))
+        assert not one.told_of_all(row(2, study="two"))
+        assert one.rounds() == {("one", 1), ("one", 2)}
+        accounted = [number for number in range(1, 6) if one.accounted(("one", number))]
+        assert accounted == [2, 3, 4], "of round 1 it can still learn who was summed"
+    memory.settle(("one", 1), tuple("abcd"))
+    assert memory.accounted(("one", 1))
+
+
+def test_a_sum_on_the_requesters_word_counts_and_accounts_for_nothing_until_servers_show_it(memory: SumMemory) -> None:
+    memory.remember(row(1).model_copy(update={"released": tuple("abc")}), None, proven=False)
+    assert len(memory.known()) == 1
+    assert not memory.told_of_all(row(2))
+    assert not memory.accounted(("one", 1))
+    memory.settle(("one", 1), tuple("abcd"))
+    assert memory.told_of_all(row(2))
+
+
+def test_a_refused_round_that_left_nothing_here_blinds(memory: SumMemory) -> None:
+    memory.agree(row(1), UPDATE, POLICY, 0)
+    with pytest.raises(PolicyRefusal, match=r"relative error of 0\.000"):
+        memory.agree(row(3, "bcdef"), UPDATE, POLICY, 0)
+    memory.rule_out(("one", 2))
+    memory.agree(row(3, "bcdef"), UPDATE, POLICY, 0)
+
+
+def test_a_memory_of_an_earlier_version_proves_nothing_but_its_skips(memory: SumMemory, tmp_path: Path) -> None:
+    """Its rows say not whose word they are; a skip was always both servers'."""
+    for number in (1, 2):
+        memory.agree(row(number), UPDATE, POLICY, 0)
+    memory.drop(("one", 1))
+    for path in (tmp_path / "sums").glob("0*.json"):
+        text = json.loads(path.read_text())
+        del text["proven"]
+        path.write_text(json.dumps(text))
+    old = opened(tmp_path)
+    assert old.told_of_all(row(2))
+    assert not old.told_of_all(row(3))
+    old.agree(row(3), UPDATE, POLICY, 0)  # the same sites as ever: nothing is linked
+    old.settle(("one", 2), tuple("abcd"))
+    assert old.told_of_all(row(3)), "a release that servers show still proves it"
+
+
+def test_a_requester_that_asked_for_all_sums_is_never_blind(memory: SumMemory) -> None:
+    memory.propose(row(1), UPDATE, POLICY, 0)
+    memory.propose(row(7, "bcdef"), UPDATE, POLICY, 0)

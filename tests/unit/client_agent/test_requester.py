@@ -45,11 +45,14 @@ from tests.unit.client_agent.federation import (
     PARAMETERS,
     REQUESTER,
     ROSTER,
+    announcement,
+    evidence,
     keys,
     operator_keys,
     release,
     signed_by_both,
     study,
+    weight_list,
 )
 
 STUDY = study().model_copy(update={"rounds": 200})
@@ -90,7 +93,7 @@ def letter(requester: Requester, form: type, kind: str, topic: str, site: str, n
     return open_letter(sealed, form, kind, DIGEST, REQUESTER, site, number, keys(site).sealing)
 
 
-def test_a_skip_is_settled_and_enclosed_until_the_next_release(requester: Requester) -> None:
+def test_a_skip_is_settled_and_enclosed_from_then_on(requester: Requester) -> None:
     first = planned(requester)
     assert first.skipped == ()
     requester.keep(next_round=2)
@@ -106,7 +109,18 @@ def test_a_skip_is_settled_and_enclosed_until_the_next_release(requester: Reques
     past = release(2)
     discarded = Settled(RoundEnd.DISCARDED, 1, "", (), None, None, past=past)
     requester.settle(second, discarded)
-    assert (requester.progress.skipped, requester.progress.previous) == ((), past)
+    assert (requester.progress.skipped, requester.progress.previous) == ((skip_of(1),), past)
+
+
+def test_a_site_that_was_not_in_the_last_sum_is_told_of_the_skips_before_it(requester: Requester) -> None:
+    """It must account for every round; whoever was in that sum heard of them then."""
+    asked = weight_list(4)
+    present = REQUESTER, *CONTRIBUTORS[1:]
+    previous = evidence(announcement(weight_list(2)), weight_list(2), present)
+    mail = WeightMail(weight_list=asked, previous=previous, skipped=(skip_of(1), skip_of(3)))
+    requester.postbox.send_weights(mail, CONTRIBUTORS, lambda _: ())
+    away, there = (letter(requester, WeightMail, "weights", "weights-4", site, 4).skipped for site in CONTRIBUTORS[:2])
+    assert (away, there) == ((skip_of(1), skip_of(3)), (skip_of(3),))
 
 
 def test_only_the_last_skips_are_kept(requester: Requester) -> None:

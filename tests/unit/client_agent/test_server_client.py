@@ -15,14 +15,14 @@ import stamina
 
 from client_agent.network.body import Body
 from client_agent.network.clock import asked_pause_s
-from client_agent.network.exchange import problem_to_error
-from client_agent.network.server_client import RetryPolicy, ServerClient
+from client_agent.network.exchange import Way, problem_to_error
+from client_agent.network.server_client import WAITS_S, RetryPolicy, ServerClient
 from protocol import errors
 from protocol.errors import ErrorCode, MoietyError, RefusedMessage, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.channel.signing import DigestField, digest_value
-from protocol.wire.messages import Signed, Study, StudyView
+from protocol.wire.messages import MAX_CONTROL_BYTES, Signed, Study, StudyView
 from tests.unit.client_agent.enveloped import NOW, Handler, Opened, closed, enveloped, opened
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study
 
@@ -45,7 +45,7 @@ def view() -> StudyView:
 def raw(transport: Handler, attempts: int = 3) -> ServerClient:
     """A client whose transport sees what is sent as it is."""
     made = client(lambda request: httpx.Response(500), attempts)
-    made._http = httpx.Client(transport=httpx.MockTransport(transport))
+    made._http = Way(httpx.MockTransport(transport), WAITS_S)
     return made
 
 
@@ -76,6 +76,26 @@ def test_every_request_is_signed_and_in_an_envelope() -> None:
     for entry in seen:
         assert entry.enclosed.body_digest == hashlib.sha256(entry.request.read()).hexdigest()
     sites.close()
+
+
+@pytest.mark.parametrize(("length", "enclosed_bytes"), [(2**20, 2**20), (1000 * 2**14, 2**12)])
+def test_queries_for_a_thousand_sites_follow_an_envelope_as_long_as_a_server_takes(
+    length: int, enclosed_bytes: int
+) -> None:
+    """16 kB a site: in an envelope those for 300 were more than any server takes of a site."""
+    seen: list[tuple[int, int, str]] = []
+    server = operator_keys(Side.A)
+    data = bytes(range(256)) * (length // 256)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked = opened(request, server)
+        body = asked.request.read()
+        seen.append((asked.enclosed.enclosed_bytes, len(body), hashlib.sha256(body).hexdigest()))
+        return closed(asked, server, httpx.Response(204))
+
+    raw(answer).send_queries("unit", 1, 1, Body.sealed(data))
+    assert seen == [(enclosed_bytes, length, hashlib.sha256(data).hexdigest())]
+    assert enclosed_bytes <= MAX_CONTROL_BYTES
 
 
 def test_a_server_that_is_away_is_asked_again_with_a_fresh_nonce() -> None:
@@ -148,15 +168,20 @@ def test_it_gives_up_after_its_attempts(status: int) -> None:
     assert len(calls) == 4
 
 
-def test_a_refusal_is_not_repeated() -> None:
+@pytest.mark.parametrize(
+    ("status", "code", "refusal"),
+    [(403, "not_listed", errors.NotListed), (413, "too_large", errors.TooLarge)],
+)
+def test_a_refusal_that_the_server_signed_is_not_repeated(status: int, code: str, refusal: type[MoietyError]) -> None:
+    """Also where it says what the client says itself of an answer of which nobody signed the length."""
     calls: list[int] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         calls.append(1)
-        problem = {"code": "not_listed", "detail": "this site is not listed in round 3"}
-        return httpx.Response(403, content=json.dumps(problem).encode())
+        problem = {"code": code, "detail": "this is why"}
+        return httpx.Response(status, content=json.dumps(problem).encode())
 
-    with pytest.raises(errors.NotListed, match="this site is not listed in round 3"):
+    with pytest.raises(refusal, match="this is why"):
         client(answer).view("unit")
     assert len(calls) == 1
 

@@ -11,6 +11,8 @@ from client_agent.network import sessions
 from client_agent.network.sessions import HeldSession, SessionKeeper
 from host.randomness import SystemRandomness
 from protocol.errors import MalformedMessage, Unavailable
+from protocol.wire.channel.deflating import KEPT
+from protocol.wire.channel.session import MOST_BACK
 from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, granted
 
 CALLER, SERVER = "a" * 32, "b" * 32
@@ -144,3 +146,20 @@ def test_while_one_thread_opens_a_session_others_wait_for_it_a_while(
     assert len(asked.offers) == 1
     assert found[-1] is asked.session()
     assert (found[0] is found[1]) is patient
+
+
+def test_the_last_answer_from_an_address_is_held_and_named_by_how_far_back_it_lies() -> None:
+    held = Asked().session()
+    assert held is not None
+    assert held.earlier("/view", 0) == (0, b"")
+    held.keep("/view", 3, b"v" * 300)
+    held.keep("/view", 5, b"w" * 300)
+    held.keep("/short", 6, b"s")
+    assert held.earlier("/view", 9) == (4, b"w" * 300)
+    assert held.earlier("/view", 5) == (0, b"")
+    assert held.earlier("/view", 5 + MOST_BACK + 1) == (0, b"")
+    assert held.earlier("/short", 9) == (0, b"")
+    for number in range(KEPT):
+        held.keep(f"/{number}", 10 + number, b"x" * 300)
+    assert held.earlier("/view", 20) == (0, b"")
+    assert [held.earlier(f"/{number}", 20)[0] for number in range(KEPT)] == [10, 9, 8, 7]

@@ -58,6 +58,10 @@ def test_each_wrong_thing_is_named(config: Path, tmp_path: Path) -> None:
     (tmp_path / "keys.toml").chmod(0o644)
     seen = found(config)
     assert "chmod 600" in seen["roster and keys"].found
+    (tmp_path / "ca.pem").unlink()
+    missing = found(config)["CA file"].found
+    assert "there is no such file" in missing
+    assert "PEM" not in missing
 
 
 def test_the_command_ends_with_a_status_and_speaks_json(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

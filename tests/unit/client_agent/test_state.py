@@ -10,7 +10,7 @@ import pytest
 from client_agent.settings import load_settings
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.letter import Welcome, require_same
-from host.durable import write_durably, write_pieces
+from host.durable import replacing_together, write_durably, write_pieces
 from host.network.loopback import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness
 from protocol.bodies.letter import open_letter, seal_letter
@@ -116,6 +116,24 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert write_pieces(path, [b"ne", b"w"]) == 3
     assert path.read_bytes() == b"new"
     assert [p.name for p in tmp_path.iterdir()] == ["state"]
+
+
+def test_files_take_their_places_together_or_not_at_all(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("first", "second")]
+
+    def killed() -> None:
+        with replacing_together(*paths) as (first, _):
+            first.write(b"new")
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        killed()
+    assert not any(path.exists() for path in paths)
+    with replacing_together(*paths) as files:
+        for number, file in enumerate(files):
+            file.write(b"new" * number)
+    assert [path.read_bytes() for path in paths] == [b"", b"new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 
 @pytest.mark.parametrize(("number", "error"), [(28, StorageFull), (5, OSError)])

@@ -166,7 +166,8 @@ def test_the_last_record_is_read_without_the_others(tmp_path: Path, monkeypatch:
     assert found.round == 3
 
 
-def test_a_full_disk_and_half_a_line_spoil_no_other_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", ['{"time_s": 0, "stu', '{"time_s": 0, "weights": [{"site": "c1", "numerator": 3}'])
+def test_a_full_disk_and_half_a_line_spoil_no_other_record(tmp_path: Path, half: str) -> None:
     path = tmp_path / "metrics.jsonl"
     metrics, end = Metrics(path), RoundEnd.RELEASED
     one, two, three = (
@@ -182,7 +183,7 @@ def test_a_full_disk_and_half_a_line_spoil_no_other_record(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     metrics.append(two)
     with path.open("a") as file:
-        file.write('{"time_s": 0, "stu')
+        file.write(half)
     metrics.append(three)
     assert read_metrics(path) == (one, two, three)
 

@@ -245,7 +245,7 @@ def test_a_ledger_goes_on_after_a_restart_and_skips_a_torn_line(tmp_path: Path, 
 
 
 def _account(sent: int, received: int):
-    from client_agent.network.counted import Account
+    from client_agent.network.sockets.counted import Account
 
     account = Account()
     account.sent_bytes, account.received_bytes = sent, received

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 
 import httpcore
 
-from client_agent.network.pace import NO_CAP, PACED_BYTES, Paces
+from client_agent.network.sockets.pace import NO_CAP, PACED_BYTES, Paces
 from host.network.web_proxy import WebProxy, open_tunnel
 from protocol.errors import TooLarge
 

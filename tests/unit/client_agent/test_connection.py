@@ -1,0 +1,337 @@
+"""Answers of every framing over one connection, long ones past h11: whole, cut off, too long, and what is kept then."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import httpcore
+import pytest
+
+from client_agent.network.sockets.connection import Pool
+
+LONG = bytes(range(256)) * 1024
+KEPT_S = 30.0
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+
+
+class Line(httpcore.NetworkStream):
+    """A connection whose other end says the given pieces, one for each read; then it has ended."""
+
+    def __init__(self, says: Iterable[bytes], breaks_at: int | None = None) -> None:
+        self._says = iter(says)
+        self._breaks_at = breaks_at
+        self.heard = b""
+        self.written: list[bytes] = []
+        self.reads = 0
+        self.readable = False
+        self.closed = False
+        self.waits: list[float | None] = []
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        self.reads += 1
+        self.waits.append(timeout)
+        return next(self._says, b"")
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self.heard += buffer
+        self.written.append(bytes(buffer))
+        if self._breaks_at is not None and len(self.heard) > self._breaks_at:
+            raise httpcore.WriteError("broken pipe")
+
+    def close(self) -> None:
+        self.closed = True
+
+    def get_extra_info(self, info: str) -> Any:
+        return self.readable if info == "is_readable" else None
+
+
+class Lines(httpcore.NetworkBackend):
+    """Hands the given connections out, one after the other."""
+
+    def __init__(self, *lines: Line) -> None:
+        self._left = list(lines)
+        self.pool: Pool | None = None
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: object = None,
+    ) -> httpcore.NetworkStream:
+        if self.pool is not None:
+            self.pool.close()
+        if not self._left:
+            raise httpcore.ConnectError("nobody listens")
+        return self._left.pop(0)
+
+
+def pool_of(lines: Lines, clock: Sequence[float] = (0.0,), most: int = 16) -> Pool:
+    times = iter((*clock[:-1], *(clock[-1] for _ in range(1000))))
+    context = ssl.create_default_context()
+    return Pool(context, lines, most=most, kept_s=KEPT_S, monotonic=lambda: next(times))
+
+
+def asked(pool: Pool, method: str = "GET", content: bytes | Iterator[bytes] | None = None) -> httpcore.Response:
+    headers = [("Host", "server")]
+    if content is not None:
+        headers.append(("Content-Length", str(len(content) if isinstance(content, bytes) else 300)))
+    waits = {"connect": 1.0, "read": 2.0, "write": 3.0, "pool": 0.05}
+    request = httpcore.Request(
+        method, "http://server/x", headers=headers, content=content, extensions={"timeout": waits}
+    )
+    return pool.handle_request(request)
+
+
+def body_of(response: httpcore.Response) -> bytes:
+    try:
+        assert isinstance(response.stream, Iterable)
+        return b"".join(response.stream)
+    finally:
+        response.close()
+
+
+@pytest.mark.parametrize("cut", [1, 3, 40, 70, len(LONG)])
+def test_a_long_body_comes_as_it_was_sent_and_the_connection_serves_again(cut: int) -> None:
+    answer = HEAD % len(LONG) + LONG
+    line = Line([answer[:cut], answer[cut:], *([HEAD % 5 + b"short"] * 2)])
+    pool = pool_of(Lines(line))
+    assert body_of(asked(pool)) == LONG
+    assert body_of(asked(pool, "PUT", b"what is asked")) == b"short"
+    assert line.heard.endswith(b"\r\n\r\nwhat is asked")
+    assert (line.closed, set(line.waits)) == (False, {2.0})
+    pool.close()
+    assert line.closed
+
+
+@pytest.mark.parametrize(
+    ("pieces", "writes"),
+    [
+        ([b"what", b" is", b" asked"], [13]),
+        ([b"", b"front", LONG], [5, len(LONG)]),
+        ([LONG, b"end"], [0, len(LONG), 3]),
+        ([LONG[:10_000]] * 4, [10_000, 10_000, 10_000, 10_000]),
+        ([LONG[:5_000]] * 4, [15_000, 5_000]),
+        ([], [0]),
+    ],
+)
+def test_a_small_request_goes_in_one_piece_and_a_long_body_as_it_comes(pieces: list[bytes], writes: list[int]) -> None:
+    """``writes``: how much of the body each one holds; the first one begins with the head."""
+    line = Line([HEAD % 2 + b"ok"])
+    pool, whole = pool_of(Lines(line)), b"".join(pieces)
+    request = httpcore.Request(
+        "POST",
+        "http://server/x",
+        headers=[("Host", "server"), ("Content-Length", str(len(whole)))],
+        content=iter(pieces),
+        extensions={"timeout": {"write": 3.0}},
+    )
+    assert body_of(pool.handle_request(request)) == b"ok"
+    head = line.heard.index(b"\r\n\r\n") + 4
+    assert line.heard[head:] == whole
+    assert [len(line.written[0]) - head, *map(len, line.written[1:])] == writes
+
+
+def test_pieces_of_a_long_body_pass_as_they_are() -> None:
+    pieces = [LONG[:100_000], LONG[100_000:200_000], LONG[200_000:]]
+    response = asked(pool_of(Lines(Line([HEAD % len(LONG), *pieces]))))
+    assert isinstance(response.stream, Iterable)
+    taken = [piece for piece in response.stream if piece]
+    assert [id(piece) for piece in taken] == [id(piece) for piece in pieces]
+
+
+@pytest.mark.parametrize(
+    ("says", "found"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", b"hello"),
+        (b"HTTP/1.1 204 No Content\r\nContent-Length: 300000\r\n\r\n", b""),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD % 2 + b"ok", b"ok"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nwhy", b"why"),
+    ],
+)
+def test_other_answers_go_through_h11_and_the_connection_serves_again(says: bytes, found: bytes) -> None:
+    line = Line([says, HEAD % 1 + b"!"])
+    pool = pool_of(Lines(line))
+    assert body_of(asked(pool)) == found
+    assert body_of(asked(pool)) == b"!"
+    assert not line.closed
+
+
+def test_an_answer_to_a_head_request_has_no_body() -> None:
+    line = Line([HEAD % len(LONG), HEAD % 1 + b"!"])
+    pool = pool_of(Lines(line))
+    assert body_of(asked(pool, "HEAD")) == b""
+    assert body_of(asked(pool)) == b"!"
+
+
+def test_a_body_that_only_its_end_delimits() -> None:
+    line = Line([b"HTTP/1.1 200 OK\r\n\r\n", LONG])
+    assert body_of(asked(pool_of(Lines(line)))) == LONG
+    assert line.closed
+
+
+@pytest.mark.parametrize("sent", [0, 10, len(LONG) - 1])
+def test_a_long_body_that_ends_early_is_none(sent: int) -> None:
+    line = Line([HEAD % len(LONG) + LONG[:sent]])
+    response = asked(pool_of(Lines(line)))
+    with pytest.raises(httpcore.RemoteProtocolError, match=f"{len(LONG) - sent} bytes before the end"):
+        body_of(response)
+    assert line.closed
+
+
+@pytest.mark.parametrize("with_the_head", [True, False])
+def test_what_comes_behind_a_long_body_belongs_to_no_answer(with_the_head: bool) -> None:
+    """The next request goes over another connection: nobody can answer it before it was asked."""
+    head, rest = HEAD % len(LONG), LONG + HEAD % 6 + b"forged"
+    line = Line([head + rest] if with_the_head else [head, rest])
+    pool = pool_of(Lines(line, Line([HEAD % 4 + b"true"])))
+    assert body_of(asked(pool)) == LONG
+    assert line.closed
+    assert body_of(asked(pool)) == b"true"
+
+
+@pytest.mark.parametrize("behind", [HEAD % 6 + b"forged", b"HTTP"])
+def test_what_comes_behind_a_short_answer_belongs_to_no_other(behind: bytes) -> None:
+    line = Line([HEAD % 2 + b"ok" + behind])
+    pool = pool_of(Lines(line, Line([HEAD % 4 + b"true"])))
+    assert body_of(asked(pool)) == b"ok"
+    assert line.closed
+    assert body_of(asked(pool)) == b"true"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n",
+    ],
+)
+def test_a_connection_that_the_server_ends_serves_no_more(head: bytes) -> None:
+    line = Line([head % len(LONG), LONG])
+    assert body_of(asked(pool_of(Lines(line)))) == LONG
+    assert line.closed
+
+
+def test_a_long_body_that_is_left_ends_the_connection() -> None:
+    line = Line([HEAD % len(LONG), LONG[:1000], LONG[1000:]])
+    response = asked(pool_of(Lines(line)))
+    assert isinstance(response.stream, Iterable)
+    assert b"".join(piece for piece, _ in zip(response.stream, range(2), strict=False)) == LONG[:1000]
+    response.close()
+    assert line.closed
+
+
+@pytest.mark.parametrize(
+    ("says", "match"),
+    [
+        ([], "without an answer"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 300000\r\n\r\n"], "Content-Length"),
+        ([b"SSH-2.0-OpenSSH\r\n\r\n"], "status line"),
+        ([b"HTTP/1.1 200 OK\r\nX: " + bytes([97]) * 2**17], "buffer too long"),
+        ([b"HTTP/1.1 101 Switching Protocols\r\n\r\n"], "SWITCH_UPGRADE"),
+        ([HEAD % 5 + b"sho"], "without sending complete message body"),
+    ],
+)
+def test_what_is_no_answer_is_refused(says: list[bytes], match: str) -> None:
+    line = Line(says)
+    with pytest.raises(httpcore.RemoteProtocolError, match=match):
+        body_of(asked(pool_of(Lines(line))))
+    assert line.closed
+
+
+def test_an_answer_that_comes_before_all_was_sent_is_heard() -> None:
+    line = Line([b"HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nless"], breaks_at=100)
+    response = asked(pool_of(Lines(line)), "PUT", iter([bytes(100)] * 3))
+    assert (response.status, body_of(response)) == (413, b"less")
+    assert line.closed
+
+
+def test_a_body_of_another_length_than_said_is_not_sent() -> None:
+    line = Line([])
+    headers = [("Host", "server"), ("Content-Length", "5")]
+    request = httpcore.Request("PUT", "http://server/x", headers=headers, content=b"four")
+    with pytest.raises(httpcore.LocalProtocolError, match="Content-Length"):
+        pool_of(Lines(line)).handle_request(request)
+    assert line.closed
+
+
+@pytest.mark.parametrize("why", ["age", "ended"])
+def test_a_connection_that_waited_too_long_or_was_ended_is_replaced(why: str) -> None:
+    line, other = Line([HEAD % 3 + b"one"]), Line([HEAD % 3 + b"two"])
+    pool = pool_of(Lines(line, other), clock=(0.0, KEPT_S + 1 if why == "age" else 1.0))
+    assert body_of(asked(pool)) == b"one"
+    line.readable = why == "ended"
+    assert body_of(asked(pool)) == b"two"
+    assert line.closed
+    assert not other.closed
+
+
+def test_a_pool_has_no_more_than_its_connections() -> None:
+    pool = pool_of(Lines(Line([HEAD % len(LONG), LONG])), most=1)
+    first = asked(pool)
+    with pytest.raises(httpcore.PoolTimeout):
+        asked(pool)
+    assert body_of(first) == LONG
+
+
+def test_two_requests_at_once_take_two_connections() -> None:
+    lines = [Line([HEAD % 3 + b"one"]), Line([HEAD % 3 + b"two"])]
+    pool = pool_of(Lines(*lines))
+    first, second = asked(pool), asked(pool)
+    assert {body_of(first), body_of(second)} == {b"one", b"two"}
+    assert [connection.is_idle() for connection in pool.connections] == [True, True]
+    assert "HTTP/1.1, IDLE" in pool.connections[0].info()
+
+
+def test_a_connection_takes_one_request_at_a_time() -> None:
+    pool = pool_of(Lines(Line([HEAD % 3 + b"one"])))
+    response = asked(pool)
+    with pytest.raises(httpcore.ConnectionNotAvailable):
+        pool.connections[0].handle_request(httpcore.Request("GET", "http://server/x"))
+    assert body_of(response) == b"one"
+
+
+def test_nobody_listens_and_the_next_request_tries_again() -> None:
+    pool = pool_of(Lines())
+    for _ in range(2):
+        with pytest.raises(httpcore.ConnectError, match="nobody listens"):
+            asked(pool)
+    assert pool.connections == []
+
+
+def test_a_pool_that_is_closed_while_it_connects_keeps_nothing_open() -> None:
+    line = Line([HEAD % 3 + b"one"])
+    lines = Lines(line)
+    lines.pool = pool_of(lines)
+    with pytest.raises(httpcore.ConnectError, match="closed while it was made"):
+        asked(lines.pool)
+    assert line.closed
+
+
+def test_closing_the_pool_ends_a_request_that_waits() -> None:
+    class Silent(Line):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.ended = threading.Event()
+
+        def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+            assert self.ended.wait(20)
+            raise httpcore.ReadError("the socket was closed")
+
+        def write(self, buffer: bytes, timeout: float | None = None) -> None:
+            threading.Thread(target=pool.close).start()
+
+        def close(self) -> None:
+            super().close()
+            self.ended.set()
+
+    line = Silent()
+    pool = pool_of(Lines(line))
+    with pytest.raises(httpcore.ReadError, match="was closed"):
+        asked(pool)
+    assert line.closed
