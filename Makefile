@@ -60,8 +60,10 @@ test-deploy: install
 
 soak: install
 	mkdir -p $(SOAK_OUT)
-	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak --junit-xml=$(SOAK_OUT)/soak.xml
-	$(BIN)/moiety faults --servers --seeds 0-9999 --jobs $$(nproc) --resume --json $(SOAK_OUT)/faults.json
+	@failed=0; \
+	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak $(PYTEST_FLAGS) --junit-xml=$(SOAK_OUT)/soak.xml || failed=1; \
+	$(BIN)/moiety faults --servers --seeds 0-9999 --jobs $$(nproc) --resume --json $(SOAK_OUT)/faults.json || failed=1; \
+	exit $$failed
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet -f harness/reference/site/mkdocs.yml

@@ -31,6 +31,8 @@ _ONE_AT_A_TIME: Final = "one_at_a_time"
 OWNER: Final = "owner.json"
 _HELD: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES})
 _SHOWN_BYTES: Final = 400
+_ANOTHER_FOLDER: Final = "give this one a folder of its own"
+_ANOTHER_NAME: Final = "give this one another port, or its machine another name: processes of one server differ in them"
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ def one_of_several(folder: Path, setting: str, who: str, name: str) -> Iterator[
 
     with _held(folder, setting, share):
         private_folder(folder / PROCESSES)
-        with one_process(folder / PROCESSES / name, setting, who):
+        own = folder / PROCESSES / name
+        with _held(own, setting, lambda file: _take(file, own, setting, who, _ANOTHER_NAME)):
             yield
 
 
@@ -97,11 +100,11 @@ def _held(folder: Path, setting: str, take: Callable[[RawIOBase], None]) -> Iter
         yield
 
 
-def _take(file: RawIOBase, folder: Path, setting: str, who: str) -> None:
+def _take(file: RawIOBase, folder: Path, setting: str, who: str, otherwise: str = _ANOTHER_FOLDER) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise ConfigurationError(f"key '{setting}': {_refusal(folder, error)}") from None
+        raise ConfigurationError(f"key '{setting}': {_refusal(folder, error, otherwise)}") from None
     file.truncate(0)
     began = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     file.write(f"{who}, process {os.getpid()} on {socket.gethostname()}, since {began}".encode())
@@ -130,12 +133,12 @@ def _holder_of_several(folder: Path) -> str | None:
     return next((holder for holder in found if holder is not None), None)
 
 
-def _refusal(folder: Path, error: OSError) -> str:
+def _refusal(folder: Path, error: OSError, otherwise: str = _ANOTHER_FOLDER) -> str:
     if error.errno not in _HELD:
         return f"{folder} is on a file system that cannot lock ({error.strerror}); put it on a disk of this machine"
     said = (folder / LOCK).read_bytes()[:_SHOWN_BYTES].decode(errors="replace")
     holder = _holder_of_several(folder) or said or "another process"
-    return f"{folder} is in use by {holder}; stop that one, or give this one a folder of its own"
+    return f"{folder} is in use by {holder}; stop that one, or {otherwise}"
 
 
 def require_owner(folder: Path, setting: str, owner: Owner, otherwise: str, *, former: Collection[Owner] = ()) -> None:

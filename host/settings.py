@@ -22,6 +22,18 @@ def read_text(path: Path) -> str:
         raise ConfigurationError(f"{path} cannot be read: {why_unreadable(path, error)}") from None
 
 
+def require_begun(key: str, folder: Path, made_by: str) -> None:
+    """Whoever asks what a folder holds is not told "nothing" of one that does not exist.
+
+    ``made_by``: what makes the folder when it first runs. Raises: ConfigurationError
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"key '{key}': the folder {folder} does not exist: either {made_by} has never run with these settings, or "
+            "they name another folder than it used"
+        )
+
+
 def file_table(settings: type[BaseSettings], path: Path, folder: Path) -> dict[str, Any]:
     """What the file says, its relative paths from ``folder`` on.
 

@@ -9,8 +9,8 @@ from typing import Final
 _COMES_FROM: Final = {
     "settings.toml": "is the folder right? 'moiety server init' and 'moiety site join' make one",
     "roster.toml": (
-        "at a site 'moiety site status --wait --config SETTINGS.toml' brings it once the federation is founded; where "
-        "rosters are carried by hand, an operator sends it"
+        "in a folder that 'moiety site join' made, 'moiety site status --wait --config SETTINGS.toml' brings it once "
+        "the federation is founded; where rosters are carried by hand, an operator sends it"
     ),
     "keys.toml": "is the folder right? Keys that are lost come back from a backup alone",
 }

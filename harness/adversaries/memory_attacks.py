@@ -8,6 +8,7 @@ memory is tested where it is kept.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +20,7 @@ from harness.adversaries.reconstruction import Prior, Reconstruction
 from harness.adversaries.recording import OpenedSum
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
+from protocol.policy.linked import told_of_all
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.policy.sums import KnownSum, exposure
@@ -72,6 +74,8 @@ class Federation:
     opened: list[OpenedSum] = field(default_factory=list)
     declined: int = 0
     _memory: dict[str, list[KnownSum]] = field(default_factory=lambda: {site: [] for site in SITES})
+    _asked: Counter[str] = field(default_factory=Counter)
+    _accounted: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: {site: set() for site in SITES})
 
     def update(self, site: str, model: Model) -> Model:
         """The gradient of the site's squared loss over all of its examples."""
@@ -96,12 +100,15 @@ class Federation:
         Whoever is ``away`` is left out of the sum; ``told`` hear of it afterwards.
         """
         number = len(self.opened) + self.declined + 1
-        row = claim.row(number, listed)
+        self._asked[claim.study] += 1
+        row = claim.row(self._asked[claim.study], listed)
         updates = {site: self.update(site, model) for site in listed if site not in away}
         if not all(self._agrees(site, row, update) for site, update in updates.items()):
             self.declined += 1
+            self._tell(SITES, row)  # of a skip, which both servers sign, a site hears sooner or later
             return None
         settled = row.model_copy(update={"released": tuple(sorted(updates))})
+        self._tell(told, row)
         for site in told:
             self._memory[site].append(KnownSum(settled, updates.get(site)))
         own = self.update(REQUESTER, model) if own is None else own
@@ -121,9 +128,15 @@ class Federation:
         for memory in self._memory.values():
             memory[:] = [KnownSum(known.row.model_copy(update={"released": None}), known.update) for known in memory]
 
+    def _tell(self, sites: Sequence[str], row: SummedRow) -> None:
+        for site in sites:
+            self._accounted[site].add(row.name)
+
     def _agrees(self, site: str, row: SummedRow, update: Model) -> bool:
+        told = told_of_all(row, {number for study, number in self._accounted[site] if study == row.study_digest})
+        found = exposure(self._memory[site], row, update, told=told)
         try:
-            check_isolation(exposure(self._memory[site], row, update), row, SitePolicy(least_isolation=self.limit))
+            check_isolation(found, row, SitePolicy(least_isolation=self.limit))
         except PolicyRefusal:
             return False
         return True
@@ -261,6 +274,14 @@ def untold(federation: Federation) -> None:
         federation.ask(listed, start(), Claim(version=number), told=listed)
 
 
+def padded(federation: Federation) -> None:
+    """The same, each sum opened twice: the first was too long, was discarded, and leaves a site a count too many."""
+    for version, listed in enumerate(PARTS[:2]):
+        for _ in range(2):
+            federation.ask(listed, start(), Claim(version=version), told=listed)
+    federation.ask(PARTS[2], start(), Claim(version=2), told=PARTS[2])
+
+
 ATTACKS: Final = (
     MemoryAttack("another version", "the same model under a later number, with a genuine release", another_version),
     *(
@@ -277,5 +298,6 @@ ATTACKS: Final = (
     MemoryAttack("through others", "three sums, no two of which differ by one site", through_others),
     MemoryAttack("apart", "three studies, of which no site sees all", apart),
     MemoryAttack("untold", "one study, whose sums a site is told of only when it was in them", untold),
+    MemoryAttack("padded", "one study, each of whose hidden sums is discarded once and asked for again", padded),
     MemoryAttack("slow lists", "sixteen lists that fall a little every round", slow_lists),
 )

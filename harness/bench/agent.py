@@ -25,12 +25,16 @@ from client_agent.study.take_release import Outputs
 from harness.bench.vectors import Vector
 from host.randomness import SystemRandomness
 from protocol.evidence import PastRelease
+from protocol.policy.check import Terms, check_weight_list
+from protocol.policy.memory import SiteMemory
+from protocol.policy.site_policy import SitePolicy
 from protocol.protection.interface import AtSite
 from protocol.protection.known import protection_of
+from protocol.rules.registry import rule_for
 from protocol.sharing import Side
 from protocol.wire.authentic import require_roster
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
-from protocol.wire.messages import Announcement, Roster, Study
+from protocol.wire.messages import Announcement, Roster, Study, WeightList
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,12 @@ class Sent:
     upload_s: float
 
 
+def terms_of(study: Study, roster: Roster) -> Terms:
+    """By what sites and requester judge a list, under the policy that agents ship with."""
+    rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+    return Terms(study.parameters, tuple(party.name for party in roster.contributors), rule, SitePolicy())
+
+
 class SyntheticAgent:
     """A site's connections, journal and ledger; close it in the end."""
 
@@ -86,10 +96,14 @@ class SyntheticAgent:
     def journal(self, study: Study) -> StudyJournal:
         return StudyJournal(self._state, study.name)
 
+    def check_policy(self, study: Study, announcement: Announcement, weights: WeightList) -> None:
+        """Every clause of the shipped policy, as a site checks them before it contributes. Raises: PolicyRefusal"""
+        check_weight_list(self.site, announcement, weights, terms_of(study, self.roster), SiteMemory())
+
     def prepare(
         self, study: Study, announcement: Announcement, numerator: int, update: Vector, tag_seed: str | None = None
     ) -> ContributionRecord:
-        """Check, clip, weigh, encode, add tags where the round has them, share, commit and seal."""
+        """Clip, weigh, encode, add tags where the round has them, share, commit and seal."""
         randomness, journal = SystemRandomness(), self.journal(study)
         at, grid = AtSite(study, self.site, self.roster), study.parameters.weight_grid
         seed, weight = randomness.bytes(32, "rounding"), numerator / grid

@@ -83,7 +83,7 @@ def latency(
     """From lock to release: ten contributors, twenty parameters, a whole study over real processes; and what a round
     waits for where the network takes its time, counted in round trips.
     """
-    from harness.bench.latency import benchmark_latency, latency_text
+    from harness.bench.latency.run import benchmark_latency, latency_text
 
     signal.signal(signal.SIGTERM, _end)
     try:

@@ -18,19 +18,19 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from harness.bench.agent import Place, SyntheticAgent
 from harness.bench.vectors import numerator_of, update_of
 from protocol.evidence import PastRelease
-from protocol.wire.messages import Announcement, Study
+from protocol.wire.messages import Announcement, Study, WeightList
 
 KEPT_OPEN: Final = 101  # sites, the requester among them; connections of more are opened anew for each command
 
 
 class Contribute(BaseModel):
-    """Every listed site makes its update, encodes, shares, seals and sends it."""
+    """Every listed site checks its policy, makes its update, encodes, shares, seals and sends it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["contribute"] = "contribute"
     study: Study
     announcement: Announcement
-    tag_seed: str | None = None
+    weights: WeightList
 
 
 class Open(BaseModel):
@@ -100,7 +100,9 @@ class Contributors:
             with self._agent(site) as agent:
                 before = agent.traffic
                 with watch.agent():
-                    record = agent.prepare(command.study, command.announcement, numerator, update, command.tag_seed)
+                    agent.check_policy(command.study, command.announcement, command.weights)
+                    seed = command.weights.tag_seed
+                    record = agent.prepare(command.study, command.announcement, numerator, update, seed)
                     done = agent.send(command.study, record)
                 after = agent.traffic
                 agent.tidy(command.study)

@@ -108,12 +108,12 @@ def _ms(spread: Spread) -> str:
 
 
 def _control(one: ControlTraffic, added: RequestCost) -> str:
-    """What the envelopes add to a round is what they add to the smallest view, so many times."""
+    """What envelopes would add to a round is what they add to the smallest view, so many times."""
     up, down = one.requests * added.bytes_up.median, one.requests * added.bytes_down.median
     kinds = ", ".join(f"{purpose} {count:.1f}" for purpose, count in one.requests_by_purpose.items())
     return (
         f"{one.who}, server {one.side.value}, per round: {one.requests:.1f} control requests ({kinds}), "
-        f"{one.bytes_up / 1e3:.1f} kB up, {one.bytes_down / 1e3:.1f} kB down; of that envelopes and signatures "
-        f"{up / 1e3:.1f} kB up, {down / 1e3:.1f} kB down, server {one.requests * added.server_ms.median:.1f} ms, "
+        f"{one.bytes_up / 1e3:.1f} kB up, {one.bytes_down / 1e3:.1f} kB down in a session; an envelope for each would "
+        f"add {up / 1e3:.1f} kB up, {down / 1e3:.1f} kB down, server {one.requests * added.server_ms.median:.1f} ms, "
         f"agent {one.requests * added.agent_ms.median:.1f} ms"
     )

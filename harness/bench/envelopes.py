@@ -18,7 +18,7 @@ from client_agent.network.ledger import CONNECTION, HANDSHAKE, LedgerEntry, read
 from client_agent.site.events import RoundEnd
 from harness.bench import probe
 from harness.bench.envelope_results import ControlTraffic, EnvelopesBenchmark
-from harness.bench.latency import run_small_study, small_federation
+from harness.bench.latency.run import run_small_study, small_federation
 from harness.bench.views import measure_views
 from harness.federation.processes import RunningFederation
 from harness.versions import versions

@@ -19,7 +19,7 @@ from client_agent.network.ledger import Ledger, LedgerEntry, read_ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
 from harness.bench import probe
-from harness.bench.latency import small_federation, small_study
+from harness.bench.latency.run import small_federation, small_study
 from harness.federation.processes import RunningFederation
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

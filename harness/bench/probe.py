@@ -73,7 +73,8 @@ def machine() -> str:
                 model = line.split(":", 1)[1].strip()
                 break
     memory_gb = psutil.virtual_memory().total / 1e9
-    return f"{model}, {os.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()} {platform.release()}"
+    release = platform.release().split("-")[0]
+    return f"{model}, {os.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()} {release}"
 
 
 def _status_mb(pid: int, key: str) -> float:

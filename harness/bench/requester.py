@@ -15,13 +15,15 @@ from client_agent.network.body import Body
 from client_agent.requester.measuring.allowed_lengths import longest_distance
 from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
 from client_agent.study.measuring import open_sites, query_vector, seal_queries
-from harness.bench.agent import SyntheticAgent
+from harness.bench.agent import SyntheticAgent, terms_of
 from harness.bench.vectors import Vector, numerator_of
 from host.randomness import SystemRandomness
 from protocol.bodies import opening
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.evidence import PastRelease
 from protocol.parameters import Needs
+from protocol.policy.check import check_for_every_site
+from protocol.policy.memory import SiteMemory
 from protocol.rounds.agree import check_transcript
 from protocol.sharing import Side, vector_side
 from protocol.tags.keys import seed_hash, shown_seed
@@ -81,7 +83,7 @@ class ScriptedRequester:
             self._clients[side].ready(self.study.name, notice)
 
     def announce(self, number: int) -> tuple[Announcement, WeightList]:
-        """Open a round for every listed contributor."""
+        """Open a round for every listed contributor, if all their policies would agree. Raises: PolicyRefusal"""
         weights = WeightList(
             study_digest=self.study.digest(),
             round=number,
@@ -103,6 +105,7 @@ class ScriptedRequester:
             closes_at_s=int(time.time() + self.study.round_deadline_s),
             tag_seed_hash=None if seed is None else seed_hash(weights.study_digest, number, seed),
         )
+        check_for_every_site(announcement, weights, terms_of(self.study, self._roster), SiteMemory())
         signed = sign(announcement, self.agent.site, self.agent.keys.signing)
         for side in _SERVERS:
             self._clients[side].announce(self.study.name, signed)
@@ -236,7 +239,7 @@ class ScriptedRequester:
             queries, targets, transcript_digest, number, self._roster, parameters, SystemRandomness(), "queries"
         )
         for side in _SERVERS:
-            self._clients[side].send_queries(self.study.name, number, 1, Body.of(sealed[side]))
+            self._clients[side].send_queries(self.study.name, number, 1, Body.sealed(sealed[side]))
 
     def _wait(self, arrived: Callable[[RoundView], bool]) -> tuple[RoundView, RoundView]:
         """Both servers' views, once both show it. Raises: Unavailable"""

@@ -258,7 +258,7 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
         record = requester.prepare(announcement, weights, own)
     del own
     with phases.phase("contributing"):
-        contributed = contributors.play(Contribute(study=study, announcement=announcement, tag_seed=weights.tag_seed))
+        contributed = contributors.play(Contribute(study=study, announcement=announcement, weights=weights))
         requester.send_vector(record)
     phases.seconds["contributing"] -= contributed.making_s
     with phases.phase("distances"):

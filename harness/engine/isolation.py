@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from protocol.policy.clauses import check_isolation
 from protocol.policy.kept_update import kept_update
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.policy.sums import Exposure, KnownSum, exposure, exposure_with_noise
+
+_TOLD: Final = True
+"""Every site's memory holds all sums of the run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +102,10 @@ def _exposure(run: Run, state: RunState, row: SummedRow, site: str, trained: Tra
     ]
     t = max(run.policy.assumed_colluders, run.study.parameters.assumed_colluders)
     if row.servers_noise:
-        return exposure_with_noise([one.row for one in past], _as_seen_by(run, state, row, site), colluders=t)
-    return exposure(past, _as_seen_by(run, state, row, site), trained.kept[site], colluders=t)
+        return exposure_with_noise(
+            [one.row for one in past], _as_seen_by(run, state, row, site), colluders=t, told=_TOLD
+        )
+    return exposure(past, _as_seen_by(run, state, row, site), trained.kept[site], colluders=t, told=_TOLD)
 
 
 def _summed_row(run: Run, announced: Announced) -> SummedRow:

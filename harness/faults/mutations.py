@@ -1,4 +1,4 @@
-"""Ten faults put into the code itself, each of which the simulator must find: it shows that it can see.
+"""Faults put into the code itself, each of which the simulator must find: it shows that it can see.
 
 A mutation takes the place of a function while seeds run; what is found is a promise that does not hold, and with how
 many seeds it took. One that no seed finds is said to be not found.
@@ -21,18 +21,20 @@ from protocol.errors import ProtocolViolation
 from protocol.rounds import agree
 from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import RoundEvent, step
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import AgreedSet, Receipt, Signed
 from servers.rounds import outcomes
 from servers.rounds.end_round import Endings
 from servers.server import Server
 from servers.store.files.shares import Draft
-from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.records import Answer, AnswerKind, ContributionRecord
 from servers.store.sql import SqlStore
+from servers.store.study_records import RoundRecord, StudyRecord
 
 _ADD = SqlStore.add_contribution
 _ANSWER = SqlStore.answer
 _AGREE = agree.agree
+_FOLLOW = Server.follow
 _MASK_BYTES: Final = 32
 _LATER_S: Final = 0.3
 
@@ -140,6 +142,21 @@ def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, take
     return receipt
 
 
+def _keeps_the_removed(server: Server, chain: RosterChain) -> None:
+    """Who was in the roster before goes on being let in."""
+    before = (
+        dict(getattr(server, "parties", {})),
+        dict(getattr(server, "verify_keys", {})),
+        getattr(server, "_sites", {}),
+    )
+    _FOLLOW(server, chain)
+    server.parties, server.verify_keys, server._sites = (
+        {**before[0], **server.parties},
+        {**before[1], **server.verify_keys},
+        {**before[2], **server._sites},
+    )
+
+
 MUTATIONS: Final = (
     Mutation(
         "unsynced",
@@ -189,6 +206,21 @@ MUTATIONS: Final = (
         "not looked at again",
         "a contribution is stored by what was there before its body came",
         {"servers.rounds.collect._store": _not_looked_at_again},
+    ),
+    Mutation(
+        "removed stay",
+        "a running server that takes a longer roster goes on answering who was removed by it",
+        {"servers.server.Server.follow": _keeps_the_removed},
+    ),
+    Mutation(
+        "roster of now",
+        "a round under way is locked by the newest roster, not by the one that it was announced under",
+        {"servers.rounds.collect.roster_of": lambda server, record: server.roster},
+    ),
+    Mutation(
+        "sums forgotten",
+        "a site and the requester do not remember which sums they agreed to",
+        {"client_agent.site.remembered_sums.SumMemory._put": passes},
     ),
     Mutation(
         "no nonces",

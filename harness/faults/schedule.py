@@ -127,18 +127,39 @@ class Migrated(_Fault):
     for_s: float
 
 
-Timed = Away | Parted | Full | Stepped | Migrated
-Fault = Annotated[Troubled | Away | Parted | Full | Stepped | Migrated | Crashed | Lies, Field(discriminator="fault")]
+class RosterChanged(_Fault):
+    """Everybody has signed a change of the roster: the ``first`` server's file has it, the other's ``for_s`` later.
+
+    ``adds`` comes to the study with it, nobody where it is empty; who it ``removes`` goes on asking.
+    """
+
+    fault: Literal["roster"] = "roster"
+    adds: Party = ""
+    removes: tuple[Party, ...] = ()
+    first: Side
+    at_s: float
+    for_s: float
+
+
+Timed = Away | Parted | Full | Stepped | Migrated | RosterChanged
+Fault = Annotated[
+    Troubled | Away | Parted | Full | Stepped | Migrated | RosterChanged | Crashed | Lies, Field(discriminator="fault")
+]
 
 
 class Schedule(BaseModel):
-    """``delays_s``: messages are on their way for up to so long each, drawn by the seed and by what they are."""
+    """``delays_s``: messages are on their way for up to so long each, drawn by the seed and by what they are.
+
+    ``smooth``, of the servers' level: None for two contributors that demand nothing of sums; else three of them demand
+    isolation as agents do, and so much of every update is the same in all rounds.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     format: Literal["moiety-schedule/1"] = FORMAT
     seed: int
     delays_s: float
     level: Level = Level.STUDIES
+    smooth: float | None = None
     faults: tuple[Fault, ...]
 
     @property
@@ -153,6 +174,11 @@ class Schedule(BaseModel):
         return frozenset(
             who for one in self.faults if isinstance(one, Away) and one.for_s is FOR_GOOD for who in one.who
         )
+
+    @property
+    def removed(self) -> frozenset[Party]:
+        """Whom a change of the roster takes out of it."""
+        return frozenset(who for one in self.faults if isinstance(one, RosterChanged) for who in one.removes)
 
     @classmethod
     def read(cls, text: str, name: str) -> Schedule:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Final
 from unittest import mock
 
@@ -15,14 +17,38 @@ from protocol.wire.messages import Message, RoundOutcome, Signature
 _PLACE: Final = ("study_digest", "round", "attempt", "site", "side", "recipient", "number")
 _MADE_IN: Final = ("protocol.wire.authentic.signature_by", "servers.server.signature_by")
 _MADE: Final = authentic.signature_by
+_VALUE: Final = re.compile(rb'"value":"([0-9a-f]{128})"')
+
+
+@dataclass(frozen=True)
+class _Signed:
+    place: tuple[str, ...]
+    digest: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.place[0]} signed two of {self.place[1]} for {'/'.join(self.place[3:5])}"
 
 
 class SignedOnce:
-    """A place: a signer, a kind of message, and which study, round and attempt it speaks of."""
+    """A place: a signer, a kind of message, and which study, round and attempt it speaks of.
 
-    def __init__(self) -> None:
+    ``when_it_leaves``: what was signed counts once it is in a body that ``left`` is told of. A server whose disk is
+    full, or that dies, signs and forgets: it may sign something else later, since nobody has seen the first.
+    """
+
+    def __init__(self, *, when_it_leaves: bool = False) -> None:
         self.twice: list[str] = []
         self._signed: dict[tuple[str, ...], str] = {}
+        self._here: dict[bytes, _Signed] | None = {} if when_it_leaves else None
+
+    def left(self, body: bytes) -> None:
+        """These bytes were sent, whether they arrive or not."""
+        if self._here:
+            for value in _VALUE.findall(body):
+                found = self._here.pop(value, None)
+                if found is not None:
+                    self._counts(found)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -32,16 +58,20 @@ class SignedOnce:
             yield
 
     def _signature_by(self, signer: str, key: SigningKey, message: Message) -> Signature:
-        self._saw(signer, message)
-        return _MADE(signer, key, message)
+        made = _MADE(signer, key, message)
+        if hasattr(message, "study_digest"):
+            places = (str(getattr(message, name, "")) for name in _PLACE)
+            digest = hashlib.sha256(message.canonical()).hexdigest()
+            found = _Signed((signer, message.KIND, *places, _end(message)), digest)
+            if self._here is None:
+                self._counts(found)
+            else:
+                self._here[made.value.encode()] = found
+        return made
 
-    def _saw(self, signer: str, message: Message) -> None:
-        if not hasattr(message, "study_digest"):
-            return
-        place = (signer, message.KIND, *(str(getattr(message, name, "")) for name in _PLACE), _end(message))
-        digest = hashlib.sha256(message.canonical()).hexdigest()
-        if self._signed.setdefault(place, digest) != digest:
-            self.twice.append(f"{signer} signed two of {message.KIND} for {'/'.join(place[3:5])}")
+    def _counts(self, found: _Signed) -> None:
+        if self._signed.setdefault(found.place, found.digest) != found.digest:
+            self.twice.append(found.words)
 
 
 def _end(message: Message) -> str:

@@ -11,9 +11,19 @@ from harness.adversaries.troubled.left import ended
 from harness.adversaries.troubled.study import SITES
 from harness.faults.disks import Disks
 from harness.faults.network import FaultyNetwork
-from harness.faults.schedule import Away, Full, Migrated, Parted, Party, Schedule, Stepped, Timed
+from harness.faults.schedule import (
+    Away,
+    Full,
+    Migrated,
+    Parted,
+    Party,
+    RosterChanged,
+    Schedule,
+    Stepped,
+    Timed,
+)
 from harness.federation.memory.federation import InMemoryFederation
-from protocol.errors import MoietyError
+from protocol.errors import ConfigurationError, MoietyError
 from protocol.sharing import Side
 
 _SERVERS: Final = {f"server {side.value}": side for side in Side}
@@ -99,6 +109,8 @@ class Timeline:
                 return lambda: self._fill(party, 1), lambda: self._fill(party, -1)
             case Stepped(who=party, by_s=by_s):
                 return lambda: self._step(party, by_s), lambda: self._step(party, -by_s)
+            case RosterChanged():
+                raise ConfigurationError("whole studies run under one roster: leave changes of it out of the schedule")
 
     def _all(self, does: Callable[[Party], None], who: tuple[Party, ...]) -> None:
         for party in who:

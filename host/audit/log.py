@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from pydantic import ValidationError
 
 from host.audit.entry import AGENT, NOTHING_BEFORE, Action, AuditEntry, digest_of
-from host.durable import is_full, sync_folder
+from host.durable import add_line, is_full
 from host.private_files import private_folder
 from protocol.errors import ConfigurationError, StorageFull
 
@@ -49,7 +50,7 @@ class AuditLog:
     ) -> AuditEntry:
         """Raises: StorageFull; ConfigurationError, where the file is not one of this kind"""
         with self._alone() as file:
-            last = _last_line(file, self.folder / AUDIT)
+            last, end_bytes = _last_line(file, self.folder / AUDIT)
             entry = AuditEntry(
                 number=1 if last is None else AuditEntry.model_validate_json(last).number + 1,
                 time_s=self.clock(),
@@ -63,23 +64,19 @@ class AuditLog:
                 version=_version(),
                 previous=NOTHING_BEFORE if last is None else digest_of(last),
             )
-            file.write(entry.line() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+            add_line(file, entry.line() + b"\n", end_bytes)
         return entry
 
     @contextmanager
-    def _alone(self) -> Iterator[BinaryIO]:
+    def _alone(self) -> Iterator[FileIO]:
         path = self.folder / AUDIT
         try:
             private_folder(self.folder)
-            fresh = not path.exists()
-            with path.open("a+b") as file:
+            with path.open("a+b", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
+                if not os.fstat(file.fileno()).st_size:
+                    os.fchmod(file.fileno(), 0o600)
                 yield file
-            if fresh:
-                path.chmod(0o600)
-                sync_folder(self.folder)
         except OSError as error:
             if is_full(error):
                 raise StorageFull(f"no space left for {path.name}: free space on this machine's disk") from None
@@ -119,24 +116,21 @@ def require_continued(entries: Sequence[AuditEntry], earlier: Sequence[AuditEntr
             )
 
 
-def _last_line(file: BinaryIO, path: Path) -> bytes | None:
-    """Without what a power cut left of a line that was never acknowledged, which is cut off."""
+def _last_line(file: FileIO, path: Path) -> tuple[bytes | None, int]:
+    """And where it ends: behind that is at most what a power cut left of a line that was never acknowledged."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _TAIL_BYTES))
     tail = file.read()
     whole = tail.rpartition(b"\n")[0]
     torn = len(tail) - len(whole) - (1 if b"\n" in tail else 0)
-    if torn:
-        file.truncate(end - torn)
-        file.seek(0, os.SEEK_END)
     if not whole:
         if end - torn:
             raise ConfigurationError(f"{path} is no audit log: move it away, and keep it")
-        return None
+        return None, 0
     last = whole.rpartition(b"\n")[2]
     if _entry(last) is None:
         raise ConfigurationError(f"{path} is no audit log: move it away, and keep it")
-    return last
+    return last, end - torn
 
 
 def _entry(line: bytes) -> AuditEntry | None:

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -31,10 +31,11 @@ from protocol.evidence import PastRelease
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
+from protocol.wire.channel.compact import packed
 from protocol.wire.channel.padding import pad
 from protocol.wire.channel.sealing import seal_small
 from protocol.wire.keys import SealingPublicKey
-from protocol.wire.messages import Decline, Message, RuleName, RuleSpec
+from protocol.wire.messages import Decline, Message, RuleName, RuleSpec, WeightList
 from tests.integration.agents import REQUESTER, finished, rounds_of, spec, study_for
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import DIGEST as ANY_DIGEST
@@ -89,17 +90,41 @@ def test_why_a_site_declines_or_refuses_does_not_show(code: ErrorCode, clause: C
         assert len(sealed(sign(message, "c1", keys("c1").signing), kind, "c1", R0)) == 3184
 
 
-def test_a_letter_that_is_not_padded_like_all_others_is_refused() -> None:
-    """So a site whose agent does not pad is noticed, and not only a site that reads."""
-    mail = WeightMail(weight_list=weights((9, 9, 9)))
+def as_sent(padded: bytes, kind: str = "weights") -> bytes:
     to = ROSTER.party("c1")
     assert to is not None
+    key = SealingPublicKey.from_bytes(bytes.fromhex(to.sealing_key))
+    return seal_small(padded, key, letter_info(kind, ANY_DIGEST, R0, "c1", 1))
+
+
+def as_read(letter: bytes, form: type[Message] = WeightMail, kind: str = "weights") -> Message:
+    return open_letter(letter, form, kind, ANY_DIGEST, R0, "c1", 1, keys("c1").sealing)
+
+
+def test_a_letter_that_is_not_padded_like_all_others_is_refused() -> None:
+    """So a site whose agent does not pad is noticed, and not only a site that reads."""
+    content = packed(WeightMail(weight_list=weights((9, 9, 9))))
+    assert as_read(as_sent(pad(content, padded_bytes(content, "weights"))))
+    with pytest.raises(MalformedMessage, match="write and pad it like every other"):
+        as_read(as_sent(pad(content, padded_bytes(content, "weights") + 1)))
+    fields: dict[str, Any] = {"study_digest": ANY_DIGEST, "site": "c1", "reason": ""}
+    said = packed(StudyRefusal(code=ErrorCode.POLICY_REFUSAL, **fields))
     for wrong in (-1, 1):
-        padded = pad(mail.canonical(), padded_bytes(mail, "weights") + wrong)
-        key = SealingPublicKey.from_bytes(bytes.fromhex(to.sealing_key))
-        letter = seal_small(padded, key, letter_info("weights", ANY_DIGEST, R0, "c1", 1))
-        with pytest.raises(MalformedMessage, match="pad it like every other"):
-            open_letter(letter, WeightMail, "weights", ANY_DIGEST, R0, "c1", 1, keys("c1").sealing)
+        letter = as_sent(pad(said, padded_bytes(said, "refusal") + wrong), "refusal")
+        with pytest.raises(MalformedMessage, match="write and pad it like every other"):
+            as_read(letter, StudyRefusal, "refusal")
+
+
+def test_a_letter_that_leaves_a_field_to_its_default_is_refused() -> None:
+    """What is not spelled would make one letter shorter than another that says the same."""
+
+    class Shorter(Message):
+        KIND: ClassVar[str] = "weight_mail"
+        weight_list: WeightList
+
+    content = packed(Shorter(weight_list=weights((9, 9, 9))))
+    with pytest.raises(MalformedMessage, match="with every field spelled"):
+        as_read(as_sent(pad(content, padded_bytes(content, "weights"))))
 
 
 # --- whole studies ----------------------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ def test_the_whole_study_passed_the_proxy(recorded: bytes) -> None:
 def test_a_whole_study_is_read_by_no_proxy(recorded: bytes) -> None:
     """No name of study, sites, operators, features, classes or rule; no cause, clause, topic, nor a message's key."""
     read, public = PUBLIC_HEADERS.subn(b"", recorded.replace(ANSWERED_IN_THE_OPEN, b""))
-    assert public > 2 * len(Side) * 4, "outputs of two rounds at both servers"
+    assert public >= 2, "masked sums of two rounds; outputs as short as these are under their sessions' keys"
     names = (STUDY, "hospitals", REQUESTER, *CONTRIBUTORS, *OPERATOR_NAMES.values(), *FEATURES, *CLASSES)
     assert peer_messages.LockRequest in Message.__subclasses__()
     keys = sorted({f'"{key}":' for key in keys_of(Message)})

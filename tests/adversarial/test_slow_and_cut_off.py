@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from client_agent.network.answer import SlowAnswer, UnsignedAnswer
-from client_agent.network.counted import Account
 from client_agent.network.server_client import RetryPolicy, ServerClient
+from client_agent.network.sockets.counted import Account
 from harness.adversaries.catalogue.by_network.proxies import share_of
 from harness.adversaries.scripted.proxy import agents_client
 from harness.adversaries.scripted.rounds import SITES, VICTIM, Pair
@@ -73,6 +73,24 @@ def test_an_answer_that_trickles_is_given_up_although_no_pause_is_long() -> None
     trickle = Trickle(100.0)
     with pytest.raises(SlowAnswer, match=r"2048 bytes came in 200 s.*asked for again"):
         asked_for(trickle)
+    assert trickle.taken == [0, 1]
+
+
+def test_a_refusal_that_trickles_keeps_no_thread_although_nobody_signed_it() -> None:
+    """Whoever ends TLS can say no, and then nothing for nearly two minutes, again and again."""
+    trickle = Trickle(100.0)
+    transport = httpx.MockTransport(lambda request: httpx.Response(403, stream=trickle))
+    client = ServerClient(
+        Side.A,
+        ROSTER.operator_a,
+        keys("c1"),
+        transport,
+        retry=RetryPolicy(attempts=1),
+        clock=lambda: trickle.now_s,
+    )
+    with pytest.raises(UnsignedAnswer, match="answered 403"):
+        client.opening("unit", 1, 1, 2**20)
+    client.close()
     assert trickle.taken == [0, 1]
 
 

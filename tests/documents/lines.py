@@ -20,7 +20,8 @@ def documents() -> list[str]:
 
 def commands_of(document: str) -> list[str]:
     """Every command of its blocks of shell lines, without comments; what goes on over several lines is one."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / document).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    text = (ROOT / document).read_text(encoding="utf-8")
+    blocks = [found[2] for found in re.finditer(r"^( *)```sh\n(.*?)^\1```", text, re.DOTALL | re.MULTILINE)]
     lines = [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
     bare = (re.sub(r"(^|\s+)#\s.*$", "", line).strip() for line in lines)
     return [line for line in bare if line]

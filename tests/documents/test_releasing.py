@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from deploy.bundle import copy_project
 from tests.documents.lines import ROOT
 from tests.documents.walk import Walk
 
@@ -25,7 +27,7 @@ def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_release_is_made_signed_and_checked(tmp_path: Path) -> None:
-    walk = Walk(["docs/releasing.md"], ["python -m pip wheel"])  # the build itself needs a package index
+    walk = Walk(["docs/releasing.md"], ["python -m pip wheel"])  # below
     (tmp_path / "release").mkdir()
     (tmp_path / "release" / "moiety.whl").write_bytes(b"a wheel")
     assert typed("ssh-keygen -q -t ed25519 -N '' -f signing_key", tmp_path).returncode == 0
@@ -43,3 +45,19 @@ def test_a_release_is_made_signed_and_checked(tmp_path: Path) -> None:
     sums = tmp_path / "release" / "SHA256SUMS"
     sums.write_text(sums.read_text().replace("a", "b"))
     assert typed(checks[0], tmp_path).returncode != 0
+
+
+@pytest.mark.soak
+def test_the_releases_wheel_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the setuptools that is here in place of one from an index."""
+    pytest.importorskip("setuptools", reason="NOT TESTED: no setuptools to build the release with")
+    (tmp_path / "checkout").mkdir()
+    copy_project(tmp_path / "checkout")
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # pip's way to say --no-build-isolation
+    done = typed(Walk(["docs/releasing.md"]).line("python -m pip wheel"), tmp_path / "checkout")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "checkout" / "release").iterdir()
+    with zipfile.ZipFile(wheel) as held:
+        names = {name.partition("/")[0] for name in held.namelist()}
+        assert {"protocol", "host", "servers", "client_agent", "harness", "moiety.py"} <= names
+        assert not {"tests", "deploy"} & names

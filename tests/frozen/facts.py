@@ -6,6 +6,7 @@ FastAPI, Pydantic or Typer words otherwise on its own is left out where it is kn
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import json
@@ -169,7 +170,7 @@ def _in_a_session() -> Json:
     asked = envelope.EnclosedRequest(
         method="GET",
         target=paths.STUDIES,
-        body_digest="00" * 32,
+        body_digest=hashlib.sha256().hexdigest(),
         digest_field=signing.DigestField.CONTENT,
         enclosed_bytes=0,
         body_bytes=0,

@@ -44,7 +44,6 @@ class Unfinished:
         side = self.random.choice(tuple(Side))
         path = self.sites.contribution_path(self.announcement.round)
         whole = self.sites.clients[self.site].enclose(side, "PUT", path, self._bodies[side])
-        head = [f"POST {whole.url.partition('://')[2].partition('/')[1]}{_path(whole.url)} HTTP/1.1", "Host: x"]
         head = [f"POST {_path(whole.url)} HTTP/1.1", f"Host: {whole.url.split('/')[2]}"]
         head += [f"{name}: {value}" for name, value in whole.headers]
         head += ["Content-Type: application/octet-stream", f"Content-Length: {len(whole.content)}"]

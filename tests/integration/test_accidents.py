@@ -253,8 +253,8 @@ def test_an_older_data_dir_of_a_server_is_refused_and_the_newest_goes_on(
 def test_an_older_state_folder_of_an_agent_contributes_nothing_and_the_newest_ends_the_study(
     federation: Federation,
 ) -> None:
-    """It says that it lacks a model, or rounds that it took part in; without it the study has too few sites. What it
-    might contribute would be missing in the newest memory, which ``audit`` compares.
+    """It says what happened and what to do; without it the study has too few sites. What it might contribute would be
+    missing in the newest memory, which ``audit`` compares.
     """
     state, study = federation.state("c3"), study_of(federation, "older-c3")
     federation.hand_in(study)
@@ -262,15 +262,14 @@ def test_an_older_state_folder_of_an_agent_contributes_nothing_and_the_newest_en
     copied = stopped_copy(federation, "c3", state)
     recorded(federation, study, len(rounds_of(federation, REQUESTER, study.name)) + 2)
     federation.kill("c3")
-    told = len(federation.texts(EventKind.DECLINED, "c3"))
     newest = put_back(state, copied)
     federation.start_party("c3")
 
-    def declines() -> bool:
-        said = federation.texts(EventKind.DECLINED, "c3")[told:]
-        return any("restore the newest backup" in one or "model_behind" in one for one in said)
+    def says_so() -> bool:
+        said = federation.texts(EventKind.DECLINED, "c3")
+        return any("an older copy of the state folder was put back" in one for one in said)
 
-    wait_for("it says what it lacks", declines, 60.0, federation.site_tails)
+    wait_for("it says what happened", says_so, 60.0, federation.site_tails)
     federation.kill("c3")
     shutil.rmtree(state)
     newest.rename(state)

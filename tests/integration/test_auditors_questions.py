@@ -80,6 +80,9 @@ def test_the_four_questions_are_answered_after_the_study_and_its_deletion(tmp_pa
     assert f"the receipt is {journal(federation, 'c1', STUDY).folder / 'deletion.json'}" in deleted
     assert f"    {version('moiety')}, " in part(at_site, "Which release ran")
     assert "software at c2" in part(answers(federation.state("c2")), "What was deleted")
+    asked_nobody = r"software at c2 .* audited approved: no person is asked here \(approve = \"policy\"\); the policy: "
+    allowed = part(answers(federation.state("c2")), "Who approved what, and when")
+    assert len(re.findall(asked_nobody + r'.*"least_isolation":0\.0', allowed)) == 1, "once, though c2 started twice"
 
     for name, config in servers.items():
         data_dir = load_settings(config).data_dir

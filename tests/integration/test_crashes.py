@@ -7,7 +7,7 @@ bits of the undisturbed run. A few cases run in every test run, all of them in `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,6 +15,8 @@ import pytest
 
 from client_agent import points as agent_points
 from client_agent.site.events import RoundEnd
+from harness.engine.parties import Parties
+from protocol.wire.messages import Study
 from servers import points as server_points
 from tests.integration import (
     test_ckks_study,
@@ -242,6 +244,11 @@ class Undisturbed:
         """A skipped round leaves the model as it was."""
         self.run(large)
         return self._federation.journal(SITES[1], _name(large)).load_model(rounds).tobytes()
+
+    def model_of(self, make: Callable[[Parties], Study]) -> bytes:
+        """The final model of another study."""
+        (model,) = set(run_killing(self._federation, make(self._federation.parties)).models)
+        return model
 
 
 def _name(large: bool) -> str:

@@ -103,12 +103,12 @@ def test_what_failed_is_shrunk_and_said_with_the_command_that_runs_it_again(
 
     monkeypatch.setitem(cli.RUNS, Level.STUDIES, made)
     monkeypatch.setattr(cli, "replayed", ran)
-    file, out = tmp_path / "found.json", tmp_path / "out"
+    file = tmp_path / "found.json"
     app, runner = moiety.build("faults"), CliRunner()
-    result = runner.invoke(app, ["faults", "--seeds", "0-2", "--json", str(file), "--schedules", str(out)])
+    result = runner.invoke(app, ["faults", "--seeds", "0-2", "--json", str(file)])
     assert result.exit_code == 1
     assert "FAILED 1: no end: c1" in result.output
-    kept = out / "seed-1.json"
+    kept = tmp_path / "faults-out" / "seed-1.json"
     assert f"1 of 2 faults are left; again: moiety faults --replay {kept}" in result.output
     assert "3 runs, 1 failed, 30 steps, 3 faults" in result.output
     assert Schedule.read(kept.read_text(), "kept") == a_schedule(_COPIED[0])

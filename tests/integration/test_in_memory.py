@@ -59,8 +59,8 @@ def test_dealt_correlations_give_the_same_study_as_oblivious_transfer(
             models = {final_model(running, site, "trial") for site in SITES}
             said = audited(running, SITES[1])
             servers = [server_audited(running, side) for side in Side]
-        assert said == [("started", None), *(("round", number + 1) for number in range(ROUNDS)), ("study_ended", None)]
         ended = [("round", number + 1) for number in range(ROUNDS)]
+        assert said == [("started", None), ("approved", None), *ended, ("study_ended", None)]
         assert servers == [[("started", None), ("study_registered", None), *ended, ("study_ended", None)]] * 2
         assert len(models) == 1
         assert [record.state for record in records] == [RoundEnd.RELEASED] * ROUNDS

@@ -155,6 +155,22 @@ def test_a_copy_that_knows_all_needs_no_word(pair: Pair, side: Side) -> None:
     assert np.array_equal(sites.output(SITES[1], 2), expected_sum(x))
 
 
+def test_an_empty_folder_in_place_of_a_lost_one_needs_its_operators_word(pair: Pair) -> None:
+    """As docs/incidents.md has it for a lost disk."""
+    side, sites = Side.A, pair.sites("trial")
+    run_round(sites, 1, updates(1))
+    empty = pair.copy(side)
+    shutil.rmtree(empty)
+    empty.mkdir(mode=0o700)
+    pair.put_back(side, empty)
+    pair.until_refused(side)
+    assert pair.restored(side) == []
+    pair.until("the other knows", lambda: sites.view(side.other).pause is not None)
+    again, x = pair.sites("trial-2"), updates(2)
+    run_round(again, 1, x)
+    assert np.array_equal(again.output(SITES[1], 1), expected_sum(x))
+
+
 def test_nothing_but_its_own_signature_counts_against_a_server(pair: Pair) -> None:
     """The other server can say what it likes of its own history, and nothing of this one's."""
     pair.sites("trial")

@@ -138,9 +138,18 @@ def test_a_fork_that_one_server_shows_stops_whoever_was_shown_it(
         chain = chain_of(running)
         fork = signed_by_all(running, chain, Wanted(given=(newcomer(running, "c5", POLICY),)))
 
+        lied: list[int] = []
+
         def shown(client: ServerClient, number: int) -> Signed[RosterChange]:
-            forks = client.side is Side.A and client._keys.name == "c2"
-            return fork if forks else honestly(client, number)
+            """c2 hears of it from server A first: who holds the honest link already takes no other one."""
+            if client._keys.name != "c2":
+                return honestly(client, number)
+            if client.side is Side.A:
+                lied.append(number)
+                return fork
+            if not lied:
+                raise Unavailable("the answer is late")
+            return honestly(client, number)
 
         monkeypatch.setattr(ServerClient, "roster_change", shown)
         running.start()

@@ -20,8 +20,9 @@ from harness.federation.memory.servers import ServersInMemory
 from protocol.errors import MalformedMessage, Unavailable
 from protocol.parameters import Needs
 from protocol.sharing import Side
+from protocol.wire.channel.deflating import EarlierAnswers
 from protocol.wire.channel.envelope import SEALED_TYPE
-from protocol.wire.channel.session import SESSION_TYPE
+from protocol.wire.channel.session import LEAST_BYTES, LENGTH_BYTES, SESSION_TYPE
 from protocol.wire.channel.signing import DigestField
 from servers.roster.sessions import LIVES_S
 from servers.server import Server
@@ -85,6 +86,26 @@ def test_one_envelope_opens_a_session_for_all_that_follows(asking: Asking) -> No
     asking.later(LIVES_S)
     assert asking.client.view(name).study == name
     assert asking.forms() == [SEALED_TYPE, SESSION_TYPE]
+
+
+def test_a_view_is_answered_by_what_differs_from_the_one_before(asking: Asking) -> None:
+    """As long as both hold that one: a new session, or other answers since, cost a whole view again."""
+    name, lengths = asking.opened.sites.study.name, list[int]()
+
+    def measured(request: httpx.Request, answer: httpx.Response) -> httpx.Response:
+        lengths.append(int(answer.headers["content-length"]))
+        return answer
+
+    asking.proxy.tamper = measured
+    views = [asking.client.view(name) for _ in range(3)]
+    _, whole, again, once_more = lengths
+    assert again == once_more == LENGTH_BYTES + LEAST_BYTES + 16 < whole / 2
+    server: Server = asking.opened.federation.apps.apps[Side.A].state.server
+    (held,) = [one for one in server.sessions._of.values() if one.answers.of(2)]
+    held.answers = EarlierAnswers()
+    views.append(asking.client.view(name))
+    assert lengths[-1] == whole
+    assert len(set(map(str, views))) == 1
 
 
 def test_a_restart_forgets_sessions_and_costs_no_request(asking: Asking) -> None:

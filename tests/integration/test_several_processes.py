@@ -12,11 +12,13 @@ from contextlib import closing
 
 import pytest
 
+from client_agent.network.ledger import read_ledger
 from client_agent.site.events import RoundEnd
-from harness.federation.memory.learners import light_learner, light_sites
+from harness.engine.parties import Parties
+from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.sharing import Side
-from protocol.wire.messages import Study
+from protocol.wire.messages import RuleName, RuleSpec, Study
 from tests.integration.agents import finished, wait_for
 from tests.integration.crashes import (
     REQUESTER,
@@ -72,6 +74,8 @@ DRIVER_STEPS = {
     ),
 }
 UPLOAD_STEPS = ("upload_midway", "after_upload_written", "after_receipt_stored", "after_mail_stored")
+PARTS_DIMENSION = 2**22 + 5
+"""Two parts of 16 MiB and one short one."""
 STANDS_AT = {
     Side.A: ("before_lock_signed", "after_correlations_marked", "before_opening_stored", "before_output_stored"),
     Side.B: ("before_challenge_stored", "before_opening_stored", "before_output_stored"),
@@ -156,6 +160,7 @@ def test_a_study_has_the_bits_of_one_process(federation: Several, undisturbed: U
         for number in (1, 2):
             assert federation.bytes_in(upload(side, number), "contribute"), "sites came to both"
         assert starts(federation, side) == 1
+        assert '"route": "/drives"' not in federation.log_of(driver(side, 2)), "a proxy asks every second"
 
 
 @pytest.mark.parametrize(
@@ -184,6 +189,7 @@ def test_a_driver_that_stood_still_changes_nothing_when_it_goes_on(
     wait_for("the other drives", lambda: federation.drives(side) == driver(side, 2), WITHIN_S, federation.site_tails)
     federation.running[first].process.send_signal(signal.SIGCONT)
     wait_for("its end", lambda: federation.exit_code(first) is not None, WITHIN_S)
+    assert federation.exit_code(first) == 1  # so that whatever starts again what failed starts it again
     assert "lease_lost" in federation.log_of(first)
     require_same_bits(undisturbed, end_of(federation, study))
 
@@ -199,3 +205,26 @@ def test_a_process_that_takes_uploads_is_killed(federation: Several, undisturbed
     wait_for("the kill", lambda: federation.exit_code(name) == -signal.SIGKILL, WITHIN_S, federation.site_tails)
     federation.start_process(name)
     require_same_bits(undisturbed, end_of(federation, study))
+
+
+def test_parts_of_one_contribution_that_come_to_different_processes_are_one(
+    federation: Several, undisturbed: Undisturbed
+) -> None:
+    """The proxy sends each request to the other one: neither takes a part that does not follow on what it has, the one
+    that has all of them puts them together, and what is left at the other goes.
+    """
+
+    def large(parties: Parties) -> Study:
+        return light_study(parties, "in-parts", RuleSpec(name=RuleName.FEDAVG), rounds=1, dimension=PARTS_DIMENSION)
+
+    before = {upload(side, n): federation.bytes_in(upload(side, n), "part") for side in Side for n in (1, 2)}
+    study = large(federation.parties)
+    federation.hand_in(study)
+    outcome = end_of(federation, study)
+    assert [record.state for record in outcome.records] == [RoundEnd.RELEASED]
+    assert set(outcome.models) == {undisturbed.model_of(large)}
+    for name, bytes_before in before.items():
+        assert federation.bytes_in(name, "part") > bytes_before, f"{name} got none"
+    entries = [one for site in SITES for one in read_ledger(federation.state(site) / "ledger.jsonl")]
+    assert {one.purpose for one in entries} >= {"contribution part", "held"}
+    wait_for("what is left at the other goes", lambda: not list(federation.folder.rglob("uploads/*/*")), WITHIN_S)

@@ -22,6 +22,7 @@ from protocol.clauses import Clause
 from protocol.policy.site_policy import SitePolicy
 from protocol.summary.opened import table_one
 from protocol.summary.protect import Protection, shared_vector
+from protocol.summary.question import FIRST_LINE
 from protocol.summary.scaling import parse_scaling, scaling_of
 from protocol.wire.messages import (
     Announcement,
@@ -66,7 +67,8 @@ def put_tables(run: Federated, sites: tuple[str, ...] = SITES) -> None:
         folder = run.state(site).parent / "data"
         assert (folder / "train.npz").is_file()
         rows: dict[str, Any] = {f"column{n}": values for n, values in enumerate(columns_of(site))}
-        np.savez(folder / "rows.npz", own_names=[column.name for column in SCHEMA.columns], **rows)
+        names = [column.name for column in SCHEMA.columns]
+        np.savez(folder / "rows.npz", own_names=names, named_in=[FIRST_LINE] * len(names), **rows)
         kept = {"table": json.loads(SCHEMA.canonical()), "fitted": []}
         (folder / "transformation.json").write_text(json.dumps(kept))
 

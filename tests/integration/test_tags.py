@@ -25,7 +25,7 @@ from protocol.transcript.deviations import findings
 from protocol.wire.messages import EndCause, RuleName, RuleSpec, ShareKind, StudyEndState
 from servers.rounds import halves
 from servers.server import Server
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 from tests.integration import wrong_tags
 from tests.integration.agents import final_model, finished, journal, rounds_of
 from tests.ports import free_ports

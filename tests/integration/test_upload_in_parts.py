@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +21,9 @@ from harness.federation.memory.learners import light_learner, light_sites, light
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec
 from servers.store.files import share_in_parts
+from servers.store.files.share_in_parts import ShareInParts
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.ports import free_ports
 
@@ -89,6 +94,42 @@ def test_parts_make_the_same_study_and_a_broken_upload_goes_on(tmp_path: Path, m
         assert sum(one.body_sent_bytes for one in parts_of(broken[site])) == sum(
             one.body_sent_bytes for one in parts_of(unbroken[site])
         )
+
+
+def test_a_disk_that_loses_what_it_was_given_alters_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a server said it could not store is sent again, and no receipt is signed over a file with holes.
+
+    In the same study another process sweeps parts away while they are put together.
+    """
+    whole, _ = run(tmp_path / "whole")
+    sync, asked, lost = os.fdatasync, Counter[str](), list[str]()
+
+    def loses(handle: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        asked[path] += 1
+        if asked[path] == 3 and len(lost) < 2:
+            lost.append(path)
+            os.pwrite(handle, bytes(4096), 0)
+            raise OSError(errno.ENOSPC, "no space")
+        sync(handle)
+
+    finish, swept = ShareInParts.finish, list[Path]()
+
+    def taken_away(self: ShareInParts, require_digest: Callable[[bytes], None]) -> ContributionHeader:
+        header = finish(self, require_digest)
+        if not swept:
+            swept.append(self.content.parent)
+            shutil.rmtree(swept[0])
+        return header
+
+    monkeypatch.setattr(os, "fdatasync", loses)
+    monkeypatch.setattr(ShareInParts, "finish", taken_away)
+    again, _ = run(tmp_path / "losing")
+    assert (len(lost), len(swept)) == (2, 1)
+    assert again == whole
+    assert "[error" not in capsys.readouterr().out
 
 
 def test_an_agent_that_stops_midway_goes_on_after_its_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

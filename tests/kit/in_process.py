@@ -46,6 +46,7 @@ class Wire(httpx.AsyncBaseTransport):
         self._apps = apps
         self._seen_by = seen_by
         self._keys = {keys.key_id: keys for keys in parties.keys}
+        self._said: dict[tuple[bytes, int], bytes] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = await request.aread()
@@ -85,9 +86,11 @@ class Wire(httpx.AsyncBaseTransport):
         head = session.read_head(tagged)
         server: Server = self._apps[f"{request.url.scheme}://{request.url.netloc.decode()}"].state.server
         keys, end = server.sessions._of[head.session].keys, session.HEAD_BYTES + head.sealed_bytes
-        asked, first = session.open_request(keys, tagged, body[session.HEAD_BYTES : end])
+        asked, first, back = session.open_request(keys, tagged, body[session.HEAD_BYTES : end])
         length = LENGTH_BYTES + int.from_bytes(answer[:LENGTH_BYTES], "big")
-        said = session.open_answer(keys, head, answer[LENGTH_BYTES:length])
+        earlier = self._said.get((head.session, head.counter - back), b"") if back else b""
+        said = session.open_answer(keys, head, answer[LENGTH_BYTES:length], earlier=earlier)
+        self._said[head.session, head.counter] = said.body
         return asked.method, asked.target, first + body[end:], said.status, said.body + answer[length:]
 
 

@@ -57,6 +57,12 @@ class Cluster:
         database = make_url(url).database
         self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
 
+    def take_changes(self, url: str, takes: bool) -> None:
+        """One that takes none refuses to write, and still lets tables be locked; whoever is connected is cut off."""
+        database = make_url(url).database
+        self.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = {'off' if takes else 'on'}")
+        self.break_connections(url)
+
     def make(self) -> None:
         self._run("initdb", "-D", str(self.data), "-U", _USER, "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
 
@@ -83,6 +89,17 @@ class Cluster:
         self.stop()
         self.name = replica.name
         self.start()
+
+    def fail_over_early(self, replica: Path) -> None:
+        """The replica answers at the same address, before it is promoted: it takes no changes."""
+        signal = replica / "standby.signal"
+        signal.touch()
+        if os.geteuid() == 0:
+            shutil.chown(signal, _USER)
+        self.fail_over(replica)
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "promote")
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> None:
         root = os.geteuid() == 0

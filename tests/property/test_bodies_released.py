@@ -53,6 +53,39 @@ def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
     assert output.content_bytes(header) == 8 * length
 
 
+@FEW
+@given(LENGTHS, PIECES)
+def test_a_short_output_is_read_without_a_seal_of_its_own(length: int, size: int) -> None:
+    length = min(length, output.SHORT_BYTES // 8)
+    x, header = vector(length), output_header(ShareKind.VECTOR, length)
+    body = output.whole(header, [to_bytes(x)])
+    assert output.is_short(header)
+    assert len(body) <= output.most_bytes(header)
+    out = np.zeros(length, dtype=np.uint64)
+    for start, piece in output.elements_in(header, output.read(header, KEY, pieces(body, size))):
+        out[start : start + piece.size] = piece
+    np.testing.assert_array_equal(out, x)
+    for other in (output_header(ShareKind.SEED, length), output_header(ShareKind.VECTOR, length, OTHER)):
+        with pytest.raises(TranscriptMismatch):
+            read_vector(other, body)
+    for cut in (body[:-1], body[:4], body[:1]):
+        with pytest.raises(MalformedMessage):
+            read_vector(header, cut)
+
+
+def test_a_long_output_is_read_under_its_seal_alone() -> None:
+    length = output.SHORT_BYTES // 8
+    for elements, short in ((length, True), (length + 1, False)):
+        header = output_header(ShareKind.VECTOR, elements)
+        assert output.is_short(header) is short
+        body = output.whole(header, [bytes(8 * elements)])
+        if short:
+            read_vector(header, body)
+        else:
+            with pytest.raises(MalformedMessage, match="not a sealed message"):
+                read_vector(header, body)
+
+
 def test_the_side_that_masks_serves_the_seed() -> None:
     for number in (1, 2):
         assert output.share_kind(seed_side(number), number, 64) is ShareKind.SEED

@@ -105,24 +105,34 @@ class ForgedCheck(TaggedAttack):
 
     name = "tags-forged-check"
     party = Party.SERVER
-    tries = "alters the sum, and signs a check as if it had not"
+    tries = "alters the sum, by little or beyond every bound, and signs a check as if it had not"
     defence = _AT_SITES
+    figure = f"of {_ROUNDS} rounds go, and no site names the server"
     without = _NO_TAGS
 
     def _round(self, seed: bytes, number: int) -> TaggedRound:
+        error = _large_error if number % 4 < 2 else _small_error
+
         class Forged(TaggedRound):
             def summed(self, side: Side, own: Ring) -> Ring:
                 if side is Side.B:
-                    own += _small_error(self.length)
+                    own += error(self.length)
                 return own
 
             def checked(self, side: Side, errors: Ring) -> Ring:
-                return errors - self.errors([_small_error(self.length)])[0] if side is Side.B else errors
+                return errors - self.errors([error(self.length)])[0] if side is Side.B else errors
 
         return Forged(seed, number)
 
     def _reached(self, turn: TaggedRound) -> bool:
-        return _is_opened(turn)
+        """A sum that is merely too large is tried again, and then nobody is to blame."""
+        try:
+            turn.opened(CONTRIBUTORS[1])
+        except SumAltered as altered:
+            return altered.sides != (Side.B.value,)
+        except MoietyError:
+            pass
+        return turn.goes
 
 
 class OtherHalf(TaggedAttack):
@@ -271,6 +281,11 @@ def _small_error(length: int) -> Ring:
     error = np.zeros(length, dtype=np.uint64)
     error[3] = 1000
     return error
+
+
+def _large_error(length: int) -> Ring:
+    """Beyond the bound of a coordinate."""
+    return _small_error(length) << np.uint64(30)
 
 
 def _one_coordinate(own: Ring) -> None:

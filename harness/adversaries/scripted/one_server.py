@@ -38,9 +38,9 @@ from protocol.wire.messages import (
     StudyState,
 )
 from servers.rounds.end_round import Endings
-from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
+from servers.store.study_records import RoundRecord, StudyRecord
 
 OPERATORS: Final = (ROSTER.operator_a.name, ROSTER.operator_b.name)
 _LINEAR: Final = ModelSpec(kind="linear", inputs=(30,), layers=(LayerShape(name="weight", shape=(DIMENSION,)),))

@@ -12,10 +12,10 @@ from protocol.sharing import Side
 from protocol.wire.enrolment.exchange import close_asked, open_answered
 from protocol.wire.enrolment.fingerprint import fingerprint_of
 from protocol.wire.enrolment.invitation import Invitation
-from protocol.wire.enrolment.questions import Answered, Asked, Founding, Registration
+from protocol.wire.enrolment.questions import Answered, Asked, Founding, Registration, StandingQuestion
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key, generate_signing_key
-from protocol.wire.messages import Party, Role
+from protocol.wire.messages import Party, Role, Signature
 from servers.enrolment.desk import Desk
 from servers.enrolment.folder import NewServer, make_folder
 from servers.enrolment.pairing import pair
@@ -66,12 +66,13 @@ class Operator:
         """Keep the other operator's card, whose fingerprint was read over the phone."""
         pair(self._settings, other.desk.card, fingerprint_of(other.desk.card))
 
-    def invite(self, site: str = SITE, *, requester: bool = False) -> Invitation:
-        return self.desk.register.invite(self.desk.card, site, HOUR_S, requester=requester)
+    def invite(self, site: str = SITE, *, requester: bool = False, renews: bool = False) -> Invitation:
+        return self.desk.register.invite(self.desk.card, site, HOUR_S, requester=requester, renews=renews)
 
-    def admitted(self, keys: PartyKeys, *, requester: bool = False) -> None:
+    def admitted(self, keys: PartyKeys, *, requester: bool = False, renews: bool = False) -> None:
         """A site that registered and whose fingerprint was compared."""
-        self.registers(self.invite(keys.name, requester=requester).secret, keys.name, keys, keys)
+        invitation = self.invite(keys.name, requester=requester, renews=renews)
+        self.registers(invitation.secret, keys.name, keys, keys)
         self.desk.register.admit(keys.name, fingerprint_of(public_card(keys)))
 
     def registers(self, secret: str, name: str, of: PartyKeys, signs: PartyKeys, at_s: float | None = None) -> bool:
@@ -86,12 +87,17 @@ class Operator:
 
     def founds(self, founding: Founding, requester: PartyKeys) -> Answered:
         """What the operator answers the requester that proposes a first roster."""
-        asked = self._question(requester.name, founding, None)
-        return open_answered(
-            self.desk.answer(close_asked(asked, requester, self.desk.card)), requester, asked, self.desk.card
-        )
+        return self._asks(founding, requester)
 
-    def _question(self, name: str, question: Registration | Founding, at_s: float | None) -> Asked:
+    def is_told(self, claim: Signature, by: PartyKeys) -> Answered:
+        """What the operator answers a site that gives its word for its keys."""
+        return self._asks(StandingQuestion(claim=claim), by)
+
+    def _asks(self, question: Founding | StandingQuestion, keys: PartyKeys) -> Answered:
+        asked = self._question(keys.name, question, None)
+        return open_answered(self.desk.answer(close_asked(asked, keys, self.desk.card)), keys, asked, self.desk.card)
+
+    def _question(self, name: str, question: Registration | Founding | StandingQuestion, at_s: float | None) -> Asked:
         return Asked(
             federation=FEDERATION,
             to=self.desk.card.digest(),

@@ -31,6 +31,7 @@ from harness.federation.memory.clocks import ToldClock
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import decode
 from protocol.bodies.letter import seal_checkpoint, seal_letter
+from protocol.errors import OutputGone
 from protocol.evidence import PastRelease
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -145,6 +146,9 @@ class Relay:
 
     def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
         self.mail[f"{name}/{topic}/{recipient}"] = b"".join(body.pieces())
+
+    def fetch_output(self, name: str, round_number: int, *_: object) -> object:
+        raise OutputGone(f"the output of round {round_number} is no longer kept")
 
     def contributed(self, nonce: str, after: object) -> Signed[Message]:
         from protocol.wire.messages import ContributedRounds

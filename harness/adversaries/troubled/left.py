@@ -12,7 +12,8 @@ from harness.federation.memory.federation import InMemoryFederation
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.messages import Receipt, Signed
-from servers.store.interface import RoundRecord, Store, StudyRecord
+from servers.store.interface import Store
+from servers.store.study_records import RoundRecord, StudyRecord
 
 
 @dataclass(frozen=True)

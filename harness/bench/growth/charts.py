@@ -53,7 +53,7 @@ def _figure(
         axes.set_xlabel(label if len(groups) > 1 else f"{label}, {named(groups[0][0])}")
         axes.set_ylabel(panel.value)
         tidy(axes)
-        axes.legend(frameon=False, fontsize=7)
+        axes.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.24), handlelength=5.0)
     return figure
 
 

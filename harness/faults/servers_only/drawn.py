@@ -7,12 +7,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.faults.drawing import delays
-from harness.faults.schedule import Away, Crashed, Full, Lie, Lies, Migrated, Parted, Party, Stepped, Timed, named
+from harness.faults.schedule import (
+    Away,
+    Crashed,
+    Full,
+    Lie,
+    Lies,
+    Migrated,
+    Parted,
+    Party,
+    RosterChanged,
+    Stepped,
+    Timed,
+    named,
+)
+from harness.faults.servers_only.federation import NEWCOMER
 from harness.federation.memory.network import Fate, Passing
 from protocol.sharing import Side
 from servers.points import Point
 
 _SITES: Final = ("requester", "c1", "c2")
+_CONTRIBUTORS: Final = ("c1", "c2", "c3")
 _SERVERS: Final = ("server a", "server b")
 _RATES: Final = (0.0, 0.02, 0.1)
 _DELAYS_S: Final = (0.05, 0.5, 3.0)
@@ -20,6 +35,9 @@ _HOUR_S: Final = 3600.0
 _HOURS_ONE_IN: Final = 40
 """An hour of retries costs as much as twenty seeds without one."""
 _UPGRADES_ONE_IN: Final = 20
+_DEMANDS_ONE_IN: Final = 3
+_SMOOTH: Final = (0.0, 0.0, 0.8, 1.0)
+"""How much of an update is the same in every round: the more, the less another cohort may be summed."""
 _LATER: Final = 0.4
 _TOGETHER_S: Final = 0.01
 """Most copies come in while the first one does: that takes as long."""
@@ -42,13 +60,19 @@ class DrawnForServers:
     delays_s: float
     rates: tuple[float, ...]
     accidents: tuple[Timed | Crashed | Lies, ...]
+    smooth: float | None
 
     @classmethod
     def of(cls, seed: int) -> DrawnForServers:
         draw = random.Random(f"moiety faults of servers {seed}")  # noqa: S311  # repeatable, no secret
         rates = tuple(draw.choice(_RATES) if draw.random() < 0.4 else 0.0 for _ in range(6))
         delays_s = draw.choice(_DELAYS_S)
-        return cls(seed, delays_s, rates, _accidents(draw, 1.0 + _LASTS * delays_s))
+        accidents = _accidents(draw, 1.0 + _LASTS * delays_s)
+        if draw.randrange(_DEMANDS_ONE_IN) > 0:
+            return cls(seed, delays_s, rates, accidents, None)
+        return cls(
+            seed, delays_s, rates, (*accidents, *_membership(draw, 1.0 + _LASTS * delays_s)), draw.choice(_SMOOTH)
+        )
 
     def fate(self, passing: Passing) -> Fate | None:
         if passing.kind == "view":
@@ -113,3 +137,22 @@ def _stepped(draw: random.Random, at_s: float) -> Timed:
 
 def _parted(draw: random.Random, at_s: float) -> Timed:
     return Parted(sender="server a", to=Side.B, at_s=at_s, for_s=draw.choice((20.0, 200.0)))
+
+
+def _membership(draw: random.Random, lasts_s: float) -> tuple[Timed, ...]:
+    """Sites come and go in the middle of the study: by a change of the roster, or one never comes back."""
+    found: list[Timed] = []
+    if draw.randrange(2) == 0:
+        found.append(_roster(draw, lasts_s, adds=NEWCOMER))
+    if draw.randrange(2) == 0:
+        found.append(_roster(draw, lasts_s, removes=(draw.choice(_CONTRIBUTORS),)))
+    if draw.randrange(4) == 0:
+        found.append(Away(who=(draw.choice(_CONTRIBUTORS),), at_s=draw.uniform(0.0, lasts_s), for_s=None))
+    return tuple(found)
+
+
+def _roster(draw: random.Random, lasts_s: float, *, adds: Party = "", removes: tuple[Party, ...] = ()) -> RosterChanged:
+    """The other server's people have the file at once, or put it in place some time later."""
+    first, at_s = draw.choice(tuple(Side)), draw.uniform(0.0, lasts_s)
+    for_s = draw.choice((0.1, draw.uniform(0.1, 5.0), draw.uniform(0.1, 100.0)))
+    return RosterChanged(adds=adds, removes=removes, first=first, at_s=at_s, for_s=for_s)

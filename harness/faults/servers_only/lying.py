@@ -28,6 +28,8 @@ class LyingSite(ScriptedSite):
     told: Callable[[str], None] = staticmethod(lambda lie: None)
 
     async def contribute(self, side: Side, view: RoundView) -> None:
+        if view.announcement.message.roster_head not in (None, *self.journal.chain.digests):
+            return
         place = f"{view.round} {view.attempt} {side.value}"
         for lie in sorted(self.lies - {Lie.ANOTHER_FOR_THE_SAME, Lie.DOUBLED}):
             await self._tell(lie, side, view, place)
@@ -49,7 +51,7 @@ class LyingSite(ScriptedSite):
         if f"{name} a" not in self.journal.sent:
             rand = derive(hashlib.sha256(f"{self.name} {name}".encode()).digest(), "share")
             update = self.update(announcement.round) + self.update(announcement.round + 100)
-            made = honest_contribution(update, announcement, self.name, self.roster, rand, attempt)
+            made = honest_contribution(update, announcement, self.name, self.roster_of(announcement), rand, attempt)
             self.journal.sent.update({f"{name} {side.value}": made[side].sealed() for side in Side})
         return {side: self.journal.sent[f"{name} {side.value}"] for side in Side}
 

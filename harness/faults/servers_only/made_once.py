@@ -29,7 +29,7 @@ _STATEMENTS: Final = 1000
 
 @dataclass
 class MadeOnce:
-    """Of one process. Files are read again once any of them has changed."""
+    """Of one process. Keys and rosters are checked again once a byte of their files has changed."""
 
     _routes: list[Any] = field(default_factory=list)
     _directs: list[Direct] = field(default_factory=list)
@@ -71,7 +71,7 @@ class MadeOnce:
 
     def _identity(self, settings: ServerSettings) -> _Identity:
         files = (settings.keys, settings.roster, *sorted(settings.data_dir.glob("*.toml")))
-        seen = (settings.data_dir, *((file, (found := file.stat()).st_mtime_ns, found.st_size) for file in files))
+        seen = (settings.data_dir, *((file, file.read_bytes()) for file in files))
         if seen not in self._identities:
             self._identities[seen] = load_identity(settings)
         return self._identities[seen]

@@ -1,7 +1,8 @@
 """Both servers' applications on a still event loop, asked without envelopes; they crash, and start again.
 
 Everything behind the envelope is real: routes, decisions, SQLite, files. Signatures of requests and their seals are
-left out: who asks is told to the application, and a request that is too old is refused by the carrier in their place.
+left out: who asks is told to the application once its roster has their key, and a request that is too old is refused by
+the carrier in their place.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 from unittest import mock
 
@@ -36,7 +37,8 @@ from protocol.wire.channel.signing import MAX_AGE_S, DigestField
 from protocol.wire.commitment import MessageDigest
 from protocol.wire.messages import Party
 from servers.app import create_app
-from servers.http.authentication import ENCLOSED, Caller
+from servers.http.authentication import ENCLOSED, Caller, _key_of
+from servers.server import Server
 from servers.settings import ServerSettings
 from servers.store.migrate import upgrade
 
@@ -44,6 +46,7 @@ T = TypeVar("T")
 _PATIENCE_S: Final = 40.0
 _STARTED_AGAIN_S: Final = 5.0
 _UNEXPECTED: Final = 500
+_STRANGER: Final = 401
 
 
 class Pair:
@@ -69,12 +72,14 @@ class Pair:
         self.errors: list[str] = []
         self.repeats = Repeats()
         self.on_start: Callable[[Side], None] = lambda side: None
+        self.on_sent: Callable[[bytes], None] = lambda body: None
         self.of_schema_before: set[Side] = set()
         self._carrier = Carrier(network, clock)
         self._away: Counter[Side] = Counter()
         self._at_point = at_point
         self._counted: Counter[tuple[Side, str]] = Counter()
         self._lives: dict[Side, asyncio.Task[None]] = {}
+        self._carried: set[asyncio.Task[httpx.Response]] = set()
 
     # --- starting and dying ---
 
@@ -168,23 +173,34 @@ class Pair:
         kind: str,
         signed: tuple[DigestField, bytes],
     ) -> Answered:
-        name = who.name if who.name in self._sites else f"server {Side.A.value}"
+        name = f"server {Side.A.value}" if who.name == self.parties.roster.message.operator_a.name else who.name
         sent_s = self.clock.now() + self.off_s.get(name, 0.0)
+        self.on_sent(body)
         caller = Caller(who, signed[1], signed[0])
         told = {"purpose": kind, "caller": caller, "sent_s": sent_s, "timeout": {"read": _PATIENCE_S}}
-        request = httpx.Request(method, f"http://a{target}", content=body, extensions=told)
+        request = httpx.Request(method, _url(f"http://a{target}"), content=body, extensions=told)
         going = self._carrier.carry(request, name, side, partial(self._deliver, side))
-        answer = await asyncio.shield(self.task(going, None))
+        carried = self.task(going, None)
+        self._carried.add(carried)
+        carried.add_done_callback(self._arrived)
+        answer = await asyncio.shield(carried)
         return Answered(answer.status_code, answer.content)
 
-    @property
-    def _sites(self) -> frozenset[str]:
-        return frozenset(party.name for party in self.parties.roster.message.sites)
+    def _arrived(self, carried: asyncio.Task[httpx.Response]) -> None:
+        """Whoever asked may be gone: then nobody else looks at the error."""
+        self._carried.discard(carried)
+        if not carried.cancelled():
+            carried.exception()
 
     async def _deliver(self, side: Side, request: httpx.Request) -> httpx.Response:
         here_s = self.clock.now() + self.off_s.get(f"server {side.value}", 0.0)
         if side not in self.living or abs(here_s - request.extensions["sent_s"]) > MAX_AGE_S:
             raise httpx.ConnectError("nobody answers")
+        server: Server = self.apps[side].state.server
+        who: Party = request.extensions["caller"].party
+        if _key_of(server, who.key_id) is None:  # as the envelope's signature is checked
+            return httpx.Response(_STRANGER)
+        removed = server.chain.head.party(who.name) is None
         left: list[httpx.Response] = []
         doing = self.task(_answer(self.apps[side], self._inside[side], request, left), side)
         await asyncio.wait([doing])
@@ -192,8 +208,14 @@ class Pair:
             doing.exception()  # whatever the application raises after its answer
         if not left:
             raise httpx.ReadError("the server died, or answered nothing")
+        self.on_sent(left[0].content)
         if left[0].status_code == _UNEXPECTED:
             self.errors.append(f"error: server {side.value} answered 500 to {request.extensions['purpose']}")
+        if removed and left[0].is_success:
+            self.errors.append(
+                f"removed: server {side.value} took {request.extensions['purpose']} of {who.name}, whom its roster "
+                "does not have any more"
+            )
         if side in self.living:
             self.repeats.answered(self.apps[side].state.server, request, left[0])
         return left[0]
@@ -203,7 +225,15 @@ class Pair:
         for side in Side:
             self.living.discard(side)
             self.loop.dies(side)
-        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+        for carried in self._carried:
+            carried.cancel()
+        await asyncio.gather(*self._lives.values(), *self._carried, return_exceptions=True)
+
+
+@lru_cache(maxsize=1000)
+def _url(text: str) -> httpx.URL:
+    """Parsing takes longer than asking; sites ask at the same addresses again and again."""
+    return httpx.URL(text)
 
 
 def _digest(field: DigestField, body: bytes) -> bytes:

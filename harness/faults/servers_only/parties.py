@@ -8,23 +8,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import httpx
-import numpy as np
 
-from client_agent.study.take_release import own_key_id
 from harness.adversaries.contributions import honest_contribution
 from harness.adversaries.scripted.bodies import opened
+from harness.faults.servers_only.hiding import Hiding, Told, Update
 from harness.faults.servers_only.pair import Pair
 from harness.faults.servers_only.peer import Answered
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, from_bytes
+from protocol.errors import MoietyError
 from protocol.release import masking_side, open_output_chunk
 from protocol.sharing import Side
 from protocol.wire import paths
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import (
     Announcement,
     OutputHeader,
+    Party,
     Receipt,
+    Roster,
+    RosterChange,
     RoundState,
     RoundView,
     Signed,
@@ -35,13 +39,30 @@ from protocol.wire.messages import (
 PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _POLL_S = 5.0
-_OVER = frozenset({RoundState.RELEASED, RoundState.SKIPPED})
+_STRANGER = 401
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a study is to every scripted site. ``told``: the sums that the requester tells everybody of."""
+
+    study: Study
+    update: Update
+    told: dict[int, Told]
 
 
 @dataclass
 class Journal:
-    """What a party has on its disk. ``acknowledged``: what a server said that it holds, by which request."""
+    """What a party has on its disk. ``acknowledged``: what a server said that it holds, by which request.
 
+    ``let_in``: a server has answered it as a site; ``declined``: rounds that would show too much.
+    """
+
+    chain: RosterChain
+    hiding: Hiding | None = None
+    let_in: bool = False
+    declined: set[int] = field(default_factory=set)
+    agreed: set[int] = field(default_factory=set)
     sent: dict[str, bytes] = field(default_factory=dict)
     acknowledged: dict[tuple[str, Side], bytes] = field(default_factory=dict)
     sums: dict[int, tuple[tuple[str, ...], bytes]] = field(default_factory=dict)
@@ -52,16 +73,22 @@ class Journal:
 class ScriptedSite:
     """A contributor. ``wrong`` collects what it was shown that must not be."""
 
-    def __init__(self, pair: Pair, study: Study, keys: PartyKeys, journal: Journal, wrong: list[str]) -> None:
-        self.pair, self.study, self.keys, self.journal, self.wrong = pair, study, keys, journal, wrong
-        self.roster = pair.parties.roster.message
-        self.me = next(party for party in self.roster.sites if party.name == keys.name)
+    def __init__(
+        self, pair: Pair, script: Script, me: Party, keys: PartyKeys, journal: Journal, wrong: list[str]
+    ) -> None:
+        self.pair, self.script, self.me, self.keys, self.journal, self.wrong = pair, script, me, keys, journal, wrong
+        self.study = script.study
         self.views: dict[Side, StudyView] = {}
         self._quiet = 0
 
     @property
     def name(self) -> str:
         return self.me.name
+
+    @property
+    def roster(self) -> Roster:
+        """The newest that it knows of."""
+        return self.journal.chain.head
 
     def path(self, template: str, **values: str | int) -> str:
         return paths.fill(template, study=self.study.name, **values)
@@ -97,16 +124,36 @@ class ScriptedSite:
 
     async def look(self, wait_s: float) -> None:
         before = {side: view.cursor for side, view in self.views.items()}
+        strangers = 0
         for side, patience_s in ((Side.A, wait_s), (Side.B, 0.0)):
             after = self.views[side].cursor if side in self.views else 0
             target = f"{self.path(paths.VIEW)}?after={after}&wait_s={patience_s}"
             answer = await self.ask(side, "GET", target, b"", "view")
+            strangers += answer.status == _STRANGER
             if answer.ok:
+                self.journal.let_in = True
                 self.views[side] = StudyView.parse(answer.body)
+                await self._catch_up(side, self.views[side].roster_changes)
+        if strangers == len(Side) and self.journal.let_in:
+            self.journal.ended = "removed: both servers know this site no more"
         if before != {side: view.cursor for side, view in self.views.items()}:
             self._quiet = 0
         else:
             await self.rest()
+
+    async def _catch_up(self, side: Side, number: int) -> None:
+        """Every link of the roster that a server has and this site has not."""
+        while self.journal.chain.number < number:
+            held = self.journal.chain
+            target = paths.fill(paths.ROSTER_CHANGE, number=held.number + 1)
+            answer = await self.ask(side, "GET", target, b"", "roster")
+            if not answer.ok:
+                return
+            try:
+                self.journal.chain = held.extended_by(Signed[RosterChange].parse(answer.body))
+            except MoietyError as error:
+                self.wrong.append(f"another roster: server {side.value} shows {self.name} {error.detail}")
+                return
 
     def current(self) -> dict[Side, RoundView]:
         """Both servers' view of one attempt; nothing while they speak of different ones."""
@@ -130,12 +177,21 @@ class ScriptedSite:
 
     def update(self, number: int) -> Ring:
         """Whole numbers: their sum is exact. The same for every attempt of a round."""
-        seed = int.from_bytes(hashlib.sha256(f"{self.name} {number}".encode()).digest()[:8], "big")
-        drawn = np.random.default_rng(seed).integers(-(2**11), 2**11, self.study.parameters.dimension)
-        return drawn.astype(np.int64).view(np.uint64)
+        return self.script.update(self.name, number)
+
+    def agrees(self, announcement: Announcement) -> bool:
+        """Whether it may be summed with those on the list, now and whenever it is asked again."""
+        number, journal = announcement.round, self.journal
+        if journal.hiding is None or number in journal.agreed or number in journal.declined:
+            return number not in journal.declined
+        agreed = self.name in announcement.listed and journal.hiding.agrees(announcement, self.script.told)
+        (journal.agreed if agreed else journal.declined).add(number)
+        return agreed
 
     async def contribute(self, side: Side, view: RoundView) -> None:
         announcement, attempt = view.announcement.message, view.attempt
+        if announcement.roster_head not in (None, *self.journal.chain.digests) or not self.agrees(announcement):
+            return
         name = f"contribution {view.round} {attempt}"
         both = self._shares(announcement, attempt, name)
         target = self.path(paths.CONTRIBUTION, round=view.round, attempt=attempt)
@@ -149,11 +205,15 @@ class ScriptedSite:
         if None in kept.values():
             rand = derive(hashlib.sha256(f"{self.name} {name}".encode()).digest(), "share")
             made = honest_contribution(
-                self.update(announcement.round), announcement, self.name, self.roster, rand, attempt
+                self.update(announcement.round), announcement, self.name, self.roster_of(announcement), rand, attempt
             )
             for side in Side:
                 self.journal.sent[f"{name} {side.value}"] = made[side].sealed()
         return {side: self.journal.sent[f"{name} {side.value}"] for side in Side}
+
+    def roster_of(self, announcement: Announcement) -> Roster:
+        """Under which the round runs. Requires: this site has that link"""
+        return self.journal.chain.roster_under(announcement.roster_head)
 
     async def take_sum(self) -> None:
         """Of the latest round that a server calls released, once both serve it."""
@@ -164,6 +224,8 @@ class ScriptedSite:
                 self.wrong.append(f"two ends: round {view.round}, released at one server and not at the other")
             if states == {RoundState.SKIPPED}:
                 self.journal.over.setdefault(view.round, "skipped")
+                if self.journal.hiding is not None:
+                    self.journal.hiding.drop(self.study.digest(), view.round)
             if states == {RoundState.RELEASED} and view.round not in self.journal.sums:
                 await self._open(view)
 
@@ -174,7 +236,7 @@ class ScriptedSite:
             if not answer.ok:
                 return
             header, halves[side] = opened(answer.body, self.keys.sealing, OutputHeader)
-            if header.recipient != own_key_id(self.roster, self.name):
+            if header.recipient != self.me.key_id:
                 self.wrong.append(f"wrong output: of round {view.round} for {self.name}")
         masks = masking_side(view.round)
         vector = from_bytes(halves[masks.other], self.study.parameters.dimension)
@@ -182,3 +244,5 @@ class ScriptedSite:
         sites = () if view.release_set is None else view.release_set.message.sites
         self.journal.sums[view.round] = (tuple(sites), total.tobytes())
         self.journal.over[view.round] = "released"
+        if self.journal.hiding is not None:
+            self.journal.hiding.settle(self.study.digest(), view.round, tuple(sites))

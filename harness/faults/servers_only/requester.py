@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 import httpx
 import numpy as np
 
 from client_agent.study.measuring import seal_queries
 from harness.adversaries.scripted.bodies import opened
+from harness.faults.servers_only.hiding import Told
 from harness.faults.servers_only.parties import ScriptedSite
 from harness.federation.memory.clocks import START_S
 from host.randomness import SystemRandomness
@@ -25,12 +29,16 @@ from protocol.wire.messages import (
     EndCause,
     OpeningHeader,
     ReleaseSet,
+    Roster,
     RoundState,
     RoundView,
+    Signed,
     StudyEnd,
     StudyEndState,
 )
 
+PLAIN: Final = ("c1", "c2")
+"""Who contributes where nobody demands anything of sums."""
 _GRID = 4
 _GIVES_UP_S = 1200.0
 """Servers that have not ended a round so long after it began and after the last accident are stuck."""
@@ -43,20 +51,30 @@ class ScriptedRequester(ScriptedSite):
     accidents_until_s = 0.0
     """On the clock of all, from the start of the study."""
 
+    def agrees(self, announcement: Announcement) -> bool:
+        """It asked for it."""
+        return True
+
     async def run(self) -> None:
         signed = sign(self.study, self.name, self.keys.signing).canonical()
         for side in Side:
             await self._until(f"study {side.value}", side, "POST", paths.STUDIES, signed)
-        await self._rounds()
-        state = StudyEndState.COMPLETED if self._all_over() else StudyEndState.FAILED
-        reason = "all rounds are done" if self._all_over() else "the servers did not end a round in hours"
-        cause = EndCause.ALL_ROUNDS_DONE if self._all_over() else EndCause.PROTOCOL_BROKEN
+        if "end" not in self.journal.sent:
+            await self._rounds()
+        state, cause, reason = self._end()
         message = StudyEnd(study_digest=self.study.digest(), state=state, cause=cause, reason=reason)
         if "end" not in self.journal.sent:
             self.journal.sent["end"] = sign(message, self.name, self.keys.signing).canonical()
         for side in Side:
             await self._until("end", side, "POST", self.path(paths.END), self.journal.sent["end"])
         self.journal.ended = f"{state.value}: {reason}"
+
+    def _end(self) -> tuple[StudyEndState, EndCause, str]:
+        if self._all_over():
+            return StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE, "all rounds are done"
+        if f"announce {len(self.journal.over) + 1}" not in self.journal.sent:
+            return StudyEndState.LOCAL_ONLY, EndCause.ISOLATION, "no list is left that shows no site's update"
+        return StudyEndState.FAILED, EndCause.PROTOCOL_BROKEN, "the servers did not end a round in hours"
 
     def _all_over(self) -> bool:
         return len(self.journal.over) >= self.study.rounds
@@ -75,8 +93,13 @@ class ScriptedRequester(ScriptedSite):
             number = len(self.journal.over) + 1
             name = f"announce {number}"
             if name not in self.journal.sent:
-                signed = sign(self._announcement(number), self.name, self.keys.signing)
-                self.journal.sent[name] = signed.canonical()
+                if any(view.roster_changes < self.journal.chain.number for view in self.views.values()):
+                    await self._look()
+                    continue
+                announcement = self._announcement(number)
+                if announcement is None:
+                    return
+                self.journal.sent[name] = sign(announcement, self.name, self.keys.signing).canonical()
                 self.journal.sent[f"began {number}"] = str(self.pair.clock.now()).encode()
             since_s = max(float(self.journal.sent[f"began {number}"]), START_S + self.accidents_until_s)
             if self.pair.clock.now() > since_s + _GIVES_UP_S:
@@ -86,18 +109,60 @@ class ScriptedRequester(ScriptedSite):
             except httpx.TransportError:
                 await self.rest()
 
-    def _announcement(self, number: int) -> Announcement:
+    async def _look(self) -> None:
+        """A server does not have the newest roster yet."""
+        try:
+            await self.look(2.0)
+        except httpx.TransportError:
+            await self.rest()
+
+    def _announcement(self, number: int) -> Announcement | None:
+        """Of the first list that shows nobody's update; None where there is none."""
+        hiding = self.journal.hiding
+        for listed, least in self._lists(number):
+            if len(listed) < max(least, self.study.parameters.least_contributors):
+                continue
+            found = self._of(number, listed, least)
+            if hiding is None or hiding.proposes(found):
+                return found
+        return None
+
+    def _lists(self, number: int) -> Iterator[tuple[tuple[str, ...], int]]:
+        """Everybody, then whoever was in the last sum; with the number listed as the least one after a sum."""
+        known, least = {party.name for party in self.roster.contributors}, self.study.parameters.least_contributors
+        if self.journal.hiding is None:
+            yield tuple(name for name in PLAIN if name in known), least
+            return
+        everybody = tuple(party.name for party in self.roster.contributors)
+        last = [sites for _, (sites, _) in sorted(self.journal.sums.items())][-1:]
+        if number == 1 or self.journal.over[number - 1] == "skipped":
+            yield everybody, least
+        yield everybody, len(everybody)
+        for sites in last:
+            still = tuple(site for site in sites if site in known)
+            yield still, len(still)
+
+    def _of(self, number: int, listed: tuple[str, ...], least: int) -> Announcement:
         return Announcement(
             study_digest=self.study.digest(),
             round=number,
-            listed=tuple(party.name for party in self.roster.contributors),
-            least_contributors=self.study.parameters.least_contributors,
+            listed=listed,
+            least_contributors=least,
             opens=Needs.DISTANCES,
-            model_version=number - 1,
+            model_version=len(self.journal.sums),
             model_digest="00" * 32,
             weight_list_digest="11" * 32,
             closes_at_s=int(self.pair.clock.now() + self.closes_in_s),
+            roster_head=self.journal.chain.named_head,
         )
+
+    async def take_sum(self) -> None:
+        """Whoever was not there is told of it."""
+        await super().take_sum()
+        for number in self.journal.sums.keys() - self.script.told.keys():
+            announced = Signed[Announcement].parse(self.journal.sent[f"announce {number}"]).message
+            sites = tuple(site for site in self.journal.sums[number][0] if site != self.name)
+            self.script.told[number] = Told(announced, sites)
 
     async def _round(self, number: int, name: str) -> None:
         """One look at where it stands, and what that asks for."""
@@ -114,6 +179,9 @@ class ScriptedRequester(ScriptedSite):
             await self._query(view)
         if both == {RoundState.MEASURED}:
             await self._release(view)
+
+    def _roster(self, view: RoundView) -> Roster:
+        return self.roster_of(view.announcement.message)
 
     async def _query(self, view: RoundView) -> None:
         name = f"queries {view.round} {view.attempt}"
@@ -132,7 +200,7 @@ class ScriptedRequester(ScriptedSite):
             targets = tuple(site for site in agreed.sites if site != self.name)
             queries = np.concatenate([query(sketch, _GRID, parameters.weight_grid) for _ in targets])
             bodies = seal_queries(
-                queries, targets, stated.digest(), view.round, self.roster, parameters, SystemRandomness(), name
+                queries, targets, stated.digest(), view.round, self._roster(view), parameters, SystemRandomness(), name
             )
             for side, body in bodies.items():
                 self.journal.sent[f"{name} {side.value}"] = body

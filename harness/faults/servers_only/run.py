@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
@@ -24,83 +20,50 @@ from harness.faults.schedule import (
     Migrated,
     Parted,
     Party,
+    RosterChanged,
     Schedule,
     Stepped,
     Timed,
 )
 from harness.faults.servers_only.drawn import DrawnForServers
+from harness.faults.servers_only.federation import (
+    DIMENSION,
+    NEWCOMER,
+    SITES,
+    Federation,
+    RosterFiles,
+    federation,
+)
+from harness.faults.servers_only.hiding import Hiding, Observer, update_of
 from harness.faults.servers_only.lying import LyingSite
 from harness.faults.servers_only.pair import Pair
-from harness.faults.servers_only.parties import Journal, ScriptedSite
-from harness.faults.servers_only.requester import ScriptedRequester
+from harness.faults.servers_only.parties import Journal, Script, ScriptedSite
+from harness.faults.servers_only.requester import PLAIN, ScriptedRequester
 from harness.faults.servers_only.still import StillClock, StillLoop, at_once
 from harness.faults.servers_only.watch import Watch
 from harness.faults.signed_once import SignedOnce
-from harness.faults.simulated import MEMORY, Simulated
-from harness.federation.memory.learners import light_sites
-from harness.federation.processes import FederationSpec, RunningFederation
-from protocol.parameters import StudyParameters
+from harness.faults.simulated import Simulated
 from protocol.sharing import Side
-from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
-from servers.server import open_server
-from servers.settings import ServerSettings, load_settings
 
-SITES: Final = ("requester", "c1", "c2")
-NAME: Final = "servers"
 _ROUNDS: Final = 2
-_DIMENSION: Final = 16
 _LEAST: Final = 1
-_DEADLINE_S: Final = 90.0
-"""Shorter than many absences: rounds end in every way there is."""
+_ROUNDS_WITH_DEMANDS: Final = 3
+_LEAST_WITH_DEMANDS: Final = 2
+_ROSTER_LOOKED_AT_EVERY_S: Final = 1.0
+"""Ten times as often as servers do, since a round takes a few seconds here."""
+_DATABASE_LOOKED_AT_EVERY_S: Final = 60.0
+"""More rarely than servers do: no older database takes the place of one that is served from here."""
+_FOLLOWED_WITHIN_S: Final = 120.0
 _WITHIN_S: Final = 6 * 3600.0
 _SERVERS: Final = {f"server {side.value}": side for side in Side}
-
-
-class _Federation:
-    """Keys, settings and fresh databases, made once in a process."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="moiety-servers-", dir=MEMORY if MEMORY.is_dir() else None)
-        spec = FederationSpec("servers", SITES[0], light_sites(SITES), seed=5)
-        self.made = RunningFederation(spec, Path(self._folder.name))
-        roster = self.made.parties.roster.message
-        self.settings: dict[Side, ServerSettings] = {
-            side: load_settings(self.made.config(roster.operator(side).name)) for side in Side
-        }
-        self._fresh = {side: one.data_dir.with_name("fresh") for side, one in self.settings.items()}
-        for side, one in self.settings.items():
-            open_server(one).store.close()  # runs the migrations
-            shutil.copytree(one.data_dir, self._fresh[side])
-
-    def clean(self) -> None:
-        for side, one in self.settings.items():
-            shutil.rmtree(one.data_dir)
-            shutil.copytree(self._fresh[side], one.data_dir)
-
-    def study(self) -> Study:
-        return Study(
-            name=NAME,
-            roster_digest=self.made.parties.roster.message.digest(),
-            parameters=StudyParameters(
-                dimension=_DIMENSION, clip_norm=1.0, weight_grid=4, least_contributors=_LEAST, encoded_norm_log2=21
-            ),
-            rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
-            model=ModelSpec(kind="linear", layers=(LayerShape(name="w", shape=(_DIMENSION,)),)),
-            training=TrainingSpec(),
-            rounds=_ROUNDS,
-            round_deadline_s=_DEADLINE_S,
-        )
-
-
-@cache
-def _federation() -> _Federation:
-    return _Federation()
 
 
 def studied(seed: int) -> Simulated:
     """Run what a seed draws."""
     drawn = DrawnForServers.of(seed)
-    schedule = Schedule(seed=seed, delays_s=drawn.delays_s, level=Level.SERVERS, faults=drawn.accidents)
+    schedule = Schedule(
+        seed=seed, delays_s=drawn.delays_s, level=Level.SERVERS, smooth=drawn.smooth, faults=drawn.accidents
+    )
     network = FaultyNetwork(schedule, drawn.fate)
     found = restudied(schedule, network)
     whole = schedule.model_copy(update={"faults": (*network.found, *drawn.accidents)})
@@ -109,7 +72,7 @@ def studied(seed: int) -> Simulated:
 
 def restudied(schedule: Schedule, network: FaultyNetwork | None = None) -> Simulated:
     """Run a schedule that is written down."""
-    made = _federation()
+    made = federation()
     made.clean()
     studying = _Studying(made, schedule, network or FaultyNetwork(schedule))
     return studying.run()
@@ -122,27 +85,34 @@ def _requester(schedule: Schedule) -> type[ScriptedRequester]:
 
 
 class _Studying:
-    def __init__(self, made: _Federation, schedule: Schedule, network: FaultyNetwork) -> None:
+    def __init__(self, made: Federation, schedule: Schedule, network: FaultyNetwork) -> None:
         self.clock = StillClock()
         self.loop = StillLoop(self.clock)
         self.network, self.schedule = network, schedule
         self.crashes = {(one.who, one.point, one.of_point): one for one in schedule.faults if isinstance(one, Crashed)}
-        parties = made.made.parties
-        self.pair = Pair(made.settings, parties, self.clock, self.loop, network, self._at_point)
-        self.watch, self.signed = Watch(self.pair), SignedOnce()
+        self.pair = Pair(made.settings, made.parties, self.clock, self.loop, network, self._at_point)
+        smooth = 0.0 if schedule.smooth is None else schedule.smooth
+        self._update = update_of(smooth, DIMENSION)
+        observer = None if schedule.smooth is None else Observer(self._update, SITES[0])
+        self.watch, self.signed = Watch(self.pair, observer=observer), SignedOnce(when_it_leaves=True)
+        self.pair.on_sent = self.signed.left
         self.pair.on_start = self.watch.started
         self.disks = Disks({who: made.settings[side].data_dir.parent for who, side in _SERVERS.items()})
         self.wrong: list[str] = []
-        study = made.study()
-        kinds: dict[str, type[ScriptedSite]] = {name: self._contributor(name) for name in SITES[1:]}
-        kinds[SITES[0]] = _requester(schedule)
-        self._make = {
-            name: lambda journal, name=name: kinds[name](self.pair, study, parties.keys_of(name), journal, self.wrong)
-            for name in SITES
-        }
-        self.sites = {name: self._make[name](Journal()) for name in SITES}
+        self._made, self.rosters = made, RosterFiles(made)
+        rounds, least = (_ROUNDS, _LEAST) if observer is None else (_ROUNDS_WITH_DEMANDS, _LEAST_WITH_DEMANDS)
+        self._script = Script(made.study(rounds, least), self._update, {})
+        names = (SITES[0], *PLAIN) if observer is None else SITES
+        self.sites = {name: self._site(name, Journal(made.first)) for name in names}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._away: Counter[str] = Counter()
+
+    def _site(self, name: Party, journal: Journal) -> ScriptedSite:
+        """Begins, or goes on with what is on its disk."""
+        if self.schedule.smooth is not None:
+            journal.hiding = Hiding(self._made.state, name, self._update, SITES[0])
+        kind = _requester(self.schedule) if name == SITES[0] else self._contributor(name)
+        return kind(self.pair, self._script, self._made.party_of(name), self._made.keys_of(name), journal, self.wrong)
 
     def _contributor(self, name: str) -> type[ScriptedSite]:
         lies = frozenset(
@@ -153,6 +123,10 @@ class _Studying:
 
     def run(self) -> Simulated:
         with ExitStack() as stack:
+            if self.schedule.smooth is not None:
+                stack.enter_context(mock.patch("servers.app._ROSTER_LOOKED_AT_EVERY_S", _ROSTER_LOOKED_AT_EVERY_S))
+            rarely = mock.patch("servers.driving.duties._DATABASE_LOOKED_AT_EVERY_S", _DATABASE_LOOKED_AT_EVERY_S)
+            stack.enter_context(rarely)
             watching = (self.watch.watching(), self.signed.watching(), self.pair.light_peers())
             for one in (*watching, self.pair.power.watched(), self.disks.watched()):
                 stack.enter_context(one)
@@ -173,7 +147,7 @@ class _Studying:
     async def _study(self) -> None:
         for side in (Side.B, Side.A):
             self.pair.start(side)
-        for name in SITES:
+        for name in self.sites:
             self._start(name)
         for fault in self.schedule.timed:
             self._foresee(fault)
@@ -183,9 +157,27 @@ class _Studying:
             for task in self._running.values():
                 if task.done() and not task.cancelled():
                     task.result()
+        deadline = self.clock.monotonic() + _FOLLOWED_WITHIN_S
+        while self._behind() and self.clock.monotonic() < deadline and not self._broken():
+            await asyncio.sleep(1.0)
 
     def _over(self) -> bool:
-        return all(site.journal.ended for name, site in self.sites.items() if name not in self.schedule.gone)
+        return all(site.journal.ended for site in self._staying())
+
+    def _staying(self) -> list[ScriptedSite]:
+        """Everybody who is to hear how the study ended: who is not gone, not removed, and was ever let in."""
+        gone = self.schedule.gone | self.schedule.removed
+        return [s for name, s in self.sites.items() if name not in gone and (name != NEWCOMER or s.journal.let_in)]
+
+    def _behind(self) -> list[str]:
+        """Servers that live, can write, and do not have the roster that was put in place."""
+        return [
+            who
+            for who, side in _SERVERS.items()
+            if side in self.pair.living
+            and not self.disks.full[who]
+            and self.pair.apps[side].state.server.chain.number != self.rosters.given[side].number
+        ]
 
     def _broken(self) -> bool:
         """A promise did not hold: there is nothing to wait for."""
@@ -194,6 +186,7 @@ class _Studying:
             or self.pair.errors
             or self.pair.repeats.broken
             or self.watch.broken
+            or self.signed.twice
             or any(self.watch.correlations())
         )
 
@@ -204,13 +197,13 @@ class _Studying:
         await self.pair.close()
 
     def _failed(self) -> list[str]:
-        staying = {n: s.journal.ended for n, s in self.sites.items() if n not in self.schedule.gone}
-        twice = [f"signed twice: {one}" for one in sorted(set(self.signed.twice))]
-        if self._broken():
-            return [*self.wrong, *twice, *self.watch.at_the_end(list(self.sites.values()))]
-        ends = [f"no end: {name}" for name, ended in staying.items() if not ended]
-        stuck = [f"stuck: {self.sites[SITES[0]].journal.ended}"] if "failed" in staying.get(SITES[0], "") else []
-        return [*ends, *stuck, *self.wrong, *self.watch.at_the_end(list(self.sites.values()))]
+        wrong = [*self.wrong, *(f"signed twice: {one}" for one in sorted(set(self.signed.twice)))]
+        if not self._broken():
+            wrong += [f"no end: {site.name}" for site in self._staying() if not site.journal.ended]
+            wrong += [f"roster: {who} does not follow its file" for who in self._behind()]
+            requester = self.sites[SITES[0]].journal.ended
+            wrong += [f"stuck: {requester}"] if "failed" in requester else []
+        return [*wrong, *self.watch.at_the_end(list(self.sites.values()))]
 
     # --- faults ---
 
@@ -225,7 +218,7 @@ class _Studying:
         begins, ends = self._actions(fault)
 
         def begin() -> None:
-            self.network.injected[fault.fault] += 1
+            self.network.injected[_words(fault)] += 1
             begins()
 
         self.loop.call_later(fault.at_s, begin)
@@ -246,6 +239,8 @@ class _Studying:
                 return lambda: self._count(self.disks.full, who, 1), lambda: self._count(self.disks.full, who, -1)
             case Stepped(who=who, by_s=by_s):
                 return lambda: self._step(who, by_s), lambda: self._step(who, -by_s)
+            case RosterChanged(first=first):
+                return lambda: self._change_roster(fault), lambda: self.rosters.give(first.other)
 
     def _all(self, does: Callable[[Party], None], who: tuple[Party, ...]) -> None:
         for party in who:
@@ -256,6 +251,12 @@ class _Studying:
 
     def _step(self, who: Party, by_s: float) -> None:
         self.pair.off_s[who] = self.pair.off_s.get(who, 0.0) + by_s
+
+    def _change_roster(self, change: RosterChanged) -> None:
+        self.rosters.change(change)
+        if change.adds and change.adds not in self.sites:
+            self.sites[change.adds] = self._site(change.adds, Journal(self._made.first))
+            self._start(change.adds)
 
     def _start(self, name: str) -> None:
         self._running[name] = self.pair.task(self.sites[name].run(), None)
@@ -277,5 +278,12 @@ class _Studying:
             return
         self._away[who] -= 1
         if not self._away[who]:
-            self.sites[who] = self._make[who](self.sites[who].journal)
+            self.sites[who] = self._site(who, self.sites[who].journal)
             self._start(who)
+
+
+def _words(fault: Timed) -> str:
+    """As a kind of accident is counted."""
+    if isinstance(fault, RosterChanged):
+        return "a site joined" if fault.adds else "a site removed"
+    return fault.fault

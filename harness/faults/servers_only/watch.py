@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 
 from harness.faults.servers_only.crashes import Died
+from harness.faults.servers_only.hiding import Observer
 from harness.faults.servers_only.pair import Pair
 from harness.faults.servers_only.parties import ScriptedSite
 from harness.faults.servers_only.still import SIDE
@@ -18,9 +19,11 @@ from protocol.arithmetic.prg import SEED_BYTES
 from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import Receipt, RoundState, ShareKind, Signed
 from servers.notifications import Changes
-from servers.store.interface import RoundRecord
+from servers.server import Server
+from servers.store.study_records import RoundRecord
 
 _NOTIFY = Changes.notify
 _NEXT = Changes.next
@@ -36,10 +39,14 @@ class Watch:
 
     pair: Pair
     broken: list[str] = field(default_factory=list)
+    observer: Observer | None = None
     changes: int = 0
     _looks: int = 0
     _looks_at_s: float = 0.0
     _seen: dict[tuple[Side, RoundKey], RoundRecord] = field(default_factory=dict)
+    _chains: dict[Side, RosterChain] = field(default_factory=dict)
+    _removed: dict[tuple[Side, RoundKey], frozenset[str]] = field(default_factory=dict)
+    _bodies: dict[tuple[Side, str], RoundKey] = field(default_factory=dict)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -72,13 +79,18 @@ class Watch:
         self.changes += 1
         if side not in self.pair.living:
             return
-        record = self.pair.apps[side].state.server.store.current_round(study)
+        server: Server = self.pair.apps[side].state.server
+        self._compare_chains(side, server.chain)
+        record = server.store.current_round(study)
         if record is None:
             return
         before = self._seen.get((side, record.key))
         self._seen[side, record.key] = record
         if before is not None:
             self._compare(side, before, record)
+        self._removed.setdefault((side, record.key), frozenset(one.name for one, _ in server.chain.removed()))
+        if record.release_set is not None and (before is None or before.state is not record.state):
+            self._look_at_cohort(server, record)
         other = self._seen.get((side.other, record.key))
         if other is not None:
             self._compare_sides(record, other)
@@ -104,9 +116,39 @@ class Watch:
             if mine is not None and theirs is not None and mine.message != theirs.message:
                 self.broken.append(f"two sets: {name} of {one.key.label}")
 
+    def _compare_chains(self, side: Side, chain: RosterChain) -> None:
+        """Neither server's roster is a fork of the other's, or older than it was."""
+        before, other = self._chains.get(side, chain), self._chains.get(side.other, chain)
+        if before is chain and side in self._chains:
+            return
+        self._chains[side] = chain
+        if not chain.is_extension_of(before):
+            self.broken.append(f"roster: server {side.value} went from change {before.number} to {chain.number}")
+        if not (chain.is_extension_of(other) or other.is_extension_of(chain)):
+            self.broken.append("roster: the servers have two that do not follow one another")
+
+    def _look_at_cohort(self, server: Server, record: RoundRecord) -> None:
+        """Whom a release names was in the round's roster, was not removed before it, and is in this sum alone."""
+        sites = () if record.release_set is None else record.release_set.message.sites
+        label = f"{record.key.label} at server {server.side.value}"
+        roster = server.chain.roster_under(record.announcement.message.roster_head)
+        if strangers := set(sites) - {party.name for party in roster.sites}:
+            self.broken.append(f"cohort: {label} releases {sorted(strangers)}, whom its roster does not have")
+        for side in Side:
+            if gone := set(sites) & self._removed.get((side, record.key), frozenset()):
+                self.broken.append(f"removed: {label} releases {sorted(gone)}, removed before it was announced")
+        if len(set(sites)) != len(sites):
+            self.broken.append(f"used twice: a contribution in {label}")
+        for held in server.store.contributions(record.key):
+            if self._bodies.setdefault((server.side, held.body_digest), record.key) != record.key:
+                self.broken.append(f"used twice: the contribution of {held.site} in {label}, and in another round")
+        if record.state is RoundState.RELEASED and self.observer is not None:
+            self.broken.extend(self.observer.released(record.key.round, sites))
+
     def started(self, side: Side) -> None:
         """What a database names is on the disk, whole."""
-        server = self.pair.apps[side].state.server
+        server: Server = self.pair.apps[side].state.server
+        self._compare_chains(side, server.chain)
         for study in server.store.studies():
             record = server.store.current_round(study.digest)
             for held in [] if record is None else server.store.contributions(record.key):

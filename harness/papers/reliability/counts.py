@@ -86,13 +86,14 @@ class FaultCounts(BaseModel):
 
 @dataclass(frozen=True)
 class TestedModule:
-    """The tests of one module in a soak run."""
+    """The tests of one module in a soak run. ``unmet``: why some were skipped."""
 
     name: str
     passed: int
     failed: tuple[str, ...]
     skipped: int
     seconds: float
+    unmet: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,12 @@ class Soak:
     waiting: tuple[WaitingBenchmark, ...]
     endurance: EnduranceBenchmark | None
     tests: tuple[TestedModule, ...]
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """What has left it here, besides ``make soak`` itself."""
+        loads, waits = ([one.command for one in self.loads], [one.command for one in self.waiting])
+        return (*loads, *waits, *([] if self.endurance is None else [self.endurance.command]))
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -165,11 +172,12 @@ def _tests(path: Path) -> tuple[TestedModule, ...]:
 
 def _module(name: str, cases: list[ET.Element]) -> TestedModule:
     wrong = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skipped = [case for case in cases if case.find("skipped") is not None]
+    skipped = [found for case in cases if (found := case.find("skipped")) is not None]
     return TestedModule(
         name=name,
         passed=len(cases) - len(wrong) - len(skipped),
         failed=tuple(case.get("name", "") for case in wrong),
         skipped=len(skipped),
         seconds=sum(float(case.get("time", "0")) for case in cases),
+        unmet=tuple(dict.fromkeys(found.get("message", "") for found in skipped)),
     )

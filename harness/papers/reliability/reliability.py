@@ -20,11 +20,9 @@ from harness.papers.reliability.counts import FaultCounts, FuzzedInputs, FuzzedR
 SOAK: Final = "soak"
 """The folder below that of all runs."""
 _COMMANDS: Final = (
-    "make soak                                # altered inputs and requests, kills, every test that takes long",
-    "moiety faults --servers --seeds 0-9999 --jobs 2 --resume --json results-out/soak/faults.json",
-    "moiety bench load --sites 200 --rounds 20 --processes 4 --json results-out/soak/load_200.json",
-    "moiety bench waiting --sites 1000 --json results-out/soak/waiting_1000.json",
-    "moiety bench endurance --rounds 500 --json results-out/soak/endurance.json",
+    "make soak                  # altered inputs and requests, kills, simulated accidents, every test that takes long",
+    "# and, each with --json and a file in the folder that make soak writes to:",
+    "{}",
     "moiety results --only reliability",
 )
 _INTRODUCTION: Final = (
@@ -36,7 +34,7 @@ _PARTS: Final = 7
 
 @dataclass(frozen=True)
 class ReliabilityPage:
-    """Written from what ``make soak`` and four commands have left; see :class:`harness.papers.build.PageSpec`."""
+    """Written from what ``make soak`` and some benchmarks have left; see :class:`harness.papers.build.PageSpec`."""
 
     name: str
     title: str
@@ -53,7 +51,7 @@ class ReliabilityPage:
         if soak.missing:
             page.text(f"**Not run yet:** {', '.join(soak.missing)}.")
         _write(page, soak)
-        listed = "\n".join(_COMMANDS)
+        listed = "\n".join(_COMMANDS).format("\n".join(soak.commands))
         found = _PARTS - len(soak.missing)
         page.heading("How this page was made")
         page.text(f"```sh\n{listed}\n```\n\n{found} runs of {_PARTS} are on this page.")
@@ -173,3 +171,5 @@ def _tests(page: Page, found: Sequence[TestedModule]) -> None:
     for one in found:
         for name in one.failed:
             page.text(f"- **failed:** {one.name}: {name}")
+        for why in one.unmet:
+            page.text(f"- skipped: {one.name}: {why}")

@@ -71,6 +71,27 @@ def test_sketch_into_adds_to_what_is_there(kernels, rng):
     assert np.array_equal(twice, once + once)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("length", "n"), [(4, 1), (8, 333), (4096, 333), (2**17, 0)])
+def test_sketch_reals_is_the_same_map(kernels, rng, dtype, length, n):
+    """Of whole numbers, which floats add exactly in any order."""
+    words, x = vectors(rng, n), rng.integers(-1000, 1000, n)
+    buckets = np.full(length, 0.5)
+    kernels.sketch_reals(buckets, words, x.astype(dtype))
+    signed = np.array(plain_sketch(words, x, length), dtype=np.uint64).view(np.int64)
+    assert np.array_equal(buckets, signed + 0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_twins_sketch_reals_with_the_same_bits(rng, dtype):
+    words, values = vectors(rng, 20_001), rng.normal(size=20_001).astype(dtype)
+    results = [rng.normal(size=64)] * 2
+    for place, kernels in enumerate((NUMBA, NUMPY)):
+        results[place] = results[place].copy()
+        kernels.sketch_reals(results[place], words, values)
+    assert np.array_equal(results[0], results[1])
+
+
 @pytest.mark.parametrize("n", [0, 64, 128, 512, 576, 1088])
 def test_transpose_bits_puts_every_bit_in_its_place(kernels, rng, n):
     columns = rng.integers(0, 256, (128, n // 8), dtype=np.uint8)
@@ -227,6 +248,8 @@ def test_wrong_shapes_are_refused_before_any_memory_is_touched(kernels):
         kernels.add_into(zeros(2, 2), zeros(2, 2))
     with pytest.raises(ProtocolViolation, match="equally long"):
         kernels.sketch_into(zeros(8), zeros(4), zeros(5))
+    with pytest.raises(ProtocolViolation, match="equally long"):
+        kernels.sketch_reals(np.zeros(8), zeros(4), np.zeros(5))
 
 
 @pytest.mark.parametrize("shape", [(0,), (6,), (12,), (2**18,), (2, 4)])
@@ -234,6 +257,8 @@ def test_sketches_of_another_shape_are_refused(kernels, shape):
     empty = np.zeros(0, dtype=np.uint64)
     with pytest.raises(ProtocolViolation, match="four blocks"):
         kernels.sketch_into(np.zeros(shape, dtype=np.uint64), empty, empty)
+    with pytest.raises(ProtocolViolation, match="four blocks"):
+        kernels.sketch_reals(np.zeros(shape), empty, np.zeros(0))
 
 
 @pytest.mark.parametrize("shape", [(127, 8), (128, 9), (8,)])

@@ -107,7 +107,7 @@ def a_result() -> EnvelopesBenchmark:
 def test_what_a_round_adds_is_what_the_smaller_view_adds_times_the_requests(tmp_path: Path) -> None:
     text = envelopes_text(a_result())
     assert "8.0 control requests (view 7.0, mail weights 1.0), 18.0 kB up, 40.0 kB down" in text
-    assert "of that envelopes and signatures 16.0 kB up, 48.0 kB down, server 8.0 ms, agent 16.0 ms" in text
+    assert "an envelope for each would add 16.0 kB up, 48.0 kB down, server 8.0 ms, agent 16.0 ms" in text
     write_result(a_round(), tmp_path / "round_1e6_10.json")
     assert "Envelopes and signatures" not in page_of(tmp_path)
     write_result(a_result(), tmp_path / "envelopes_10.json")

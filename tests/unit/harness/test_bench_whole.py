@@ -171,6 +171,13 @@ def test_the_page_shows_what_was_measured_and_names_what_was_not() -> None:
     assert "| One | 1.0 | 0.50 | 0.25 | 2 | 3.0 | 4.00 | 4.01 | - | 1,500 | 20 |" in page
     assert "- One: a server. Protected: nothing." in page
     assert "- Two: not measured: pip install two: no network" in page
+    later = PeersBenchmark(rounds=(measured.model_copy(update={"name": "Two", "seconds": 9.0}),), **values)
+    both = whole_rounds_part(PeersBenchmark(rounds=(measured, missing), **values), later)
+    assert both.count("## Whole rounds of other systems: 10 parameters, 3 clients") == 1
+    assert "| Two | 1.0 | 0.50 | 0.25 | 2 | 9.0 |" in both
+    assert "not measured" not in both
+    assert "under different loads. d: One; d: Two." in both
+    assert "under different loads" not in page
     assert whole_rounds_part(PeersBenchmark(**values)) == ""
     assert whole_rounds_lines([missing]) == ["whole rounds: Two: pip install two: no network"]
     assert "servers, CPU s 0.50" in whole_rounds_lines([measured])[0]

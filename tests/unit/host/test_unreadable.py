@@ -17,7 +17,7 @@ from protocol.errors import ConfigurationError
     ("name", "says"),
     [
         ("settings.toml", "there is no such file: is the folder right?"),
-        ("roster.toml", "there is no such file: at a site 'moiety site status --wait"),
+        ("roster.toml", "there is no such file: in a folder that 'moiety site join' made, 'moiety site status --wait"),
         ("keys.toml", "come back from a backup alone"),
         ("invitation.txt", "there is no such file: is the path right?"),
         ("folder", "it is a folder: name a file in it"),

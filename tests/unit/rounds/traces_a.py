@@ -41,7 +41,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.peer_messages import CollectedSet
 from servers.rounds.standing import at_a
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 MOST_STEPS = 25

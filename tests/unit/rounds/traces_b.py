@@ -43,7 +43,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.peer_messages import CorrelationRef, HandOver, LockRequest, ProductsHeader
 from servers.rounds.standing import standing
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES
 from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, DIGEST, HELD, OTHER, ROSTER, SEED_OF_TAGS, STUDY
 

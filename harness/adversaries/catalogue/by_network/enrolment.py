@@ -14,10 +14,12 @@ from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.scripted.operators import HOUR_S, OTHER, REQUESTER, SITE, Operator, new_keys, public_card
 from protocol.sharing import Side
 from protocol.wire.authentic import signature_by
+from protocol.wire.chain.change import KeyClaim
 from protocol.wire.enrolment.founding import first_roster
 from protocol.wire.enrolment.invitation import Invitation
 from protocol.wire.enrolment.questions import Founded, Founding, NamedSite
-from protocol.wire.messages import Roster
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.messages import Roster, Signature
 
 Try = Callable[[Operator], bool]
 
@@ -116,6 +118,55 @@ class AnotherKey(Attack):
         return Found(signed, float(signed))
 
 
+class OldKeys(Attack):
+    """The site's people renew its keys because somebody has them, who wants to keep them good."""
+
+    name = "old-keys-against-their-renewal"
+    party = Party.SITE
+    tries = "holds a site's stolen keys and gives its word for them while their renewal is pending, to spoil that one's"
+    defence = "a word is kept for the very keys that gave it, and keys in the roster give none"
+    figure = "pending renewals that were left without the word of their own keys"
+    without: Mapping[str, object] = {
+        "servers.enrolment.desk.Desk._claimed": lambda desk, known, claim: desk.register.keep_claim(
+            desk.register.registrant(known.party.name).party, claim
+        )
+    }
+
+    def attempt(self, folder: Path) -> Found:
+        a, b = (Operator(folder, side) for side in Side)
+        a.knows(b)
+        b.knows(a)
+        requester, stolen, new = new_keys(REQUESTER), new_keys(SITE), new_keys(SITE)
+        first = _founded(a, b, requester, stolen)
+        a.admitted(new, renews=True)
+        word = _word(new, first)
+        a.is_told(word, new)
+        a.is_told(_word(stolen, first), stolen)
+        spoiled = [one.claim for one in a.desk.register.renewals] != [word]
+        return Found(spoiled, float(spoiled))
+
+
+def _founded(a: Operator, b: Operator, requester: PartyKeys, site: PartyKeys) -> str:
+    """A federation of both operators and these two, in place at ``a``. -> the digest of its roster"""
+    for operator in (a, b):
+        operator.admitted(requester, requester=True)
+        operator.admitted(site)
+    parties = tuple(public_card(keys) for keys in (requester, site))
+    roster = first_roster((a.desk.card, b.desk.card), REQUESTER, parties)
+    named = tuple(NamedSite(name=one.name, party=one.digest()) for one in parties)
+    signatures = [signature_by(REQUESTER, requester.signing, roster)]
+    for operator in (a, b, a):
+        founding = Founding(roster=roster.digest(), sites=named, signatures=tuple(signatures))
+        answer = operator.founds(founding, requester).answer
+        if isinstance(answer, Founded) and not answer.in_place:
+            signatures.append(answer.signature)
+    return roster.digest()
+
+
+def _word(keys: PartyKeys, first: str) -> Signature:
+    return signature_by(keys.name, keys.signing, KeyClaim(first=first, party=public_card(keys)))
+
+
 _PROPOSED: list[Roster] = []
 """Without its defence an operator signs whatever it is told, and this is what it is told."""
 
@@ -150,4 +201,5 @@ def enrolments() -> tuple[Attack, ...]:
             {"signed by other keys": _signed_by_another, "in another name": _named_otherwise, "old": _old},
         ),
         AnotherKey(),
+        OldKeys(),
     )

@@ -27,9 +27,9 @@ from protocol.errors import ConflictingMessage
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.messages import Announcement, RoundState, Signed
-from servers.store.interface import RoundRecord
 from servers.store.records import Answer, AnswerKind
 from servers.store.sql import SqlStore
+from servers.store.study_records import RoundRecord
 
 _PLAN: Final = Plan(rounds=2)
 _IMPATIENT: Final = Plan(rounds=2, within_s=1500.0)

@@ -17,11 +17,12 @@ from harness.adversaries.scripted.requester import REQUESTER, SITES, How, announ
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
 from protocol.policy import clauses, cohorts, questions
-from protocol.policy.cohorts import LEAST_APART, Cohort
+from protocol.policy.cohorts import Cohort
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_left_out
+from protocol.policy.site_policy import SitePolicy
 from protocol.summary.layout import Layout, Numeric
 from protocol.summary.protect import Protection
-from protocol.summary.question import summary_questions
+from protocol.summary.question import FIRST_LINE, OwnColumn, summary_questions
 from protocol.wire.messages import Purpose
 
 _FIVE, _FOUR = SITES[:5], SITES[:4]
@@ -36,7 +37,7 @@ def _summed(cohorts_asked: Sequence[Cohort]) -> list[np.ndarray]:
     for asked in cohorts_asked:
         try:
             for site in asked.listed:
-                cohorts.check_cohort(asked, memory[site], LEAST_APART)
+                cohorts.check_cohort(asked, memory[site], 0, SitePolicy().most_cohorts)
         except PolicyRefusal:
             continue
         for site in asked.listed:
@@ -51,7 +52,7 @@ class NearlyTheSameSites(Attack):
     name = "summary-without-one-site"
     party = Party.REQUESTER
     tries = "asks for a summary of five sites and then of four of them"
-    defence = "sums of data are over the same sites again, or at least three differ, in all studies together"
+    defence = "sums of a site's data are over the same sites each time, in all studies together"
     figure = "of 40 entries of the fifth site's table read exactly"
     without: Mapping[str, object] = {"protocol.policy.cohorts.check_cohort": passes}
 
@@ -64,6 +65,28 @@ class NearlyTheSameSites(Attack):
         if len(opened) < 2:
             return Found(False, 0)
         read = int(np.count_nonzero(opened[0] - opened[1] == _TABLES[_FIVE[-1]]))
+        return Found(read > 0, read)
+
+
+class ThreeSums(Attack):
+    """Every two differ in four sites or in all; what they show together, no site sees: none but the last is in all."""
+
+    name = "summary-by-three-sums"
+    party = Party.REQUESTER
+    tries = "asks for a summary of seven sites, of three of them, and of three others"
+    defence = "sums of a site's data are over the same sites each time, in all studies together"
+    figure = "of 40 entries of the seventh site's table read exactly"
+    without: Mapping[str, object] = {"protocol.policy.cohorts.check_cohort": passes}
+
+    def attempt(self, folder: Path) -> Found:
+        asked = [
+            Cohort(study_digest=of * 64, round=1, listed=listed, least=len(listed), requester=REQUESTER)
+            for of, listed in (("a", SITES), ("b", SITES[:3]), ("c", SITES[3:6]))
+        ]
+        opened = _summed(asked)
+        if len(opened) < len(asked):
+            return Found(False, 0)
+        read = int(np.count_nonzero(opened[0] - opened[1] - opened[2] == _TABLES[SITES[6]]))
         return Found(read > 0, read)
 
 
@@ -90,7 +113,7 @@ class TwoRanges(Attack):
                 listed=_FIVE,
                 least=5,
                 requester=REQUESTER,
-                questions=summary_questions(layout, (key,), (ages,), protection),
+                questions=summary_questions(layout, (OwnColumn(key, FIRST_LINE),), (ages,), protection),
             )
             try:
                 questions.check_questions(asked, known, 1)
@@ -155,6 +178,7 @@ def sums_of_data() -> tuple[Attack, ...]:
     once = "the memory of every site: once per study, unless both servers signed that it was skipped"
     return (
         NearlyTheSameSites(),
+        ThreeSums(),
         TwoRanges(),
         Again(
             "counts-twice",

@@ -28,7 +28,7 @@ from protocol.errors import ErrorCode
 from protocol.parameters import Needs
 from protocol.sharing import Side, vector_side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import Announcement, Decline, ListedWeight, WeightList
+from protocol.wire.messages import Announcement, Decline, ListedWeight, Message, WeightList
 
 _MANY = 300
 _SURE = 5.0
@@ -115,8 +115,11 @@ class StoredShares(CuriousServer):
 class LetterLengths(CuriousServer):
     """How long letters are that server A relays: of weight lists, and of the reasons for which sites decline."""
 
-    defence = "letters padded inside their seals to a length that depends on roster and grid alone"
-    without: Mapping[str, object] = {"protocol.bodies.letter.pad": lambda content, length: content}
+    defence = "letters in which every number takes nine bytes and every reason is padded, inside their seals"
+    without: Mapping[str, object] = {
+        "protocol.bodies.letter.packed": Message.canonical,
+        "protocol.bodies.letter.pad": lambda content, length: content,
+    }
 
     def __init__(self, what: str, tries: str, letter: Callable[[int, int], bytes]) -> None:
         self.name, self.tries, self._letter = f"server-a-measures-{what}", tries, letter

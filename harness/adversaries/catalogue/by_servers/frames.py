@@ -12,8 +12,8 @@ from protocol.errors import ErrorCode as E
 from protocol.rounds.states import RoundKey
 from protocol.wire import paths
 from servers.rounds.side_b import Answering
-from servers.store.interface import StudyRecord
 from servers.store.records import AnswerKind
+from servers.store.study_records import StudyRecord
 
 _PRODUCTS: Final = Answering.products
 

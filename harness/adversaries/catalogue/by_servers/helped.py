@@ -22,7 +22,7 @@ from protocol.sharing import Side
 from protocol.wire.peer_messages import CollectedSet
 from servers.rounds import collect
 from servers.server import Server
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 
 _OTHERS: Final = tuple(site for site in SITES if site != VICTIM)
 _SEED: Final = bytes(32)

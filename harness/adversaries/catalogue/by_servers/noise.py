@@ -26,7 +26,7 @@ from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
 from protocol.wire.messages import Purpose, RoundState
 from servers.rounds import noise as at_server
-from servers.store.interface import RoundRecord
+from servers.store.study_records import RoundRecord
 
 _PARAMETERS: Final = StudyParameters(dimension=100, clip_norm=1.0, least_contributors=3)
 _MULTIPLIER: Final = 2.0

@@ -29,18 +29,35 @@ _LEGEND: Final = (
 )
 
 
-def whole_rounds_part(result: PeersBenchmark) -> str:
-    """A table and what protects whom; nothing where whole rounds were left out."""
-    if not result.rounds:
+def whole_rounds_part(*results: PeersBenchmark) -> str:
+    """A table and what protects whom, of sittings of one size; nothing where whole rounds were left out.
+
+    A system that failed in one sitting and was measured in another is measured.
+    """
+    rounds = [one for result in results for one in result.rounds]
+    if not rounds:
         return ""
     head = ("whole rounds of", "version", *(name for name, _, _ in _COLUMNS))
-    measured = [one for one in result.rounds if one.error is None]
+    measured = [one for one in rounds if one.error is None]
+    known = {one.name for one in measured}
     lines = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * len(_COLUMNS)]
     lines += ["| " + " | ".join((one.name, one.version or "-", *_cells(one))) + " |" for one in measured]
-    failed = [f"- {one.name}: not measured: {one.error}" for one in result.rounds if one.error is not None]
+    failed = [
+        f"- {one.name}: not measured: {one.error}" for one in rounds if one.error is not None and one.name not in known
+    ]
     said = [f"- {one.name}: {one.how}. Protected: {one.protected}." for one in measured]
-    title = f"## Whole rounds of other systems: {result.parameters:,} parameters, {result.sites} clients"
-    return "\n".join([title, "", *lines, "", _LEGEND, *said, *failed, ""])
+    title = f"## Whole rounds of other systems: {results[0].parameters:,} parameters, {results[0].sites} clients"
+    return "\n".join([title, "", *lines, "", _LEGEND, *_sittings(results), *said, *failed, ""])
+
+
+def _sittings(results: Sequence[PeersBenchmark]) -> list[str]:
+    """Figures of several sittings must not be read as if they were of one."""
+    found = [(one.date, [each.name for each in one.rounds if each.error is None]) for one in results]
+    found = [(date, names) for date, names in found if names]
+    if len(found) <= 1:
+        return []
+    each = "; ".join(f"{date}: {', '.join(names)}" for date, names in found)
+    return [f"CPU and seconds of different sittings are of machines under different loads. {each}.\n"]
 
 
 def whole_rounds_lines(rounds: Sequence[WholeRounds]) -> list[str]:

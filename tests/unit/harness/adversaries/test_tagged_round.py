@@ -70,12 +70,16 @@ def test_a_changed_sum_does_not_go_and_names_no_site(liar: Side, units: int) -> 
 
 @EVEN_AND_ODD
 @EACH_SIDE
-def test_a_forged_check_is_found_by_every_site_and_names_the_server(liar: Side, number: int) -> None:
-    """The server knows its own error once it has the seed, and takes it out of what it signs."""
+@pytest.mark.parametrize("units", [1000, 2**40])
+def test_a_forged_check_is_found_by_every_site_and_names_the_server(liar: Side, number: int, units: int) -> None:
+    """The server knows its own error once it has the seed, and takes it out of what it signs.
+
+    It is named also where its error is beyond the bound of a coordinate.
+    """
 
     class Forged(TaggedRound):
         def summed(self, side: Side, own: Ring) -> Ring:
-            own[7] += np.uint64(1000 * (side is liar))
+            own[7] += np.uint64(units * (side is liar))
             return own
 
         def checked(self, side: Side, errors: Ring) -> Ring:
@@ -83,7 +87,7 @@ def test_a_forged_check_is_found_by_every_site_and_names_the_server(liar: Side, 
 
         def _owed(self) -> Ring:
             vector = np.zeros(self.length, dtype=np.uint64)
-            vector[7] = 1000
+            vector[7] = units
             return self.errors([vector])[0]
 
     turn = Forged(number=number)

@@ -120,6 +120,9 @@ def test_what_failed_is_printed_as_what_passed_is(tmp_path: Path) -> None:
     assert "both servers' CPU, a site and round: 61.5 ms" in text
     assert "1 passed, 1 failed, 1 skipped" in text
     assert "- **failed:** tests.integration.test_crashes: test_b" in text
+    assert "- skipped: tests.unit.test_ray: no ray" in text
+    for command in ("make soak ", a_load().command, a_wait().command, "moiety bench endurance"):
+        assert f"\n{command}" in text
     assert "50 rounds released of 500 asked for" in text
     figures = sorted(path.name for path in (tmp_path / "out").glob("*.svg"))
     assert len(figures) == 8

@@ -31,8 +31,9 @@ def pack(values: list[int]) -> bytes:
     return whole.to_bytes(260, "little")
 
 
+@BOTH
 @pytest.mark.parametrize("rows", [1, 5, (1 << 14) + 3])
-def test_row_hash_is_the_formula(rows: int):
+def test_row_hash_is_the_formula(kernels: OtKernels, rows: int):
     key, first = bytes(range(32)), 2**40 + 7
     data = np.random.default_rng(rows).integers(0, 256, (rows, 16), dtype=np.uint8)
     offset = bytes(range(100, 116))
@@ -41,11 +42,11 @@ def test_row_hash_is_the_formula(rows: int):
     def pi(block: int) -> int:
         return int.from_bytes(aes.encryptor().update(block.to_bytes(16, "little")), "little")
 
-    found = RowHash(key)(data, first, offset)
+    found = RowHash(key, kernels)(data, first, offset)
     for i in {0, rows // 2, rows - 1}:
         once = pi(int.from_bytes(data[i].tobytes(), "little") ^ int.from_bytes(offset, "little"))
         assert int(found[i]) == (pi(once ^ (first + i)) ^ once) % 2**64
-    assert len(np.unique(RowHash(key)(np.zeros((rows, 16), np.uint8), 0))) == rows
+    assert len(np.unique(RowHash(key, kernels)(np.zeros((rows, 16), np.uint8), 0))) == rows
 
 
 @BOTH
@@ -97,21 +98,48 @@ def test_shapes_that_do_not_fit_are_refused(kernels: OtKernels):
 
 @BOTH
 def test_folding_sums_the_streams_by_the_bits_of_their_number(kernels: OtKernels):
-    for bits, words in ((1, 3), (2, 1), (3, 513), (8, 5)):
+    for bits, words in ((0, 2), (1, 3), (2, 1), (3, 513), (4, 2), (8, 5)):
         streams = random_ring(bits, words << bits).reshape(1 << bits, words)
         number = np.arange(1 << bits)
-        columns, total = kernels.fold(streams.copy())
+        before = random_ring(bits + 20, words * bits).reshape(bits, words)
+        columns = before.copy()
+        total = np.empty(words, np.uint64)
+        kernels.fold(streams, columns, total)
         for bit in range(bits):
             wanted = np.bitwise_xor.reduce(streams[(number >> bit & 1) == 1], axis=0)
-            np.testing.assert_array_equal(columns[bit], wanted)
+            np.testing.assert_array_equal(columns[bit] ^ before[bit], wanted)
         np.testing.assert_array_equal(total, np.bitwise_xor.reduce(streams, axis=0))
 
 
 @BOTH
-@pytest.mark.parametrize("shape", [(1, 4), (3, 4), (4,), (0, 4)])
+@pytest.mark.parametrize("shape", [(3, 4), (4,), (0, 4)])
 def test_streams_that_are_no_power_of_two_are_refused(kernels: OtKernels, shape: tuple[int, ...]):
     with pytest.raises(ProtocolViolation, match="power of two"):
-        kernels.fold(np.zeros(shape, np.uint64))
+        kernels.fold(np.zeros(shape, np.uint64), np.zeros((2, 4), np.uint64), np.zeros(4, np.uint64))
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(1, 4), (3, 4), (2, 3)])
+def test_columns_that_do_not_fit_their_streams_are_refused(kernels: OtKernels, shape: tuple[int, ...]):
+    with pytest.raises(ProtocolViolation, match="are folded into 2 columns"):
+        kernels.fold(np.zeros((4, 4), np.uint64), np.zeros(shape, np.uint64), np.zeros(4, np.uint64))
+    with pytest.raises(ProtocolViolation, match="are folded into 2 columns"):
+        kernels.fold(np.zeros((4, 4), np.uint64), np.zeros((2, 4), np.uint64), np.zeros(3, np.uint64))
+
+
+@BOTH
+def test_rows_that_do_not_fit_are_refused(kernels: OtKernels):
+    four, three, two = (np.zeros(n, np.uint64) for n in (4, 3, 2))
+    for step in (
+        lambda: kernels.shift_rows(four, two, two),
+        lambda: kernels.shift_rows(four, three, four),
+        lambda: kernels.tweak(three, 0, three.copy()),
+        lambda: kernels.tweak(four, 0, two),
+        lambda: kernels.first_words(four, two, two),
+        lambda: kernels.first_words(four, four.copy(), four.copy()),
+    ):
+        with pytest.raises(ProtocolViolation, match="two words each"):
+            step()
 
 
 def correlated(own: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, bytes]:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
 from harness.bench import probe
-from harness.bench.delays import DelayedRounds, delayed_rounds
+from harness.bench.latency.delays import DelayedRounds, delayed_rounds
 from harness.federation.federated_run import FederatedRun, run_study
 from harness.federation.measurements import Traffic, measure
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec

@@ -1,0 +1,1 @@
+"""Seconds and round trips from lock to release, and of whole rounds."""
