@@ -18,6 +18,7 @@ from client_agent.site.events import METRICS, Absence, Absent, RoundEnd, RoundRe
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import FINAL_SCORES, StudyJournal
 from client_agent.site.models.kept_model import Kept, kept_model
+from client_agent.study.asked.foreseen_epsilon import own_examples
 from client_agent.study.asked.plain_words import in_plain_words
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from client_agent.study.summarising import SUMMARY_FILE, Summary
@@ -49,7 +50,8 @@ def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyRepor
         sums=sums_of(records),
         settings=tuple(Named(name=about, value=words) for about, words in settings_words(study)),
         statements=tuple(
-            Named(name=one.about, value=one.words) for one in in_plain_words(study, roster, settings.policy)
+            Named(name=one.about, value=one.words)
+            for one in in_plain_words(study, roster, settings.policy, own_examples(settings.data))
         ),
         sites=tuple(_story(party.name, records) for party in roster.contributors),
         rounds=records,

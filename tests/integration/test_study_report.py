@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -252,3 +253,14 @@ def test_a_budget_is_of_one_unit(noised: tuple[Path, Path]) -> None:
     used = share_used([Steps(1.0, NOISE, 2)], 50.0, policy.delta)
     assert f"50, of which {used:.0%} is used" in report_html(report_of(settings, "of-site"))
     assert "none of unit record is set" in report_html(report_of(settings, "of-record"))
+
+
+def test_epsilon_before_it_began_is_said_with_what_this_site_has(noised: tuple[Path, Path], tmp_path: Path) -> None:
+    """Seventeen examples are drawn almost always, in two steps: that spends more than any declared number."""
+    np.savez(tmp_path / "train.npz", y=np.zeros(17))
+    settings = load_settings(noised[1])
+    of_declared = {one.name: one.value for one in report_of(settings, "of-record").statements}
+    found = report_of(settings.model_copy(update={"data": tmp_path}), "of-record")
+    said = {one.name: one.value for one in found.statements}
+    assert "a site of 17 examples" in said["epsilon"]
+    assert said["epsilon"] != of_declared["epsilon"]
