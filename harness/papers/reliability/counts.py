@@ -21,6 +21,8 @@ LOAD: Final = "load_*.json"
 WAITING: Final = "waiting_*.json"
 ENDURANCE: Final = "endurance.json"
 TESTS: Final = "soak.xml"
+AGAIN: Final = "soak_again.xml"
+"""Of the tests that failed beside the others, once more by themselves."""
 
 
 class _Count(BaseModel):
@@ -107,6 +109,7 @@ class Soak:
     waiting: tuple[WaitingBenchmark, ...]
     endurance: EnduranceBenchmark | None
     tests: tuple[TestedModule, ...]
+    again: tuple[TestedModule, ...]
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -139,6 +142,7 @@ def read_soak(folder: Path) -> Soak:
         waiting=tuple(_every(folder.glob(WAITING), WaitingBenchmark)),
         endurance=_read(folder / ENDURANCE, EnduranceBenchmark),
         tests=_tests(folder / TESTS),
+        again=_tests(folder / AGAIN),
     )
 
 

@@ -72,6 +72,8 @@ def _write(page: Page, soak: Soak) -> None:
         _endurance(page, soak.endurance)
     if soak.tests:
         _tests(page, soak.tests)
+    if soak.again:
+        _again(page, soak.again)
 
 
 def _inputs(page: Page, found: FuzzedInputs) -> None:
@@ -160,12 +162,8 @@ def _endurance(page: Page, found: EnduranceBenchmark) -> None:
 
 
 def _tests(page: Page, found: Sequence[TestedModule]) -> None:
-    failed = sum(len(one.failed) for one in found)
     page.heading("The tests of `make soak`")
-    page.text(
-        f"{sum(one.passed for one in found)} passed, {failed} failed, {sum(one.skipped for one in found)} skipped, in "
-        f"{sum(one.seconds for one in found):.0f} s."
-    )
+    page.text(_totals(found))
     rows = [(one.name, str(one.passed), str(len(one.failed)), str(one.skipped), f"{one.seconds:.0f}") for one in found]
     page.table(("module", "passed", "failed", "skipped", "seconds"), rows)
     for one in found:
@@ -173,3 +171,17 @@ def _tests(page: Page, found: Sequence[TestedModule]) -> None:
             page.text(f"- **failed:** {one.name}: {name}")
         for why in one.unmet:
             page.text(f"- skipped: {one.name}: {why}")
+
+
+def _totals(found: Sequence[TestedModule]) -> str:
+    passed, failed = sum(one.passed for one in found), sum(len(one.failed) for one in found)
+    skipped, seconds = sum(one.skipped for one in found), sum(one.seconds for one in found)
+    return f"{passed} passed, {failed} failed, {skipped} skipped, in {seconds:.0f} s."
+
+
+def _again(page: Page, found: Sequence[TestedModule]) -> None:
+    """What failed beside the others, once more without them: a timeout of a busy machine, or not."""
+    failed = [f"{one.name}: {name}" for one in found for name in one.failed]
+    page.text(f"Those that failed ran once more by themselves: {_totals(found)}")
+    for name in failed:
+        page.text(f"- **failed again:** {name}")

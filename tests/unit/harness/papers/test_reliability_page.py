@@ -12,6 +12,7 @@ from harness.bench.load.held import Rounds
 from harness.bench.load.results import EnduranceBenchmark
 from harness.bench.load.samples import Sample
 from harness.papers.reliability.counts import (
+    AGAIN,
     ENDURANCE,
     FAULTS,
     INPUTS,
@@ -127,6 +128,20 @@ def test_what_failed_is_printed_as_what_passed_is(tmp_path: Path) -> None:
     figures = sorted(path.name for path in (tmp_path / "out").glob("*.svg"))
     assert len(figures) == 8
     assert all(name in text for name in figures)
+
+
+def test_what_failed_and_ran_again_is_told_twice(tmp_path: Path) -> None:
+    left(tmp_path / "runs" / "soak")
+    (tmp_path / "runs" / "soak" / AGAIN).write_text(
+        """<testsuites><testsuite name="pytest">
+        <testcase classname="tests.integration.test_crashes" name="test_b" time="4"/>
+        <testcase classname="tests.unit.test_on_disk" name="test_d" time="2"><failure message="no"/></testcase>
+        </testsuite></testsuites>"""
+    )
+    text = PAGE.write_page(tmp_path / "runs", tmp_path / "out", None).read_text(encoding="utf-8")
+    assert "- **failed:** tests.integration.test_crashes: test_b" in text
+    assert "Those that failed ran once more by themselves: 1 passed, 1 failed, 0 skipped, in 6 s." in text
+    assert "- **failed again:** tests.unit.test_on_disk: test_d" in text
 
 
 def test_a_file_of_another_version_is_named(tmp_path: Path) -> None:
