@@ -30,7 +30,7 @@ from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_chain
 from client_agent.site.journal import StudyJournal
-from client_agent.site.outbox import create_study, queued, withdraw
+from client_agent.site.outbox import create_study, withdraw
 from client_agent.study.asked.at_hand import note_created
 from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon, own_examples
 from client_agent.study.asked.foreseen_transfers import transfer_remarks
@@ -240,13 +240,11 @@ def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) ->
 
 def _withdraw(site: Site, name: str, json_output: bool) -> None:
     """A study that no server has: out of the outbox, or marked in the journal so that the agent leaves it alone."""
-    waiting, journal = queued(site.settings.state_dir, name), site.settings.state_dir / "studies" / name
-    if waiting.exists():
-        withdraw(site.settings.state_dir, name)
-    elif (journal / "study.json").exists():
+    journal = site.settings.state_dir / "studies" / name
+    if not withdraw(site.settings.state_dir, name):
+        if not (journal / "study.json").exists():
+            raise UnknownStudy(f"no study {name!r} is here or at the servers; look at its name")
         StudyJournal(site.settings.state_dir, name).withdraw()
-    else:
-        raise UnknownStudy(f"no study {name!r} is here or at the servers; look at its name")
     if json_output:
         json_line({"study": name, "state": "withdrawn"})
     else:

@@ -9,7 +9,7 @@ from client_agent.network.complaints import words_of
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.models.finished_model import FINISH
-from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, withdraw
+from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, taken, waiting
 from client_agent.study.pretrained import PRETRAINED
 from host.durable import write_durably
 from protocol.errors import ConfigurationError, MoietyError, StorageFull
@@ -21,23 +21,23 @@ from protocol.wire.messages import Signed, Study
 def take_from_outbox(context: SiteContext, path: Path, report: Callable[[str, str], None]) -> None:
     """Sign the study at ``path`` into its journal, or put it aside and ``report`` why, with the study's name first.
 
-    One that was withdrawn meanwhile (cancelled, or about to be written anew) is left alone.
+    One that was withdrawn meanwhile (cancelled, or about to be written anew) is left alone; one that is being taken is
+    withdrawn once it is in the journal.
     Raises: OSError, StorageFull, where a file cannot be read or written: the study waits on
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    try:
-        _sign_into_journal(context, path, Study.parse(content))
-    except StorageFull:
-        raise
-    except MoietyError as refused:
-        report(path.stem, words_of(refused))
-        write_durably(path.with_suffix(REFUSAL), words_of(refused).encode())
-        path.replace(path.with_suffix(".refused"))
-    else:
-        withdraw(context.state_dir, path.stem)
+    with waiting(path) as content:
+        if content is None:
+            return
+        try:
+            _sign_into_journal(context, path, Study.parse(content))
+        except StorageFull:
+            raise
+        except MoietyError as refused:
+            report(path.stem, words_of(refused))
+            write_durably(path.with_suffix(REFUSAL), words_of(refused).encode())
+            path.replace(path.with_suffix(".refused"))
+        else:
+            taken(path)
 
 
 def _sign_into_journal(context: SiteContext, path: Path, study: Study) -> None:

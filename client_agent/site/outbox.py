@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +51,50 @@ def create_study(
     return path
 
 
-def withdraw(state_dir: Path, name: str) -> None:
-    """The study of that name waits no longer, nor what lies beside it."""
+def withdraw(state_dir: Path, name: str) -> bool:
+    """The study of that name waits no longer, nor what lies beside it; whether it did wait."""
     path = queued(state_dir, name)
-    for suffix in (path.suffix, PRETRAINED_SUFFIX, FINISH_SUFFIX):
-        path.with_suffix(suffix).unlink(missing_ok=True)
+    with waiting(path) as content:
+        for one in (path, *_beside(path)):
+            one.unlink(missing_ok=True)
+    return content is not None
+
+
+def taken(path: Path) -> None:
+    """What waited at ``path`` is in the journal. The study goes last: until then nobody puts another one there."""
+    for one in (*_beside(path), path):
+        one.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    return path.with_suffix(PRETRAINED_SUFFIX), path.with_suffix(FINISH_SUFFIX)
+
+
+@contextmanager
+def waiting(path: Path) -> Iterator[bytes | None]:
+    """The study at ``path``, which nobody else takes or withdraws while the block runs; None where none waits.
+
+    Raises: OSError, where the file cannot be opened or read
+    """
+    file = _held(path)
+    if file is None:
+        yield None
+        return
+    with file:
+        yield file.read()
+
+
+def _held(path: Path) -> BufferedRandom | None:
+    """Locked, and still the file that is at ``path``: whoever had it before may have removed or replaced it."""
+    while True:
+        try:
+            file = path.open("r+b")
+        except FileNotFoundError:
+            return None
+        with ExitStack() as stack:
+            stack.enter_context(file)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    stack.pop_all()
+                    return file

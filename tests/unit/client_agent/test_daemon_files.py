@@ -14,7 +14,8 @@ from client_agent.daemon import Agent
 from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
-from client_agent.site.outbox import create_study, outbox, withdraw
+from client_agent.site.outbox import create_study, outbox, waiting, withdraw
+from host.durable import write_durably
 from protocol.errors import ConfigurationError, StorageFull
 from protocol.sharing import Side
 from protocol.wire.messages import StudyIndex
@@ -29,22 +30,67 @@ def test_a_study_that_is_withdrawn_while_the_agent_looks_is_left_alone(
 ) -> None:
     state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
     path = create_study(state, study())
-    read = Path.read_bytes
+    opened = Path.open
 
-    def withdrawn_before(self: Path) -> bytes:
+    def withdrawn_before(self: Path, *also: Any, **more: Any) -> Any:
         if self == path:
-            withdraw(state, "unit")
-        return read(self)
+            monkeypatch.undo()
+            assert withdraw(state, "unit")
+        return opened(self, *also, **more)
 
-    monkeypatch.setattr(Path, "read_bytes", withdrawn_before)
+    monkeypatch.setattr(Path, "open", withdrawn_before)
     made = agent(sites[REQUESTER], events)
     made.find_own()
     assert (made.started, events) == ((), [])
     assert not list(path.parent.iterdir())
-    monkeypatch.undo()
     create_study(state, study())
     made.find_own()
     assert made.started == ("unit",)
+
+
+def test_who_cancels_a_study_that_the_agent_is_taking_finds_it_in_the_journal(
+    sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the command says that it is withdrawn, and the agent begins it."""
+    state, waited = sites[REQUESTER].settings.state_dir, list[bool]()
+    create_study(state, study())
+    cancelling = threading.Thread(target=lambda: waited.append(withdraw(state, "unit")))
+    write = StudyJournal.write
+
+    def cancelled_meanwhile(self: StudyJournal, path: Path, message: Any) -> None:
+        if path.name == "study.json":
+            cancelling.start()
+            cancelling.join(0.2)
+            assert cancelling.is_alive()
+        write(self, path, message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyJournal, "write", cancelled_meanwhile)
+        agent(sites[REQUESTER], []).find_own()
+    cancelling.join()
+    assert waited == [False]
+    assert (state / "studies" / "unit" / "study.json").exists()
+    assert not list(outbox(state).iterdir())
+
+
+def test_a_study_that_replaces_one_being_taken_waits_in_its_place(sites: dict[str, Site]) -> None:
+    """Whoever waited for the old file looks again, and finds the new one."""
+    state = sites[REQUESTER].settings.state_dir
+    path = create_study(state, study())
+    found = list[bytes | None]()
+
+    def look() -> None:
+        with waiting(path) as content:
+            found.append(content)
+
+    looking = threading.Thread(target=look)
+    with waiting(path):
+        looking.start()
+        looking.join(0.2)
+        assert looking.is_alive()
+        write_durably(path, b"another")
+    looking.join()
+    assert found == [b"another"]
 
 
 def denied(path: Path) -> PermissionError:
@@ -58,14 +104,14 @@ def test_a_study_that_root_put_into_the_outbox_waits_and_the_others_go_on(
     state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
     path = create_study(state, study().model_copy(update={"name": "by-root"}))
     create_study(state, study())
-    read = Path.read_bytes
+    opened = Path.open
 
-    def as_another_user(self: Path) -> bytes:
+    def as_another_user(self: Path, *also: Any, **more: Any) -> Any:
         if self == path:
             raise denied(self)
-        return read(self)
+        return opened(self, *also, **more)
 
-    monkeypatch.setattr(Path, "read_bytes", as_another_user)
+    monkeypatch.setattr(Path, "open", as_another_user)
     made = agent(sites[REQUESTER], events)
     for _ in range(2):
         made.find_own()
