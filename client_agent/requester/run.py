@@ -60,12 +60,7 @@ from protocol.rules.risk.terms import RiskRule
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import (
-    EndCause,
-    Purpose,
-    RuleName,
-    StudyEndState,
-)
+from protocol.wire.messages import EndCause, Purpose, RuleName, StudyEndState
 
 T = TypeVar("T")
 _NOTHING_OPENED: Final = Measured(round=1, requester_norm=0.0, took_part=())
@@ -162,6 +157,8 @@ class Requester(RequesterStudy):
 
     def _shared_part(self) -> None:
         """All rounds with contributors, until the study's end."""
+        if self.progress.end is None and self.journal.is_withdrawn:  # while the servers were being asked
+            self.end_study(StudyEndState.CANCELLED, EndCause.CANCELLED, "cancelled while it was created")
         if self.progress.end is None and self.study.rule.name is RuleName.LOCAL:
             self.end_study(StudyEndState.LOCAL_ONLY, EndCause.NO_CONTRIBUTOR_NEEDED, "the rule uses no contributor")
         if self.progress.end is None and self.progress.next_round == 1:

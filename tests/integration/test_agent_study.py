@@ -14,6 +14,7 @@ from client_agent.cli.agent import app as agent_app
 from client_agent.cli.study import app as study_app
 from client_agent.doctor.look import examine_site
 from client_agent.network.ledger import read_ledger
+from client_agent.requester.run import Requester
 from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.models.kept_model import Kept, KeptModel, kept_model, load_kept
 from harness.federation.memory.federation import InMemoryFederation
@@ -23,7 +24,7 @@ from host.doctor.finding import Verdict
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.wire.messages import RuleName, RuleSpec, StudyState
 from servers.doctor import examine_server
 from tests.integration.agents import (
     EROSION,
@@ -112,6 +113,25 @@ def test_a_study_with_a_broken_site_and_a_refusing_one(federation: InMemoryFeder
     alone = rounds_of(federation, REQUESTER, "alone")
     assert [r.state for r in alone] == [RoundEnd.ALONE] * 2
     assert "the rule uses no contributor" in alone[0].reason
+
+
+def test_a_study_cancelled_while_it_is_created_ends_at_both_servers(
+    federation: InMemoryFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line found no server that had it, and said that it is withdrawn."""
+    create = Requester._create
+
+    def cancelled_meanwhile(self: Requester) -> None:
+        create(self)
+        self.journal.withdraw()
+
+    monkeypatch.setattr(Requester, "_create", cancelled_meanwhile)
+    with federation.agents(REQUESTER):
+        federation.hand_in(study_for(federation, "erosion", EROSION, 3, 60.0))
+        federation.until("the end", finished(federation, "erosion", REQUESTER))
+    assert not rounds_of(federation, REQUESTER, "erosion")
+    held = [study.state for app in federation.servers.apps.values() for study in app.state.server.store.studies()]
+    assert held == [StudyState.CANCELLED] * 2
 
 
 def test_a_site_that_missed_rounds_applies_their_sums_by_itself(federation: InMemoryFederation) -> None:
