@@ -12,6 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +40,7 @@ WINDOW_BYTES = 24
 """Long enough that no other bytes are alike by chance; every secret is searched for by such pieces of it."""
 BLOCK_BYTES, OVERLAP_BYTES = 4096, 128
 """What is searched for is shorter than the overlap: whatever is in a file is in one of its blocks and what follows."""
-LOOK_EVERY_S = 0.4
+LOOK_EVERY_S, KEEP_EVERY_S = 0.4, 0.01
 OWN_FILES = ("keys.toml", "tls.key")
 
 
@@ -62,21 +63,40 @@ def read(path: Path) -> bytes | None:
         return None
 
 
-def look(federation: RunningFederation, evidence: Evidence) -> None:
-    """Take what is there now; servers delete shares, and sites old rounds."""
+def journals(federation: RunningFederation) -> Iterator[Path]:
     for name in NAMES:
-        for path in sorted(StudyJournal(federation.state(name), "searched").folder.glob("rounds/*/**/*")):
-            content = read(path) if path.is_file() else None
-            if content is not None and len(content) > 0:
-                note(federation, evidence, f"{name} {path.parent.name} {path.parent.parent.name}", path, content)
+        yield from StudyJournal(federation.state(name), "searched").folder.glob("rounds/*/**/*")
+
+
+def look(federation: RunningFederation, evidence: Evidence) -> None:
+    """Take what is there now: the databases change all the time."""
+    for side in Side:
+        for path in sorted((federation.folder / OPERATOR_NAMES[side]).rglob("*")):
+            take(federation, evidence, path, read(path) if path.is_file() else None)
+
+
+def keep(federation: RunningFederation, folder: Path, kept: dict[tuple[Path, int], Path]) -> None:
+    """A second name for every file that is there now: servers delete shares, and sites old rounds, in no time."""
+    places = [federation.folder / OPERATOR_NAMES[side] for side in Side]
+    for path in (*journals(federation), *(found for place in places for found in place.rglob("*"))):
+        with suppress(FileNotFoundError):
+            if path.is_file() and (path, path.stat().st_ino) not in kept:
+                second = folder / str(len(kept))
+                second.hardlink_to(path)
+                kept[path, second.stat().st_ino] = second
+
+
+def take(federation: RunningFederation, evidence: Evidence, path: Path, content: bytes | None) -> None:
+    """What a server stored as it is, of what a site did its secrets."""
+    if not content or path.name in OWN_FILES:
+        return
     for side in Side:
         place = federation.folder / OPERATOR_NAMES[side]
-        for path in sorted(place.rglob("*")):
-            if path.is_file() and path.name not in OWN_FILES:
-                content = read(path)
-                if content:
-                    shown = f"{path.relative_to(place)} {hashlib.sha256(content).hexdigest()}"
-                    evidence.stored[side][shown] = content
+        if path.is_relative_to(place):
+            evidence.stored[side][f"{path.relative_to(place)} {hashlib.sha256(content).hexdigest()}"] = content
+    for name in NAMES:
+        if path.is_relative_to(federation.state(name)):
+            note(federation, evidence, f"{name} {path.parent.name} {path.parent.parent.name}", path, content)
 
 
 def note(federation: RunningFederation, evidence: Evidence, label: str, path: Path, content: bytes) -> None:
@@ -154,13 +174,21 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
             round_deadline_s=60.0,
         )
         create_study(federation.state(NAMES[0]), study)
-        deadline = time.monotonic() + 90
+        folder, kept = federation.folder / "kept", dict[tuple[Path, int], Path]()
+        folder.mkdir()
+        now = time.monotonic()
+        deadline, looks_at = now + 90, now
         while not all(finished(federation, name) for name in NAMES):
             assert time.monotonic() < deadline, federation.tails()
-            federation.check()
-            look(federation, evidence)
-            time.sleep(LOOK_EVERY_S)
+            keep(federation, folder, kept)
+            if time.monotonic() > looks_at:
+                federation.check()
+                look(federation, evidence)
+                looks_at = time.monotonic() + LOOK_EVERY_S
+            time.sleep(KEEP_EVERY_S)
         look(federation, evidence)
+        for (path, _), second in kept.items():
+            take(federation, evidence, path, second.read_bytes())
         evidence.stored = {side: distinct(stored) for side, stored in evidence.stored.items()}
         yield Searched(federation, evidence)
 
