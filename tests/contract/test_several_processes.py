@@ -201,6 +201,8 @@ class Listening:
     def __init__(self, store: SqlStore, changes: Changes) -> None:
         self.changes = changes
         self.hearing = Hearing(_server(store, changes))
+        self.heard = list[int]()
+        """Numbers of changes, in the order of their commits; what follows from hearing of them has happened."""
         self.over = threading.Event()
         self._store = store
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -214,7 +216,11 @@ class Listening:
             self._thread.join(WITHIN_S)
 
     def _listen(self) -> None:
-        self._store.listen(self.hearing.hear, self.over)
+        self._store.listen(self._hear, self.over)
+
+    def _hear(self, news: News) -> None:
+        self.hearing.hear(news)
+        self.heard.append(news.change)
 
 
 def _server(store: SqlStore, changes: Changes) -> Any:
@@ -239,6 +245,8 @@ def test_what_one_commits_the_others_hear_and_what_was_missed_is_noticed(url: st
         try:
             heard = changes.next_shown(STUDY)
             until(lambda: _told(driver, heard), "a change is heard of")
+            last = driver.changes()
+            until(lambda: last in listening.heard, "and the last one: none is on its way any more")
             listening.hearing.look()
             held, shown = changes.next(STUDY), changes.next_shown(STUDY)
             upload.add_contribution(contribution("site-b"), RoundState.ANNOUNCED)
