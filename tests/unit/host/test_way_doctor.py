@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.server
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,15 @@ class Healthy(http.server.BaseHTTPRequestHandler):
 
 class Other(Healthy):
     status = 404
+
+
+class Sometime(Healthy):
+    """Whose ``Date`` is always the same second."""
+
+    said_s = 0
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return formatdate(self.said_s, usegmt=True)
 
 
 class Timeless(Healthy):
@@ -81,10 +92,8 @@ def under(tmp_path: Path) -> Callable[..., ssl.SSLContext]:
     return make
 
 
-def looked(url: str, ca: Path, proxy: WebProxy | None = None, ahead_s: float = 0.0) -> list[Finding]:
-    import time
-
-    return list(look_at_way(Way("server a", url, ca, proxy, 5.0), lambda: time.time() + ahead_s))
+def looked(url: str, ca: Path, proxy: WebProxy | None = None, clock: Callable[[], float] = time.time) -> list[Finding]:
+    return list(look_at_way(Way("server a", url, ca, proxy, 30.0), clock))
 
 
 def test_a_server_that_is_well(ca: Path, under: Callable[..., ssl.SSLContext]) -> None:
@@ -114,9 +123,17 @@ def test_a_proxy_that_opens_tls_is_seen_by_its_certificate(ca: Path, under: Call
 @pytest.mark.parametrize(
     ("ahead_s", "verdict"), [(0, Verdict.OK), (3.5, Verdict.WARNING), (600, Verdict.FAILED), (-600, Verdict.FAILED)]
 )
-def test_clocks_are_compared(ahead_s: float, verdict: Verdict, ca: Path, under: Callable[..., ssl.SSLContext]) -> None:
-    with serving(under()) as url:
-        *_, clock = looked(url, ca, ahead_s=ahead_s)
+def test_clocks_are_compared(
+    ahead_s: float,
+    verdict: Verdict,
+    ca: Path,
+    under: Callable[..., ssl.SSLContext],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At half past the second that the server says, which is what its whole seconds are taken for."""
+    monkeypatch.setattr(Sometime, "said_s", int(time.time()))
+    with serving(under(), Sometime) as url:
+        *_, clock = looked(url, ca, clock=lambda: Sometime.said_s + 0.5 + ahead_s)
     assert (clock.check, clock.verdict) == ("server a: clock", verdict)
     assert bool(clock.fix) is (verdict is not Verdict.OK)
     if abs(ahead_s) == 600:
