@@ -13,6 +13,7 @@ import trustme
 
 from protocol.errors import PeerUnreachable, StorageFull, Unavailable
 from protocol.sharing import Side
+from servers import readiness as readiness_module
 from servers.certificate import ServedCertificate
 from servers.monitoring.metrics import Metrics
 from servers.readiness import Readiness
@@ -51,6 +52,16 @@ def app_with(peer: Peer, **parts: Any) -> Any:
     return SimpleNamespace(state=SimpleNamespace(server=server, peer=peer, pool=SimpleNamespace(session_open=True)))
 
 
+@pytest.fixture
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Readiness goes by its one entry, which stands still until a test moves it."""
+    now = [100.0]
+    loop = SimpleNamespace(time=lambda: now[0])
+    there = SimpleNamespace(get_running_loop=lambda: loop, create_task=asyncio.create_task, Lock=asyncio.Lock)
+    monkeypatch.setattr(readiness_module, "asyncio", there)
+    return now
+
+
 def test_a_hundred_questions_are_one_call_to_the_peer() -> None:
     peer = Peer()
 
@@ -62,17 +73,18 @@ def test_a_hundred_questions_are_one_call_to_the_peer() -> None:
     assert peer.calls == 1
 
 
-def test_what_is_not_ready_is_asked_again_after_half_a_second() -> None:
+def test_what_is_not_ready_is_asked_again_after_half_a_second(now_s: list[float]) -> None:
     peer = Peer(PeerUnreachable("down"))
 
     async def ask() -> None:
         readiness = Readiness(app_with(peer))
-        for _ in range(50):
+        for later_s in (*[0.0] * 50, 0.49):
+            now_s[0] += later_s
             with pytest.raises(PeerUnreachable):
                 await readiness.require()
         assert peer.calls == 1
         peer.error = None
-        await asyncio.sleep(0.55)
+        now_s[0] += 0.02
         await readiness.require()
 
     asyncio.run(ask())
@@ -97,7 +109,7 @@ def test_an_expired_certificate_is_not_ready_and_one_that_ends_soon_is_remarked(
     assert Readiness(app_with(Peer())).remarks() == {}
 
 
-def test_what_was_found_is_a_metric_and_asking_for_metrics_waits_for_no_peer() -> None:
+def test_what_was_found_is_a_metric_and_asking_for_metrics_waits_for_no_peer(now_s: list[float]) -> None:
     peer, metrics = Peer(PeerUnreachable("down")), Metrics()
 
     async def ask() -> None:
@@ -105,16 +117,22 @@ def test_what_was_found_is_a_metric_and_asking_for_metrics_waits_for_no_peer() -
         for _ in range(20):
             readiness.look_soon()
         assert peer.calls == 0, "nobody waited"
-        await asyncio.sleep(0.05)
+        await looked(readiness)
         assert (peer.calls, b"moiety_ready 0.0" in metrics.exposition()) == (1, True)
         peer.error = None
-        await asyncio.sleep(0.55)
+        now_s[0] += 0.51
         readiness.look_soon()
-        await asyncio.sleep(0.05)
+        await looked(readiness)
         assert b"moiety_ready 1.0" in metrics.exposition()
 
     asyncio.run(ask())
     assert peer.calls == 2
+
+
+async def looked(readiness: Readiness) -> None:
+    """The look that somebody asked for has come to its end."""
+    assert readiness._looking is not None
+    await readiness._looking
 
 
 def test_a_process_that_does_not_drive_is_ready_while_another_does() -> None:
