@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import secrets
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
@@ -28,6 +30,8 @@ from harness.simulation.workers.on_ray import _execute_there, _Refused
 from protocol.errors import ConfigurationError
 from tests.ports import free_ports
 from tests.unit.harness.simulation.test_resume import case_file, lines_of
+
+_RUN: Final = "weight_erosion-city-hospital-0"
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,18 @@ def _end(head: psutil.Process) -> None:
 
 @pytest.mark.slow
 def test_a_cluster_gives_the_lines_of_one_process_though_a_worker_is_killed(tmp_path: Path, started: _Started) -> None:
+    """The file of its second round is a pipe, which holds whoever opens it until they are killed."""
     case, killed, seen = read_case(case_file(tmp_path, rounds=40)), list[int](), list[CaseProgress]()
     run_case(case, CaseOptions(tmp_path / "one", seeds=(0,)))
+    first, second = (tmp_path / "many" / "partial" / f"{_RUN}{kept}" for kept in (".json", ".0.safetensors.tmp"))
+    second.parent.mkdir(parents=True)
+    os.mkfifo(second)
 
     def kill_once_it_has_kept_a_round() -> None:
-        until(lambda: bool(list((tmp_path / "many" / "partial").glob("*.json"))), 100.0)
-        for process in started.workers()[:1]:
+        until(first.exists, 100.0)
+        at_work = started.workers()
+        second.unlink()
+        for process in at_work:
             killed.append(process.pid)
             process.kill()
 
