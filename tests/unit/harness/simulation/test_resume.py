@@ -87,21 +87,22 @@ def test_a_run_stopped_after_any_round_ends_as_an_undisturbed_one(tmp_path: Path
     assert list((tmp_path / "stopped" / "partial").iterdir()) == []
 
 
-SLOW_CASE = """
+STANDING_CASE = """
 import sys, time
 from pathlib import Path
 from harness.simulation.case import read_case
 from harness.simulation.case_run import CaseOptions, run_case
 options = CaseOptions(Path(sys.argv[2]), checkpoint_every_s=0.0)
-run_case(read_case(Path(sys.argv[1])), options, lambda progress: time.sleep(0.1))
+run_case(read_case(Path(sys.argv[1])), options, lambda progress: time.sleep(600 * (progress.rounds_done == 6)))
 """
+"""Once six rounds are done it goes no further."""
 
 
 @pytest.mark.slow
 def test_a_killed_process_leaves_a_case_that_goes_on(tmp_path: Path) -> None:
     file = case_file(tmp_path, rounds=40)
     out = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", SLOW_CASE, str(file), str(out)], start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-c", STANDING_CASE, str(file), str(out)], start_new_session=True)
     partial = out / "partial" / "weight_erosion-city-hospital-0.json"
     until = time.monotonic() + 120
     while time.monotonic() < until and not (partial.is_file() and len(json.loads(partial.read_text())["records"]) > 3):
