@@ -149,6 +149,7 @@ class Driver:
                 await self._tell(digest)
                 study = self.server.store.study(digest)
                 if study.state.ended or study.stranded_by is not None:
+                    self._phases.forget(digest)  # its last round may have ended while the peer was told
                     return
                 record = self.server.store.current_round(digest)
                 state = None if record is None else at_a(self.server, record)

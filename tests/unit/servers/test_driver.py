@@ -27,6 +27,7 @@ class FailingOnce:
     def __init__(self, fails: str) -> None:
         self._fails = fails
         self.failed = False
+        self.ended = False
 
     def _call(self, name: str) -> None:
         if name == self._fails and not self.failed:
@@ -46,7 +47,7 @@ class FailingOnce:
 
     @property
     def _record(self) -> Any:
-        return SimpleNamespace(digest=DIGEST, name="study", state=SimpleNamespace(ended=False), stranded_by=None)
+        return SimpleNamespace(digest=DIGEST, name="study", state=SimpleNamespace(ended=self.ended), stranded_by=None)
 
 
 @dataclass(eq=False)
@@ -75,17 +76,27 @@ class Peer:
         return None
 
 
-def idle_driver(store: FailingOnce) -> Reached:
+class RoundsOver(NoTraces):
+    """Whose rounds were over."""
+
+    def __init__(self) -> None:
+        self.of: list[str] = []
+
+    def round_over(self, digest: str, ended_s: float) -> None:
+        self.of.append(digest)
+
+
+def idle_driver(store: FailingOnce, peer: Peer | None = None, traces: NoTraces | None = None) -> Reached:
     history = SimpleNamespace(require_current=lambda: None)
     server = SimpleNamespace(
         store=store,
         changes=Changes(),
         metrics=Metrics(),
-        traces=NoTraces(),
+        traces=traces or NoTraces(),
         clock=time.monotonic,
         history=history,
     )
-    parts = [cast(Any, part) for part in (server, Peer(), NoPool(), None, None)]
+    parts = [cast(Any, part) for part in (server, peer or Peer(), NoPool(), None, None)]
     return Reached(*parts)
 
 
@@ -120,3 +131,18 @@ def test_a_finished_task_is_started_again() -> None:
         return fresh is not finished
 
     assert asyncio.run(revived())
+
+
+def test_the_last_round_of_a_study_that_ends_while_the_peer_is_told_is_over_too() -> None:
+    """Its trace would lack the round otherwise, though all of its phases are there."""
+    store, over = FailingOnce("nothing"), RoundsOver()
+
+    class Ends(Peer):
+        async def compare(self) -> None:
+            store.ended = True
+
+    async def driven() -> None:
+        await idle_driver(store, Ends(), over)._drive(DIGEST)
+
+    asyncio.run(asyncio.wait_for(driven(), REACHED_WITHIN_S))
+    assert over.of == [DIGEST]
