@@ -70,14 +70,19 @@ def test_a_studys_traces_hold_phases_and_nothing_else(
     with InMemoryFederation(spec(policies), tmp_path, light_learner) as federation, federation.agents():
         federation.hand_in(study_for(federation, "traced", EROSION, 2, 60.0))
         federation.until("the end", finished(federation, "traced", REQUESTER, *SITES))
+        federation.until("both rounds' ends at side A", lambda: named(kept).count("round") >= 2)
     spans = kept.get_finished_spans()
     assert sorted(made) == list(Side)
-    assert [span.name for span in spans].count("round") == 2
+    assert named(kept).count("round") == 2
     phases = {"collecting", "measuring", "waiting_for_release_set", "lock_to_release", "round"}
     assert {span.name for span in spans} == phases
     assert all(not span.attributes and not span.events and not span.links for span in spans)
     (resource,) = {tuple(sorted(span.resource.attributes.items())) for span in spans}
     assert resource == (("moiety.side", "a"), ("service.name", "moiety-server"))
+
+
+def named(kept: InMemorySpanExporter) -> list[str]:
+    return [span.name for span in kept.get_finished_spans()]
 
 
 def test_without_a_collector_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
