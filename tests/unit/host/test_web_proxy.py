@@ -54,7 +54,7 @@ def test_a_tunnel_carries_what_is_said(server: tuple[str, int]) -> None:
         counted[1] += received
 
     with tunnelling_proxy(SECRET) as proxy:
-        sock = open_tunnel(WebProxy.parse(proxy.url, SECRET), server, 5.0, count)
+        sock = open_tunnel(WebProxy.parse(proxy.url, SECRET), server, 30.0, count)
         with sock:
             sock.sendall(b"hello")
             assert sock.recv(100) == b"hello"
@@ -79,7 +79,7 @@ def test_a_refusal_says_who_has_to_do_what(
     credentials: str | None, answer: bytes | None, said: str, server: tuple[str, int]
 ) -> None:
     with tunnelling_proxy(SECRET, answer) as proxy, pytest.raises(ProxyRefused, match=said) as refused:
-        open_tunnel(WebProxy.parse(proxy.url, credentials), server, 5.0)
+        open_tunnel(WebProxy.parse(proxy.url, credentials), server, 30.0)
     assert why_unreachable(refused.value) == str(refused.value)
     assert "s3cret" not in str(refused.value)
 
