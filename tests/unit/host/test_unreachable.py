@@ -77,7 +77,7 @@ def asked_by_an_agent(url: str, ca: Path, minimum: str = "1.2") -> str:
 
 
 def asked_by_the_peer(url: str, ca: Path) -> str:
-    settings = SimpleNamespace(peer_url=url, peer_ca=ca, limits=Limits(peer_timeout_s=5.0))
+    settings = SimpleNamespace(peer_url=url, peer_ca=ca, limits=Limits(peer_timeout_s=30.0))
     server: Any = SimpleNamespace(settings=settings)
 
     async def ask() -> str:
