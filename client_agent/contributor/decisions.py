@@ -47,6 +47,7 @@ from protocol.printable import printable
 from protocol.protection.ckks import check_key
 from protocol.rounds.agree import model_digest
 from protocol.rules.registry import rule_for
+from protocol.sharing import Side
 from protocol.tags.keys import require_seed
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
@@ -153,10 +154,11 @@ class Decisions:
             write_durably(letter, sealed)
         topic = paths.fill(paths.DECLINE_TOPIC, round=announcement.round)
         body = Body.of(letter.read_bytes())
-        try:
-            context.clients[RELAY].put_mail(owner.study.name, topic, context.roster.requester, body)
-        except RefusedMessage as refused:  # too late, or said before with other bytes: this site declines all the same
-            owner.problem(announcement.round, refused.detail)
+        for side in Side:  # each server closes the round by the letters that it holds itself
+            try:
+                context.clients[side].put_mail(owner.study.name, topic, context.roster.requester, body)
+            except RefusedMessage as refused:  # too late, or came with other bytes: this site declines all the same
+                owner.problem(announcement.round, refused.detail)
         decision = Decision(
             announcement=announcement,
             weight_list=weight_list,

@@ -81,20 +81,24 @@ def shortfall(agreed: AgreedSet, announcement: Announcement, requester: str) -> 
     return None
 
 
-def is_complete(announcement: Announcement, held: int, now_s: float, closes_at_s: float) -> bool:
-    """Whether every expected site has contributed, of which only those can, or the round's time is over."""
-    return held >= len(announcement.listed) + 1 or now_s >= closes_at_s
+def still_awaited(announcement: Announcement, requester: str, absent: frozenset[str]) -> frozenset[str]:
+    """Return the sites that can still be in the round's set: the requester, and the listed sites less ``absent``.
+
+    ``absent`` holds the sites that declined, whose letter of this round is at the server that asks, and those that a
+    change of the roster removed. Each server goes by its own letters, so neither picks the set for the other.
+    """
+    return frozenset(announcement.listed) - absent | {requester}
 
 
-def beyond_hope(announcement: Announcement, contributors: frozenset[str], declined: frozenset[str]) -> Shortfall | None:
-    """Why side A need not wait for a round's time: every listed site has contributed or declined, too few contributed.
+def beyond_hope(announcement: Announcement, contributors: frozenset[str], absent: frozenset[str]) -> Shortfall | None:
+    """Why side A need not wait for a round's time: every listed site has contributed or is absent, too few contributed.
 
-    Of a decline A sees that it is there, not why; side B has no letters. It waits for the last site, so that the
-    requester has heard everybody's reasons before it plans the next round.
+    Of a decline A sees that it is there, not why. It waits for the last site, so that the requester has heard
+    everybody's reasons before it plans the next round.
     """
     listed, least = frozenset(announcement.listed), announcement.least_contributors
     held = contributors & listed
-    if len(held) >= least or not listed <= held | declined:
+    if len(held) >= least or not listed <= held | absent:
         return None
     return Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, len(held), least)
 

@@ -19,7 +19,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.protection.plan import RoundStep
-from protocol.rounds.agree import Shortfall, agree, beyond_hope, is_complete, nonce_commitment, shortfall, transcript
+from protocol.rounds.agree import Shortfall, agree, beyond_hope, nonce_commitment, shortfall, still_awaited, transcript
 from protocol.rounds.states import (
     AtA,
     Attempt,
@@ -117,10 +117,13 @@ def _collect(state: Collecting, facts: Facts) -> Step:
         return _skip(attempt, OutcomeCause.ANNOUNCED_AT_ONE_SERVER)
     if isinstance(facts.peer, BothHold):
         return _lock(attempt, facts.roster, facts.peer)
-    if is_complete(announcement, state.held, facts.now_s, attempt.closes_at_s):
+    late = facts.now_s >= attempt.closes_at_s
+    hopeless = None if late else beyond_hope(announcement, state.contributors, state.absent)
+    if hopeless is not None:
+        return _skip(attempt, hopeless)
+    if late or still_awaited(announcement, facts.roster.requester, state.absent) <= state.contributors:
         return Act.COMPARE if Side.B in announcement.protection.plan.holders else Act.READ_OWN
-    hopeless = beyond_hope(announcement, state.contributors, state.declined)
-    return Wait(attempt.closes_at_s) if hopeless is None else _skip(attempt, hopeless)
+    return Wait(attempt.closes_at_s)
 
 
 def _lock(attempt: Attempt, roster: Roster, held: BothHold) -> Step:

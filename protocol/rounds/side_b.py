@@ -140,6 +140,7 @@ def _lock(state: Standing, request: LockRequest, roster: Roster) -> Answer:
     toss, agreed = state.toss, request.agreed_set.message
     if isinstance(toss, Unlocked):
         _check_held(state.attempt, toss, agreed, roster)
+        _require_answered(state.attempt, toss, agreed)
         return Move(RoundEvent.LOCKED)
     if isinstance(toss, LockSigned) and (toss.agreed.message, toss.peer_commitment) == (agreed, request.commitment_a):
         return Reply.AGAIN
@@ -165,6 +166,7 @@ def _sign_set(state: Standing, agreed: AgreedSet, roster: Roster) -> Answer:
         raise ProtocolViolation("the round is one of shares, of which both servers hold their own; lock it instead")
     if isinstance(toss, Unlocked):
         _check_listed(attempt, agreed, roster)
+        _require_answered(attempt, toss, agreed)
         return Move(RoundEvent.AGREED)
     if toss.agreed.message != agreed:
         raise ConflictingMessage(f"{attempt.key.label} has another agreed set; there is one per round, for ever")
@@ -184,6 +186,13 @@ def _check_listed(attempt: Attempt, agreed: AgreedSet, roster: Roster) -> None:
     lacking = shortfall(agreed, announcement, roster.requester)
     if lacking is not None:
         raise ProtocolViolation(f"the round cannot be agreed on: {lacking.reason}")
+
+
+def _require_answered(attempt: Attempt, toss: Unlocked, agreed: AgreedSet) -> None:
+    """Side A alone closes no round early: a site outside of the set must have declined at this side, too."""
+    missing = sorted(toss.awaited.difference(agreed.sites))
+    if missing:
+        raise Unavailable(f"{attempt.key.label}: {', '.join(missing)} may still contribute; the set waits for its time")
 
 
 def _require_bound(attempt: Attempt, agreed: AgreedSet) -> None:

@@ -59,12 +59,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Collecting:
-    """``held`` counts contributions. Who sent them and who declined matters once all may have answered: else empty."""
+    """``absent`` sites declined or were removed. ``contributors`` is empty until everybody may have answered."""
 
     attempt: Attempt
-    held: int
     contributors: frozenset[str]
-    declined: frozenset[str]
+    absent: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -206,9 +205,13 @@ AtA: TypeAlias = (
 
 @dataclass(frozen=True)
 class Unlocked:
-    """No set is signed; ``held`` is what this server holds, in the roster's order."""
+    """No set is signed; ``held`` is what this server holds, in the roster's order.
+
+    Until the round's time is over a set must name the sites in ``awaited``, which are then none.
+    """
 
     held: tuple[CollectedContribution, ...]
+    awaited: frozenset[str]
 
 
 @dataclass(frozen=True)

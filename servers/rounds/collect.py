@@ -10,9 +10,10 @@ from functools import partial
 from fastapi import Request
 
 from protocol.bodies.contribution import content_bytes
+from protocol.bodies.letter import LetterKind, Topic
 from protocol.errors import ConflictingMessage, NotListed, RosterRefused, WrongRound
 from protocol.protection.known import expected, most_bytes
-from protocol.rounds.agree import is_complete
+from protocol.rounds.agree import still_awaited
 from protocol.rounds.announce import LastRound, check_said, opens_round
 from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import RoundEvent, StudyEvent, open_round, step, study_step
@@ -291,10 +292,25 @@ def _require_open(study: StudyRecord, record: RoundRecord) -> None:
     step(record.progress, RoundEvent.CONTRIBUTION_STORED)
 
 
+def absent_sites(server: Server, record: RoundRecord) -> frozenset[str]:
+    """Listed sites that have declined the round at this server, or that a change of the roster has removed."""
+    topic = str(Topic(LetterKind.DECLINE, record.key.round))
+    declined = {mail.sender for mail in server.store.mail_of(record.key.study, [topic])}
+    present = {party.name for party in server.roster.contributors} - declined
+    return frozenset(record.announcement.message.listed) - present
+
+
+def awaited_sites(server: Server, record: RoundRecord) -> frozenset[str]:
+    """The sites without which no set is signed now: none any more once the round's time is over."""
+    if server.clock() >= record.closes_at_s:
+        return frozenset()
+    return still_awaited(record.announcement.message, server.roster.requester, absent_sites(server, record))
+
+
 def collected(server: Server, record: RoundRecord) -> CollectedSet:
     """What this server holds of an attempt, for its peer and for itself; reads every contribution's header."""
     announcement, store = record.announcement.message, server.store
-    complete = is_complete(announcement, store.contributions_held(record.key), server.clock(), record.closes_at_s)
+    complete = awaited_sites(server, record) <= frozenset(store.contributors_of(record.key))
     places = {party.name: place for place, party in enumerate(roster_of(server, record).sites)}
     held = tuple(
         CollectedContribution(

@@ -228,7 +228,7 @@ class Driver:
                 return
 
     def _more_to_come(self, state: Collecting) -> bool:
-        answered = self.server.store.contributions_held(state.attempt.key) + len(state.declined)
+        answered = self.server.store.contributions_held(state.attempt.key) + len(state.absent)
         return answered < len(state.attempt.announcement.listed)
 
     async def _prepare(self, turn: _Turn) -> None:

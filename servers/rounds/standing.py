@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.bodies.letter import LetterKind, Topic
 from protocol.errors import UnknownResource
 from protocol.protection.plan import RoundStep
 from protocol.rounds.states import (
@@ -44,7 +43,7 @@ from protocol.rounds.states import (
 )
 from protocol.rounds.steps import Facts, FromB, Unasked
 from protocol.wire.messages import RoundState
-from servers.rounds.collect import collected, roster_of
+from servers.rounds.collect import absent_sites, awaited_sites, collected, roster_of
 from servers.rounds.sketches import queries_missing
 from servers.server import Server
 from servers.store.study_records import RoundRecord
@@ -73,13 +72,11 @@ def _ended(record: RoundRecord, attempt: Attempt) -> Ending | Over:
 
 
 def _collecting(server: Server, record: RoundRecord, attempt: Attempt) -> Collecting:
-    """Asked after every contribution: reads them only once everybody may have answered, one with a decline."""
-    topic = str(Topic(LetterKind.DECLINE, record.key.round))
-    declined = frozenset(mail.sender for mail in server.store.mail_of(record.key.study, [topic]))
-    held, listed = server.store.contributions_held(record.key), len(attempt.announcement.listed)
-    if not held <= listed <= held + len(declined):
-        return Collecting(attempt, held, frozenset(), declined)
-    return Collecting(attempt, held, frozenset(c.site for c in server.store.contributions(record.key)), declined)
+    """Asked after every contribution: reads who sent them only once everybody may have answered."""
+    absent = absent_sites(server, record)
+    if server.store.contributions_held(record.key) + len(absent) < len(attempt.announcement.listed):
+        return Collecting(attempt, frozenset(), absent)
+    return Collecting(attempt, frozenset(server.store.contributors_of(record.key)), absent)
 
 
 def _locked(server: Server, record: RoundRecord, attempt: Attempt) -> AtA:
@@ -141,7 +138,7 @@ def _half(record: RoundRecord) -> Uncommitted | HalfCommitted:
 def _toss(server: Server, record: RoundRecord) -> Unlocked | SetSigned | LockSigned:
     agreed = record.agreed_set
     if agreed is None:
-        return Unlocked(collected(server, record).contributions)
+        return Unlocked(collected(server, record).contributions, awaited_sites(server, record))
     if record.peer_commitment is None:
         return SetSigned(agreed)
     if record.transcript is None:
