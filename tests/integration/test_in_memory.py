@@ -10,6 +10,7 @@ import pytest
 
 from client_agent.settings import load_settings
 from client_agent.site.events import RoundEnd
+from client_agent.site.journal import StudyJournal
 from harness.federation.memory.clocks import Stop, VirtualClock
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
@@ -88,6 +89,22 @@ def test_a_site_that_stays_away_costs_its_deadlines_on_their_clock_alone(tmp_pat
         took_part = [record.took_part for record in rounds_of(running, SITES[0], "away")]
     assert took_part[0] == SITES
     assert SITES[:3] in took_part
+
+
+def test_a_site_that_declines_costs_no_deadline(tmp_path: Path) -> None:
+    with federation(tmp_path) as running:
+        study = light_study(running.parties, "paused", RuleSpec(name=RuleName.FEDAVG), rounds=MANY)
+        least = study.parameters.model_copy(update={"least_contributors": 2})
+        running.start()
+        running.hand_in(study.model_copy(update={"parameters": least, "round_deadline_s": AWAY_S}))
+        running.until("the first round", lambda: len(rounds_of(running, "c3", "paused")) >= 1)
+        began = running.clock.monotonic()
+        StudyJournal(running.state("c3"), "paused").pause("scanner")
+        running.until("the end", finished(running, "paused", *SITES))
+        assert running.clock.monotonic() - began < AWAY_S
+        records = rounds_of(running, SITES[0], "paused")
+    assert records[-1].declined == ("c3",)
+    assert {record.took_part for record in records} == {SITES, SITES[:3]}
 
 
 def test_time_stands_still_while_somebody_works() -> None:

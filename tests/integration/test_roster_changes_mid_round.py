@@ -113,6 +113,30 @@ def test_who_is_revoked_after_contributing_is_in_that_sum_and_in_no_later_one(tm
     assert [record.round for record in behind] == [1]  # the second sum it is in, and cannot fetch
 
 
+def test_who_is_revoked_before_contributing_costs_no_deadline(tmp_path: Path) -> None:
+    with federation(tmp_path) as running:
+        gate = Stop(running.clock)
+
+        def held(settings: AgentSettings, study: Study, seed: int) -> Learner:
+            return cast(Learner, Waits(light_learner(settings, study, seed), running.clock, ROUND_S, gate, 2))
+
+        running.start("requester", "c2", "c3")
+        running.start("c1", learner=held)
+        running.hand_in(study_of(running, 2, deadline_s=3000.0))
+
+        def contributed() -> bool:
+            found = {(event.site, event.round) for event in running.events if event.text == "contributed"}
+            return {("requester", 2), ("c2", 2), ("c3", 2)} <= found
+
+        running.until("all but c1 have contributed to round 2", contributed)
+        change_roster(running, Wanted(remove=("c1",)))
+        began = running.clock.monotonic()
+        running.until("the end", finished(running, "trial", "requester", "c2", "c3"))
+        assert running.clock.monotonic() - began < 1000.0
+        assert took_part(running) == [SITES, ("requester", "c2", "c3")]
+        gate.set()
+
+
 def test_a_hospital_joins_a_running_study_under_ckks(tmp_path: Path) -> None:
     pytest.importorskip("tenseal")
     with federation(tmp_path) as running:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import MoietyError, WrongRound
+from protocol.errors import MoietyError, Unavailable, WrongRound
 from protocol.rounds import side_b
+from protocol.rounds.agree import agree, nonce_commitment
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.side_b import Answer, Move, Reply
 from protocol.rounds.states import EndAgreed, Queried
@@ -23,12 +24,14 @@ from protocol.wire.messages import (
     ReleaseSet,
     RoundOutcome,
     RoundState,
+    Signed,
     SumRelease,
     TagSeed,
     TagsFailed,
 )
 from protocol.wire.peer_messages import HandOver, LockRequest, ProductsHeader
-from tests.unit.rounds.traces_a import OTHER, ROSTER, TAGGED
+from tests.unit.parties import SITES
+from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, HELD, OTHER, ROSTER, TAGGED
 from tests.unit.rounds.traces_b import Answered, Trace
 
 SEEDS = range(10_000, 12_000)
@@ -168,3 +171,34 @@ def test_an_answer_follows_from_its_arguments_alone(answered: list[Answered]) ->
     for one in answered[::5]:
         if not isinstance(one.answer, MoietyError):
             assert side_b.answer(one.state, one.message, ROSTER) == one.answer
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize(
+    ("now_s", "declined", "signs"),
+    [
+        (CLOSES_S - 1, (), False),
+        (CLOSES_S - 1, (SITES[1],), False),
+        (CLOSES_S - 1, (SITES[3],), True),
+        (CLOSES_S, (), True),
+    ],
+)
+def test_side_a_alone_leaves_nobody_out_early(
+    now_s: float, declined: tuple[str, ...], signs: bool, encrypted: bool
+) -> None:
+    """A set without the last site is signed early only if that site's decline is here, too."""
+    announced = next(one for one in ANNOUNCED if one.protection.plan.keyed is encrypted and one.round == 1)
+    trace = Trace(0, (announced,))
+    contributions = tuple(HELD[announced, site, False] for site in SITES)
+    trace.held, trace.of = () if encrypted else contributions, announced
+    agreed = agree(announced, 1, ROSTER, contributions[:3], contributions[:3])
+    asked: Any = agreed
+    if not encrypted:
+        commitment = nonce_commitment(1, agreed.digest(), bytes(32))
+        asked = LockRequest(agreed_set=Signed[AgreedSet](message=agreed), commitment_a=commitment)
+    state = trace.standing(now_s, declined)
+    if signs:
+        assert isinstance(side_b.answer(state, asked, ROSTER), Move)
+    else:
+        with pytest.raises(Unavailable, match=f"{SITES[3]} may still contribute"):
+            side_b.answer(state, asked, ROSTER)

@@ -163,13 +163,13 @@ class Trace:
         store = SimpleNamespace(
             mail_of=lambda *_: [SimpleNamespace(sender=site) for site in self.declined],
             contributions_held=lambda _: len(self.mine),
-            contributions=lambda _: self.mine,
+            contributors_of=lambda _: tuple(one.site for one in self.mine),
             correlations_used=lambda _: 0 if peer is not None else self.used,  # marked in the same step
         )
         facts = Facts(ROSTER, self.now_s, GRACE_S, self.attempts, self.study_ended)
         if peer is not None:
             facts = replace(facts, peer=self.answer(peer, complete))
-        state = at_a(cast(Any, SimpleNamespace(store=store)), self.record)
+        state = at_a(cast(Any, SimpleNamespace(store=store, roster=ROSTER)), self.record)
         step = side_a.due(state, facts)
         self.decided.append(Decided(self.record, self.mine, self.declined, state, facts, step))
         return step

@@ -144,11 +144,15 @@ class Trace:
         self.answered.append(Answered(self.record, state, message, answer))
         return self.answered[-1]
 
-    def standing(self) -> Standing:
+    def standing(self, now_s: float = CLOSES_S, declined: tuple[str, ...] = ()) -> Standing:
         held = [SimpleNamespace(site=one.site, header=one) for one in self.held]
-        store = SimpleNamespace(contributions=lambda _: held, contributions_held=lambda _: len(held))
+        store = SimpleNamespace(
+            contributions=lambda _: held,
+            contributors_of=lambda _: tuple(one.site for one in held),
+            mail_of=lambda *_: [SimpleNamespace(sender=site) for site in declined],
+        )
         server = SimpleNamespace(
-            store=store, roster=ROSTER, chain=RosterChain(Signed(message=ROSTER, signatures=())), clock=lambda: CLOSES_S
+            store=store, roster=ROSTER, chain=RosterChain(Signed(message=ROSTER, signatures=())), clock=lambda: now_s
         )
         return standing(cast(Any, server), self.record)
 

@@ -1,4 +1,4 @@
-"""When side A need not wait for a round's time: everybody has answered, and too few with a contribution."""
+"""When side A need not wait for a round's time: everybody who can still come has answered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from protocol.rounds.agree import Shortfall
 from protocol.rounds.side_a import due, outcome_of
 from protocol.rounds.states import RoundKey
-from protocol.rounds.steps import End, Facts, Step, Wait
+from protocol.rounds.steps import Act, End, Facts, Step, Wait
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundState
 from servers.rounds.standing import at_a
@@ -39,16 +39,17 @@ class Held:
         return [SimpleNamespace(sender=site) for site in self._declined]
 
     def contributions_held(self, key: RoundKey) -> int:
-        return len(self.contributions(key))
+        return len(self.contributors_of(key))
 
-    def contributions(self, key: RoundKey) -> list[Any]:
+    def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
         assert key == RECORD.key
-        return [SimpleNamespace(site=site) for site in self._contributed]
+        return self._contributed
 
 
-def found(contributed: tuple[str, ...], declined: tuple[str, ...]) -> Step:
-    state = at_a(cast(Any, SimpleNamespace(store=Held(contributed, declined))), RECORD)
+def found(contributed: tuple[str, ...], declined: tuple[str, ...], removed: tuple[str, ...] = ()) -> Step:
     roster = parties().roster.message
+    now = roster.model_copy(update={"sites": tuple(site for site in roster.sites if site.name not in removed)})
+    state = at_a(cast(Any, SimpleNamespace(store=Held(contributed, declined), roster=now)), RECORD)
     return due(state, Facts(roster, now_s=1e9, grace_s=60.0, attempts=3, study_ended=False))
 
 
@@ -73,9 +74,23 @@ def test_the_round_ends_once_everybody_has_answered(contributed: tuple[str, ...]
         ((), (ONE, TWO)),  # too few are left already, but the third one's reason may still come
         ((REQUESTER, ONE), (TWO,)),  # as many as are listed, and one of them silent
         ((ONE,), (ONE, TWO)),  # who declines after all is one site, not two
-        ((ONE, TWO), (THREE,)),  # enough
-        ((REQUESTER, ONE, TWO), (TWO, THREE)),
+        ((ONE, TWO), (THREE,)),  # enough, but the requester's own share may still come
     ],
 )
 def test_otherwise_it_waits(contributed: tuple[str, ...], declined: tuple[str, ...]) -> None:
     assert found(contributed, declined) == Wait(2e9)
+
+
+@pytest.mark.parametrize(
+    ("contributed", "declined", "removed"),
+    [
+        ((REQUESTER, ONE, TWO), (THREE,), ()),
+        ((REQUESTER, ONE, TWO), (TWO, THREE), ()),
+        ((REQUESTER, ONE, TWO), (), (THREE,)),
+        ((REQUESTER, ONE, TWO, THREE), (), (THREE,)),  # what it sent before stays
+    ],
+)
+def test_it_closes_early_once_all_who_can_still_come_have_contributed(
+    contributed: tuple[str, ...], declined: tuple[str, ...], removed: tuple[str, ...]
+) -> None:
+    assert found(contributed, declined, removed) is Act.COMPARE
