@@ -68,8 +68,11 @@ class SideB:
     def contributions(self, key: RoundKey) -> list[Any]:
         return []
 
-    def contributions_held(self, key: RoundKey) -> int:
-        return 0
+    def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
+        return ()
+
+    def mail_of(self, study: str, topics: list[str]) -> list[Any]:
+        return []
 
     def clock(self) -> float:
         return 1e9
