@@ -62,7 +62,6 @@ from protocol.wire.messages import (
     AgreedSet,
     OutcomeCause,
     Party,
-    Roster,
     RoundOutcome,
     RoundState,
     Signed,
@@ -116,7 +115,7 @@ def _collect(state: Collecting, facts: Facts) -> Step:
             return TryLater("the peer does not know this round yet")
         return _skip(attempt, OutcomeCause.ANNOUNCED_AT_ONE_SERVER)
     if isinstance(facts.peer, BothHold):
-        return _lock(attempt, facts.roster, facts.peer)
+        return _lock(state, facts, facts.peer)
     late = facts.now_s >= attempt.closes_at_s
     hopeless = None if late else beyond_hope(announcement, state.contributors, state.absent)
     if hopeless is not None:
@@ -126,12 +125,17 @@ def _collect(state: Collecting, facts: Facts) -> Step:
     return Wait(attempt.closes_at_s)
 
 
-def _lock(attempt: Attempt, roster: Roster, held: BothHold) -> Step:
+def _lock(state: Collecting, facts: Facts, held: BothHold) -> Step:
+    """Neither server leaves out early a site that the other one still waits for."""
     if not held.theirs.complete:
         return Act.LOOK_AGAIN
+    attempt, requester = state.attempt, facts.roster.requester
     announcement, number = attempt.announcement, attempt.key.attempt
-    agreed = agree(announcement, number, roster, held.mine.contributions, held.theirs.contributions)
-    lacking = shortfall(agreed, announcement, roster.requester)
+    agreed = agree(announcement, number, facts.roster, held.mine.contributions, held.theirs.contributions)
+    lacking = shortfall(agreed, announcement, requester)
+    late = facts.now_s >= attempt.closes_at_s
+    if not late and not still_awaited(announcement, requester, state.absent) <= frozenset(agreed.sites):
+        return Wait(attempt.closes_at_s)
     if lacking is not None:
         return _skip(attempt, lacking)
     return Lock(agreed, RoundStep.TOSS in announcement.protection.plan.steps)

@@ -33,14 +33,14 @@ class DropsASite(Attack):
 
     name = "server-drops-a-site"
     party = Party.SERVER
-    tries = "says that a site's share never came, so that it is in no sum"
+    tries = "says that a site's share never came, and signs at the deadline a set without it"
     defence = "none: what both servers hold is in; the site has that server's signed receipt, which proves the lie"
     figure = "sites whose shares both servers had, and that are not in the sum"
     promised = False
     without: Mapping[str, object] = {}
 
     def attempt(self, folder: Path) -> Found:
-        honest = collect.collected
+        honest, awaited = collect.collected, collect.awaited_sites
 
         def without_the_victim(server: Server, record: RoundRecord) -> CollectedSet:
             held = honest(server, record)
@@ -48,7 +48,12 @@ class DropsASite(Attack):
                 return held
             return held.model_copy(update={"contributions": tuple(c for c in held.contributions if c.site != VICTIM)})
 
+        def nobody_at_b(server: Server, record: RoundRecord) -> frozenset[str]:
+            return awaited(server, record) if server.side is Side.A else frozenset()
+
         with (
+            mock.patch("servers.rounds.collect.awaited_sites", nobody_at_b),
+            mock.patch("servers.rounds.standing.awaited_sites", nobody_at_b),
             mock.patch("servers.rounds.standing.collected", without_the_victim),
             mock.patch("servers.rounds.side_b.collected", without_the_victim),
             ServersInMemory(folder, SITES) as servers,
