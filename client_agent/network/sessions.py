@@ -19,8 +19,6 @@ _RENEWED_BEFORE_S: Final = 300.0
 _SOON_S: Final = 60.0
 """A session that is over sooner than so after it began was not ended by a restart."""
 _LEFT_ALONE_S: Final = 600.0
-_WAITS_S: Final = 5.0
-"""For another thread that opens one; then envelopes will do."""
 
 Ask = Callable[[SessionOffer], SessionGrant]
 """Hands the offer in, in an envelope. Raises: what a request raises"""
@@ -69,12 +67,14 @@ class SessionKeeper:
     def session(self, server: str, ask: Ask) -> HeldSession | None:
         """The session with the server of this key id, opened if need be; None while there can be none.
 
+        While another thread opens one, envelopes will do: nobody waits here, on whatever clock that thread does.
+
         Raises: what ``ask`` raises where the server cannot be reached, or has no time
         """
         found = self._usable(server)
         if found is not None or self._clock() < self._not_before_s:
             return found
-        if not self._opening.acquire(timeout=_WAITS_S):
+        if not self._opening.acquire(blocking=False):
             return None
         try:
             found = self._usable(server)

@@ -6,7 +6,7 @@ import gc
 import multiprocessing
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
@@ -53,7 +53,9 @@ def faults(
     console, level = console_for(stderr=False), Level.SERVERS if servers else Level.STUDIES
     schedules = (json_file.parent if json_file is not None else Path()) / "faults-out"
     tally = Tally(json_file, level.value, parsed(seeds), go_on=resume)
-    for one in [_replay(replay)] if replay is not None else _run(RUNS[level], tally.left, jobs):
+    planned = parsed(seeds)
+    running = [_replay(replay)] if replay is not None else _run(RUNS[level], tally.left, jobs)
+    for one in _with_progress(running, len(planned) - len(tally.left), 1 if replay is not None else len(planned)):
         for broken in one.failed:
             console.print(f"FAILED {one.seed}: {broken}", soft_wrap=True, highlight=False)
         failure = _kept(one, schedules, shrink) if one.failed and replay is None else None
@@ -66,6 +68,17 @@ def faults(
     injected = sum(together.faults_injected.values())
     console.print(f"{together.runs} runs, {together.failed} failed, {together.steps} steps, {injected} faults")
     raise typer.Exit(1 if together.failed else 0)
+
+
+def _with_progress(running: Iterable[Simulated], before: int, total: int) -> Iterator[Simulated]:
+    """Say on standard error how many runs are done: one line that updates; piped, a line per hundredth."""
+    console, step = console_for(stderr=True), max(1, total // 100)
+    with console.status(f"{before} of {total} runs done") as status:
+        for done, one in enumerate(running, before + 1):
+            yield one
+            status.update(f"{done} of {total} runs done")
+            if not console.is_terminal and (done % step == 0 or done == total):
+                console.print(f"{done} of {total} runs done", highlight=False)
 
 
 def _replay(file: Path) -> Simulated:

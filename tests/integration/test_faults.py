@@ -111,6 +111,9 @@ def test_what_failed_is_shrunk_and_said_with_the_command_that_runs_it_again(
     kept = tmp_path / "faults-out" / "seed-1.json"
     assert f"1 of 2 faults are left; again: moiety faults --replay {kept}" in result.output
     assert "3 runs, 1 failed, 30 steps, 3 faults" in result.output
+    assert [line for line in result.stderr.splitlines() if "runs done" in line] == [
+        f"{done} of 3 runs done" for done in (1, 2, 3)
+    ]
     assert Schedule.read(kept.read_text(), "kept") == a_schedule(_COPIED[0])
     found = json.loads(file.read_text())
     assert (found["runs"], found["failed"], found["steps"]) == (3, 1, 30)
