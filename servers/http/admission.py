@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -67,6 +67,10 @@ class Shares(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def __iter__(self) -> Iterator[T]:
+        """The oldest first."""
+        return iter(self._held)
 
     def of(self, address: str) -> int:
         return self._of[address]

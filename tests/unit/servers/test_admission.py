@@ -75,7 +75,7 @@ def test_all_connections_together_have_a_bound() -> None:
 def test_who_holds_most_without_a_signature_makes_room_for_who_holds_fewer() -> None:
     """An idle connection first, and of these the oldest; none of a party, and none for whoever holds as many."""
     closed: list[str] = []
-    at = admission(connections=17, connections_per_address=16)
+    at = admission(connections=17, connections_per_address=16, unsigned_per_s=100.0)
     held = {}
     for place in range(8):
         for address in ("192.0.2.1", "192.0.2.2"):
