@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from client_agent.data.database import query_table
 from protocol.errors import ConfigurationError
 from tests.kit.postgres import Cluster, InPostgreSQL
 
+PREPARING = Path(__file__).parents[2] / "docs" / "preparing_data.md"
 FILES = "member of pg_read_server_files"
 REACHING = {
     "site_owner": ("ALTER ROLE site_owner SUPERUSER", "is a superuser"),
@@ -41,6 +43,8 @@ def test_a_role_that_reaches_beyond_tables_is_refused_with_what_to_type(cluster:
             with pytest.raises(ConfigurationError, match=re.escape(why)) as refused:
                 read_by(role, url, f"SELECT pg_read_file('{secret}')")
             typed.append(refused.value.detail.partition("\n")[2])
+        shown = typed[0].replace(str(make_url(url).database), "omop").replace("SCHEMA omop", "SCHEMA public")
+        assert f"```sql\n{shown}\n```" in PREPARING.read_text()
         owner.execute(typed[0])
         owner.execute("ALTER ROLE moiety_reader SET search_path = omop")
         assert read_by("moiety_reader", url, "SELECT person_id FROM person; -- everybody") == ["7"]
