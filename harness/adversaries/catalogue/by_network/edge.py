@@ -6,6 +6,7 @@ A real server on a loopback port in this process, with short times; or one that 
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import time
 from abc import abstractmethod
@@ -166,26 +167,39 @@ def _answered(stranger: Stranger, source: str | None) -> bool:
 
 
 class FewAddresses(Attack):
-    """Connections of two addresses, as many as a server has in all, idle between two requests; another one asks."""
+    """Connections of two addresses, as many as a server has in all, idle before TLS or after an answer."""
 
     name = "connections-of-few-addresses"
     party = Party.STRANGER
     tries = "takes all of a server's connections from as many addresses as that needs, and leaves them idle"
     defence = "where all are open, the address with most of those that nobody signed gives an idle one up"
-    figure = "addresses that were kept out, of one that asked"
+    figure = "of two connections of another address, those that were kept out"
     without: Mapping[str, object] = {"servers.http.admission.Shares.given_up_for": lambda *_, **__: None}
-    _limits: Mapping[str, object] = {**_NARROW, "idle_s": 600}
+    _limits: Mapping[str, object] = {**_NARROW, "idle_s": 600, "handshake_s": 600.0}
 
     def attempt(self, folder: Path) -> Found:
         limits = Limits.model_validate(self._limits)
         with server_with(folder, self._limits) as stranger, ExitStack() as held:
+            holding: list[socket.socket] = []
             for number in range(limits.connections):
-                connection = held.enter_context(stranger.dial((_FLOODING, _OTHER)[number % 2]))
-                connection.sendall(HEALTH)
-                if answer(connection)[0] != 200:
+                source = (_FLOODING, _OTHER)[number % 2]
+                holding.append(held.enter_context(stranger.dial(source) if number % 4 else stranger.bare(source)))
+                if isinstance(holding[-1], ssl.SSLSocket) and not _asked(holding[-1]):
                     raise Unavailable("the server did not take as many connections as it may have")
-            kept_out = not _answered(stranger, _THIRD)
-        return Found(kept_out, float(kept_out))
+            kept_out = sum(not self._let_in(stranger, held) for _ in range(2))
+            ended = bool(kept_out) or until(lambda: closed_within(holding, 0.05) >= 2)
+        return Found(kept_out > 0 or not ended, kept_out, "" if ended else "who made room was not disconnected")
+
+    def _let_in(self, stranger: Stranger, held: ExitStack) -> bool:
+        with suppress(OSError):
+            return _asked(held.enter_context(stranger.dial(_THIRD)))
+        return False
+
+
+def _asked(connection: ssl.SSLSocket) -> bool:
+    """Whether it is answered."""
+    connection.sendall(HEALTH)
+    return answer(connection)[0] == 200
 
 
 class WithoutEnd(AtTheEdge):
