@@ -87,6 +87,18 @@ def rows_of(query: str, url: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
+    "query",
+    [
+        "-- patients of 2020\nSELECT 7 AS a",
+        "SELECT 7 AS a WHERE 'a;b' <> 'it''s' -- ; done",
+        "/* all; of them */ SELECT 7 AS a; -- done\n",
+    ],
+)
+def test_comments_and_quoted_text_are_no_second_statement(omop: Path, query: str) -> None:
+    assert rows_of(query, f"sqlite:///{omop}") == [7.0]
+
+
+@pytest.mark.parametrize(
     ("query", "said"),
     [
         ("DELETE FROM person", "not one statement that reads"),
