@@ -28,7 +28,9 @@ from protocol.wire.table.statement import reading_statement
 URL_VARIABLE: Final = "MOIETY_DATABASE_URL"
 _BATCH_ROWS: Final = 2**14
 _OF_THE_STATEMENT: Final = re.compile(r"^(no such (table|column|function)|near |ambiguous column|syntax error)")
-_BEYOND_TABLES: Final = re.compile("^(not authorized|access to .* is prohibited|Permission Error)")
+_BEYOND_TABLES: Final = re.compile(
+    "^(not authorized|access to .* is prohibited|vtable constructor failed|Permission Error)"
+)
 _DRIVERS: Final = {"sqlite": "pysqlite", "postgresql": "psycopg", "duckdb": "duckdb_engine"}
 _DUCKDB: Final = {
     "enable_external_access": "false",
@@ -201,7 +203,7 @@ def _refused(error: exc.SQLAlchemyError) -> ConfigurationError:
     said = str(original).partition("\n")[0]
     if _BEYOND_TABLES.match(said):
         return ConfigurationError(
-            "the study's query reaches beyond tables (a file, another database, a setting): refused"
+            "the study's query reaches beyond tables (to a file, another database, a setting, a virtual table): refused"
         )
     shown = f": {said}" if state.startswith("42") or _OF_THE_STATEMENT.match(said) else ""
     return ConfigurationError(
