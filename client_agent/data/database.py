@@ -29,7 +29,7 @@ URL_VARIABLE: Final = "MOIETY_DATABASE_URL"
 _BATCH_ROWS: Final = 2**14
 _OF_THE_STATEMENT: Final = re.compile(r"^(no such (table|column|function)|near |ambiguous column|syntax error)")
 _BEYOND_TABLES: Final = re.compile(
-    "^(not authorized|access to .* is prohibited|vtable constructor failed|Permission Error)"
+    "^(not authorized|access to .* prohibited|vtable constructor failed|Permission Error)"
 )
 _DRIVERS: Final = {"sqlite": "pysqlite", "postgresql": "psycopg", "duckdb": "duckdb_engine"}
 _DUCKDB: Final = {
@@ -41,10 +41,8 @@ _DUCKDB: Final = {
 _SQLITE_READS: Final = frozenset(
     (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 )
-_SQLITE_REACHES: Final = frozenset(
-    ("load_extension", "fts3_tokenizer", "readfile", "writefile", "edit", "fsdir", "lsmode", "sqlite_dbpage", "dbstat")
-)
-"""Functions and tables of SQLite's own that reach beyond tables, where a library was built or extended with them."""
+_SQLITE_REACHES: Final = frozenset(("load_extension", "fts3_tokenizer", "readfile", "writefile", "lsmode", "edit"))
+"""Functions that reach beyond tables, where SQLite was built or extended with them."""
 _POSTGRESQL_REACHES: Final = """
 WITH may_be AS (SELECT * FROM pg_roles WHERE pg_has_role(session_user, oid, 'MEMBER')),
      reaches AS (
@@ -162,11 +160,13 @@ def _require_reader(connection: sqlalchemy.Connection) -> None:
         )
 
 
-def _sqlite_allows(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """SQLite's question before it compiles: ``first`` is a table that is read, ``second`` a function that is called."""
-    name = second if action == sqlite3.SQLITE_FUNCTION else first
-    reads = action in _SQLITE_READS and (name or "").lower() not in _SQLITE_REACHES
-    return sqlite3.SQLITE_OK if reads else sqlite3.SQLITE_DENY
+def _sqlite_allows(action: int, _: str | None, function: str | None, *__: str | None) -> int:
+    """Answer what SQLite asks while it compiles; ``function`` is the name of one that is called.
+
+    A virtual table is refused with the rest: to open one SQLite asks for a change of its schema.
+    """
+    called = action == sqlite3.SQLITE_FUNCTION and (function or "").lower() in _SQLITE_REACHES
+    return sqlite3.SQLITE_OK if action in _SQLITE_READS and not called else sqlite3.SQLITE_DENY
 
 
 def _batches(names: Sequence[str], result: sqlalchemy.CursorResult[Any]) -> Iterator[pa.RecordBatch]:

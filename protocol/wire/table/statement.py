@@ -1,8 +1,9 @@
 """The check that a study's query is one SQL statement that reads.
 
 Every site runs the query on a database of its own, so a query that no site can run is refused where it is written.
-This is no parser of SQL: it splits a text into comments, quoted text, words and signs, as SQLite, PostgreSQL and DuckDB
-do alike, and refuses what they split differently. What a statement may reach is decided by each site's connection.
+This is no parser of SQL: it splits a text into comments, quoted text, words and signs as PostgreSQL and DuckDB do, and
+as SQLite does but for texts in dollar signs, which SQLite does not have. It refuses a nested comment, which not all end
+at the same place. What a statement may reach is decided by each site's connection.
 """
 
 from __future__ import annotations
