@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -22,12 +23,51 @@ from sqlalchemy.pool import NullPool
 from client_agent.data.source import Table
 from host.private_files import read_secret
 from protocol.errors import ConfigurationError
+from protocol.wire.table.statement import reading_statement
 
 URL_VARIABLE: Final = "MOIETY_DATABASE_URL"
 _BATCH_ROWS: Final = 2**14
-_READS: Final = re.compile(r"^\s*(select|with)\b", re.IGNORECASE)
 _OF_THE_STATEMENT: Final = re.compile(r"^(no such (table|column|function)|near |ambiguous column|syntax error)")
-_DIALECTS: Final = ("sqlite", "postgresql", "duckdb")
+_BEYOND_TABLES: Final = re.compile(
+    "^(not authorized|access to .* prohibited|vtable constructor failed|Permission Error)"
+)
+_DRIVERS: Final = {"sqlite": "pysqlite", "postgresql": "psycopg", "duckdb": "duckdb_engine"}
+_DUCKDB: Final = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "lock_configuration": "true",
+}
+_SQLITE_READS: Final = frozenset(
+    (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+)
+_SQLITE_REACHES: Final = frozenset(("load_extension", "fts3_tokenizer", "readfile", "writefile", "lsmode", "edit"))
+"""Functions that reach beyond tables, where SQLite was built or extended with them."""
+_POSTGRESQL_REACHES: Final = """
+WITH may_be AS (SELECT * FROM pg_roles WHERE pg_has_role(session_user, oid, 'MEMBER')),
+     reaches AS (
+       SELECT DISTINCT proname FROM pg_proc, may_be
+        WHERE (proname IN ('pg_read_file', 'pg_read_binary_file', 'pg_ls_dir', 'pg_stat_file', 'lo_import', 'lo_export')
+               OR proname ~ '^(pg_file_|dblink)')
+          AND has_function_privilege(may_be.oid, pg_proc.oid, 'EXECUTE')
+          AND has_schema_privilege(may_be.oid, pronamespace, 'USAGE'))
+SELECT format('CREATE ROLE moiety_reader LOGIN PASSWORD ''CHOOSE ONE'';
+GRANT CONNECT ON DATABASE %1$I TO moiety_reader;
+GRANT USAGE ON SCHEMA %2$I TO moiety_reader;
+GRANT SELECT ON ALL TABLES IN SCHEMA %2$I TO moiety_reader;', current_database(), coalesce(current_schema(), 'public')),
+       CASE WHEN EXISTS (SELECT FROM may_be WHERE rolsuper) THEN 'is a superuser'
+            WHEN EXISTS (SELECT FROM may_be WHERE rolreplication) THEN 'may replicate'
+            ELSE coalesce(
+              (SELECT 'is a member of ' || string_agg(rolname, ', ' ORDER BY rolname) FROM may_be WHERE rolname IN
+                ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program', 'pg_signal_backend')),
+              (SELECT 'may call ' || string_agg(proname, ', ' ORDER BY proname) FROM reaches),
+              (SELECT 'may read passwords in pg_authid'
+                 FROM may_be WHERE has_table_privilege(oid, 'pg_authid', 'SELECT') LIMIT 1))
+       END
+"""
+"""What the connection's role may do beyond reading tables, also as a role that it may become (a query can set one),
+and what to type for a role that may not.
+"""
 
 
 def database_url(file: Path | None) -> str:
@@ -51,43 +91,82 @@ def query_table(query: str, url: str) -> Table:
 
     Raises: ConfigurationError without the address and without any value
     """
-    if not _READS.match(query) or ";" in query.strip().rstrip(";"):
-        raise ConfigurationError("schema.query is not one statement that reads: begin with SELECT or WITH, without ';'")
+    try:
+        statement = reading_statement(query)
+    except ValueError as error:
+        raise ConfigurationError(f"schema.{error}") from None
     engine = _engine(url)
-    names, rows = _opened(engine, query)
+    names, rows = _opened(engine, statement)
     return Table("the database", names, len(names), _batches(names, rows), query)
 
 
 def _engine(url: str) -> sqlalchemy.Engine:
     try:
         parsed = sqlalchemy.make_url(url)
-        dialect = parsed.get_backend_name()
-        if dialect not in _DIALECTS:
-            raise ConfigurationError(f"databases are {', '.join(_DIALECTS)}; the address begins with another name")
-        if dialect != "postgresql" and not Path(parsed.database or "").is_file():
+        dialect, _, driver = parsed.drivername.partition("+")
+        if dialect not in _DRIVERS or driver not in ("", _DRIVERS[dialect]):
+            raise ConfigurationError(
+                "databases are sqlite, postgresql+psycopg and duckdb; the address begins with another name"
+            )
+        if dialect == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        elif not Path(parsed.database or "").is_file():
             raise ConfigurationError("the address of the database names no file that is here")
-        read_only = {"read_only": True} if dialect == "duckdb" else {}
-        return sqlalchemy.create_engine(parsed, connect_args=read_only, hide_parameters=True, poolclass=NullPool)
+        if dialect == "duckdb" and parsed.query:
+            raise ConfigurationError("the address of a DuckDB database has no options: leave out what follows '?'")
+        only_tables = {"read_only": True, "config": _DUCKDB} if dialect == "duckdb" else {}
+        return sqlalchemy.create_engine(parsed, connect_args=only_tables, hide_parameters=True, poolclass=NullPool)
     except exc.NoSuchModuleError:
-        raise ConfigurationError("no driver for this kind of database: pip install 'moiety[duckdb]'") from None
+        raise ConfigurationError("no driver for DuckDB: pip install 'moiety[duckdb]'") from None
+    except ModuleNotFoundError:
+        raise ConfigurationError("no driver for PostgreSQL: pip install 'moiety[postgres]'") from None
     except exc.ArgumentError:
         raise ConfigurationError("the address of the database is none that SQLAlchemy knows: dialect://...") from None
 
 
-def _opened(engine: sqlalchemy.Engine, query: str) -> tuple[tuple[str, ...], sqlalchemy.CursorResult[Any]]:
+def _opened(engine: sqlalchemy.Engine, statement: str) -> tuple[tuple[str, ...], sqlalchemy.CursorResult[Any]]:
     dialect = engine.dialect.name
     try:
         connection = engine.connect().execution_options(
             stream_results=True, max_row_buffer=_BATCH_ROWS, no_parameters=True
         )
-        if dialect == "postgresql":
-            connection = connection.execution_options(postgresql_readonly=True)
-        if dialect == "sqlite":
-            connection.exec_driver_sql("PRAGMA query_only = ON")
-        result = connection.exec_driver_sql(query.strip().rstrip(";"))
-        return tuple(result.keys()), result
     except exc.SQLAlchemyError as error:
         raise _refused(error) from None
+    try:
+        if dialect == "postgresql":
+            connection = connection.execution_options(postgresql_readonly=True)
+            _require_reader(connection)
+        if dialect == "sqlite":
+            connection.exec_driver_sql("PRAGMA query_only = ON")
+            driver: Any = connection.connection.driver_connection
+            driver.set_authorizer(_sqlite_allows)
+        result = connection.exec_driver_sql(statement)
+        return tuple(result.keys()), result
+    except exc.SQLAlchemyError as error:
+        connection.close()
+        raise _refused(error) from None
+    except ConfigurationError:
+        connection.close()
+        raise
+
+
+def _require_reader(connection: sqlalchemy.Connection) -> None:
+    """Refuse a role that can reach more than tables: a query runs with all that it may do."""
+    to_type, reaches = connection.exec_driver_sql(_POSTGRESQL_REACHES).one()
+    if reaches is not None:
+        raise ConfigurationError(
+            f"the role in the database's address {reaches}, and a study's query could do the same: put a role into it "
+            f"that reads tables alone. The database's administrator types:\n{to_type}"
+        )
+
+
+def _sqlite_allows(action: int, _: str | None, function: str | None, *__: str | None) -> int:
+    """Answer what SQLite asks while it compiles; ``function`` is the name of one that is called.
+
+    A virtual table is refused with the rest: to open one SQLite asks for a change of its schema.
+    """
+    called = action == sqlite3.SQLITE_FUNCTION and (function or "").lower() in _SQLITE_REACHES
+    return sqlite3.SQLITE_OK if action in _SQLITE_READS and not called else sqlite3.SQLITE_DENY
 
 
 def _batches(names: Sequence[str], result: sqlalchemy.CursorResult[Any]) -> Iterator[pa.RecordBatch]:
@@ -122,6 +201,10 @@ def _refused(error: exc.SQLAlchemyError) -> ConfigurationError:
     original = getattr(error, "orig", None)
     state = str(getattr(original, "sqlstate", None) or "")
     said = str(original).partition("\n")[0]
+    if _BEYOND_TABLES.match(said):
+        return ConfigurationError(
+            "the study's query reaches beyond tables (to a file, another database, a setting, a virtual table): refused"
+        )
     shown = f": {said}" if state.startswith("42") or _OF_THE_STATEMENT.match(said) else ""
     return ConfigurationError(
         f"the database refuses the study's query or cannot be reached ({type(original or error).__name__} {state}"

@@ -10,7 +10,7 @@ from typing import Final
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from host.web_page.texts import LANGUAGES, SOURCE, texts_in
-from protocol.printable import printable
+from protocol.printable import printable, printable_lines
 
 _HERE: Final = "host.web_page"
 STATIC: Final[Mapping[str, str]] = {"page.css": "text/css", "page.js": "text/javascript"}
@@ -54,7 +54,7 @@ def environment_of(package: str, language: str) -> Environment:
 
     environment.install_gettext_callables(text, plural, newstyle=True)  # type: ignore[attr-defined]  # the extension's
     filters: dict[str, Callable[..., str]] = {"printable": printable, "moment": moment, "size": size, "word": text}
-    filters["filled"] = filled
+    filters |= {"filled": filled, "printable_lines": printable_lines}
     environment.filters.update(filters)
     return environment
 

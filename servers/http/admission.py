@@ -9,9 +9,9 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from servers.settings import Limits, Network
 
@@ -20,6 +20,7 @@ _MOST_ADDRESSES: Final = 2**14
 _IPV6_SITE_BITS: Final = 64
 _MOST_GROWN: Final = 16
 """Connections that moved a large body hold more than a megabyte of buffers each under TLS, as long as they live."""
+T = TypeVar("T")
 VISIT: Final = "moiety.visit"
 """Where a request's scope holds the visit that it belongs to."""
 
@@ -57,6 +58,43 @@ class Allowance:
                 self._left.popitem(last=False)  # the one that has been quiet for longest
 
 
+class Shares(Generic[T]):
+    """A bounded resource that strangers hold, by address: whoever holds most gives one up for whoever holds fewer."""
+
+    def __init__(self) -> None:
+        self._held: dict[T, str] = {}
+        self._of: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[T]:
+        """The oldest first."""
+        return iter(self._held)
+
+    def of(self, address: str) -> int:
+        return self._of[address]
+
+    def add(self, one: T, address: str) -> None:
+        self._held[one] = address
+        self._of[address] += 1
+
+    def remove(self, one: T) -> None:
+        """Forget it; a second time changes nothing."""
+        address = self._held.pop(one, None)
+        if address is not None:
+            self._of[address] -= 1
+            if not self._of[address]:
+                del self._of[address]
+
+    def given_up_for(self, address: str, busy: Callable[[T], bool]) -> T | None:
+        """One of the largest holder, an idle one first, then the oldest; None where ``address`` holds as many."""
+        most = max(self._of.values(), default=0)
+        if most <= self._of[address]:
+            return None
+        return min((one for one, holder in self._held.items() if self._of[holder] == most), key=busy)
+
+
 class Admission:
     """One server's open connections, by address."""
 
@@ -72,6 +110,7 @@ class Admission:
         self._connections = 0
         self._grown = 0
         self._by_address: Counter[str] = Counter()
+        self._strangers: Shares[Visit] = Shares()
         self._unsigned = Allowance(limits.unsigned_per_s, clock)
         self._on_refused = on_refused
 
@@ -88,14 +127,28 @@ class Admission:
         """Let a connection in, or None: too many are open, or this address opens them too fast."""
         proxied = self._is_proxy(peer)
         address = _grouped(peer)
-        full = self._connections >= self._limits.connections
-        if full or not (proxied or (self._room(address) and self._unsigned.take(address))):
+        allowed = proxied or (self._room(address) and self._unsigned.take(address))
+        if not (allowed and self._make_room("" if proxied else address)):
             self._on_refused()
             return None
         self._connections += 1
+        visit = Visit(self, peer, address, proxied)
         if not proxied:
             self._by_address[address] += 1
-        return Visit(self, peer, address, proxied)
+            self._strangers.add(visit, address)
+        return visit
+
+    def _make_room(self, address: str) -> bool:
+        """Close a stranger's connection where all are open, so that nobody keeps the others out by holding them."""
+        if self._connections < self._limits.connections:
+            return True
+        stranger = self._strangers.given_up_for(address, busy=lambda visit: visit.asking is not None)
+        if stranger is None:
+            return False
+        self._on_refused()
+        stranger.leave()
+        stranger.abort()
+        return True
 
     def _room(self, address: str) -> bool:
         return self._by_address[address] < self._limits.connections_per_address
@@ -122,12 +175,13 @@ class Admission:
     def begin(self, visit: Visit, address: str) -> bool:
         """Whether a request of this address may be answered now."""
         address = _grouped(address)
-        if visit.proxied and not self._room(address):
+        if not visit.open or (visit.proxied and not self._room(address)):
             return False
         if not self._unsigned.take(address):
             return False
         if visit.proxied:
             self._by_address[address] += 1
+            self._strangers.add(visit, address)
         visit.asking = address
         return True
 
@@ -135,6 +189,7 @@ class Admission:
         """The request of this visit has its answer, or its connection is gone."""
         if visit.proxied and visit.asking is not None:
             self._forget(visit.asking)
+            self._strangers.remove(visit)
         visit.asking = None
 
     def signed(self, visit: Visit) -> None:
@@ -144,6 +199,7 @@ class Admission:
         if not (visit.signed or visit.proxied):
             self._unsigned.give_back(visit.address)
         visit.signed = True
+        self._strangers.remove(visit)
 
     def grew(self, visit: Visit) -> None:
         """A large body went through this connection."""
@@ -161,6 +217,7 @@ class Admission:
             visit.open = False
             self._grown -= visit.grown
             self.end(visit)
+            self._strangers.remove(visit)
             self._connections -= 1
             if not visit.proxied:
                 self._forget(visit.address)
@@ -183,6 +240,8 @@ class Visit:
     signed: bool = False
     grown: bool = False
     asking: str | None = None
+    abort: Callable[[], object] = field(default=lambda: None, repr=False)
+    """Ends the connection at once; set by whoever has it."""
 
     def begin(self, forwarded_for: Sequence[bytes]) -> str | None:
         """Who asks, for a request whose head is complete; None when this address may not ask now."""

@@ -81,6 +81,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(cast("Transport", transport))  # uvloop's are none of asyncio's classes
+        self._visit.abort = self.transport.abort
         self._within(self._limits.header_s, self._head_too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:

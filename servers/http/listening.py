@@ -91,6 +91,7 @@ class Listener:
                 connection.close()
             else:
                 task = asyncio.create_task(self._begin(connection, visit))
+                visit.abort = task.cancel
                 self._beginning.add(task)
                 task.add_done_callback(self._beginning.discard)
             await asyncio.sleep(0)  # a flood of connections must not keep the others waiting

@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 
 import typer
+from rich.text import Text
 
 from client_agent.cli.lines import json_line
-from client_agent.cli.tables import add_row, console, table
+from client_agent.cli.tables import add_row, console, plain, table
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, keep_word, known_studies, known_study
 from client_agent.study.asked.foreseen_epsilon import own_examples
 from client_agent.study.asked.plain_words import in_plain_words
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
+from protocol.printable import printable, printable_lines
 from protocol.wire.messages import Study
 
 
@@ -46,8 +47,9 @@ def show_study(settings: AgentSettings, name: str, *, json_output: bool) -> Stud
         json_line({"study": name, "digest": study.digest(), "statements": said})
         return study
     shown = table("", f"study {name}, digest {study.digest()}")
+    shown.columns[1].overflow = "fold"  # a long word is no reason to cut what a person approves
     for one in statements:
-        add_row(shown, one.about, one.words)
+        shown.add_row(plain(one.about), Text(printable_lines(one.words)))
     console().print(shown)
     return study
 

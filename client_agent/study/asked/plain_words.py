@@ -17,7 +17,7 @@ from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.study_clauses import check_study_allowed
-from protocol.printable import printable
+from protocol.printable import printable, printable_lines
 from protocol.rules.server_optimiser import largest_step
 from protocol.wire.messages import Roster, Study
 
@@ -27,6 +27,7 @@ class About(StrEnum):
 
     ASKS = "who asks"
     PURPOSE = "what for"
+    QUERY = "the query"
     SERVERS = "servers"
     LEAVES = "what leaves"
     REQUESTER_READS = "the requester reads"
@@ -50,6 +51,10 @@ class Said(StrEnum):
     )
     PURPOSE_OF_ANYTHING = (
         "%(task)s, %(model)s model of %(dimension)s shared parameters, %(rounds)s rounds under rule %(rule)s"
+    )
+    QUERY = (
+        "whoever prepares data from a database at this site runs this there, and it may read every table that the "
+        "account may read:\n%(query)s"
     )
     SERVERS = "%(a)s and %(b)s, which must not be in league"
     ENCRYPTED = (
@@ -137,7 +142,8 @@ def in_plain_words(
 
 
 def _statement(about: About, said: Said, values: Mapping[str, object]) -> Statement:
-    shown = {name: printable(str(value)) for name, value in values.items()}
+    fit = printable_lines if said is Said.QUERY else printable  # a line's end ends a comment of SQL
+    shown = {name: fit(str(value)) for name, value in values.items()}
     return Statement(about=about, words=said.value % shown, said=said, values=shown)
 
 
@@ -148,6 +154,8 @@ def _all_said(
     asks = {"requester": roster.requester, "federation": roster.federation, "others": others}
     yield About.ASKS, (Said.ASKS, asks)
     yield About.PURPOSE, _purpose(study)
+    if study.data_schema is not None and study.data_schema.query:
+        yield About.QUERY, (Said.QUERY, {"query": study.data_schema.query.strip()})
     yield About.SERVERS, (Said.SERVERS, {"a": roster.operator_a.name, "b": roster.operator_b.name})
     clip = {"clip": f"{study.parameters.clip_norm:g}"}
     yield About.LEAVES, (Said.ENCRYPTED if study.protection.plan.keyed else Said.IN_HALVES, clip)

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from protocol.wire.message import Message
 from protocol.wire.names import NamesKind, require_nameable
 from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType
+from protocol.wire.table.statement import reading_statement
 from protocol.wire.task import TaskKind
 
 MAX_SCHEMA_BYTES: Final = 2**17
@@ -130,6 +131,8 @@ class TableSchema(Message):
         if self.split.order is SplitOrder.TIME and self.only(ColumnRole.OBSERVED_AT) is None:
             raise ValueError("split.order = 'time' needs a column of role 'observed_at', or take 'random'")
         self._require_scales()
+        if self.query:
+            reading_statement(self.query)
         size = len(self.canonical())
         if size > MAX_SCHEMA_BYTES:
             raise ValueError(f"a schema holds {MAX_SCHEMA_BYTES} bytes, found {size}: shorten names and categories")

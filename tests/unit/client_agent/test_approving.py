@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from client_agent.cli.agent import app
+from client_agent.learning.study_file import study_from_toml
+from client_agent.page.door import Door
 from client_agent.site.approval import Approval, approval_of, give
 from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
 from client_agent.site.journal import SiteState, StudyJournal
@@ -24,6 +27,8 @@ from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, study
 from tests.unit.client_agent.test_cli import write_config
+from tests.unit.client_agent.test_page import PORT, browser
+from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
 STUDY = study()
 FEWEST = min(party.samples or 0 for party in ROSTER.sites)
@@ -134,6 +139,26 @@ def test_a_change_of_mind_is_kept_beside_the_first_word(contributor: Path) -> No
     assert [json.loads(line)["person"] for line in lines] == ["Dr. A", "Dr. B"]
     assert journal_of(contributor).left == "withdrawn"
     assert json.loads(said(contributor, "studies", "--json").stdout)["state"] == "left by this site"
+
+
+def test_a_person_reads_the_whole_query(contributor: Path) -> None:
+    """As it is written, on the command line and on the page: a line's end ends a comment of SQL."""
+    last = "x" * 300
+    query = "\n".join(
+        ("SELECT age, ill -- by <month>", *["  , 'and so on'"] * 300, f"FROM visits WHERE note <> '{last}'")
+    )
+    asked = study_from_toml(OF_A_TABLE.replace("[schema]", f"[schema]\nquery = '''{query}'''"), "s", ROSTER, None)
+    journal = StudyJournal(contributor.parent / "state", asked.name)
+    journal.write(journal.folder / "study.json", sign(asked, REQUESTER, keys(REQUESTER).signing))
+    table = [line.strip("│ ") for line in said(contributor, "show", asked.name).stdout.splitlines()]
+    assert "SELECT age, ill -- by <month>" in table
+    assert table.count(", 'and so on'") == 300
+    assert f"{last}'" in "".join(table)
+    door = Door(PORT)
+    with browser(contributor, door) as client:
+        client.get("/login", params={"token": door.token})
+        page = client.get(f"/studies/{asked.name}").text
+    assert html.escape(query, quote=True).replace("&#x27;", "&#39;") in page
 
 
 def test_an_approval_is_of_one_study_alone(contributor: Path) -> None:

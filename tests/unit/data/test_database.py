@@ -87,11 +87,26 @@ def rows_of(query: str, url: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
+    "query",
+    [
+        "-- patients of 2020\nSELECT 7 AS a",
+        "SELECT 7 AS a WHERE 'a;b' <> 'it''s' -- ; done",
+        "/* all; of them */ SELECT 7 AS a; -- done\n",
+    ],
+)
+def test_comments_and_quoted_text_are_no_second_statement(omop: Path, query: str) -> None:
+    assert rows_of(query, f"sqlite:///{omop}") == [7.0]
+
+
+@pytest.mark.parametrize(
     ("query", "said"),
     [
         ("DELETE FROM person", "not one statement that reads"),
         ("SELECT 1; DROP TABLE person", "not one statement that reads"),
-        ("WITH x AS (SELECT 1) DELETE FROM person", "readonly|read-only|refuses the study's query"),
+        ("WITH x AS (SELECT 1) DELETE FROM person", "leave out DELETE FROM"),
+        ("SELECT file FROM pragma_database_list", "reaches beyond tables"),
+        ("SELECT load_extension('x')", "reaches beyond tables"),
+        ("SELECT value FROM json_each('[1]')", "reaches beyond tables"),
         ("SELECT * FROM patients", "no such table: patients"),
         ("SELECT CAST(x'00' AS BLOB) AS b", "a column of bytes: cast it"),
     ],
@@ -105,7 +120,8 @@ def test_what_does_not_read_is_refused(omop: Path, query: str, said: str) -> Non
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        (f"mysql://me:{PASSWORD}@db/omop", "databases are sqlite, postgresql, duckdb"),
+        (f"mysql://me:{PASSWORD}@db/omop", "databases are sqlite, postgresql.psycopg and duckdb"),
+        (f"postgresql+psycopg2://me:{PASSWORD}@db/omop", "databases are sqlite, postgresql.psycopg and duckdb"),
         (f"postgresql+psycopg://me:{PASSWORD}@127.0.0.1:1/omop", "cannot be reached"),
         (f"{PASSWORD} is no address", "none that SQLAlchemy knows"),
         (f"sqlite:////nowhere/{PASSWORD}/omop.sqlite", "names no file that is here"),
@@ -115,6 +131,25 @@ def test_the_address_is_never_said(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
         query_table("SELECT 1", url)
     assert PASSWORD not in caught.value.detail
+
+
+def test_duckdb_reads_its_tables_alone(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    pytest.importorskip("duckdb_engine")
+    key, database = tmp_path / "keys.toml", tmp_path / "omop.duckdb"
+    key.write_text(PASSWORD)
+    with duckdb.connect(str(database)) as made:
+        made.execute("CREATE TABLE person AS SELECT 1 AS person_id")
+        made.execute(f"CREATE VIEW keys AS SELECT content FROM read_text('{key}')")
+    url = f"duckdb:///{database}"
+    reading = (f"SELECT content FROM read_text('{key}')", "SELECT * FROM keys", f"SELECT * FROM glob('{tmp_path}/*')")
+    for query in reading:
+        with pytest.raises(ConfigurationError, match="reaches beyond tables") as caught:
+            list(query_table(query, url).batches)
+        assert PASSWORD not in caught.value.detail
+    with pytest.raises(ConfigurationError, match="leave out what follows"):
+        query_table("SELECT 1", f"{url}?enable_external_access=true")
+    assert rows_of("SELECT person_id FROM person", url) == [1.0]
 
 
 def test_an_address_that_others_can_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

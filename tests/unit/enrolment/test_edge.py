@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from fastapi import FastAPI
@@ -27,6 +28,7 @@ from protocol.wire.enrolment.card import parse_card
 from protocol.wire.enrolment.exchange import MOST_ASKED_SEALED_BYTES
 from protocol.wire.paths import CARD, ENROLMENT
 from servers.doctor import examine_server
+from servers.enrolment.desk import Desk
 from servers.enrolment.own_ca import issue, new_ca
 from servers.founding import create_founding, create_founding_operations
 from servers.routes.enrolment import OpenDesk
@@ -86,12 +88,60 @@ def test_a_question_is_no_longer_than_one_can_be(public: Asked) -> None:
     assert (long.status_code, long.json()["code"]) == (413, "too_large")
 
 
-def test_strangers_share_an_allowance(both: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("servers.routes.enrolment.time", SimpleNamespace(monotonic=lambda: 0.0))  # no second passes
-    public = Asked(create_founding(both.settings[Side.A]))
-    codes = [public.post(ENROLMENT, b"x").json()["code"] for _ in range(110)]
-    assert codes[0] == "broken_seal"
-    assert "unavailable" in codes
+class Strangers:
+    """Questions at a desk whose clock moves only while it pauses; each is answered by whose it is."""
+
+    def __init__(self) -> None:
+        self.now_s, self.answered = 0.0, list[str]()
+        self.desk = OpenDesk(cast("Desk", self), lambda: self.now_s, self._pause)
+
+    def answer(self, sealed: bytes) -> bytes:
+        self.answered.append(sealed.decode())
+        return sealed
+
+    async def _pause(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    async def ask(self, *addresses: str) -> int:
+        """-> how many of these questions, asked at once and in this order, were answered"""
+        asked = (self.desk.answer(address.encode(), address) for address in addresses)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(isinstance(one, bytes | Unavailable) for one in answers)
+        return sum(isinstance(one, bytes) for one in answers)
+
+
+def test_who_asks_without_end_keeps_nobody_else_out_of_enrolment() -> None:
+    """Neither one address nor sixteen, whatever the server answers per second; a site waits and is answered."""
+    crowd = Strangers()
+    assert asyncio.run(crowd.ask(*["flood"] * 300, "site")) == 9
+    assert crowd.answered == ["flood"] * 8 + ["site"]
+    crowd = Strangers()
+    assert asyncio.run(crowd.ask(*[f"flood {number % 16}" for number in range(3200)], "site")) == 129
+    assert crowd.answered[-1] == "site"
+    assert crowd.now_s == pytest.approx(2.9, abs=0.2)  # a hundred at once, then ten per second
+
+
+def test_a_full_line_takes_in_who_waits_in_fewer_places() -> None:
+    crowd = Strangers()
+    assert asyncio.run(crowd.ask(*[f"flood {number % 40}" for number in range(300)], "site")) == 200
+    assert crowd.answered[-1] == "site"
+
+
+def test_who_leaves_the_line_stops_nobody_behind() -> None:
+    crowd = Strangers()
+
+    async def some_leave() -> list[bool]:
+        asked = [asyncio.create_task(crowd.ask(name)) for name in ("called", "waits", "site")]
+        while len(crowd.desk._line) < len(asked):
+            await asyncio.sleep(0)
+        asked[0].cancel()
+        asked[1].cancel()
+        await asyncio.wait(asked)
+        return [one.cancelled() for one in asked]
+
+    assert asyncio.run(some_leave()) == [True, True, False]
+    assert "site" in crowd.answered
+    assert "waits" not in crowd.answered
 
 
 def test_a_full_disk_is_said_and_what_nobody_expected_shows_nothing(
@@ -99,7 +149,7 @@ def test_a_full_disk_is_said_and_what_nobody_expected_shows_nothing(
 ) -> None:
     for error, status in ((OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 507), (ZeroDivisionError("inside"), 500)):
 
-        async def broken(self: OpenDesk, sealed: bytes, error: Exception = error) -> bytes:
+        async def broken(self: OpenDesk, *_: object, error: Exception = error) -> bytes:
             raise error
 
         monkeypatch.setattr(OpenDesk, "answer", broken)

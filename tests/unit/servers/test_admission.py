@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import partial
 
 import pytest
 
@@ -61,10 +62,54 @@ def test_addresses_that_one_stranger_has_count_as_one(first: str, second: str, s
 
 def test_all_connections_together_have_a_bound() -> None:
     at = admission()
-    for number in range(20):
-        let_in(at, f"192.0.2.{number}")
+    visits = [let_in(at, f"192.0.2.{number}") for number in range(20)]
+    for visit in visits:
+        visit.begin([])
+        visit.authenticated()
+        visit.end()
     assert at.admit("198.51.100.1") is None
     assert at.admit("10.0.0.1") is None
+    assert at.connections == 20
+
+
+def test_who_holds_most_without_a_signature_makes_room_for_who_holds_fewer() -> None:
+    """An idle connection first, and of these the oldest; none of a party, and none for whoever holds as many."""
+    closed: list[str] = []
+    at = admission(connections=17, connections_per_address=16, unsigned_per_s=100.0)
+    held = {}
+    for place in range(8):
+        for address in ("192.0.2.1", "192.0.2.2"):
+            held[address, place] = let_in(at, address)
+            held[address, place].abort = partial(closed.append, f"{address} {place}")
+    party = let_in(at, "192.0.2.3")
+    party.begin([])
+    party.authenticated()
+    held["192.0.2.1", 0].begin([])
+    assert at.admit("192.0.2.1") is None
+    site = let_in(at, "198.51.100.1")
+    assert closed == ["192.0.2.2 0"]
+    let_in(at, "198.51.100.1")
+    assert closed[1:] == ["192.0.2.1 1"]
+    for visit in held.values():
+        visit.begin([])
+    let_in(at, "10.0.0.1")  # a proxy, whoever it forwards for
+    assert closed[2:] == ["192.0.2.1 0"]
+    assert at.connections == 17
+    assert party.open
+    assert site.open
+
+
+def test_behind_a_proxy_who_asks_most_at_once_makes_room() -> None:
+    closed: list[int] = []
+    at = admission(unsigned_per_s=100.0)
+    for number in range(20):
+        visit = let_in(at, "10.0.0.1")
+        visit.abort = partial(closed.append, number)
+        if number < 6:
+            assert visit.begin([b"192.0.2.%d" % (number // 4)]) is not None
+    let_in(at, "10.0.0.1")
+    assert closed == [0]
+    assert at.connections == 20
 
 
 def test_what_nobody_signed_uses_an_allowance_up_and_time_gives_it_back() -> None:

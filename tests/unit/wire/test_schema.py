@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from client_agent.learning.study_file import parse_study_table, study_from_toml
 from protocol.configuration import validated
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ColumnRole, LossName, Study, TableSchema, TaskKind, TaskSpec
+from protocol.wire.table.statement import reading_statement
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.parties import parties, study
 
@@ -56,8 +58,6 @@ categories = ["a", "b", "c"]
 
 
 def schema(*columns: dict[str, Any], **more: Any) -> TableSchema:
-    import json
-
     return TableSchema.model_validate_json(json.dumps({"columns": columns or (AGE, PAIN, ILL), **more}))
 
 
@@ -137,6 +137,42 @@ def test_a_study_file_takes_inputs_and_names_from_its_schema() -> None:
 def test_a_model_that_the_table_does_not_fit_is_refused(instead: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         study_from_toml(STUDY.replace('kind = "linear"', instead), "s.toml", ROSTER, None)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "-- patients of 2020\r\nSELECT age FROM t",
+        "/* of; 2020 */ SELECT age FROM t; -- done\n;",
+        "SELECT age FROM t WHERE note <> 'a;b' AND \"d;e\" = `f;g`",
+        "SELECT E'it\\'s; so', 'it''s;', $$a;b$$, $of$c;$$d$of$ FROM t",
+        "WITH u AS (SELECT replace(a, 'x', 'y') AS a FROM t) SELECT count(delete), update FROM u",
+    ],
+)
+def test_one_statement_that_reads_is_a_query(query: str) -> None:
+    assert schema(AGE, ILL, query=query).query == query
+    assert reading_statement(query).rstrip() == query.partition("; -- done")[0].rstrip()
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("-- SELECT 1", "begin with SELECT or WITH"),
+        ("COPY t TO 'file'", "begin with SELECT or WITH"),
+        ("SELECT 1; SELECT 2", "leave out what follows the first ';'"),
+        ("SELECT 1 -- one\r; DROP TABLE t", "control character"),
+        ("SELECT 1 /* one /* two */ ; DROP TABLE t */", r"/\* is not closed, or stands in a comment"),
+        ("SELECT 'a", "' is not closed"),
+        ("SELECT a$b$ ; DROP TABLE t -- b$", "leave out what follows"),
+        ("WITH u AS (SELECT 1) DELETE FROM t", "leave out DELETE FROM"),
+        ('WITH u AS (UPDATE "t" SET a = 1 RETURNING a) SELECT a FROM u', "leave out UPDATE"),
+        ("SELECT a INTO u FROM t", "leave out INTO"),
+        ("SELECT a FROM t FOR UPDATE", "leave out FOR UPDATE"),
+    ],
+)
+def test_a_query_that_no_site_should_run_is_refused_when_the_study_is_written(query: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"schema: query: not one statement that reads: .*{said}"):
+        study_from_toml(STUDY.replace("[schema]", f"[schema]\nquery = {json.dumps(query)}"), "s.toml", ROSTER, None)
 
 
 @pytest.mark.parametrize(

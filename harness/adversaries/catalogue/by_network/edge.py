@@ -6,6 +6,7 @@ A real server on a loopback port in this process, with short times; or one that 
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import time
 from abc import abstractmethod
@@ -14,10 +15,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.catalogue.attack import Found, Party, passes
+from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
 from harness.adversaries.scripted.edge import server_with
 from harness.adversaries.scripted.raw_connections import HEALTH, Stranger, answer, closed_within, pour, until
+from protocol.errors import Unavailable
 from protocol.sharing import Side
 from servers.settings import Limits
 
@@ -27,7 +29,7 @@ _ROOMY: Final = {"connections_per_address": 512, "unsigned_per_s": 1000.0}
 _NARROW: Final = {"connections": 16, "connections_per_address": 8, "unsigned_per_s": 2.0}
 _SLACK_S: Final = 2.0
 _EACH: Final = 15
-_FLOODING, _OTHER = "127.0.1.1", "127.0.1.2"
+_FLOODING, _OTHER, _THIRD = "127.0.1.1", "127.0.1.2", "127.0.1.3"
 
 
 class AtTheEdge(DeployedAttack):
@@ -164,6 +166,42 @@ def _answered(stranger: Stranger, source: str | None) -> bool:
     return False
 
 
+class FewAddresses(Attack):
+    """Connections of two addresses, as many as a server has in all, idle before TLS or after an answer."""
+
+    name = "connections-of-few-addresses"
+    party = Party.STRANGER
+    tries = "takes all of a server's connections from as many addresses as that needs, and leaves them idle"
+    defence = "where all are open, the address with most of those that nobody signed gives an idle one up"
+    figure = "of two connections of another address, those that were kept out"
+    without: Mapping[str, object] = {"servers.http.admission.Shares.given_up_for": lambda *_, **__: None}
+    _limits: Mapping[str, object] = {**_NARROW, "idle_s": 600, "handshake_s": 600.0}
+
+    def attempt(self, folder: Path) -> Found:
+        limits = Limits.model_validate(self._limits)
+        with server_with(folder, self._limits) as stranger, ExitStack() as held:
+            holding: list[socket.socket] = []
+            for number in range(limits.connections):
+                source = (_FLOODING, _OTHER)[number % 2]
+                holding.append(held.enter_context(stranger.dial(source) if number % 4 else stranger.bare(source)))
+                if isinstance(holding[-1], ssl.SSLSocket) and not _asked(holding[-1]):
+                    raise Unavailable("the server did not take as many connections as it may have")
+            kept_out = sum(not self._let_in(stranger, held) for _ in range(2))
+            ended = bool(kept_out) or until(lambda: closed_within(holding, 0.05) >= 2)
+        return Found(kept_out > 0 or not ended, kept_out, "" if ended else "who made room was not disconnected")
+
+    def _let_in(self, stranger: Stranger, held: ExitStack) -> bool:
+        with suppress(OSError):
+            return _asked(held.enter_context(stranger.dial(_THIRD)))
+        return False
+
+
+def _asked(connection: ssl.SSLSocket) -> bool:
+    """Whether it is answered."""
+    connection.sendall(HEALTH)
+    return answer(connection)[0] == 200
+
+
 class WithoutEnd(AtTheEdge):
     """Requests that nobody signed, one after the other on one connection."""
 
@@ -187,6 +225,6 @@ class WithoutEnd(AtTheEdge):
         return Found(answered >= 3 * worth, beyond)
 
 
-def floods_at_the_edge() -> tuple[DeployedAttack, ...]:
+def floods_at_the_edge() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    return HalfOpen(), NoPartySends(), OneAddress(), WithoutEnd()
+    return HalfOpen(), NoPartySends(), OneAddress(), FewAddresses(), WithoutEnd()

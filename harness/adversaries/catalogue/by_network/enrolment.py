@@ -6,12 +6,15 @@ not tried here.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.scripted.operators import HOUR_S, OTHER, REQUESTER, SITE, Operator, new_keys, public_card
+from protocol.errors import BrokenSeal, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import signature_by
 from protocol.wire.chain.change import KeyClaim
@@ -20,8 +23,11 @@ from protocol.wire.enrolment.invitation import Invitation
 from protocol.wire.enrolment.questions import Founded, Founding, NamedSite
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster, Signature
+from servers.routes.enrolment import OpenDesk
 
 Try = Callable[[Operator], bool]
+_FLOODING, _OTHER = "192.0.2.1", "192.0.2.2"
+_QUESTIONS: Final = 700
 
 
 class Registering(Attack):
@@ -118,6 +124,39 @@ class AnotherKey(Attack):
         return Found(signed, float(signed))
 
 
+class WithoutEnd(Attack):
+    """Questions of one address, more than all strangers may ask in a minute, while another one asks."""
+
+    name = "questions-without-end"
+    party = Party.STRANGER
+    tries = "asks an operator's server so often how enrolment stands that nobody else is answered"
+    defence = "one line for all strangers with few places for each address, in which whoever holds most makes room"
+    figure = "questions of another address that were not answered"
+    without: Mapping[str, object] = {
+        "servers.routes.enrolment._MOST_WAIT_PER_ADDRESS": 2**20,
+        "servers.http.admission.Shares.given_up_for": lambda *_, **__: None,
+    }
+
+    def attempt(self, folder: Path) -> Found:
+        kept_out = not asyncio.run(self._is_answered(OpenDesk(Operator(folder).desk)))
+        return Found(kept_out, float(kept_out))
+
+    async def _is_answered(self, desk: OpenDesk) -> bool:
+        flood = [asyncio.create_task(desk.answer(b"a question", _FLOODING)) for _ in range(_QUESTIONS)]
+        await asyncio.sleep(0)  # all of them wait
+        try:
+            await desk.answer(b"a question", _OTHER)
+        except BrokenSeal:  # it was opened
+            return True
+        except Unavailable:
+            return False
+        finally:
+            for one in flood:
+                one.cancel()
+            await asyncio.gather(*flood, return_exceptions=True)
+        return True
+
+
 class OldKeys(Attack):
     """The site's people renew its keys because somebody has them, who wants to keep them good."""
 
@@ -200,6 +239,7 @@ def enrolments() -> tuple[Attack, ...]:
             },
             {"signed by other keys": _signed_by_another, "in another name": _named_otherwise, "old": _old},
         ),
+        WithoutEnd(),
         AnotherKey(),
         OldKeys(),
     )
