@@ -23,6 +23,7 @@ from client_agent.data.findings import Findings, Mask, Problem
 from client_agent.data.match import Place
 from client_agent.data.site_table import SiteTable
 from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType
+from protocol.wire.names import comparable
 
 Values = NDArray[Any]
 NO_CLASS: Final = -1
@@ -115,7 +116,7 @@ class ColumnReader:
         undeclared = (codes == NO_CLASS) & ~missing
         if self.column.other is not None:
             self._wrong(Problem.COUNTED_AS_OTHER, undeclared, before)
-            codes[undeclared] = self._codes[self.column.other]
+            codes[undeclared] = self._codes[comparable(self.column.other)]
         else:
             values = self.column.values
             shown = ", ".join(values[:10]) + (", ..." if len(values) > 10 else "")
@@ -143,14 +144,14 @@ def _codes(column: ColumnSpec, own: Mapping[str, str]) -> dict[str, int]:
     """Text in a file -> place of its class: declared texts first, then the same whole number written otherwise."""
     if not column.type.listed:
         return {}
-    declared = dict(zip(column.values, column.class_of, strict=True))
+    declared = dict(zip(map(comparable, column.values), column.class_of, strict=True))
     codes = dict(declared)
     for text, code in declared.items():
         for form in (f"{text}.0", text.removesuffix(".0")):
             codes.setdefault(form, code)
     if not column.categories:
         codes |= {word: declared[meant] for word, meant in _TWO_WORDS.items()}
-    return codes | {text: declared.get(meant, NO_CLASS) for text, meant in own.items()}
+    return codes | {comparable(text): declared.get(comparable(meant), NO_CLASS) for text, meant in own.items()}
 
 
 def _seconds(text: str | None, given: str) -> float:

@@ -6,6 +6,7 @@ Names are text for people, shown in other people's logs: printable, short and fe
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections import Counter
 from enum import StrEnum
 from typing import Final
@@ -15,11 +16,29 @@ MAX_NAMES_BYTES: Final = 2**16
 """Of the column names together, as JSON; of the class names likewise. Servers list all studies in one message."""
 
 
+_SPACES: Final = ((0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x3000, 0x3000))
+_WITHOUT_WIDTH: Final = ((0xAD, 0xAD), (0x180E, 0x180E), (0x2000, 0x200F), (0x2028, 0x202F), (0x205F, 0x206F))
+_MARK: Final = (0xFEFF, 0xFEFF)
+INVISIBLE: Final = "".join(chr(one) for first, last in (*_SPACES, *_WITHOUT_WIDTH, _MARK) for one in range(first, last + 1))
+"""Spaces, marks of direction and of byte order, characters without width: nobody sees them around a name."""
+
+
 class NamesKind(StrEnum):
     """What is named: the columns of X, or the classes of y; the value is the key in files and messages."""
 
     FEATURES = "feature_names"
     CLASSES = "class_names"
+
+
+def comparable(text: str) -> str:
+    """Text as it is compared: in Unicode's composed form (NFC), without spaces and invisible characters around it."""
+    return unicodedata.normalize("NFC", text.strip(INVISIBLE))
+
+
+def lookalike(text: str) -> str:
+    """The same for texts that people may take for one another: NFKC, without capitals, spaces or underscores."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return "".join(one for one in folded if one not in INVISIBLE and one != "_")
 
 
 def require_layer_name(name: str) -> str:
@@ -51,7 +70,7 @@ def require_nameable(kind: NamesKind, names: tuple[str, ...]) -> None:
             printable_name(name)
     except ValueError as error:
         raise ValueError(f"{kind.value}: {error}") from None
-    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    twice = next((name for name, times in Counter(map(comparable, names)).items() if times > 1), None)
     if twice is not None:
         raise ValueError(f"{kind.value}: {twice!r} is there more than once, and a name stands for one thing")
 
