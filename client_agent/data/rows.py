@@ -52,9 +52,7 @@ def read_rows(schema: TableSchema, table: Table, site: SiteTable, findings: Find
     readers = [ColumnReader(place, _marks(schema, place.column), site, findings) for place in found]
     before = 0
     for batch in table.batches:
-        read = [
-            reader.read(texts_of(batch.column(reader.index), reader.column.name), before) for reader in readers
-        ]
+        read = [reader.read(texts_of(batch.column(reader.index), reader.column.name), before) for reader in readers]
         kept = _kept(schema, [column.missing for column in read], before, findings)
         yield Rows(tuple(column.values for column in read)).where(kept)
         before += batch.num_rows

@@ -31,7 +31,6 @@ from protocol.errors import ConfigurationError
 from protocol.wire.messages import TableSchema
 from protocol.wire.names import comparable
 
-
 SEPARATOR: Final = r"[^\w\"\r\n\0.+-]"
 """A character that stands in no number and no word."""
 
@@ -103,11 +102,13 @@ PLAIN: Final = SiteTable()
 """A comma-separated file in UTF-8 whose columns are called as in the schema."""
 
 
-def read_site_table(path: Path | None, schema: TableSchema) -> SiteTable:
-    """The site's file, or what holds without one. Raises: ConfigurationError, also for a column that is in no schema"""
+def read_site_table(path: Path | None, schema: TableSchema | None) -> SiteTable:
+    """The site's file, or what holds without one. Raises: ConfigurationError, also for columns of no schema"""
     if path is None:
         return PLAIN
     table = validated(SiteTable, parse_toml(read_text(path), str(path)), str(path))
+    if schema is None:
+        return table
     known = [comparable(column.name) for column in schema.columns]
     unknown = next((name for name in table.columns if name not in known), None)
     if unknown is not None:

@@ -283,6 +283,6 @@ def _unreadable(error: UnicodeError, site: SiteTable) -> str:
             "file (--site FILE.toml), or save it as UTF-8"
         )
     return (
-        f"it is not written in {site.encoding}, or has no byte-order mark: say encoding = 'utf-16-le' or 'utf-16-be' in "
-        "the site's file (--site FILE.toml), or save it as UTF-8"
+        f"it is not written in {site.encoding}, or has no byte-order mark: say encoding = 'utf-16-le' or 'utf-16-be' "
+        "in the site's file (--site FILE.toml), or save it as UTF-8"
     )

@@ -14,12 +14,10 @@ from typing import Final
 MAX_NAME_CHARACTERS: Final = 200
 MAX_NAMES_BYTES: Final = 2**16
 """Of the column names together, as JSON; of the class names likewise. Servers list all studies in one message."""
-
-
 _SPACES: Final = ((0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x3000, 0x3000))
 _WITHOUT_WIDTH: Final = ((0xAD, 0xAD), (0x180E, 0x180E), (0x2000, 0x200F), (0x2028, 0x202F), (0x205F, 0x206F))
-_MARK: Final = (0xFEFF, 0xFEFF)
-INVISIBLE: Final = "".join(chr(one) for first, last in (*_SPACES, *_WITHOUT_WIDTH, _MARK) for one in range(first, last + 1))
+_RANGES: Final = (*_SPACES, *_WITHOUT_WIDTH, (0xFEFF, 0xFEFF))
+INVISIBLE: Final = "".join(chr(one) for first, last in _RANGES for one in range(first, last + 1))
 """Spaces, marks of direction and of byte order, characters without width: nobody sees them around a name."""
 
 
