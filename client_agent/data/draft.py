@@ -53,6 +53,7 @@ class _Seen:
         texts = pc.fill_null(pc.utf8_trim_whitespace(pc.cast(column, pa.string())), "")
         self.rows += len(texts)
         numeric = texts.filter(pc.match_substring_regex(texts, NUMBER))
+        numeric = numeric.filter(pc.is_finite(pc.cast(numeric, pa.float64())))
         self.numbers += len(numeric)
         self.whole &= all(pc.match_substring_regex(numeric, _WHOLE).to_pylist())
         values = pc.cast(numeric, pa.float64()).filter(pc.invert(pc.is_in(numeric, pa.array(_MINUS_NINES))))

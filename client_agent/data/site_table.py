@@ -90,7 +90,7 @@ class SiteTable(BaseModel):
     encoding: Annotated[str, AfterValidator(_known)] = "utf-8"
     separator: Annotated[str, AfterValidator(_parts)] = ","
     decimal: Literal[".", ","] = "."
-    skip_lines: Annotated[int, Field(ge=0)] = 0
+    skip_lines: Annotated[int, Field(ge=0, strict=True)] = 0
     columns: Annotated[Mapping[str, SiteColumn], AfterValidator(_compared)] = {}
 
     def of(self, name: str) -> SiteColumn:

@@ -23,7 +23,7 @@ from client_agent.data.findings import Findings, Mask, Problem
 from client_agent.data.match import Place
 from client_agent.data.site_table import SiteTable
 from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType
-from protocol.wire.names import comparable
+from protocol.wire.names import comparable, lookalike
 
 Values = NDArray[Any]
 NO_CLASS: Final = -1
@@ -111,7 +111,8 @@ class ColumnReader:
 
     def _classes(self, texts: pa.Array, missing: Mask, before: int) -> Values:
         encoded = pc.dictionary_encode(pc.fill_null(texts, ""))
-        known = np.array([self._codes.get(text, NO_CLASS) for text in encoded.dictionary.to_pylist()], dtype=np.int64)
+        written = encoded.dictionary.to_pylist()
+        known = np.array([self._codes.get(text, NO_CLASS) for text in written], dtype=np.int64)
         codes: NDArray[np.int64] = known[encoded.indices.to_numpy(zero_copy_only=False)]
         undeclared = (codes == NO_CLASS) & ~missing
         if self.column.other is not None:
@@ -120,7 +121,8 @@ class ColumnReader:
         else:
             values = self.column.values
             shown = ", ".join(values[:10]) + (", ..." if len(values) > 10 else "")
-            self._wrong(Problem.UNDECLARED, undeclared, before, f"the schema has {shown}")
+            alike = {lookalike(text) for text in written if text not in self._codes} & set(map(lookalike, values))
+            self._wrong(Problem.UNDECLARED, undeclared, before, f"the schema has {shown}{self._alike if alike else ''}")
         codes[missing] = NO_CLASS
         return codes
 
@@ -134,6 +136,13 @@ class ColumnReader:
 
     def _wrong(self, problem: Problem, wrong: Mask, before: int, detail: str = "") -> None:
         self._findings.add_rows(problem, self.column.name, wrong, before, detail)
+
+    @property
+    def _alike(self) -> str:
+        return (
+            "; some differ from these in capitals, spaces or characters that look alike: say which they are under "
+            f"[columns.{self.column.name}.values] in the site's file (--site)"
+        )
 
     @property
     def _other_mark(self) -> str:

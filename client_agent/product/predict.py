@@ -26,11 +26,18 @@ _READY: Final = "X"
 
 
 def features_of(model: Exported, path: Path, site: Path | None) -> Features:
-    """The model's inputs, one row an example.
+    """The model's inputs, one row an example, at least one.
 
     With a schema ``path`` is a CSV or Parquet table of raw values; without one it is an .npz with X, or a table whose
     columns are the features. ``site`` says how a table is written here. Raises: ConfigurationError
     """
+    X = _features(model, path, site)
+    if X.shape[:1] == (0,):
+        raise ConfigurationError(f"{path}: no row, so there is nothing to predict")
+    return X
+
+
+def _features(model: Exported, path: Path, site: Path | None) -> Features:
     if model.transformation is None and path.suffix == ".npz":
         if site is not None:
             raise ConfigurationError("--site is for tables, which an .npz file is not")
@@ -114,7 +121,8 @@ def _ready_table(model: Exported, path: Path, site: SiteTable) -> Features:
     found = "; ".join(finding.text for finding in findings)
     if found:
         raise ConfigurationError(f"{path}: no prediction for these rows, as this study has no [schema]: {found}")
-    return np.column_stack(rows.columns).astype(np.float32)
+    with np.errstate(over="ignore"):  # what is beyond float32 is no finite input, which the model refuses
+        return np.column_stack(rows.columns).astype(np.float32)
 
 
 def _require_names(model: Exported, found: tuple[str, ...], path: Path) -> None:

@@ -126,10 +126,14 @@ def test_ready_features_are_compared_by_name(tmp_path: Path) -> None:
     [
         ("age,pulse,pain\n1,2,3\n", "not the model's, in the model's order"),
         ("age,pain\n1,2\n", r"missing are \['pulse'\]"),
-        ("age,pain,pulse\n1,2\n", "line 2 has 2 fields"),
-        ("age,pain,pulse\n1,2,high\n", "something is no number"),
-        ("age,pain,pulse\n1,2,nan\n", "all finite"),
-        ("", "no CSV file"),
+        ("age,pain,pulse\n1,2\n", r"another number of fields in 1 rows \(1\): expected 3 fields"),
+        ("age,pain,pulse\n1,2,high\n", r"column 'pulse': no number in 1 rows \(1\)"),
+        ("age,pain,pulse\n1,2,nan\n", r"column 'pulse': NaN or infinity in 1 rows \(1\)"),
+        ("age,pain,pulse\n1,2,3\n\n4,5,1e39\n", "all finite"),
+        ('age,pain,pulse\n1,2,"3\n4,5,6\n', "line 2 cannot be read as fields: a quote that begins there is not closed"),
+        ("age;pain;pulse\n1;2;3\n", r"separator = ';' in the site's file \(--site FILE.toml\)"),
+        ("age,pain,pulse\n", "no row"),
+        ("", "the file is empty"),
     ],
 )
 def test_other_features_are_refused(text: str, said: str, tmp_path: Path) -> None:
