@@ -14,7 +14,6 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 MARK_BYTES: Final = 4
-_NULL: Final = b"\0"
 
 
 def marked_encoding(content: bytes) -> str:
@@ -25,8 +24,8 @@ def marked_encoding(content: bytes) -> str:
 def text_of(content: bytes) -> str:
     """The text of a file, lines ended by a newline. Raises: UnicodeError, also for zero bytes: UTF-16 without a mark"""
     marked = marked_encoding(content)
-    if not marked and _NULL in content:
-        place = content.index(_NULL)
-        raise UnicodeDecodeError("utf-8", content, place, place + 1, "zero byte")
-    text = content.decode("utf-8-sig" if marked in ("", "utf-8") else marked)
+    wide = marked not in ("", "utf-8")
+    text = content.decode(marked if wide else "utf-8-sig")
+    if "\0" in text or (wide and not text):
+        raise UnicodeDecodeError(marked or "utf-8", content, 0, len(content), "zero bytes, or a mark and nothing else")
     return io.StringIO(text, newline=None).read()

@@ -36,8 +36,8 @@ _PACKED: Final = {
     b"\x1f\x8b": "compressed",
 }
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
-_SEPARATOR_LINE: Final = re.compile(rf'^"?sep=(?P<separator>\\t|{SEPARATOR})"?[,;|\s]*$', re.IGNORECASE)
-"""The first line of what Excel and laboratory devices write. It may have been saved again, as a row of a table."""
+_SEPARATOR_LINE: Final = re.compile(rf'^"?sep=(?P<said>\\t|{SEPARATOR})"?(?P<again>[,;|\t])*\s*$', re.IGNORECASE)
+"""The first line of what Excel and laboratory devices write; ``again`` where it was saved as a row of another table."""
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
 
@@ -239,10 +239,10 @@ def _below(lines: Iterator[str], site: SiteTable, path: Path) -> tuple[str, list
     for line in lines:
         said = _SEPARATOR_LINE.match(line)
         if said is not None:
-            separator = "\t" if said["separator"] == r"\t" else said["separator"]
+            separator = (said["again"] or said["said"]).replace(r"\t", "\t")
             if "separator" in site.model_fields_set and separator != site.separator:
                 raise ConfigurationError(
-                    f"{path}: line {above + 1} says sep={said['separator']} and the site's file (--site) says "
+                    f"{path}: line {above + 1} says sep={said['said']} and the site's file (--site) says "
                     f"separator = {site.separator!r}: one of them is wrong"
                 )
         elif above >= site.skip_lines:
@@ -255,9 +255,10 @@ def _refuse_other_separator(path: Path, site: SiteTable, first: _Record, second:
     line, following = first.fields[0], site.separator.join(second.fields)
     for separator, called in _SEPARATORS.items():
         if separator in line and separator in following and separator != site.decimal:
+            decimal = "" if separator == "," else ", and decimal = ',' if its numbers have a decimal comma"
             raise ConfigurationError(
                 f"{path}: line {first.line} is one field with {called} in it: say separator = {separator!r} in the "
-                "site's file (--site FILE.toml), and decimal = ',' if its numbers have a decimal comma"
+                f"site's file (--site FILE.toml){decimal}"
             )
 
 

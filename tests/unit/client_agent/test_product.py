@@ -111,8 +111,14 @@ def test_ready_features_are_compared_by_name(tmp_path: Path) -> None:
     X = np.array([[1, 2, 3], [4, 5, 6.5]], np.float32)
     np.savez(tmp_path / "new.npz", X=X)
     (tmp_path / "new.csv").write_text("age,pain,pulse\n1,2,3\n4,5,6.5\n")
-    for name in ("new.npz", "new.csv"):
+    (tmp_path / "old.csv").write_bytes(b"\xef\xbb\xbfsep=;\rage;pain;pulse\r\r1;2;3\r4;5;6.5\r")
+    for name in ("new.npz", "new.csv", "old.csv"):
         np.testing.assert_array_equal(features_of(model, tmp_path / name, None), X)
+    (tmp_path / "site.toml").write_text("decimal = ','\nseparator = ';'\nskip_lines = 1")
+    (tmp_path / "own.csv").write_text("Export\nage;pain;pulse\n1;2;3\n4;5;6,5\n")
+    np.testing.assert_array_equal(features_of(model, tmp_path / "own.csv", tmp_path / "site.toml"), X)
+    with pytest.raises(ConfigurationError, match="--site is for tables"):
+        features_of(model, tmp_path / "new.npz", tmp_path / "site.toml")
     assert write_predictions(model, X, tmp_path / "p.csv") == 2
     first, *lines = (tmp_path / "p.csv").read_text().splitlines()
     assert first == "probability of well,probability of ill,prediction"
