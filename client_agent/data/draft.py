@@ -22,7 +22,8 @@ from client_agent.data.site_table import SiteTable
 from client_agent.data.source import open_table, texts_of
 from client_agent.data.values import NUMBER
 from protocol.errors import ConfigurationError
-from protocol.wire.names import MAX_NAME_CHARACTERS, comparable
+from protocol.text_forms import comparable
+from protocol.wire.names import MAX_NAME_CHARACTERS
 
 _MARKS: Final = ("?", "NA", "N/A", "na", "n/a", "NULL", "null", "None", "nan", "NaN", ".", "-")
 _MINUS_NINES: Final = ("-9", "-99", "-999")

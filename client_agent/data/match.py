@@ -16,8 +16,8 @@ from client_agent.data.site_table import SiteColumn, SiteTable
 from client_agent.data.source import Table
 from protocol.errors import ConfigurationError
 from protocol.summary.question import FIRST_LINE, PLACES, OwnColumn
+from protocol.text_forms import comparable, lookalike
 from protocol.wire.messages import ColumnSpec, TableSchema
-from protocol.wire.names import comparable, lookalike
 
 _NAME_AND_UNIT: Final = re.compile(r"^(?P<name>.*?)\s*[\[(](?P<unit>[^\[\]()]*)[\])]$")
 

@@ -18,8 +18,8 @@ from client_agent.data.source import Table, texts_of
 from client_agent.data.values import ColumnReader, Values
 from protocol.errors import ConfigurationError
 from protocol.summary.question import OwnColumn
+from protocol.text_forms import comparable
 from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType, MissingRule, TableSchema
-from protocol.wire.names import comparable
 
 ROWS_FILE: Final = "rows.npz"
 _COLUMN: Final = "column"

@@ -28,8 +28,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
+from protocol.text_forms import comparable
 from protocol.wire.messages import TableSchema
-from protocol.wire.names import comparable
 
 SEPARATOR: Final = r"[^\w\"\r\n\0.+-]"
 """A character that stands in no number and no word."""

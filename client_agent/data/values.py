@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from client_agent.data.findings import Findings, Mask, Problem
 from client_agent.data.match import Place
 from client_agent.data.site_table import SiteTable
+from protocol.text_forms import comparable, lookalike
 from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType
-from protocol.wire.names import comparable, lookalike
 
 Values = NDArray[Any]
 NO_CLASS: Final = -1

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import ConfigurationError
-from protocol.wire.names import NamesKind, comparable, lookalike
+from protocol.text_forms import comparable, lookalike
+from protocol.wire.names import NamesKind
 
 _MOST_LINES: Final = 60
 _WHAT: Final = {NamesKind.FEATURES: "the columns of X", NamesKind.CLASSES: "the classes of y"}

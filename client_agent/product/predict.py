@@ -15,8 +15,9 @@ from client_agent.product.exported import Exported
 from client_agent.scoring.predicted import Predicted
 from client_agent.tasks.targets import no_targets
 from protocol.errors import ConfigurationError
+from protocol.text_forms import comparable
 from protocol.wire.messages import ColumnSpec, ColumnType, TableSchema, TaskKind
-from protocol.wire.names import NamesKind, comparable
+from protocol.wire.names import NamesKind
 
 if TYPE_CHECKING:
     from client_agent.data.site_table import SiteTable

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from protocol.summary.layout import Layout, Numeric
 from protocol.summary.protect import Codes, Numbers, Protection
-from protocol.wire.names import comparable
+from protocol.text_forms import comparable
 
 FIRST_LINE: Final = "first line"
 PLACES: Final = "places"

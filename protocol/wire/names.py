@@ -6,19 +6,15 @@ Names are text for people, shown in other people's logs: printable, short and fe
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections import Counter
 from enum import StrEnum
 from typing import Final
 
+from protocol.text_forms import comparable
+
 MAX_NAME_CHARACTERS: Final = 200
 MAX_NAMES_BYTES: Final = 2**16
 """Of the column names together, as JSON; of the class names likewise. Servers list all studies in one message."""
-_SPACES: Final = ((0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x3000, 0x3000))
-_WITHOUT_WIDTH: Final = ((0xAD, 0xAD), (0x180E, 0x180E), (0x2000, 0x200F), (0x2028, 0x202F), (0x205F, 0x206F))
-_RANGES: Final = (*_SPACES, *_WITHOUT_WIDTH, (0xFEFF, 0xFEFF))
-INVISIBLE: Final = "".join(chr(one) for first, last in _RANGES for one in range(first, last + 1))
-"""Spaces, marks of direction and of byte order, characters without width: nobody sees them around a name."""
 
 
 class NamesKind(StrEnum):
@@ -26,17 +22,6 @@ class NamesKind(StrEnum):
 
     FEATURES = "feature_names"
     CLASSES = "class_names"
-
-
-def comparable(text: str) -> str:
-    """Text as it is compared: in Unicode's composed form (NFC), without spaces and invisible characters around it."""
-    return unicodedata.normalize("NFC", text.strip(INVISIBLE))
-
-
-def lookalike(text: str) -> str:
-    """The same for texts that people may take for one another: NFKC, without capitals, spaces or underscores."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return "".join(one for one in folded if one not in INVISIBLE and one != "_")
 
 
 def require_layer_name(name: str) -> str:

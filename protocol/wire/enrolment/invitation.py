@@ -18,9 +18,9 @@ from pydantic import Field
 
 from protocol.errors import ConfigurationError, MalformedMessage
 from protocol.sharing import Side
+from protocol.text_forms import INVISIBLE
 from protocol.wire.address import ServerUrl
 from protocol.wire.message import Digest, Message, PartyName, Secret32, StudyName
-from protocol.wire.names import INVISIBLE
 
 PREFIX: Final = "moiety-invitation:"
 _CHECK_DIGITS: Final = 8

@@ -19,8 +19,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
+from protocol.text_forms import comparable
 from protocol.wire.message import Message
-from protocol.wire.names import MAX_NAME_CHARACTERS, comparable, printable_name, printable_text
+from protocol.wire.names import MAX_NAME_CHARACTERS, printable_name, printable_text
 
 
 class ColumnType(StrEnum):

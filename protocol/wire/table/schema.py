@@ -13,8 +13,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, model_validator
 
+from protocol.text_forms import comparable
 from protocol.wire.message import Message
-from protocol.wire.names import NamesKind, comparable, require_nameable
+from protocol.wire.names import NamesKind, require_nameable
 from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType
 from protocol.wire.task import TaskKind
 

@@ -152,15 +152,11 @@ def test_a_blank_line_in_a_table_of_one_column_is_no_value(tmp_path: Path) -> No
 def test_forms_of_unicode_are_one(tmp_path: Path, form: str) -> None:
     """Names, units, categories, marks, the site's own words: composed or not, in the schema or in the file."""
     other = {"NFC": "NFD", "NFD": "NFC"}[form]
-    columns = [
-        {key: [composed(form, one) for one in value] if isinstance(value, list) else composed(form, value)}
-        | {"name": composed(form, column["name"])}
-        for column in (SIZE, SEX)
-        for key, value in [("categories", column["categories"]) if "categories" in column else ("unit", column["unit"])]
-    ]
+    categories = [composed(form, word) for word in ("männlich", "weiblich")]
+    size = {"name": composed(form, "größe"), "type": "number", "unit": composed(form, "µg/l"), "missing": "median"}
     made = schema(
-        {**SIZE, **columns[0], "missing": "median"},
-        {**SEX, **columns[1]},
+        size,
+        {**SEX, "categories": categories},
         ILL,
         missing_marks=[composed(form, "fällt aus")],
     )
