@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from host.text_files import text_of
 from host.unreadable import why_unreadable
 from protocol.errors import ConfigurationError
 
@@ -21,9 +22,9 @@ UMASK: Final = 0o077
 def read_secret(path: Path) -> str:
     """A secret text file's content. Raises: ConfigurationError, when it cannot be read, or others may read it"""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             found = os.fstat(file.fileno())
-            text = file.read()
+            text = text_of(file.read())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {why_unreadable(path, error)}") from None
     mode = stat.S_IMODE(found.st_mode)

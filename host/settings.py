@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_settings import BaseSettings
 
+from host.text_files import text_of
 from host.unreadable import why_unreadable
 from protocol.configuration import parse_toml
 from protocol.errors import ConfigurationError
@@ -17,7 +18,7 @@ from protocol.errors import ConfigurationError
 def read_text(path: Path) -> str:
     """A text file's content; ConfigurationError when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return text_of(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {why_unreadable(path, error)}") from None
 

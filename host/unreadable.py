@@ -19,7 +19,7 @@ _COMES_FROM: Final = {
 def why_unreadable(path: Path, error: OSError | UnicodeDecodeError) -> str:
     """One sentence with the next step."""
     if isinstance(error, UnicodeDecodeError):
-        return "it is not text in UTF-8: is it the right file?"
+        return "it is not text in UTF-8: is it the right file? If it is, save it as UTF-8"
     if isinstance(error, FileNotFoundError):
         return f"there is no such file: {_COMES_FROM.get(path.name, 'is the path right?')}"
     if isinstance(error, PermissionError):

@@ -19,12 +19,13 @@ from protocol.errors import ConfigurationError
 B = TypeVar("B", bound=BaseModel)
 _VALUE_ERROR: Final = "Value error, "
 _SHOULD_BE: Final = "Input should be "
+_MARK: Final = "\ufeff"
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
-    """The table in ``text``; ConfigurationError with line and column when it is not TOML."""
+    """The table in ``text``, with or without a byte-order mark; ConfigurationError with line and column otherwise."""
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text.lstrip(_MARK))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{source}: not valid TOML: {error}") from None
 

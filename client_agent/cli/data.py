@@ -16,12 +16,11 @@ from client_agent.data.check import Report, check
 from client_agent.data.draft import draft
 from client_agent.data.findings import Findings
 from client_agent.data.prepare import Prepared, Tables, prepared, write
-from client_agent.data.site_table import PLAIN, SiteTable, read_site_table
+from client_agent.data.site_table import SiteTable, read_site_table
 from client_agent.data.source import Table, open_table
 from client_agent.learning.study_file import parse_study_table
 from host.private_files import UMASK
 from host.settings import read_text
-from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.summary.scaling import parse_scaling
 from protocol.wire.messages import TableSchema
@@ -58,8 +57,7 @@ def schema_command(
     header: Annotated[bool | None, typer.Option(help="Whether the first line has names; without it, guessed.")] = None,
 ) -> None:
     """Print a first draft of a study's [schema], for a person to edit."""
-    written = PLAIN if site is None else validated(SiteTable, parse_toml(read_text(site), str(site)), str(site))
-    sys.stdout.write(draft(file, written, target, header=header))
+    sys.stdout.write(draft(file, read_site_table(site, None), target, header=header))
 
 
 @app.command(name="check")

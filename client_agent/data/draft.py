@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +19,11 @@ import pyarrow.compute as pc
 
 from client_agent.data.findings import Findings
 from client_agent.data.site_table import SiteTable
-from client_agent.data.source import open_table
+from client_agent.data.source import open_table, texts_of
 from client_agent.data.values import NUMBER
 from protocol.errors import ConfigurationError
+from protocol.text_forms import comparable
+from protocol.wire.names import MAX_NAME_CHARACTERS
 
 _MARKS: Final = ("?", "NA", "N/A", "na", "n/a", "NULL", "null", "None", "nan", "NaN", ".", "-")
 _MINUS_NINES: Final = ("-9", "-99", "-999")
@@ -29,6 +32,9 @@ _MOST_DISTINCT: Final = 10_000
 _RARE: Final = 10
 _DATE: Final = re.compile(r"^\d{4}-\d{2}-\d{2}([T ].*)?$")
 _WHOLE: Final = r"^[+-]?\d+(\.0*)?$"
+_UNNAMED: Final = re.compile(r"Unnamed: \d+")
+"""What pandas calls a column without a name."""
+_LEAST_SERIES: Final = 3
 
 
 @dataclass
@@ -48,6 +54,7 @@ class _Seen:
         texts = pc.fill_null(pc.utf8_trim_whitespace(pc.cast(column, pa.string())), "")
         self.rows += len(texts)
         numeric = texts.filter(pc.match_substring_regex(texts, NUMBER))
+        numeric = numeric.filter(pc.is_finite(pc.cast(numeric, pa.float64())))
         self.numbers += len(numeric)
         self.whole &= all(pc.match_substring_regex(numeric, _WHOLE).to_pylist())
         values = pc.cast(numeric, pa.float64()).filter(pc.invert(pc.is_in(numeric, pa.array(_MINUS_NINES))))
@@ -60,6 +67,21 @@ class _Seen:
                 self.texts[one["values"]] += one["counts"]
             else:
                 self.many = True
+
+    @property
+    def is_named(self) -> bool:
+        nameable = self.name.isprintable() and 0 < len(self.name) <= MAX_NAME_CHARACTERS
+        return nameable and not _UNNAMED.fullmatch(self.name)
+
+    @property
+    def is_word(self) -> bool:
+        """Whether its name is no value that a table without names could begin with."""
+        return not _is_value(self.name) and not _DATE.match(self.name)
+
+    @property
+    def holds_no_words(self) -> bool:
+        """Whether there are values, all of them numbers or dates."""
+        return bool(self.given) and all(re.match(NUMBER, text) or _DATE.match(text) for text in self.given)
 
     @property
     def marks(self) -> set[str]:
@@ -75,22 +97,45 @@ class _Seen:
 
 def draft(path: Path, site: SiteTable, target: str | None, *, header: bool | None = None) -> str:
     """The text of a ``[schema]``. Without a ``target`` the last column is taken. Raises: ConfigurationError"""
-    table = open_table(path, site, Findings(), header=True)
-    first = table.names or ()
-    named = header if header is not None else not any(_is_value(name) for name in first)
-    if not named:
-        table = open_table(path, site, Findings(), header=False)
-    names = first if named else tuple(f"column{place}" for place in range(1, len(first) + 1))
-    aim = target or names[-1]
-    if aim not in names:
-        raise ConfigurationError(f"{path}: no column is called {aim!r}; there are {', '.join(names)}")
-    seen = [_Seen(name) for name in names]
+    findings = Findings()
+    table = open_table(path, site, findings, header=header is not False)
+    seen = [_Seen(name) for name in table.names or (f"column{place + 1}" for place in range(table.width))]
     for batch in table.batches:
         for found, column in zip(seen, batch.columns, strict=True):
-            found.add(column)
+            found.add(texts_of(column, found.name))
+    named = header if header is not None else _has_names(seen)
+    if not named and table.names is not None:
+        for place, found in enumerate(seen, start=1):
+            found.add(pa.array([found.name], pa.string()))
+            found.name = f"column{place}"
+    if not seen[0].rows:
+        raise ConfigurationError(f"{path}: no row of data, so there is nothing to draft a schema from")
+    counts = Counter(found.name for found in seen if found.is_named)
+    names = [name for name, times in counts.items() if times == 1]
+    aim = comparable(target) if target else (names or [""])[-1]
+    if aim not in names:
+        raise ConfigurationError(f"{path}: no column is called {aim!r}; there are {', '.join(names) or 'no names'}")
     marks = sorted({mark for found in seen for mark in found.marks})
-    drafts = [_column(found, is_target=found.name == aim) for found in seen]
-    return "\n\n".join([_head(path, named=named, marks=marks), *drafts]) + "\n"
+    notes = [f"# left out: {finding.text}" for finding in findings]
+    drafts = [
+        _column(found, is_target=found.name == aim)
+        if counts[found.name] == 1
+        else f"# column {place} is left out: {'its name is there twice' if counts[found.name] else 'it has no name'}"
+        for place, found in enumerate(seen, start=1)
+    ]
+    return "\n\n".join([_head(path, named=named, marks=marks), *notes, *drafts]) + "\n"
+
+
+def _has_names(seen: list[_Seen]) -> bool:
+    """Does the first line name the columns? A word above numbers or dates does, a value among the others does not."""
+    if any(found.is_word and found.holds_no_words for found in seen):
+        return True
+    numbers = [float(found.name) for found in seen if re.match(NUMBER, found.name)]
+    steps = {after - before for before, after in pairwise(numbers)}
+    if len(numbers) >= _LEAST_SERIES and len(steps) == 1 and all(one.is_integer() for one in (*numbers, *steps)):
+        # places of columns, or years: as values they would come again below
+        return numbers[:2] == [0, 1] or (steps != {0} and not any(found.name in found.texts for found in seen))
+    return not numbers and not any(found.name in found.texts for found in seen if found.is_word)
 
 
 def _head(path: Path, *, named: bool, marks: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -77,6 +78,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._found: dict[tuple[Problem, str, str], Finding] = {}
+        self._skipped: dict[str, list[int]] = {}
         self.table = ""
 
     def __iter__(self) -> Iterator[Finding]:
@@ -86,15 +88,27 @@ class Findings:
         """Something about a column or the whole table."""
         self._at(problem, column, detail).rows += rows
 
+    def skip_row(self, number: int, detail: str) -> None:
+        """Row ``number`` has another number of fields and is in no batch: rows after it count it."""
+        found = self._at(Problem.FIELD_COUNT, "", detail)
+        found.rows += 1
+        found.first += [number] if len(found.first) < _MOST_ROWS_NAMED else []
+        skipped = self._skipped.setdefault(self.table, [])
+        skipped.append(number - 1 - len(skipped))
+
     def add_rows(self, problem: Problem, column: str, wrong: Mask, before: int, detail: str = "") -> None:
-        """Where ``wrong`` bool[n] holds, in a batch that follows ``before`` rows."""
-        numbers = np.flatnonzero(wrong)
-        if len(numbers) == 0:
+        """Where ``wrong`` bool[n] holds, in a batch that follows ``before`` rows of batches."""
+        places = np.flatnonzero(wrong)
+        if len(places) == 0:
             return
         found = self._at(problem, column, detail)
-        found.rows += len(numbers)
+        found.rows += len(places)
         room = _MOST_ROWS_NAMED - len(found.first)
-        found.first += [int(number) + before + 1 for number in numbers[:room]]
+        found.first += [self._number(int(place) + before) for place in places[:room]]
+
+    def _number(self, read: int) -> int:
+        """The number of a row that follows ``read`` rows of batches."""
+        return read + 1 + bisect_right(self._skipped.get(self.table, []), read)
 
     def _at(self, problem: Problem, column: str, detail: str) -> Finding:
         finding = Finding(problem, column, detail, table=self.table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import unicodedata
 from pathlib import Path
 from typing import Final
 
@@ -34,9 +35,10 @@ def require_made_by_schema(study: Study, folder: Path) -> None:
     kept = _schema_of(folder, study.name)
     if kept.digest() == wanted.digest():
         return
-    lines = list(
-        difflib.unified_diff(_lines(wanted), _lines(kept), f"study {study.name}", str(folder), lineterm="", n=1)
-    )
+    ours, theirs = (_lines(schema, ascii_only=False) for schema in (wanted, kept))
+    if any(not unicodedata.is_normalized("NFKC", line) for line in {*ours} ^ {*theirs}):
+        ours, theirs = (_lines(schema, ascii_only=True) for schema in (wanted, kept))  # they look the same otherwise
+    lines = list(difflib.unified_diff(ours, theirs, f"study {study.name}", str(folder), lineterm="", n=1))
     cut = lines[:_MOST_LINES] + ([f"... and {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else [])
     raise ConfigurationError(
         f"study {study.name!r}: its schema is not the one that {folder} was made by:\n"
@@ -61,8 +63,9 @@ def _schema_of(folder: Path, study: str) -> TableSchema:
         ) from None
 
 
-def _lines(schema: TableSchema) -> list[str]:
+def _lines(schema: TableSchema, *, ascii_only: bool) -> list[str]:
     """A line for every column and for every other part."""
     parts = json.loads(schema.canonical())
-    columns = [f"column {json.dumps(column, ensure_ascii=False)}" for column in parts.pop("columns")]
-    return [*(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in sorted(parts.items())), *columns]
+    columns = [f"column {json.dumps(column, ensure_ascii=ascii_only)}" for column in parts.pop("columns")]
+    others = (f"{name} = {json.dumps(value, ensure_ascii=ascii_only)}" for name, value in sorted(parts.items()))
+    return [*others, *columns]

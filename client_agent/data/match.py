@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from client_agent.data.site_table import SiteColumn, SiteTable
 from client_agent.data.source import Table
 from protocol.errors import ConfigurationError
 from protocol.summary.question import FIRST_LINE, PLACES, OwnColumn
+from protocol.text_forms import comparable, lookalike
 from protocol.wire.messages import ColumnSpec, TableSchema
 
 _NAME_AND_UNIT: Final = re.compile(r"^(?P<name>.*?)\s*[\[(](?P<unit>[^\[\]()]*)[\])]$")
@@ -36,11 +39,11 @@ def places(schema: TableSchema, table: Table, site: SiteTable, findings: Finding
     found = []
     for column in schema.columns:
         of_site = site.of(column.name)
-        index = _index(names, of_site.name or column.name, column, findings)
+        own = comparable(of_site.name or column.name)
+        index = _index(names, own, column, findings)
         if index is None:
             continue
         written = _NAME_AND_UNIT.match(names[index])
-        own = of_site.name or column.name
         in_header = written["unit"].strip() if written is not None and names[index] != own else None
         _check_unit(column, of_site, in_header, findings)
         found.append(Place(column, index, of_site))
@@ -102,14 +105,24 @@ def _index(names: Sequence[str], wanted: str, column: ColumnSpec, findings: Find
     if wanted in counts:
         return names.index(wanted)
     bare = [index for index, name in enumerate(names) if (m := _NAME_AND_UNIT.match(name)) and m["name"] == wanted]
-    if len(bare) == 1:
+    if len(bare) > 1:
+        several = ", ".join(repr(names[index]) for index in bare)
+        findings.add(
+            Problem.NAMED_TWICE,
+            column.name,
+            f"the file has {several}: say which with name = '...' under [columns.{column.name}] in the site's file "
+            "(--site)",
+        )
+        return None
+    if bare:
         return bare[0]
-    alike = [name for name in names if name.casefold().replace(" ", "_") == wanted.casefold().replace(" ", "_")]
+    alike = [name for name in names if lookalike(name) == lookalike(wanted)]
     if alike:
+        shown = _shown(alike[0], wanted)
         findings.add(
             Problem.ALMOST_COLUMN,
             column.name,
-            f"the file has {alike[0]!r}; if it is the same, say name = {alike[0]!r} under [columns.{column.name}] in "
+            f"the file has {shown}; if it is the same, say name = {shown} under [columns.{column.name}] in "
             "the site's file (--site)",
         )
     else:
@@ -117,9 +130,15 @@ def _index(names: Sequence[str], wanted: str, column: ColumnSpec, findings: Find
     return None
 
 
+def _shown(name: str, wanted: str) -> str:
+    """A name for the site's TOML file, its characters by number where it looks like ``wanted`` and has others."""
+    plain = (unicodedata.is_normalized("NFKC", one) and one.isprintable() for one in (name, wanted))
+    return repr(name) if all(plain) else json.dumps(name)
+
+
 def _check_unit(column: ColumnSpec, of_site: SiteColumn, in_header: str | None, findings: Findings) -> None:
     unit = of_site.unit if of_site.unit is not None else in_header
-    if unit is not None and unit != column.unit and not of_site.converts:
+    if unit is not None and _unit(unit) != _unit(column.unit) and not of_site.converts:
         meant = f"the schema's is {column.unit!r}" if column.unit else "the schema's column has none"
         findings.add(
             Problem.OTHER_UNIT,
@@ -127,9 +146,14 @@ def _check_unit(column: ColumnSpec, of_site: SiteColumn, in_header: str | None, 
             f"here it is in {unit!r}, {meant}: convert it, or say unit and factor under [columns.{column.name}] in the "
             "site's file (--site)",
         )
-    if of_site.unit is not None and in_header is not None and in_header != of_site.unit:
+    if of_site.unit is not None and in_header is not None and _unit(in_header) != _unit(of_site.unit):
         findings.add(
             Problem.OTHER_UNIT,
             column.name,
             f"the file's first line says {in_header!r} and the site's file {of_site.unit!r}: one of them is wrong",
         )
+
+
+def _unit(text: str) -> str:
+    """A unit as it is compared: its micro sign may be a Greek letter, its square a superscript."""
+    return unicodedata.normalize("NFKC", comparable(text))

@@ -14,11 +14,12 @@ from numpy.lib.npyio import NpzFile
 from client_agent.data.findings import Findings, Mask, Problem
 from client_agent.data.match import places
 from client_agent.data.site_table import SiteTable
-from client_agent.data.source import Table
+from client_agent.data.source import Table, texts_of
 from client_agent.data.values import ColumnReader, Values
 from protocol.errors import ConfigurationError
 from protocol.summary.question import OwnColumn
-from protocol.wire.messages import ColumnRole, ColumnType, MissingRule, TableSchema
+from protocol.text_forms import comparable
+from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType, MissingRule, TableSchema
 
 ROWS_FILE: Final = "rows.npz"
 _COLUMN: Final = "column"
@@ -48,10 +49,10 @@ def read_rows(schema: TableSchema, table: Table, site: SiteTable, findings: Find
     found = places(schema, table, site, findings)
     if len(found) < len(schema.columns):
         return
-    readers = [ColumnReader(place, schema.marks_of(place.column), site, findings) for place in found]
+    readers = [ColumnReader(place, _marks(schema, place.column), site, findings) for place in found]
     before = 0
     for batch in table.batches:
-        read = [reader.read(batch.column(reader.index), before) for reader in readers]
+        read = [reader.read(texts_of(batch.column(reader.index), reader.column.name), before) for reader in readers]
         kept = _kept(schema, [column.missing for column in read], before, findings)
         yield Rows(tuple(column.values for column in read)).where(kept)
         before += batch.num_rows
@@ -117,6 +118,10 @@ def _opened(folder: Path) -> Iterator[NpzFile]:
         raise ConfigurationError(
             f"{path} is missing, of another schema or of an older version: make the folder with 'moiety data prepare'"
         ) from None
+
+
+def _marks(schema: TableSchema, column: ColumnSpec) -> tuple[str, ...]:
+    return tuple(map(comparable, schema.marks_of(column)))
 
 
 def _kept(schema: TableSchema, all_missing: Sequence[Mask], before: int, findings: Findings) -> Mask:

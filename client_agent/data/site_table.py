@@ -5,6 +5,7 @@ A TOML file of the site's own, which stays there; everything has a default, so m
     separator = ";"
     decimal = ","
     encoding = "latin-1"
+    skip_lines = 2             # lines above the names
     [columns.chol]             # the schema's name
     name = "Cholesterin"       # what this file calls it
     unit = "mmol/l"            # value * factor + offset is in the schema's unit
@@ -17,23 +18,46 @@ A TOML file of the site's own, which stays there; everything has a default, so m
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
+from protocol.text_forms import comparable
 from protocol.wire.messages import TableSchema
+
+SEPARATOR: Final = r"[^\w\"\r\n\0.+-]"
+"""A character that stands in no number and no word."""
 
 
 def _known(encoding: str) -> str:
     try:
         codecs.lookup(encoding)
-    except LookupError:
+    except (LookupError, ValueError):
         raise ValueError("Python knows no such encoding; take utf-8, latin-1, cp1252 or utf-16") from None
+    try:
+        "".encode(encoding)
+    except (LookupError, UnicodeError):
+        raise ValueError("it is no encoding of text; take utf-8, latin-1, cp1252 or utf-16") from None
     return encoding
+
+
+def _parts(separator: str) -> str:
+    if not re.fullmatch(SEPARATOR, separator):
+        raise ValueError("a separator is one character that stands in no number and no word, such as ';' or '\\t'")
+    return separator
+
+
+def _compared(columns: Mapping[str, SiteColumn]) -> Mapping[str, SiteColumn]:
+    found = {comparable(name): column for name, column in columns.items()}
+    if len(found) < len(columns):
+        raise ValueError("two columns have one name, written with other characters that look the same")
+    return found
 
 
 class SiteColumn(BaseModel):
@@ -64,12 +88,13 @@ class SiteTable(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     encoding: Annotated[str, AfterValidator(_known)] = "utf-8"
-    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    separator: Annotated[str, AfterValidator(_parts)] = ","
     decimal: Literal[".", ","] = "."
-    columns: Mapping[str, SiteColumn] = {}
+    skip_lines: Annotated[int, Field(ge=0, strict=True)] = 0
+    columns: Annotated[Mapping[str, SiteColumn], AfterValidator(_compared)] = {}
 
     def of(self, name: str) -> SiteColumn:
-        return self.columns.get(name, _AS_IT_IS)
+        return self.columns.get(comparable(name), _AS_IT_IS)
 
 
 _AS_IT_IS: Final = SiteColumn()
@@ -77,16 +102,14 @@ PLAIN: Final = SiteTable()
 """A comma-separated file in UTF-8 whose columns are called as in the schema."""
 
 
-def read_site_table(path: Path | None, schema: TableSchema) -> SiteTable:
-    """The site's file, or what holds without one. Raises: ConfigurationError, also for a column that is in no schema"""
+def read_site_table(path: Path | None, schema: TableSchema | None) -> SiteTable:
+    """The site's file, or what holds without one. Raises: ConfigurationError, also for columns of no schema"""
     if path is None:
         return PLAIN
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read as text: {type(error).__name__}") from None
-    table = validated(SiteTable, parse_toml(text, str(path)), str(path))
-    known = [column.name for column in schema.columns]
+    table = validated(SiteTable, parse_toml(read_text(path), str(path)), str(path))
+    if schema is None:
+        return table
+    known = [comparable(column.name) for column in schema.columns]
     unknown = next((name for name in table.columns if name not in known), None)
     if unknown is not None:
         raise ConfigurationError(f"{path}: the schema has no column {unknown!r}; its columns are {', '.join(known)}")

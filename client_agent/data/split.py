@@ -2,13 +2,20 @@
 
 A patient is on one side with all rows, by construction: sides are drawn for patients. At random, the order of patients
 is that of SHA-256 over seed and id, so it depends neither on the order of rows nor on who else is in the table.
+
+Ids that may be one patient's written in several ways, such as 1010, 01010 and 1010.0, count as one: two patients who
+are then on one side cost nothing, and one patient on both would flatter the model.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +23,14 @@ from numpy.typing import NDArray
 from client_agent.data.rows import Rows
 from client_agent.data.values import Values
 from protocol.errors import ConfigurationError
+from protocol.text_forms import INVISIBLE
 from protocol.wire.messages import ColumnRole, ColumnSpec, SplitOrder, SplitSpec, TableSchema
 
 Order = NDArray[np.int64]
+_MOST_DIGITS: Final = 40
+_WHOLE: Final = r"\+?\d+(\.0*)?"
+_POWER: Final = r"\+?\d+(\.\d*)?e\+?\d{1,2}"
+_LEADING_ZEROS: Final = re.compile(r"(?<![\d.])0+(?=\d)")
 
 
 class Side(IntEnum):
@@ -29,7 +41,7 @@ class Side(IntEnum):
 
 @dataclass(frozen=True)
 class _Patients:
-    """``of_row`` int64[n] is each row's patient; ``ids`` one text a patient."""
+    """``of_row`` int64[n] is each row's patient; ``ids`` one text a patient, the shortest where it has several."""
 
     of_row: Order
     ids: tuple[str, ...]
@@ -47,17 +59,36 @@ def sides(schema: TableSchema, rows: Rows) -> NDArray[np.int8]:
 
 
 def patient_ids(schema: TableSchema, rows: Rows) -> Values | None:
-    """Each row's patient as text; None where no column says."""
+    """Each row's patient as text, the same however the id is written; None where no column says."""
     column = schema.only(ColumnRole.PATIENT)
-    return None if column is None else _values(schema, rows, column).astype(str)
+    if column is None:
+        return None
+    written, of_row = np.unique(_values(schema, rows, column).astype(str), return_inverse=True)
+    return np.array([_one_form(text) for text in written.tolist()], dtype=str)[of_row]
 
 
 def _patients(schema: TableSchema, rows: Rows) -> _Patients:
-    ids = patient_ids(schema, rows)
-    if ids is None:
+    ids, column = patient_ids(schema, rows), schema.only(ColumnRole.PATIENT)
+    if ids is None or column is None:
         return _Patients(np.arange(len(rows)), tuple(map(str, range(len(rows)))))
     unique, of_row = np.unique(ids, return_inverse=True)
-    return _Patients(of_row.astype(np.int64), tuple(unique.tolist()))
+    shortest: dict[int, str] = {}
+    for patient, text in set(zip(of_row.tolist(), _values(schema, rows, column).astype(str).tolist(), strict=True)):
+        shortest[patient] = min(shortest.get(patient, text), text, key=lambda one: (len(one), one))
+    return _Patients(of_row.astype(np.int64), tuple(shortest[patient] for patient in range(len(unique))))
+
+
+def _one_form(text: str) -> str:
+    """An id without capitals, zeros in front of a number, invisible characters, and what programs add: 1010.0, 1E+3."""
+    words = unicodedata.normalize("NFKC", text).casefold().split()
+    folded = "".join(one for one in " ".join(words) if one == " " or one not in INVISIBLE)
+    if len(folded) <= _MOST_DIGITS and re.fullmatch(_WHOLE, folded):
+        return str(int(folded.partition(".")[0]))
+    if len(folded) <= _MOST_DIGITS and re.fullmatch(_POWER, folded):
+        number = Decimal(folded)
+        if number == number.to_integral_value():
+            return format(number.to_integral_value(), "f")
+    return _LEADING_ZEROS.sub("", folded)
 
 
 def _order(schema: TableSchema, rows: Rows, patients: _Patients) -> Order:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from client_agent.data.findings import Findings, Mask, Problem
 from client_agent.data.match import Place
 from client_agent.data.site_table import SiteTable
+from protocol.text_forms import comparable, lookalike
 from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType
 
 Values = NDArray[Any]
@@ -110,16 +111,18 @@ class ColumnReader:
 
     def _classes(self, texts: pa.Array, missing: Mask, before: int) -> Values:
         encoded = pc.dictionary_encode(pc.fill_null(texts, ""))
-        known = np.array([self._codes.get(text, NO_CLASS) for text in encoded.dictionary.to_pylist()], dtype=np.int64)
+        written = encoded.dictionary.to_pylist()
+        known = np.array([self._codes.get(text, NO_CLASS) for text in written], dtype=np.int64)
         codes: NDArray[np.int64] = known[encoded.indices.to_numpy(zero_copy_only=False)]
         undeclared = (codes == NO_CLASS) & ~missing
         if self.column.other is not None:
             self._wrong(Problem.COUNTED_AS_OTHER, undeclared, before)
-            codes[undeclared] = self._codes[self.column.other]
+            codes[undeclared] = self._codes[comparable(self.column.other)]
         else:
             values = self.column.values
             shown = ", ".join(values[:10]) + (", ..." if len(values) > 10 else "")
-            self._wrong(Problem.UNDECLARED, undeclared, before, f"the schema has {shown}")
+            alike = {lookalike(text) for text in written if text not in self._codes} & set(map(lookalike, values))
+            self._wrong(Problem.UNDECLARED, undeclared, before, f"the schema has {shown}{self._alike if alike else ''}")
         codes[missing] = NO_CLASS
         return codes
 
@@ -135,6 +138,13 @@ class ColumnReader:
         self._findings.add_rows(problem, self.column.name, wrong, before, detail)
 
     @property
+    def _alike(self) -> str:
+        return (
+            "; some differ from these in capitals, spaces or characters that look alike: say which they are under "
+            f"[columns.{self.column.name}.values] in the site's file (--site)"
+        )
+
+    @property
     def _other_mark(self) -> str:
         return "if it stands for a missing value, missing_marks in the schema names it"
 
@@ -143,14 +153,14 @@ def _codes(column: ColumnSpec, own: Mapping[str, str]) -> dict[str, int]:
     """Text in a file -> place of its class: declared texts first, then the same whole number written otherwise."""
     if not column.type.listed:
         return {}
-    declared = dict(zip(column.values, column.class_of, strict=True))
+    declared = dict(zip(map(comparable, column.values), column.class_of, strict=True))
     codes = dict(declared)
     for text, code in declared.items():
         for form in (f"{text}.0", text.removesuffix(".0")):
             codes.setdefault(form, code)
     if not column.categories:
         codes |= {word: declared[meant] for word, meant in _TWO_WORDS.items()}
-    return codes | {text: declared.get(meant, NO_CLASS) for text, meant in own.items()}
+    return codes | {comparable(text): declared.get(comparable(meant), NO_CLASS) for text, meant in own.items()}
 
 
 def _seconds(text: str | None, given: str) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import ConfigurationError
+from protocol.text_forms import comparable, lookalike
 from protocol.wire.names import NamesKind
 
 _MOST_LINES: Final = 60
@@ -43,6 +44,11 @@ class Named:
     giver: str
     names: tuple[str, ...]
 
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Letters as Unicode composes them: a Mac and a PC write the same name in different bytes."""
+        return tuple(map(comparable, self.names))
+
 
 def require_same_names(found: Sequence[Named], kind: NamesKind, givers: str, where: str) -> None:
     """All give the same names in the same order, or none does. Raises: ConfigurationError with the difference"""
@@ -53,7 +59,7 @@ def require_same_names(found: Sequence[Named], kind: NamesKind, givers: str, whe
             f"{where}: {', '.join(silent)} give no {kind.value} and the others do: all {givers} give them, or none does"
         )
     for other in found[1:]:
-        if other.names != first.names:
+        if other.compared != first.compared:
             raise ConfigurationError(
                 f"{where}: {kind.value} differ between {givers} {first.giver!r} and {other.giver!r}"
                 f"{_only_order(first, other)}:\n{difference(first, other)}"
@@ -72,7 +78,7 @@ def require_names_of_study(wanted: DataNames, found: DataNames, study: str, wher
                 f"study {study!r} says what {_WHAT[kind]} are called, {where} does not: give {kind.value} beside X and "
                 "y, so that they can be compared (docs/joining.md), and start again"
             )
-        if theirs.names and ours.names != theirs.names:
+        if theirs.names and ours.compared != theirs.compared:
             raise ConfigurationError(
                 f"study {study!r}: its {kind.value} are not those of {where}{_only_order(theirs, ours)}:\n"
                 f"{difference(theirs, ours)}\n{_MEND[kind]}, and start again; if the study is wrong, another "
@@ -81,11 +87,14 @@ def require_names_of_study(wanted: DataNames, found: DataNames, study: str, wher
 
 
 def difference(one: Named, other: Named) -> str:
-    """A unified diff of the names, cut after some lines."""
-    lines = list(difflib.unified_diff(one.names, other.names, one.giver, other.giver, lineterm="", n=1))
+    """A unified diff of the names, cut after some lines; where two look alike, letters beyond ASCII by number."""
+    ours, theirs = one.compared, other.compared
+    if {lookalike(name) for name in set(ours) - set(theirs)} & {lookalike(name) for name in set(theirs) - set(ours)}:
+        ours, theirs = (tuple(ascii(name)[1:-1] for name in names) for names in (ours, theirs))
+    lines = list(difflib.unified_diff(ours, theirs, one.giver, other.giver, lineterm="", n=1))
     cut = lines[:_MOST_LINES]
     return "\n".join(cut if len(cut) == len(lines) else [*cut, f"... and {len(lines) - len(cut)} lines more"])
 
 
 def _only_order(one: Named, other: Named) -> str:
-    return ", the same names in another order" if sorted(one.names) == sorted(other.names) else ""
+    return ", the same names in another order" if sorted(one.compared) == sorted(other.compared) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,8 @@ from client_agent.product.exported import Exported
 from client_agent.scoring.predicted import Predicted
 from client_agent.tasks.targets import no_targets
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskKind
+from protocol.text_forms import comparable
+from protocol.wire.messages import ColumnSpec, ColumnType, TableSchema, TaskKind
 from protocol.wire.names import NamesKind
 
 if TYPE_CHECKING:
@@ -25,25 +27,29 @@ _READY: Final = "X"
 
 
 def features_of(model: Exported, path: Path, site: Path | None) -> Features:
-    """The model's inputs, one row an example.
+    """The model's inputs, one row an example, at least one.
 
-    With a schema ``path`` is a CSV or Parquet table of raw values, and ``site`` says how it is written here; without
-    one it is an .npz with X, or a CSV whose columns are the features. Raises: ConfigurationError
+    With a schema ``path`` is a CSV or Parquet table of raw values; without one it is an .npz with X, or a table whose
+    columns are the features. ``site`` says how a table is written here. Raises: ConfigurationError
     """
+    X = _features(model, path, site)
+    if X.shape[:1] == (0,):
+        raise ConfigurationError(f"{path}: no row, so there is nothing to predict")
+    return X
+
+
+def _features(model: Exported, path: Path, site: Path | None) -> Features:
+    if model.transformation is None and path.suffix == ".npz":
+        if site is not None:
+            raise ConfigurationError("--site is for tables, which an .npz file is not")
+        return _npz(model, path)
+    from client_agent.data.site_table import read_site_table
+    from client_agent.data.transformation import transform_file
+
+    written = read_site_table(site, model.study.data_schema)
     if model.transformation is not None:
-        from client_agent.data.transformation import transform_file
-
-        return transform_file(path, model.transformation, _site_table(model, site))
-    if site is not None:
-        raise ConfigurationError("--site is for tables of studies with a [schema], which this one has not")
-    return _npz(model, path) if path.suffix == ".npz" else _ready_csv(model, path)
-
-
-def _site_table(model: Exported, path: Path | None) -> SiteTable:
-    from client_agent.data.site_table import PLAIN, read_site_table
-
-    schema = model.study.data_schema
-    return PLAIN if path is None or schema is None else read_site_table(path, schema)
+        return transform_file(path, model.transformation, written)
+    return _ready_table(model, path, written)
 
 
 def write_predictions(model: Exported, X: Features, path: Path) -> int:
@@ -97,27 +103,31 @@ def _npz(model: Exported, path: Path) -> Features:
     return X
 
 
-def _ready_csv(model: Exported, path: Path) -> Features:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ConfigurationError(f"{path}: no CSV file with a line of names: {error}") from None
-    _require_names(model, tuple(header), path)
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            raise ConfigurationError(f"{path}: line {number} has {len(row)} fields, the first has {len(header)}")
-    try:
-        X = np.array(rows, dtype=np.float32).reshape(len(rows), len(header))
-    except ValueError:
-        raise ConfigurationError(
-            f"{path}: something is no number, and this study has no [schema] that would say what it means"
-        ) from None
-    return X
+def _ready_table(model: Exported, path: Path, site: SiteTable) -> Features:
+    from client_agent.data.findings import Findings
+    from client_agent.data.rows import joined, read_rows
+    from client_agent.data.source import open_table
+    from client_agent.data.values import NUMBER
+
+    findings = Findings()
+    table = open_table(path, site, findings, header=True)
+    names = table.names or ()
+    _require_names(model, names, path)
+    places = tuple(map(str, range(len(names))))
+    if names != places and not model.study.model.feature_names and any(re.match(NUMBER, name) for name in names):
+        raise ConfigurationError(f"{path}: its first line holds numbers: it must name the columns")
+    numbers = tuple(ColumnSpec.model_construct(name=name, type=ColumnType.NUMBER) for name in names)
+    schema = TableSchema.model_construct(columns=numbers)
+    rows = joined(schema, list(read_rows(schema, table, site, findings)))
+    found = "; ".join(finding.text for finding in findings)
+    if found:
+        raise ConfigurationError(f"{path}: no prediction for these rows, as this study has no [schema]: {found}")
+    with np.errstate(over="ignore"):  # what is beyond float32 is no finite input, which the model refuses
+        return np.column_stack(rows.columns).astype(np.float32)
 
 
 def _require_names(model: Exported, found: tuple[str, ...], path: Path) -> None:
-    wanted = model.study.model.feature_names
+    wanted, found = (tuple(map(comparable, names)) for names in (model.study.model.feature_names, found))
     if wanted and found != wanted:
         lacking = [name for name in wanted if name not in found]
         more = [name for name in found if name not in wanted]

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from protocol.summary.layout import Layout, Numeric
 from protocol.summary.protect import Codes, Numbers, Protection
+from protocol.text_forms import comparable
 
 FIRST_LINE: Final = "first line"
 PLACES: Final = "places"
@@ -72,7 +73,7 @@ class Question(BaseModel):
         if (self.asked == _COUNTED) is not (other.asked == _COUNTED):
             return False
         if self.named_in == other.named_in != "":
-            return self.column == other.column
+            return comparable(self.column) == comparable(other.column)
         return self._may_be(other)
 
     def _may_be(self, other: Question) -> bool:
@@ -81,7 +82,7 @@ class Question(BaseModel):
         """
         if not {self.named_in, other.named_in} <= {"", FIRST_LINE}:
             return True
-        names = [_UNIT.sub("", one.column.removeprefix(_CLASSES_OF)) for one in (self, other)]
+        names = [_UNIT.sub("", comparable(one.column.removeprefix(_CLASSES_OF))) for one in (self, other)]
         return names[0] == names[1] or any(
             one.named_in == "" and (not name or _PLACE.fullmatch(name) is not None)
             for one, name in zip((self, other), names, strict=True)

@@ -7,6 +7,7 @@ The digest is the SHA-256 of the canonical content, so that two sites can tell t
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from typing import Annotated
@@ -71,7 +72,7 @@ def parse_scaling(content: bytes, source: str) -> CommonScaling:
     Raises: ConfigurationError
     """
     try:
-        found = ScalingFile.model_validate_json(content)
+        found = ScalingFile.model_validate_json(content.removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
         raise ConfigurationError(
             f"{source} is no scaling file ({error.error_count()} fields are wrong): take the one that "

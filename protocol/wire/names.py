@@ -10,6 +10,8 @@ from collections import Counter
 from enum import StrEnum
 from typing import Final
 
+from protocol.text_forms import comparable
+
 MAX_NAME_CHARACTERS: Final = 200
 MAX_NAMES_BYTES: Final = 2**16
 """Of the column names together, as JSON; of the class names likewise. Servers list all studies in one message."""
@@ -51,7 +53,7 @@ def require_nameable(kind: NamesKind, names: tuple[str, ...]) -> None:
             printable_name(name)
     except ValueError as error:
         raise ValueError(f"{kind.value}: {error}") from None
-    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    twice = next((name for name, times in Counter(map(comparable, names)).items() if times > 1), None)
     if twice is not None:
         raise ValueError(f"{kind.value}: {twice!r} is there more than once, and a name stands for one thing")
 

@@ -106,3 +106,8 @@ def test_an_optional_table_is_no_union() -> None:
 def test_text_that_is_not_toml_gives_line_and_column() -> None:
     with pytest.raises(ConfigurationError, match=r"site.toml: not valid TOML: .*line 2"):
         parse_toml('name = "x"\nage = = 3', "site.toml")
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff", "\ufeff\ufeff"])
+def test_a_byte_order_mark_is_no_part_of_a_table(mark: str) -> None:
+    assert parse_toml(f"{mark}name = 'a'", "file") == {"name": "a"}

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from protocol.errors import ConfigurationError, MalformedMessage
 from protocol.sharing import Side
+from protocol.text_forms import INVISIBLE
 from protocol.wire.address import ServerUrl
 from protocol.wire.message import Digest, Message, PartyName, Secret32, StudyName
 
@@ -54,7 +55,7 @@ def invitation_line(invitation: Invitation) -> str:
 
 def read_invitation(line: str) -> Invitation:
     """The inverse, of a line that a mail may have broken. Raises: ConfigurationError, without repeating the line"""
-    joined = "".join(line.split())
+    joined = "".join(one for one in line if one not in INVISIBLE)
     body, dot, check = joined.removeprefix(PREFIX).rpartition(".")
     if not joined.startswith(PREFIX) or not dot or len(joined) > _MOST_CHARACTERS:
         raise ConfigurationError(

@@ -19,6 +19,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
+from protocol.text_forms import comparable
 from protocol.wire.message import Message
 from protocol.wire.names import MAX_NAME_CHARACTERS, printable_name, printable_text
 
@@ -179,7 +180,7 @@ class ColumnSpec(Message):
             self._require_unset(where, "labels", "other") if self.role is not ColumnRole.TARGET else None
             if len(self.values) != 2:
                 raise ValueError(f"{where}: categories of a boolean are two, false first, found {len(self.values)}")
-        twice = next((one for one, other in pairwise(sorted(self.values)) if one == other), None)
+        twice = next((one for one, other in pairwise(sorted(map(comparable, self.values))) if one == other), None)
         if twice is not None:
             raise ValueError(f"{where}: category {twice!r} is there more than once")
         if self.labels and len(self.labels) != len(self.values):

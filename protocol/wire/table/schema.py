@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, model_validator
 
+from protocol.text_forms import comparable
 from protocol.wire.message import Message
 from protocol.wire.names import NamesKind, require_nameable
 from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType
@@ -118,7 +119,8 @@ class TableSchema(Message):
 
     @model_validator(mode="after")
     def _consistent(self) -> TableSchema:
-        twice = next((name for name, times in Counter(one.name for one in self.columns).items() if times > 1), None)
+        counts = Counter(comparable(one.name) for one in self.columns)
+        twice = next((name for name, times in counts.items() if times > 1), None)
         if twice is not None:
             raise ValueError(f"column {twice!r} is there more than once")
         if not self.having(ColumnRole.FEATURE):

@@ -78,3 +78,20 @@ def test_several_givers_agree_or_the_silent_one_is_named() -> None:
         require_same_names([a, silent], NamesKind.FEATURES, "sites", "here")
     with pytest.raises(ConfigurationError, match=r"class_names differ between sites 'a' and 'b':\n(.|\n)*-y\n\+z"):
         require_same_names([a, b], NamesKind.CLASSES, "sites", "here")
+
+
+def test_names_of_a_mac_and_of_a_pc_are_the_same() -> None:
+    """Letters composed or not; what only looks the same is shown by number."""
+    composed, parts = (
+        DataNames(("gr\u00f6\u00dfe", "b"), ("ja", "n\u00e9")),
+        DataNames(("gro\u0308\u00dfe", "b"), ("ja", "ne\u0301")),
+    )
+    require_names_of_study(composed, parts, "heart", "/data")
+    for kind in NamesKind:
+        require_same_names([Named("a", composed.of(kind)), Named("b", parts.of(kind))], kind, "sites", "/data")
+        swapped = Named("b", parts.of(kind)[::-1])
+        with pytest.raises(ConfigurationError, match="the same names in another order"):
+            require_same_names([Named("a", composed.of(kind)), swapped], kind, "sites", "/data")
+    said = difference(Named("a", ("\u00b5g",)), Named("b", ("\u03bcg",)))
+    assert said.endswith("-\\xb5g\n+\\u03bcg")
+    assert difference(Named("a", ("gr\u00f6\u00dfe",)), Named("b", ("b",))).endswith("-gr\u00f6\u00dfe\n+b")

@@ -111,8 +111,14 @@ def test_ready_features_are_compared_by_name(tmp_path: Path) -> None:
     X = np.array([[1, 2, 3], [4, 5, 6.5]], np.float32)
     np.savez(tmp_path / "new.npz", X=X)
     (tmp_path / "new.csv").write_text("age,pain,pulse\n1,2,3\n4,5,6.5\n")
-    for name in ("new.npz", "new.csv"):
+    (tmp_path / "old.csv").write_bytes(b"\xef\xbb\xbfsep=;\rage;pain;pulse\r\r1;2;3\r4;5;6.5\r")
+    for name in ("new.npz", "new.csv", "old.csv"):
         np.testing.assert_array_equal(features_of(model, tmp_path / name, None), X)
+    (tmp_path / "site.toml").write_text("decimal = ','\nseparator = ';'\nskip_lines = 1")
+    (tmp_path / "own.csv").write_text("Export\nage;pain;pulse\n1;2;3\n4;5;6,5\n")
+    np.testing.assert_array_equal(features_of(model, tmp_path / "own.csv", tmp_path / "site.toml"), X)
+    with pytest.raises(ConfigurationError, match="--site is for tables"):
+        features_of(model, tmp_path / "new.npz", tmp_path / "site.toml")
     assert write_predictions(model, X, tmp_path / "p.csv") == 2
     first, *lines = (tmp_path / "p.csv").read_text().splitlines()
     assert first == "probability of well,probability of ill,prediction"
@@ -126,10 +132,14 @@ def test_ready_features_are_compared_by_name(tmp_path: Path) -> None:
     [
         ("age,pulse,pain\n1,2,3\n", "not the model's, in the model's order"),
         ("age,pain\n1,2\n", r"missing are \['pulse'\]"),
-        ("age,pain,pulse\n1,2\n", "line 2 has 2 fields"),
-        ("age,pain,pulse\n1,2,high\n", "something is no number"),
-        ("age,pain,pulse\n1,2,nan\n", "all finite"),
-        ("", "no CSV file"),
+        ("age,pain,pulse\n1,2\n", r"another number of fields in 1 rows \(1\): expected 3 fields"),
+        ("age,pain,pulse\n1,2,high\n", r"column 'pulse': no number in 1 rows \(1\)"),
+        ("age,pain,pulse\n1,2,nan\n", r"column 'pulse': NaN or infinity in 1 rows \(1\)"),
+        ("age,pain,pulse\n1,2,3\n\n4,5,1e39\n", "all finite"),
+        ('age,pain,pulse\n1,2,"3\n4,5,6\n', "line 2 cannot be read as fields: a quote that begins there is not closed"),
+        ("age;pain;pulse\n1;2;3\n", r"separator = ';' in the site's file \(--site FILE.toml\)"),
+        ("age,pain,pulse\n", "no row"),
+        ("", "the file is empty"),
     ],
 )
 def test_other_features_are_refused(text: str, said: str, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_table_that_fits(tmp_path: Path) -> None:
         ((), GOOD.replace("200", '"2,5"'), Problem.DECIMAL_COMMA, "say decimal = ','"),
         ((), GOOD.replace("70,", "700,"), Problem.OUT_OF_RANGE, "in 1 rows (3): the schema allows 0 to 120 years"),
         ((), GOOD.replace("70,", ","), Problem.MISSING, "column 'age': missing value in 1 rows (3)"),
-        ((), GOOD.replace(",?,", ","), Problem.FIELD_COUNT, "in 1 rows: expected 4 fields"),
+        ((), GOOD.replace(",?,", ","), Problem.FIELD_COUNT, "in 1 rows (2): expected 4 fields"),
         ((), "age,chol,pain,ill\n", Problem.NO_ROWS, "no row is left"),
         ((), "age,chol,pain,ill\n5,?,1,0\n6,?,2,1\n", Problem.ALL_MISSING, "column 'chol'"),
         ((), "age,chol,pain,ill\n5,1,1,0\n6,1,2,0\n", Problem.ONE_CLASS, "--one-outcome"),
@@ -79,7 +79,7 @@ def test_no_value_is_ever_said(tmp_path: Path) -> None:
 
 
 def test_counts_run_over_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_agent.data.source._BLOCK_BYTES", 64)
+    monkeypatch.setattr("client_agent.data.source._BATCH_FIELDS", 8)
     found = report(schema(), written(tmp_path, GOOD + "500,1,1,1\n" * 20))
     (finding,) = found.findings
     assert finding.text.startswith("column 'age': out of range in 20 rows (7, 8, 9, 10, 11, ...)")

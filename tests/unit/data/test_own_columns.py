@@ -56,6 +56,19 @@ def test_a_column_found_by_its_name_before_the_unit_is_the_one_in_the_first_line
         assert kept(tmp_path / "out", made)[name] == OwnColumn("age [years]", FIRST_LINE)
 
 
+def test_a_column_is_one_in_every_form_of_unicode(tmp_path: Path) -> None:
+    """What an older release kept as it was written, too."""
+    first, second = (
+        Question(column=name, named="x", asked=("a",), values="1", named_in=FIRST_LINE)
+        for name in ("gro\u0308\u00dfe", "gr\u00f6\u00dfe")
+    )
+    assert first.about_the_same(second)
+    assert first.about_the_same(second.model_copy(update={"named_in": ""}))
+    path = written(tmp_path, GOOD.replace("age", "a\u0308ge\u200b"))
+    made = prepare(schema({**AGE, "name": "\u00e4ge"}, ILL), path, outcomes_differ=False)
+    assert kept(tmp_path / "out", made)["\u00e4ge"] == OwnColumn("\u00e4ge", FIRST_LINE)
+
+
 def test_class_counts_under_two_names_of_one_column_are_not_both_answered(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD.replace("ill", "ill ()"))
     first, second = (

@@ -63,6 +63,7 @@ def test_an_invitation_survives_a_mail_that_breaks_lines() -> None:
     assert read_invitation(line) == INVITATION
     broken = "\n  ".join(line[start : start + 60] for start in range(0, len(line), 60))
     assert read_invitation(f" {broken}\n") == INVITATION
+    assert read_invitation("\ufeff" + broken.replace(":", "\u200b:\u00a0\u00ad")) == INVITATION
 
 
 def test_the_secret_is_shown_by_neither_repr_nor_what_is_kept() -> None:

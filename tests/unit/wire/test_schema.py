@@ -82,6 +82,9 @@ def test_what_columns_become() -> None:
     ("columns", "more", "said"),
     [
         ((AGE, AGE, ILL), {}, "column 'age' is there more than once"),
+        ((AGE, {**AGE, "name": "\u212b"}, {**AGE, "name": "A\u030a"}, ILL), {}, "column 'Å' is there more than once"),
+        (({**PAIN, "categories": ["1", "\u00e4", "a\u0308"]}, ILL), {}, "category 'ä' is there more than once"),
+        (({**PAIN, "labels": ["\u00e4", "a\u0308", "b"]}, ILL), {}, "'pain=ä' is there more than once"),
         ((PAIN, {**AGE, "name": "pain=no"}, ILL), {}, "'pain=no' is there more than once"),
         ((AGE, PAIN), {}, "give one column or more of role 'target'"),
         ((AGE, ILL, {"name": "t", "type": "number", "role": "survival_time"}), {}, "found 1, 1 and 0"),
