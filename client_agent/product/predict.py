@@ -27,8 +27,9 @@ _READY: Final = "X"
 def features_of(model: Exported, path: Path, site: Path | None) -> Features:
     """The model's inputs, one row an example.
 
-    With a schema ``path`` is a CSV or Parquet table of raw values, and ``site`` says how it is written here; without
-    one it is an .npz with X, or a CSV whose columns are the features. Raises: ConfigurationError
+    With a schema ``path`` is a CSV or Parquet table of raw values, written as the table that this site's data were
+    made from unless ``site`` says otherwise. Without one it is an .npz with X, or a CSV whose columns are the features.
+    Raises: ConfigurationError
     """
     if model.transformation is not None:
         from client_agent.data.transformation import transform_file
@@ -39,11 +40,11 @@ def features_of(model: Exported, path: Path, site: Path | None) -> Features:
     return _npz(model, path) if path.suffix == ".npz" else _ready_csv(model, path)
 
 
-def _site_table(model: Exported, path: Path | None) -> SiteTable:
-    from client_agent.data.site_table import PLAIN, read_site_table
+def _site_table(model: Exported, path: Path | None) -> SiteTable | None:
+    from client_agent.data.site_table import read_site_table
 
     schema = model.study.data_schema
-    return PLAIN if path is None or schema is None else read_site_table(path, schema)
+    return None if path is None or schema is None else read_site_table(path, schema)
 
 
 def write_predictions(model: Exported, X: Features, path: Path) -> int:
