@@ -14,7 +14,7 @@ Numbers = float | NDArray[np.floating[Any]]
 
 def is_constant(low: Numbers, high: Numbers) -> NDArray[np.bool_]:
     """Tell whether numbers from ``low`` to ``high`` are one but for rounding. Shapes: [...], [...] -> bool[...]"""
-    eps = np.finfo(np.result_type(low, np.float32)).eps
+    eps = np.finfo(np.result_type(np.asarray(low), np.float32)).eps
     with np.errstate(over="ignore"):
         return np.asarray(np.subtract(high, low) <= _UNITS * eps * np.maximum(np.abs(low), np.abs(high)))
 

@@ -276,14 +276,14 @@ def test_a_file_with_commas_has_the_draft_and_the_findings_of_one_with_points(tm
     text = cleveland_text(60) + "50.0,1.0,2.0,-9.0,-9,0.0,0.0,150.0,1.0,2.3,1.0,?,7.0,0\n"
     pointed = written(tmp_path, text)
     drafted = draft(pointed, PLAIN, None)
-    comma = written(tmp_path, text.translate(str.maketrans(",.", ";,")))
-    assert draft(comma, SEMICOLONS, None) == drafted
+    comma = written(tmp_path, text.translate(str.maketrans(",.", ";,")), "comma.csv")
+    assert draft(comma, SEMICOLONS, None).partition("\n")[2] == drafted.partition("\n")[2]
     assert drafted.count('type = "number"') + drafted.count('type = "integer"') >= 5
     found = report(cleveland_schema(), comma, SEMICOLONS)
     assert found.fits
     assert found == report(cleveland_schema(), pointed)
     pointed.write_text(text.replace(",", ";").replace(".", ",").replace("140,0", "1,400"))
-    with pytest.raises(ConfigurationError, match="column 'column4': a comma before three digits may part thousands"):
+    with pytest.raises(ConfigurationError, match="column 'column[0-9]+': a comma before three digits may part thousands"):
         draft(pointed, SEMICOLONS, None)
 
 
