@@ -29,6 +29,7 @@ _MINUS_NINES: Final = ("-9", "-99", "-999")
 _MOST_CATEGORIES: Final = 12
 _MOST_DISTINCT: Final = 10_000
 _RARE: Final = 10
+_WIDEST: Final = 1e308
 _DATE: Final = re.compile(r"^\d{4}-\d{2}-\d{2}([T ].*)?$")
 _WHOLE: Final = r"^([+-]?\d+)(\.0*)?$"
 
@@ -58,6 +59,7 @@ class _Seen:
         self.numbers += len(numeric)
         self.whole &= all(pc.match_substring_regex(numeric, _WHOLE).to_pylist())
         values = pc.cast(numeric, pa.float64()).filter(pc.invert(pc.is_in(numeric, pa.array(_MINUS_NINES))))
+        values = values.filter(pc.is_finite(values))
         if len(values):
             low_high = pc.min_max(values)
             self.least = min(self.least, low_high["min"].as_py())
@@ -179,7 +181,8 @@ def _missing_rule(lines: list[str], *, is_target: bool) -> str:
 
 def _round_range(found: _Seen) -> str:
     """Outwards to one digit of the width."""
-    step = 10.0 ** math.floor(math.log10(max(found.most - found.least, abs(found.most), 1e-9)))
+    width = min(found.most - found.least, _WIDEST)
+    step = 10.0 ** math.floor(math.log10(max(width, abs(found.most), 1e-9)))
     low, high = math.floor(found.least / step) * step, math.ceil(found.most / step) * step
     return f"[{low:g}, {high if high > low else low + step:g}]"
 

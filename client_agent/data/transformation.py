@@ -132,12 +132,25 @@ def transform_file(path: Path, transformation: Transformation, site: SiteTable |
 
 def _transformed(table: Table, transformation: Transformation, site: SiteTable, findings: Findings) -> Features:
     given = transformation.table
+    _require_spreads(transformation)
     of_features = TableSchema.model_construct(**{**dict(given), "columns": given.having(ColumnRole.FEATURE)})
     rows = joined(of_features, list(read_rows(of_features, table, site, findings)))
     found = [finding.text for finding in findings if finding.problem is not Problem.COUNTED_AS_OTHER]
     if found:
         raise ConfigurationError(f"{table.where}: no prediction for these rows: {'; '.join(found)}")
     return features(transformation.model_copy(update={"table": of_features}), rows)
+
+
+def _require_spreads(transformation: Transformation) -> None:
+    """Raises: ConfigurationError for a spread that is rounding, as older releases fitted it"""
+    if transformation.table.scaling in (Scaling.RANGE, Scaling.NONE):
+        return
+    for one in transformation.fitted:
+        if safe_spread(one.centre, one.spread) != one.spread:
+            raise ConfigurationError(
+                f"column {one.name!r} has one value in the data that this transformation was fitted on, and an older "
+                "release divided by its rounding: prepare the data again, train and export again"
+            )
 
 
 def save_transformation(folder: Path, transformation: Transformation) -> None:

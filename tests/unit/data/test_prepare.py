@@ -302,3 +302,12 @@ def test_new_rows_are_read_as_the_sites_table_was(tmp_path: Path) -> None:
 def test_a_plain_tables_transformation_keeps_its_bytes(tmp_path: Path) -> None:
     made = prepare(schema(), written(tmp_path, GOOD), outcomes_differ=False)
     assert "site" not in json.loads(made.transformation.model_dump_json())
+
+
+def test_a_spread_that_an_older_release_fitted_by_rounding_predicts_nothing(tmp_path: Path) -> None:
+    made = prepare(schema(), written(tmp_path, GOOD), outcomes_differ=False).transformation
+    old = made.fitted[0].model_copy(update={"centre": 98.60000000000001, "spread": 1.4210854715202004e-14})
+    kept = made.model_copy(update={"fitted": (old, *made.fitted[1:])})
+    new = pa.Table.from_pylist([{"age": 99.1, "chol": 1, "pain": "1"}])
+    with pytest.raises(ConfigurationError, match=r"column 'age' has one value .* prepare the data again"):
+        transform_rows(new, kept)

@@ -283,7 +283,9 @@ def test_a_file_with_commas_has_the_draft_and_the_findings_of_one_with_points(tm
     assert found.fits
     assert found == report(cleveland_schema(), pointed)
     pointed.write_text(text.replace(",", ";").replace(".", ",").replace("140,0", "1,400"))
-    with pytest.raises(ConfigurationError, match="column 'column[0-9]+': a comma before three digits may part thousands"):
+    with pytest.raises(
+        ConfigurationError, match=r"column 'column[0-9]+': a comma before three digits may part thousands"
+    ):
         draft(pointed, SEMICOLONS, None)
 
 
@@ -301,6 +303,12 @@ def test_a_draft_of_detection_limits_own_marks_and_dates(tmp_path: Path) -> None
     assert 'missing = "drop_row"' in drafted
     assert "k.A." not in drafted
     assert "# numbers of another form" in drafted
+
+
+def test_a_draft_of_numbers_of_every_size(tmp_path: Path) -> None:
+    rows = [f"{n}e307,{'1e999' if n == 3 else n},-{n}e-300,{n % 2}" for n in range(1, 18)]
+    drafted = draft(written(tmp_path, "\n".join(["huge,x,tiny,ill", *rows])), PLAIN, None)
+    assert 'name = "x"\ntype = "number"\nunit = ""\nrange = [0, 20]' in drafted
 
 
 @pytest.mark.parametrize(
