@@ -141,6 +141,8 @@ def _column(found: _Seen, *, is_target: bool) -> str:
     numeric = found.numbers >= sum(given.values())
     if all(_is_date(text, found.site.of(found.name).format) for text in given):
         lines += ['type = "time"', 'role = "observed_at"']
+    elif found.foreign and found.numbers + found.foreign >= sum(given.values()):
+        return _commented([*lines, "# numbers of another form: a site's file (--site) says decimal and thousands"])
     elif len(given) > 1 and few and (not numeric or found.whole) and not found.limits:
         lines += _listed(found, is_target=is_target)
     elif numeric:
@@ -148,8 +150,6 @@ def _column(found: _Seen, *, is_target: bool) -> str:
         lines += [f'type = "{"integer" if whole else "number"}"', 'unit = ""', f"range = {_round_range(found)}"]
         if found.limits:
             lines.append('detection_limit = "half"  # what "<5" counts as: the "limit", "half" of it, or "missing"')
-    elif found.numbers + found.foreign >= sum(given.values()):
-        return _commented([*lines, "# numbers of another form: a site's file (--site) says decimal and thousands"])
     elif len(given) * 2 > found.rows or found.many:
         lines += ['type = "text"', 'role = "patient"', "# if it is a patient's id; else leave it out"]
         return "\n".join(lines) if "id" in found.name.lower() or "patient" in found.name.lower() else _commented(lines)

@@ -101,7 +101,10 @@ def grouped(texts: pa.Array) -> Mask:
 
 def limits(texts: pa.Array) -> tuple[pa.Array, Mask, Mask]:
     """Texts such as "<5" without their sign; bool[n], which had one; bool[n], which are below it."""
-    return pc.replace_substring_regex(texts, _LIMIT, ""), matches(texts, _LIMIT), matches(texts, _BELOW)
+    limited = matches(texts, _LIMIT)
+    if not limited.any():
+        return texts, limited, limited
+    return pc.replace_substring_regex(texts, _LIMIT, ""), limited, matches(texts, _BELOW)
 
 
 def _with_minus(texts: pa.Array) -> pa.Array:

@@ -109,6 +109,8 @@ class ColumnReader:
 
     def _explain(self, texts: pa.Array, form: NumberText, unread: Mask, before: int) -> None:
         """Findings about texts that are no numbers: each has one, the likeliest."""
+        if not unread.any():
+            return
         comma = unread & (form.thousands is None) & comma_of_two_meanings(texts)
         pointed = unread & (form.decimal == "," and form.thousands != ".") & matches(texts, r"^[+-]?\d[\d.]*$")
         decimal = unread & ~comma & (form.decimal == "." and form.thousands != ",") & decimal_comma(texts)

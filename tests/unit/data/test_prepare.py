@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,20 +194,20 @@ def test_sides_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     assert len(tested[0]) == 8
 
 
-def fitted(values: list[float | int], **more: Any) -> tuple[ColumnFit, Prepared, TableSchema]:
+def fitted(values: Sequence[float]) -> tuple[ColumnFit, Prepared]:
     """What a column "chol" of these values in the training part becomes."""
-    of_file = schema({**CHOL, "missing": "refuse"}, ILL, **more)
+    of_file = schema({**CHOL, "missing": "refuse"}, ILL)
     pairs = [(value, n % 2) for n, value in enumerate(values)]
     table = pa.table({"chol": [repr(value) for value, _ in pairs], "ill": [str(ill) for _, ill in pairs]})
     made = prepared(of_file, Tables(table_of(table, "made up"), PLAIN, Findings()), outcomes_differ=False)
-    return made.transformation.fitted[0], made, of_file
+    return made.transformation.fitted[0], made
 
 
 @pytest.mark.parametrize("value", [98.6, 0.1 + 0.2, -37.7, 1e15 + 1, 1e200, -1e308, 1e-300, 5e-324, 0.0])
 @pytest.mark.parametrize("rows", [5, 60, 1001])
 def test_a_column_of_one_value_becomes_0(value: float, rows: int) -> None:
     """Its standard deviation by rounding made a new patient's feature 3.5e13."""
-    found, made, _ = fitted([value] * rows)
+    found, made = fitted([value] * rows)
     assert (found.centre, found.spread) == (value, 1.0)
     assert not made.data.train.X.any()
     if abs(value) < 1e30:
@@ -215,7 +216,7 @@ def test_a_column_of_one_value_becomes_0(value: float, rows: int) -> None:
 
 
 def test_values_that_rounding_alone_parts_are_one() -> None:
-    found, made, _ = fitted([98.6, math.nextafter(98.6, 99), math.nextafter(98.6, 98)] * 20)
+    found, made = fitted([98.6, math.nextafter(98.6, 99), math.nextafter(98.6, 98)] * 20)
     assert found.spread == 1
     assert np.abs(made.data.train.X).max() < 1e-12
     for values in ([1e15, 1e15 + 9] * 20, [98.6, 98.6000001] * 20, [0, 1] * 20, [1e-100, 3e-100] * 20):
@@ -234,11 +235,13 @@ def test_values_that_rounding_alone_parts_are_one() -> None:
     ],
 )
 def test_numbers_beyond_a_standard_deviation_are_refused(values: list[float], more: dict[str, Any]) -> None:
-    column = {key: more.pop(key) for key in ("missing", "range") if key in more}
+    column: dict[str, Any] = {key: more[key] for key in ("missing", "range") if key in more}
     table = pa.table({"chol": [repr(one) for one in values], "ill": ["0", "1"] * 20})
     tables = Tables(table_of(table, "made up"), PLAIN, Findings())
     with pytest.raises(ConfigurationError, match="column 'chol': its numbers are too large, or too close to 0"):
-        prepared(schema({"name": "chol", "type": "number", **column}, ILL, **more), tables)
+        prepared(
+            schema({"name": "chol", "type": "number", **column}, ILL, scaling=more.get("scaling", "standard")), tables
+        )
 
 
 def test_a_common_spread_that_rounding_made_is_1() -> None:
