@@ -60,7 +60,7 @@ class NumberText:
 
     @cached_property
     def pattern(self) -> str:
-        """A regular expression of a whole number's text, but for what is ambiguous."""
+        """Regular expression of a whole text that is a number, or an ambiguous one."""
         point, whole = re.escape(self.decimal), r"\d+"
         if self.thousands:
             sign = _SIGNS[self.thousands]
