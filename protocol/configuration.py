@@ -107,11 +107,23 @@ def _annotation_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> object
     current: Any = kind
     for part in path:
         (current, *others) = _branches(current)
+        entry = _entry(current)
+        if entry is not None and not others:
+            current = entry
+            continue
         if others or not (isinstance(current, type) and issubclass(current, BaseModel)):
             return None
         field = next((one for name, one in current.model_fields.items() if str(part) in (name, one.alias)), None)
         current = None if field is None else field.annotation
     return current
+
+
+def _entry(annotation: object) -> object:
+    """The type of a table's or an array's entries; None for what has none, or entries of several types."""
+    types = [one for one in get_args(annotation) if one is not Ellipsis]
+    if get_origin(annotation) in (Mapping, dict):
+        return types[1]
+    return types[0] if get_origin(annotation) in (tuple, list, Sequence) and len(types) == 1 else None
 
 
 def _fields_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

@@ -14,13 +14,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from client_agent.data.findings import Findings
-from client_agent.data.site_table import SiteTable
+from client_agent.data.number_text import POINTED, comma_of_two_meanings, decimal_comma, grouped, limits
+from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import open_table, texts_of
-from client_agent.data.values import NUMBER
+from client_agent.data.values import seconds
 from protocol.errors import ConfigurationError
 from protocol.text_forms import comparable
 from protocol.wire.names import MAX_NAME_CHARACTERS
@@ -30,8 +32,9 @@ _MINUS_NINES: Final = ("-9", "-99", "-999")
 _MOST_CATEGORIES: Final = 12
 _MOST_DISTINCT: Final = 10_000
 _RARE: Final = 10
+_WIDEST: Final = 1e308
 _DATE: Final = re.compile(r"^\d{4}-\d{2}-\d{2}([T ].*)?$")
-_WHOLE: Final = r"^[+-]?\d+(\.0*)?$"
+_WHOLE: Final = r"^([+-]?\d+)(\.0*)?$"
 _UNNAMED: Final = re.compile(r"Unnamed: \d+")
 """What pandas calls a column without a name."""
 _LEAST_SERIES: Final = 3
@@ -42,22 +45,28 @@ class _Seen:
     """What a column holds: how often each text, as long as there are few, and the numbers' least and most."""
 
     name: str
+    place: int
+    site: SiteTable
     texts: Counter[str] = field(default_factory=Counter)
     rows: int = 0
     numbers: int = 0
+    limits: int = 0
+    foreign: int = 0
     whole: bool = True
     least: float = math.inf
     most: float = -math.inf
     many: bool = False
 
     def add(self, column: pa.Array) -> None:
+        """Raises: ConfigurationError for a number that can be read in two ways"""
         texts = pc.fill_null(pc.utf8_trim_whitespace(pc.cast(column, pa.string())), "")
+        texts = pc.if_else(pc.is_in(texts, pa.array(self.site.marks_of(self.name), pa.string())), "", texts)
         self.rows += len(texts)
-        numeric = texts.filter(pc.match_substring_regex(texts, NUMBER))
-        numeric = numeric.filter(pc.is_finite(pc.cast(numeric, pa.float64())))
+        texts, numeric = self._pointed(texts, typed=pa.types.is_primitive(column.type))
         self.numbers += len(numeric)
         self.whole &= all(pc.match_substring_regex(numeric, _WHOLE).to_pylist())
         values = pc.cast(numeric, pa.float64()).filter(pc.invert(pc.is_in(numeric, pa.array(_MINUS_NINES))))
+        values = values.filter(pc.is_finite(values))
         if len(values):
             low_high = pc.min_max(values)
             self.least = min(self.least, low_high["min"].as_py())
@@ -68,6 +77,21 @@ class _Seen:
             else:
                 self.many = True
 
+    def _pointed(self, texts: pa.Array, *, typed: bool) -> tuple[pa.Array, pa.Array]:
+        """The texts as a file with decimal points has them, and those that are numbers, limits without their sign."""
+        form = POINTED if typed else self.site.numbers_of(self.name)
+        if form.decimal == "," and form.thousands is None and comma_of_two_meanings(texts).any():
+            raise ConfigurationError(
+                f"column {self.place}: a comma before three digits may part thousands: say thousands = ',' and "
+                "decimal = '.', or thousands = '' where it is the decimal sign, in the site's file (--site)"
+            )
+        bare, limited, _ = limits(texts)
+        plain, numbers = form.pointed(bare)
+        self.limits += int(np.count_nonzero(limited & numbers))
+        self.foreign += int(np.count_nonzero(~numbers & (decimal_comma(texts) | grouped(texts))))
+        plain = pc.replace_substring_regex(plain, _WHOLE, r"\1")
+        return pc.if_else(pa.array(numbers & ~limited), plain, texts), plain.filter(pa.array(numbers))
+
     @property
     def is_named(self) -> bool:
         nameable = self.name.isprintable() and 0 < len(self.name) <= MAX_NAME_CHARACTERS
@@ -76,12 +100,13 @@ class _Seen:
     @property
     def is_word(self) -> bool:
         """Whether its name is no value that a table without names could begin with."""
-        return not _is_value(self.name) and not _DATE.match(self.name)
+        return not _is_value(self.name, self.site) and not _DATE.match(self.name)
 
     @property
     def holds_no_words(self) -> bool:
         """Whether there are values, all of them numbers or dates."""
-        return bool(self.given) and all(re.match(NUMBER, text) or _DATE.match(text) for text in self.given)
+        texts = [text.lstrip("<>=≤≥ ") for text in self.given]
+        return bool(texts) and all(re.match(POINTED.pattern, text) or _DATE.match(text) for text in texts)
 
     @property
     def marks(self) -> set[str]:
@@ -99,7 +124,8 @@ def draft(path: Path, site: SiteTable, target: str | None, *, header: bool | Non
     """The text of a ``[schema]``. Without a ``target`` the last column is taken. Raises: ConfigurationError"""
     findings = Findings()
     table = open_table(path, site, findings, header=header is not False)
-    seen = [_Seen(name) for name in table.names or (f"column{place + 1}" for place in range(table.width))]
+    names_read = table.names or tuple(f"column{place + 1}" for place in range(table.width))
+    seen = [_Seen(name, place, site) for place, name in enumerate(names_read, start=1)]
     for batch in table.batches:
         for found, column in zip(seen, batch.columns, strict=True):
             found.add(texts_of(column, found.name))
@@ -130,7 +156,7 @@ def _has_names(seen: list[_Seen]) -> bool:
     """Does the first line name the columns? A word above numbers or dates does, a value among the others does not."""
     if any(found.is_word and found.holds_no_words for found in seen):
         return True
-    numbers = [float(found.name) for found in seen if re.match(NUMBER, found.name)]
+    numbers = [float(found.name) for found in seen if re.match(POINTED.pattern, found.name)]
     steps = {after - before for before, after in pairwise(numbers)}
     if len(numbers) >= _LEAST_SERIES and len(steps) == 1 and all(one.is_integer() for one in (*numbers, *steps)):
         # places of columns, or years: as values they would come again below
@@ -160,12 +186,17 @@ def _column(found: _Seen, *, is_target: bool) -> str:
         return _commented([*lines, "# no value at all: leave it out"])
     few = len(given) <= _MOST_CATEGORIES and not found.many
     numeric = found.numbers >= sum(given.values())
-    if all(_DATE.match(text) for text in given):
+    if all(_is_date(text, found.site.of(found.name).format) for text in given):
         lines += ['type = "time"', 'role = "observed_at"']
-    elif len(given) > 1 and few and (not numeric or found.whole):
+    elif found.foreign and found.numbers + found.foreign >= sum(given.values()):
+        return _commented([*lines, "# numbers of another form: a site's file (--site) says decimal and thousands"])
+    elif len(given) > 1 and few and (not numeric or found.whole) and not found.limits:
         lines += _listed(found, is_target=is_target)
     elif numeric:
-        lines += [f'type = "{"integer" if found.whole else "number"}"', 'unit = ""', f"range = {_round_range(found)}"]
+        whole = found.whole and not found.limits
+        lines += [f'type = "{"integer" if whole else "number"}"', 'unit = ""', f"range = {_round_range(found)}"]
+        if found.limits:
+            lines.append('detection_limit = "half"  # what "<5" counts as: the "limit", "half" of it, or "missing"')
     elif len(given) * 2 > found.rows or found.many:
         lines += ['type = "text"', 'role = "patient"', "# if it is a patient's id; else leave it out"]
         return "\n".join(lines) if "id" in found.name.lower() or "patient" in found.name.lower() else _commented(lines)
@@ -179,7 +210,7 @@ def _column(found: _Seen, *, is_target: bool) -> str:
 
 
 def _listed(found: _Seen, *, is_target: bool) -> list[str]:
-    categories = sorted({_plain(text) for text in found.given}, key=lambda text: (not _is_value(text), _order(text)))
+    categories = sorted(found.given, key=lambda text: (not _is_value(text, PLAIN), _order(text)))
     kind = "boolean" if len(categories) == 2 and not is_target else "category"
     lines = [f'type = "{kind}"', f"categories = {_toml(categories)}"]
     if is_target:
@@ -197,21 +228,23 @@ def _missing_rule(lines: list[str], *, is_target: bool) -> str:
 
 def _round_range(found: _Seen) -> str:
     """Outwards to one digit of the width."""
-    step = 10.0 ** math.floor(math.log10(max(found.most - found.least, abs(found.most), 1e-9)))
+    width = min(found.most - found.least, _WIDEST)
+    step = 10.0 ** math.floor(math.log10(max(width, abs(found.most), 1e-9)))
     low, high = math.floor(found.least / step) * step, math.ceil(found.most / step) * step
     return f"[{low:g}, {high if high > low else low + step:g}]"
 
 
-def _plain(text: str) -> str:
-    return text.partition(".")[0] if re.match(_WHOLE, text) else text
-
-
 def _order(text: str) -> tuple[float, str]:
-    return (float(text) if re.match(NUMBER, text) else 0.0, text)
+    return (float(text) if re.match(POINTED.pattern, text) else 0.0, text)
 
 
-def _is_value(text: str) -> bool:
-    return bool(re.match(NUMBER, text)) or text in ("", *_MARKS)
+def _is_value(text: str, site: SiteTable) -> bool:
+    numbers = site.numbers_of("")
+    return bool(re.match(numbers.pattern, text)) or text in ("", *_MARKS, *site.missing_marks)
+
+
+def _is_date(text: str, given: str | None) -> bool:
+    return not math.isnan(seconds(text, given)) if given else bool(_DATE.match(text))
 
 
 def _commented(lines: list[str]) -> str:

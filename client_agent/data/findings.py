@@ -26,6 +26,8 @@ class Problem(StrEnum):
     FIELD_COUNT = "rows with another number of fields"
     NOT_A_NUMBER = "no number"
     DECIMAL_COMMA = "decimal comma"
+    THOUSANDS = "parted thousands"
+    BEYOND_LIMIT = "beyond a detection limit"
     NOT_FINITE = "NaN or infinity"
     NOT_WHOLE = "no whole number"
     OUT_OF_RANGE = "out of range"

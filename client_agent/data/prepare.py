@@ -65,7 +65,7 @@ def prepared(
     rows, side = _split(schema, tables, outcomes_differ=outcomes_differ)
     training = rows.where(side == Side.TRAIN)
     _check_training(schema, training, tables, outcomes_differ=outcomes_differ)
-    transformation = fit(schema, training, common)
+    transformation = fit(schema, training, common, tables.site)
     X, y = features(transformation, rows), targets(schema, rows)
 
     def part(of: Side) -> Examples:

@@ -4,15 +4,19 @@ A TOML file of the site's own, which stays there; everything has a default, so m
 
     separator = ";"
     decimal = ","
+    thousands = "."            # 1.200 is 1200; "" says that nothing parts thousands
+    missing_marks = ["k.A."]   # beside the schema's
     encoding = "latin-1"
     skip_lines = 2             # lines above the names
-    [columns.chol]             # the schema's name
+    [columns.chol]             # the schema's name; a column can have its own decimal, thousands and missing_marks
     name = "Cholesterin"       # what this file calls it
     unit = "mmol/l"            # value * factor + offset is in the schema's unit
     factor = 38.67
     [columns.sex.values]       # what this file writes: the schema's category
     w = "0"
     m = "1"
+    [columns.seen]
+    format = "%d.%m.%Y"        # how this file writes dates, as strptime has it
 """
 
 from __future__ import annotations
@@ -25,11 +29,24 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from client_agent.data.number_text import NumberText, thousands_sign
 from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.text_forms import comparable
-from protocol.wire.messages import TableSchema
+from protocol.wire.messages import ColumnSpec, ColumnType, TableSchema
+
+Thousands = Annotated[str, AfterValidator(thousands_sign)]
+_NUMERIC: Final = frozenset({ColumnType.NUMBER, ColumnType.INTEGER})
+_LISTED: Final = frozenset({ColumnType.BOOLEAN, ColumnType.CATEGORY})
+_KEYS_OF: Final = {
+    "factor": _NUMERIC,
+    "offset": _NUMERIC,
+    "thousands": _NUMERIC,
+    "values": _LISTED,
+    "format": frozenset({ColumnType.TIME}),
+}
+"""Keys that say nothing of a column of another type."""
 
 SEPARATOR: Final = r"[^\w\"\r\n\0.+-]"
 """A character that stands in no number and no word."""
@@ -61,7 +78,11 @@ def _compared(columns: Mapping[str, SiteColumn]) -> Mapping[str, SiteColumn]:
 
 
 class SiteColumn(BaseModel):
-    """One column as this site has it. ``unit`` None: the schema's, unless the file's first line says another."""
+    """One column as this site has it. ``unit`` None: the schema's, unless the file's first line says another.
+
+    ``decimal`` and ``thousands`` None: the table's. ``format`` None: the schema's, "": ISO 8601. ``missing_marks`` hold
+    beside all others.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str | None = None
@@ -69,6 +90,10 @@ class SiteColumn(BaseModel):
     factor: Annotated[float, Field(allow_inf_nan=False)] = 1.0
     offset: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     values: Mapping[str, str] = {}
+    decimal: Literal[".", ","] | None = None
+    thousands: Thousands | None = None
+    missing_marks: tuple[str, ...] = ()
+    format: str | None = None
 
     @property
     def converts(self) -> bool:
@@ -84,17 +109,40 @@ class SiteColumn(BaseModel):
 
 
 class SiteTable(BaseModel):
-    """The whole file; ``columns`` by the schema's names."""
+    """The whole file; ``columns`` by the schema's names. ``thousands`` None: it does not say."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     encoding: Annotated[str, AfterValidator(_known)] = "utf-8"
     separator: Annotated[str, AfterValidator(_parts)] = ","
     decimal: Literal[".", ","] = "."
+    thousands: Thousands | None = None
+    missing_marks: tuple[str, ...] = ()
     skip_lines: Annotated[int, Field(ge=0, strict=True)] = 0
     columns: Annotated[Mapping[str, SiteColumn], AfterValidator(_compared)] = {}
 
     def of(self, name: str) -> SiteColumn:
         return self.columns.get(comparable(name), _AS_IT_IS)
+
+    def numbers_of(self, name: str) -> NumberText:
+        """Notation of the numbers in a column."""
+        own = self.of(name)
+        return NumberText(own.decimal or self.decimal, self.thousands if own.thousands is None else own.thousands)
+
+    def marks_of(self, name: str) -> tuple[str, ...]:
+        """This site's own marks of a missing value in a column."""
+        return tuple(map(comparable, (*self.missing_marks, *self.of(name).missing_marks)))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SiteTable:
+        for name in ("", *self.columns):
+            numbers = self.numbers_of(name)
+            if numbers.decimal == numbers.thousands:
+                where = f"column {name!r}: " if name else ""
+                raise ValueError(
+                    f"{where}decimal and thousands are both {numbers.decimal!r}: name the sign that stands before a "
+                    "fraction, and the one that parts thousands ('' for none)"
+                )
+        return self
 
 
 _AS_IT_IS: Final = SiteColumn()
@@ -113,4 +161,23 @@ def read_site_table(path: Path | None, schema: TableSchema | None) -> SiteTable:
     unknown = next((name for name in table.columns if name not in known), None)
     if unknown is not None:
         raise ConfigurationError(f"{path}: the schema has no column {unknown!r}; its columns are {', '.join(known)}")
+    for column in schema.columns:
+        _require_meaning(column, table.of(column.name), path)
     return table
+
+
+def _require_meaning(column: ColumnSpec, own: SiteColumn, path: Path) -> None:
+    """Raises: ConfigurationError for a key that a column of this type cannot have, or a category that is none"""
+    where = f"{path}: columns.{column.name}"
+    vain = next(
+        (key for key, types in _KEYS_OF.items() if key in own.model_fields_set and column.type not in types), ""
+    )
+    if vain:
+        types = " or ".join(sorted(_KEYS_OF[vain]))
+        raise ConfigurationError(f"{where}.{vain}: the schema's column has type {column.type.value}, not {types}")
+    known = set(map(comparable, column.values))
+    unknown = next((meant for meant in own.values.values() if comparable(meant) not in known), None)
+    if unknown is not None:
+        raise ConfigurationError(
+            f"{where}.values: the schema has no category {unknown!r}; it has {', '.join(column.values)}"
+        )

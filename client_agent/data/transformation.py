@@ -6,8 +6,9 @@ What is fitted, medians and scales, is fitted on the training part alone and kep
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,14 @@ from client_agent.data.rows import Rows, joined, read_rows
 from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import Table, open_table, table_of
 from client_agent.data.values import NO_CLASS, Values
+from protocol.arithmetic.constant import is_constant, safe_spread
 from protocol.errors import ConfigurationError
 from protocol.summary.scaling import CommonScaling
 from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType, MissingRule, Scaling, TableSchema
 
 Features = NDArray[np.float32]
+_LEAST_SPREAD: Final = 1e-150
+"""Squares of deviations below it are no longer exact."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -39,12 +43,21 @@ class ColumnFit(BaseModel):
 
 
 class Transformation(BaseModel):
-    """What a site's examples were made with: the study's table, what was fitted, and where a common scale came from."""
+    """What a site's examples were made with: the study's table, what was fitted, and where a common scale came from.
+
+    ``site``: how the site's table was written, so that new rows are read alike; None for a plain one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     table: TableSchema
     fitted: tuple[ColumnFit, ...]
     scaling_digest: str | None = None
+    site: SiteTable | None = Field(default=None, exclude_if=lambda site: site is None)
+
+    @property
+    def reading(self) -> SiteTable:
+        """The site's file that was given when the data were prepared, or what holds without one."""
+        return self.site or PLAIN
 
     @property
     def digest(self) -> str:
@@ -52,7 +65,9 @@ class Transformation(BaseModel):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
-def fit(schema: TableSchema, training: Rows, common: CommonScaling | None = None) -> Transformation:
+def fit(
+    schema: TableSchema, training: Rows, common: CommonScaling | None = None, site: SiteTable = PLAIN
+) -> Transformation:
     """Medians and scales of the training part. Raises: ConfigurationError where a scale or a median cannot be had"""
     if common is not None and schema.scaling is not Scaling.COMMON:
         raise ConfigurationError(f"the schema's scaling is {schema.scaling.value!r}: a common scale goes with 'common'")
@@ -65,19 +80,30 @@ def fit(schema: TableSchema, training: Rows, common: CommonScaling | None = None
         centre, spread = 0.0, 1.0
         if column.type.numeric and column.name in scales:
             centre, spread = scales[column.name].mean, scales[column.name].sd
+            spread = safe_spread(centre, spread)
         elif column.type.numeric:
             centre, spread = _scale(schema, column, values, given=common is not None)
+        if not (math.isfinite(centre) and _LEAST_SPREAD < spread < math.inf and math.isfinite(fill or 0)):
+            raise ConfigurationError(
+                f"column {column.name!r}: its numbers are too large, or too close to 0, for a mean and a standard "
+                "deviation: bring it to another unit"
+            )
         fitted.append(ColumnFit(name=column.name, centre=centre, spread=spread, fill=fill))
-    return Transformation(table=schema, fitted=tuple(fitted), scaling_digest=None if common is None else common.digest)
+    return Transformation(
+        table=schema,
+        fitted=tuple(fitted),
+        scaling_digest=None if common is None else common.digest,
+        site=None if site == PLAIN else site,
+    )
 
 
 def features(transformation: Transformation, rows: Rows) -> Features:
     """float32[n, d], the columns that the schema's ``feature_names`` name. Raises: ConfigurationError beyond float32"""
     fits = {one.name: one for one in transformation.fitted}
     made: list[NDArray[np.float64]] = []
-    for column, values in _features(transformation.table, rows):
-        made += _one_hot(column, values) if column.type is ColumnType.CATEGORY else _number(column, values, fits)
     with np.errstate(over="ignore"):
+        for column, values in _features(transformation.table, rows):
+            made += _one_hot(column, values) if column.type is ColumnType.CATEGORY else _number(column, values, fits)
         X: Features = np.column_stack(made).astype(np.float32)
     wrong = ~np.isfinite(X).all(axis=0)
     if wrong.any():
@@ -86,31 +112,45 @@ def features(transformation: Transformation, rows: Rows) -> Features:
     return X
 
 
-def transform_rows(table: pa.Table, transformation: Transformation, site: SiteTable = PLAIN) -> Features:
+def transform_rows(table: pa.Table, transformation: Transformation, site: SiteTable | None = None) -> Features:
     """A table's rows, new patients' for example, as float32[n, d]; the columns of targets need not be there.
 
+    Without ``site`` the table is read as the one that the transformation was fitted on.
     Raises: ConfigurationError that says what is wrong in which columns and rows, without values
     """
-    return _transformed(table_of(table, "the table"), transformation, site, Findings())
+    return _transformed(table_of(table, "the table"), transformation, site or transformation.reading, Findings())
 
 
-def transform_file(path: Path, transformation: Transformation, site: SiteTable = PLAIN) -> Features:
+def transform_file(path: Path, transformation: Transformation, site: SiteTable | None = None) -> Features:
     """As ``transform_rows``, of a CSV or Parquet file; one without a first line of names has the features' columns,
     in the schema's order, and no others. Raises: ConfigurationError
     """
-    findings = Findings()
+    site, findings = site or transformation.reading, Findings()
     table = open_table(path, site, findings, header=transformation.table.header)
     return _transformed(table, transformation, site, findings)
 
 
 def _transformed(table: Table, transformation: Transformation, site: SiteTable, findings: Findings) -> Features:
     given = transformation.table
+    _require_spreads(transformation)
     of_features = TableSchema.model_construct(**{**dict(given), "columns": given.having(ColumnRole.FEATURE)})
     rows = joined(of_features, list(read_rows(of_features, table, site, findings)))
     found = [finding.text for finding in findings if finding.problem is not Problem.COUNTED_AS_OTHER]
     if found:
         raise ConfigurationError(f"{table.where}: no prediction for these rows: {'; '.join(found)}")
     return features(transformation.model_copy(update={"table": of_features}), rows)
+
+
+def _require_spreads(transformation: Transformation) -> None:
+    """Raises: ConfigurationError for a spread that is rounding, as older releases fitted it"""
+    if transformation.table.scaling in (Scaling.RANGE, Scaling.NONE):
+        return
+    for one in transformation.fitted:
+        if safe_spread(one.centre, one.spread) != one.spread:
+            raise ConfigurationError(
+                f"column {one.name!r} has one value in the data that this transformation was fitted on, and an older "
+                "release divided by its rounding: prepare the data again, train and export again"
+            )
 
 
 def save_transformation(folder: Path, transformation: Transformation) -> None:
@@ -146,19 +186,23 @@ def _fill(column: ColumnSpec, values: Values) -> float | None:
     given = numbers[~np.isnan(numbers)]
     if len(given) == 0:
         raise ConfigurationError(f"column {column.name!r}: no value in the training part, so it has no median")
-    return float(np.quantile(given, 0.5, method="lower") if column.type.listed else np.median(given))
+    with np.errstate(over="ignore"):
+        return float(np.quantile(given, 0.5, method="lower") if column.type.listed else np.median(given))
 
 
 def _scale(schema: TableSchema, column: ColumnSpec, values: Values, *, given: bool) -> tuple[float, float]:
     """Centre and spread; ``given``: a common scale that leaves this column as it is."""
     match schema.scaling:
         case Scaling.STANDARD:
-            mean, sd = float(np.nanmean(values)), float(np.nanstd(values))
-            return (mean, sd) if sd > 0 else (mean, 1.0)
+            low, high = float(np.nanmin(values)), float(np.nanmax(values))
+            if is_constant(low, high):
+                return low, 1.0
+            with np.errstate(over="ignore", invalid="ignore"):
+                return float(np.nanmean(values)), float(np.nanstd(values))
         case Scaling.RANGE if column.range is not None:
             return column.range[0], column.range[1] - column.range[0]
         case Scaling.COMMON if column.centre is not None and column.spread is not None:
-            return column.centre, column.spread
+            return column.centre, safe_spread(column.centre, column.spread)
         case Scaling.COMMON if not given:
             raise ConfigurationError(
                 f"column {column.name!r}: scaling = 'common' needs its centre and spread in the schema, or the file of "

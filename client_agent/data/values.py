@@ -8,6 +8,7 @@ text                str, "" where missing
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,16 +22,34 @@ from numpy.typing import NDArray
 
 from client_agent.data.findings import Findings, Mask, Problem
 from client_agent.data.match import Place
+from client_agent.data.number_text import (
+    POINTED,
+    NumberText,
+    comma_of_two_meanings,
+    decimal_comma,
+    endless,
+    grouped,
+    limits,
+    matches,
+)
 from client_agent.data.site_table import SiteTable
 from protocol.text_forms import comparable, lookalike
-from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType
+from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType, LimitRule
 
 Values = NDArray[Any]
 NO_CLASS: Final = -1
-NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_WITH_COMMA: Final = r"^[+-]?\d*,\d+([eE][+-]?\d+)?$"
-_ENDLESS: Final = r"^(?i)[+-]?(nan|inf|infinity)$"
 _TWO_WORDS: Final = {"0": "false", "1": "true", "False": "false", "True": "true", "FALSE": "false", "TRUE": "true"}
+_COMMA: Final = (
+    "a comma before three digits may part thousands: say thousands = ',' (and decimal = '.') in the site's file "
+    "(--site), or thousands = '' where the comma is the decimal sign"
+)
+_SIGN: Final = (
+    "say in the site's file (--site) what parts them, thousands = ',', '.', ' ' or \"'\", and which sign is decimal"
+)
+_POINT: Final = "they hold a point: where it parts thousands, say thousands = '.' in the site's file (--site)"
+_LIMIT: Final = "detection_limit in the schema says what it counts as: 'limit', 'half' or 'missing'"
+_NEGATIVE: Final = "half of a negative limit lies above it: the schema's detection_limit cannot be 'half'"
+_OTHER_MARK: Final = "if it stands for a missing value, missing_marks in the schema names it"
 
 
 @dataclass(frozen=True)
@@ -47,47 +66,86 @@ class ColumnReader:
     def __init__(self, place: Place, marks: tuple[str, ...], site: SiteTable, findings: Findings) -> None:
         self.column: ColumnSpec = place.column
         self._place = place
-        self._marks = pa.array(marks, pa.string())
-        self._numeric_marks = _numeric(marks)
-        self.index = place.index
-        self._site = site
-        self._findings = findings
+        self._marks = pa.array([*marks, *site.marks_of(place.column.name)], pa.string())
+        self._form = site.numbers_of(place.column.name)
+        self._numeric_marks = _numeric(marks, POINTED) | _numeric(site.marks_of(place.column.name), self._form)
         self._codes = _codes(place.column, place.site.values)
+        self._numeric_codes = _numeric_codes(place.column, place.site.values, self._form)
+        self._format = place.column.format if place.site.format is None else place.site.format
+        self.index = place.index
+        self._findings = findings
 
     def read(self, array: pa.Array, before: int) -> Read:
         """The values of a batch that follows ``before`` rows; what is wrong is a finding, and has no value either."""
         texts = pc.utf8_trim_whitespace(pc.cast(array, pa.string()))
+        form = POINTED if pa.types.is_primitive(array.type) or pa.types.is_decimal(array.type) else self._form
         missing = _bools(pc.fill_null(pc.is_in(texts, value_set=self._marks), True)) | _bools(pc.is_null(texts))
+        if self._numeric_marks and not self.column.type.listed:
+            missing |= np.isin(form.read(texts), list(self._numeric_marks))
         match self.column.type:
             case ColumnType.NUMBER | ColumnType.INTEGER:
-                values = self._numbers(texts, missing, before, array.type)
+                values = self._numbers(texts, form, missing, before)
             case ColumnType.BOOLEAN | ColumnType.CATEGORY:
-                values = self._classes(texts, missing, before)
+                values = self._classes(texts, form, missing, before)
             case ColumnType.TIME:
                 values = self._times(texts, missing, before, typed=pa.types.is_temporal(array.type))
             case ColumnType.TEXT:
+                if form.decimal == ",":  # an id 1010,0 is the one that a file with points calls 1010.0
+                    texts = pc.replace_substring_regex(texts, r"^(\d+),(0+)$", r"\1.\2")
                 values = np.where(missing, "", texts.to_numpy(zero_copy_only=False).astype(str))
         return Read(values, missing)
 
-    def _numbers(self, texts: pa.Array, missing: Mask, before: int, kind: pa.DataType) -> Values:
-        readable = _matches(texts, NUMBER) & ~missing
-        if self._site.decimal == "," and not pa.types.is_floating(kind):
-            pointed = readable & _matches(texts, r"\.")  # 1.234 may be a thousand
-            texts = pc.replace_substring(texts, ",", ".")
-            readable = _matches(texts, NUMBER) & ~missing & ~pointed
-        values = pc.cast(pc.if_else(pa.array(readable), texts, None), pa.float64()).to_numpy(zero_copy_only=False)
-        numbers: NDArray[np.float64] = np.array(values, dtype=np.float64)
-        missing |= np.isin(numbers, self._numeric_marks)
-        numbers[missing] = np.nan
-        endless = (_matches(texts, _ENDLESS) | np.isinf(numbers)) & ~missing
-        comma = _matches(texts, _WITH_COMMA) & ~missing & ~readable
-        self._wrong(Problem.NOT_FINITE, endless, before)
-        self._wrong(Problem.DECIMAL_COMMA, comma, before, "say decimal = ',' in the site's file (--site)")
-        self._wrong(Problem.NOT_A_NUMBER, ~(readable | missing | endless | comma), before, self._other_mark)
-        numbers[endless] = np.nan
+    def _numbers(self, texts: pa.Array, form: NumberText, missing: Mask, before: int) -> Values:
+        """``missing`` is filled in, also with what is beyond a limit where that is missing."""
+        texts, limited, below = limits(texts)
+        numbers = form.read(texts)
+        too_large = (endless(texts) | np.isinf(numbers)) & ~missing
+        self._wrong(Problem.NOT_FINITE, too_large, before)
+        self._explain(texts, form, np.isnan(numbers) & ~missing & ~too_large, before)
+        numbers[too_large | missing] = np.nan
         if self._place.site.converts:
-            numbers = numbers * self._place.site.factor + self._place.site.offset
+            numbers = self._converted(numbers, before)
+        self._limit(numbers, limited, below ^ (self._place.site.factor < 0), missing, before)
         return self._checked_numbers(numbers, before)
+
+    def _explain(self, texts: pa.Array, form: NumberText, unread: Mask, before: int) -> None:
+        """Findings about texts that are no numbers: each has one, the likeliest."""
+        if not unread.any():
+            return
+        comma = unread & (form.thousands is None) & comma_of_two_meanings(texts)
+        pointed = unread & (form.decimal == "," and form.thousands != ".") & matches(texts, r"^[+-]?\d[\d.]*$")
+        decimal = unread & ~comma & (form.decimal == "." and form.thousands != ",") & decimal_comma(texts)
+        parted = unread & ~(comma | pointed | decimal) & grouped(texts)
+        self._wrong(Problem.THOUSANDS, comma, before, _COMMA)
+        self._wrong(Problem.NOT_A_NUMBER, pointed, before, _POINT)
+        self._wrong(Problem.DECIMAL_COMMA, decimal, before, "say decimal = ',' in the site's file (--site)")
+        self._wrong(Problem.THOUSANDS, parted, before, _SIGN)
+        self._wrong(Problem.NOT_A_NUMBER, unread & ~(comma | pointed | decimal | parted), before, _OTHER_MARK)
+
+    def _converted(self, numbers: NDArray[np.float64], before: int) -> NDArray[np.float64]:
+        """In the schema's unit."""
+        with np.errstate(over="ignore"):
+            converted: NDArray[np.float64] = numbers * self._place.site.factor + self._place.site.offset
+        too_large = np.isinf(converted)
+        self._wrong(Problem.NOT_FINITE, too_large, before, "in the schema's unit")
+        converted[too_large] = np.nan
+        return converted
+
+    def _limit(self, numbers: NDArray[np.float64], limited: Mask, below: Mask, missing: Mask, before: int) -> None:
+        """Change numbers in place by the rule for detection limits; ``below`` only counts where ``limited``."""
+        given = limited & ~np.isnan(numbers)
+        match self.column.detection_limit:
+            case None:
+                self._wrong(Problem.BEYOND_LIMIT, given, before, _LIMIT)
+                numbers[given] = np.nan
+            case LimitRule.MISSING:
+                missing |= given
+                numbers[given] = np.nan
+            case LimitRule.HALF:
+                negative = given & below & (numbers < 0)
+                self._wrong(Problem.BEYOND_LIMIT, negative, before, _NEGATIVE)
+                numbers[given & below] /= 2
+                numbers[negative] = np.nan
 
     def _checked_numbers(self, numbers: NDArray[np.float64], before: int) -> Values:
         given = ~np.isnan(numbers)
@@ -109,11 +167,17 @@ class ColumnReader:
         numbers[wrong] = np.nan
         return numbers
 
-    def _classes(self, texts: pa.Array, missing: Mask, before: int) -> Values:
+    def _classes(self, texts: pa.Array, form: NumberText, missing: Mask, before: int) -> Values:
         encoded = pc.dictionary_encode(pc.fill_null(texts, ""))
         written = encoded.dictionary.to_pylist()
-        known = np.array([self._codes.get(text, NO_CLASS) for text in written], dtype=np.int64)
-        codes: NDArray[np.int64] = known[encoded.indices.to_numpy(zero_copy_only=False)]
+        numbers = form.read(encoded.dictionary).tolist()
+        known = [
+            self._codes.get(text, self._numeric_codes.get(number, NO_CLASS))
+            for text, number in zip(written, numbers, strict=True)
+        ]
+        places = encoded.indices.to_numpy(zero_copy_only=False)
+        codes: NDArray[np.int64] = np.array(known, dtype=np.int64)[places]
+        missing |= (codes == NO_CLASS) & np.isin(numbers, list(self._numeric_marks))[places]
         undeclared = (codes == NO_CLASS) & ~missing
         if self.column.other is not None:
             self._wrong(Problem.COUNTED_AS_OTHER, undeclared, before)
@@ -127,12 +191,12 @@ class ColumnReader:
         return codes
 
     def _times(self, texts: pa.Array, missing: Mask, before: int, *, typed: bool) -> Values:
-        given = "" if typed else self.column.format
-        seconds = np.array([_seconds(text, given) for text in texts.to_pylist()], dtype=np.float64)
-        seconds[missing] = np.nan
+        given = "" if typed else self._format
+        times = np.array([seconds(text, given) for text in texts.to_pylist()], dtype=np.float64)
+        times[missing] = np.nan
         how = f"written as {given}" if given else "ISO 8601, such as 2026-03-31, or say format in the schema"
-        self._wrong(Problem.NOT_A_TIME, np.isnan(seconds) & ~missing, before, how)
-        return seconds
+        self._wrong(Problem.NOT_A_TIME, np.isnan(times) & ~missing, before, how)
+        return times
 
     def _wrong(self, problem: Problem, wrong: Mask, before: int, detail: str = "") -> None:
         self._findings.add_rows(problem, self.column.name, wrong, before, detail)
@@ -144,39 +208,44 @@ class ColumnReader:
             f"[columns.{self.column.name}.values] in the site's file (--site)"
         )
 
-    @property
-    def _other_mark(self) -> str:
-        return "if it stands for a missing value, missing_marks in the schema names it"
-
 
 def _codes(column: ColumnSpec, own: Mapping[str, str]) -> dict[str, int]:
-    """Text in a file -> place of its class: declared texts first, then the same whole number written otherwise."""
+    """Text in a file -> place of its class: as the site's file says, then as it is declared."""
     if not column.type.listed:
         return {}
     declared = dict(zip(map(comparable, column.values), column.class_of, strict=True))
-    codes = dict(declared)
-    for text, code in declared.items():
-        for form in (f"{text}.0", text.removesuffix(".0")):
-            codes.setdefault(form, code)
-    if not column.categories:
-        codes |= {word: declared[meant] for word, meant in _TWO_WORDS.items()}
-    return codes | {comparable(text): declared.get(comparable(meant), NO_CLASS) for text, meant in own.items()}
+    words = {} if column.categories else {word: declared[meant] for word, meant in _TWO_WORDS.items()}
+    return (
+        declared | words | {comparable(text): declared.get(comparable(meant), NO_CLASS) for text, meant in own.items()}
+    )
 
 
-def _seconds(text: str | None, given: str) -> float:
+def _numeric_codes(column: ColumnSpec, own: Mapping[str, str], form: NumberText) -> dict[float, int]:
+    """Number in a file -> place of its class, for "1.0", "1,0" and "01" where 1 is declared.
+
+    A number that is declared in two ways, "1" and "01", is none of the two.
+    """
+    codes, mapped = _codes(column, own), [comparable(text) for text in own]
+    found = dict[float, int]()
+    for texts, notation in ([text for text in codes if text not in mapped], POINTED), (mapped, form):
+        ways: dict[float, set[int]] = {}
+        for text, number in zip(texts, notation.read(pa.array(texts, pa.string())).tolist(), strict=True):
+            ways.setdefault(number, set()).add(codes[text])
+        found |= {number: min(places) if len(places) == 1 else NO_CLASS for number, places in ways.items()}
+    return {number: place for number, place in found.items() if math.isfinite(number)}
+
+
+def _numeric(marks: tuple[str, ...], form: NumberText) -> frozenset[float]:
+    return frozenset(number for number in form.read(pa.array(marks, pa.string())).tolist() if math.isfinite(number))
+
+
+def seconds(text: str | None, given: str) -> float:
+    """Since 1970, of a time as ``given`` writes it, "" for ISO 8601; NaN where it is none."""
     try:
         time = datetime.strptime(text or "", given) if given else datetime.fromisoformat(text or "")
-    except ValueError:
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError, re.error):  # re.error: a format that names one part twice
         return float("nan")
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-
-
-def _numeric(marks: tuple[str, ...]) -> NDArray[np.float64]:
-    return np.array([float(mark) for mark in marks if re.match(NUMBER, mark)], dtype=np.float64)
-
-
-def _matches(texts: pa.Array, pattern: str) -> Mask:
-    return _bools(pc.fill_null(pc.match_substring_regex(texts, pattern), False))
 
 
 def _bools(array: pa.Array) -> Mask:

@@ -29,8 +29,9 @@ _READY: Final = "X"
 def features_of(model: Exported, path: Path, site: Path | None) -> Features:
     """The model's inputs, one row an example, at least one.
 
-    With a schema ``path`` is a CSV or Parquet table of raw values; without one it is an .npz with X, or a table whose
-    columns are the features. ``site`` says how a table is written here. Raises: ConfigurationError
+    With a schema ``path`` is a CSV or Parquet table of raw values, written as the table that this site's data were
+    made from unless ``site`` says otherwise. Without one it is an .npz with X, or a table whose columns are the
+    features, which ``site`` says how to read. Raises: ConfigurationError
     """
     X = _features(model, path, site)
     if X.shape[:1] == (0,):
@@ -43,13 +44,13 @@ def _features(model: Exported, path: Path, site: Path | None) -> Features:
         if site is not None:
             raise ConfigurationError("--site is for tables, which an .npz file is not")
         return _npz(model, path)
-    from client_agent.data.site_table import read_site_table
+    from client_agent.data.site_table import PLAIN, read_site_table
     from client_agent.data.transformation import transform_file
 
-    written = read_site_table(site, model.study.data_schema)
+    written = None if site is None else read_site_table(site, model.study.data_schema)
     if model.transformation is not None:
         return transform_file(path, model.transformation, written)
-    return _ready_table(model, path, written)
+    return _ready_table(model, path, written or PLAIN)
 
 
 def write_predictions(model: Exported, X: Features, path: Path) -> int:
@@ -105,16 +106,20 @@ def _npz(model: Exported, path: Path) -> Features:
 
 def _ready_table(model: Exported, path: Path, site: SiteTable) -> Features:
     from client_agent.data.findings import Findings
+    from client_agent.data.number_text import POINTED
     from client_agent.data.rows import joined, read_rows
     from client_agent.data.source import open_table
-    from client_agent.data.values import NUMBER
 
     findings = Findings()
     table = open_table(path, site, findings, header=True)
     names = table.names or ()
     _require_names(model, names, path)
     places = tuple(map(str, range(len(names))))
-    if names != places and not model.study.model.feature_names and any(re.match(NUMBER, name) for name in names):
+    if (
+        names != places
+        and not model.study.model.feature_names
+        and any(re.match(POINTED.pattern, name) for name in names)
+    ):
         raise ConfigurationError(f"{path}: its first line holds numbers: it must name the columns")
     numbers = tuple(ColumnSpec.model_construct(name=name, type=ColumnType.NUMBER) for name in names)
     schema = TableSchema.model_construct(columns=numbers)

@@ -9,6 +9,7 @@ from sklearn import metrics
 
 from client_agent.scoring.predicted import NotComputable, Predicted
 from client_agent.scoring.score import MetricName
+from protocol.arithmetic.constant import is_constant
 
 
 def rmse(of: Predicted) -> float:
@@ -23,7 +24,7 @@ def mae(of: Predicted) -> float:
 
 def r2(of: Predicted) -> float:
     """Share of the test part's variance that is explained; below 0 for a model worse than the test part's mean."""
-    if len(of.y) < 2 or (of.y.std(axis=0) == 0).any():
+    if len(of.y) < 2 or is_constant(of.y.min(axis=0), of.y.max(axis=0)).any():
         raise NotComputable("the test part's targets do not vary")
     return float(metrics.r2_score(of.y, of.values))
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from client_agent.learning.data import Examples
 from harness.datasets.public_data import PublicFile, content
 from harness.datasets.site_data import Federation, SiteData, cut_site, split_random
+from protocol.arithmetic.constant import is_constant
 from protocol.errors import ConfigurationError
 
 FILES: Final = {"cleveland": "cleveland", "hungary": "hungarian", "switzerland": "switzerland", "va-long-beach": "va"}
@@ -125,7 +126,7 @@ def _standardised(site: SiteData) -> SiteData:
     """Scaled by the training part's mean and deviation; a column that is constant there is only centred."""
     own = site.train.X.astype(np.float64)
     mean, deviation = own.mean(axis=0), own.std(axis=0)
-    scale = np.where(deviation > 0, deviation, 1.0)
+    scale = np.where(is_constant(own.min(axis=0), own.max(axis=0)), 1.0, deviation)
 
     def scaled(part: Examples) -> Examples:
         return Examples(((part.X - mean) / scale).astype(np.float32), part.y)

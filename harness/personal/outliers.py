@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.personal.schemes import SchemeState
+from protocol.arithmetic.constant import is_constant
 from protocol.errors import ConfigurationError
 
 MARKED_DEVIATIONS: Final = 2.0
@@ -55,7 +56,7 @@ def deviations(values: NDArray[np.float32]) -> NDArray[np.float64]:
     exact = values.astype(np.float64)
     spread = exact.std(axis=0)
     found: NDArray[np.float64] = np.zeros_like(exact)
-    np.divide(exact - exact.mean(axis=0), spread, out=found, where=spread > 0)
+    np.divide(exact - exact.mean(axis=0), spread, out=found, where=~is_constant(exact.min(axis=0), exact.max(axis=0)))
     return found
 
 

@@ -36,6 +36,7 @@ class NumericSummary(_Frozen):
     """One numeric column over all sites; figures are None where no site had values enough.
 
     ``low`` and ``high`` are the declared range that values are clipped to; ``histogram`` counts equal parts of it.
+    ``sd`` is 0 where the rounding of the sums alone could have made it.
     """
 
     name: str
@@ -119,7 +120,10 @@ def _numeric(column: Numeric, part: Signed, layout: Layout, sites: int) -> Numer
     if values:
         mean = column.middle + column.half * first
         unbiased = values / (values - 1) if values > 1 else 1.0
-        sd = column.half * math.sqrt(max(0.0, second - first * first) * unbiased)
+        off = (sites + 1) / 2 / (layout.resolution * values)  # both means, by the rounding of sums
+        variance = second - first * first
+        resolved = variance > off * (1 + 2 * abs(first) + off)
+        sd = column.half * math.sqrt(variance * unbiased) if resolved else 0.0
     return NumericSummary(
         name=column.name,
         low=column.low,

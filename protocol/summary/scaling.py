@@ -14,6 +14,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from protocol.arithmetic.constant import safe_spread
 from protocol.errors import ConfigurationError
 from protocol.summary.opened import TableOne
 
@@ -31,7 +32,7 @@ class ColumnScaling(_Frozen):
 
 
 class CommonScaling(_Frozen):
-    """Every numeric column that varies, in the schema's order; the others have no entry and stay as they are."""
+    """Every numeric column of which the mean is known, in the schema's order; the others stay as they are."""
 
     study: str
     round: int
@@ -52,11 +53,11 @@ class ScalingFile(_Frozen):
 
 
 def scaling_of(table: TableOne, study: str, round_number: int) -> CommonScaling:
-    """The pooled mean and SD of every numeric column with an SD above 0."""
+    """The pooled mean and SD of every numeric column; a column that does not vary has SD 1 and becomes 0."""
     columns = tuple(
-        ColumnScaling(name=one.name, mean=one.mean, sd=one.sd)
+        ColumnScaling(name=one.name, mean=one.mean, sd=safe_spread(one.mean, one.sd or 1.0))
         for one in table.numeric
-        if one.mean is not None and one.sd
+        if one.mean is not None
     )
     return CommonScaling(study=study, round=round_number, columns=columns)
 

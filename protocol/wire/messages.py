@@ -63,7 +63,7 @@ from protocol.wire.studies.study import (
     StudyState,
 )
 from protocol.wire.studies.summary import LEAST_EXAMPLES, MOST_SUMMARY_ROUNDS, SummarySpec
-from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType, MissingRule
+from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType, LimitRule, MissingRule
 from protocol.wire.table.schema import Scaling, SplitOrder, SplitSpec, TableSchema
 from protocol.wire.tags import Go, HalvesChecked, OutputCommitment, TagCheck, TagSeed, TagsFailed, TagShares
 from protocol.wire.task import LossName, TaskKind, TaskSpec
@@ -96,6 +96,7 @@ __all__ = [
     "KeyClaim",
     "KeyId",
     "LayerShape",
+    "LimitRule",
     "ListedStudy",
     "ListedWeight",
     "LossName",

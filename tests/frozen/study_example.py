@@ -79,6 +79,7 @@ COLUMN: Final[Fields] = {
     "centre": 54.5,
     "spread": 9.0,
     "format": "",
+    "detection_limit": "half",
 }
 SPLIT: Final[Fields] = {"order": "time", "test": 0.25, "validation": 0.125, "seed": 3}
 SCHEMA: Final[Fields] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import pytest
@@ -26,6 +27,7 @@ class Outer(BaseModel):
     others: Literal["all"] | tuple[Name, ...] = "all"
     count: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
     maybe: Inner | None = None
+    named: Mapping[str, Inner] = {}
 
     @field_validator("name")
     @classmethod
@@ -54,9 +56,14 @@ def test_a_good_table_is_returned() -> None:
 def test_an_unknown_key_is_named_with_the_nearest_and_all_allowed_ones() -> None:
     detail = refuse({"nam": "x", "name": "y"})
     assert (
-        "site.toml: unknown key 'nam'; did you mean 'name'? (allowed: count, inner, maybe, name, numbers, others)"
-        in detail
+        "site.toml: unknown key 'nam'; did you mean 'name'? (allowed: count, inner, maybe, name, named, "
+        "numbers, others)" in detail
     )
+
+
+@pytest.mark.parametrize("table", [{"numbers": [{}, {"timeout": 2}]}, {"named": {"x": {"timeout": 2}}}])
+def test_an_unknown_key_of_an_entry_is_named_with_all_allowed_ones(table: dict[str, object]) -> None:
+    assert "timeout'; did you mean 'timeout_s'? (allowed: timeout_s)" in refuse({"name": "x", **table})
 
 
 def test_an_unknown_key_in_a_nested_table() -> None:

@@ -66,6 +66,17 @@ class MissingRule(StrEnum):
     CATEGORY = "category"
 
 
+class LimitRule(StrEnum):
+    """What a value below a detection limit, such as "<5", counts as: the limit, half of it, or missing.
+
+    Above an upper limit, such as ">100", half is the limit itself.
+    """
+
+    LIMIT = "limit"
+    HALF = "half"
+    MISSING = "missing"
+
+
 MISSING: Final = "missing"
 """The label of missing values where they are a category of their own, and the end of an indicator's name."""
 _NUMERIC: Final = frozenset({ColumnType.NUMBER, ColumnType.INTEGER})
@@ -102,7 +113,8 @@ class ColumnSpec(Message):
 
     ``labels``, one for each of ``categories``, name classes; categories with one label are one class. Values outside of
     ``categories`` are refused, or count as ``other``, one of them. ``centre`` and ``spread`` are the common scale.
-    ``format`` is a time's, as strptime has it; without it times are ISO 8601.
+    ``format`` is a time's, as strptime has it; without it times are ISO 8601. ``detection_limit`` says what "<5" counts
+    as; without it such values are refused.
     """
 
     KIND: ClassVar[str] = "column"
@@ -119,6 +131,7 @@ class ColumnSpec(Message):
     centre: Finite | None = Field(default=None, exclude_if=_absent)
     spread: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(default=None, exclude_if=_absent)
     format: Text = Field(default="", exclude_if=_absent)
+    detection_limit: LimitRule | None = Field(default=None, exclude_if=_absent)
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -157,11 +170,15 @@ class ColumnSpec(Message):
                 f"{', '.join(sorted(rules))}, found {self.missing.value!r}"
             )
         if not self.type.numeric:
-            self._require_unset(where, "range", "unit", "centre", "spread")
+            self._require_unset(where, "range", "unit", "centre", "spread", "detection_limit")
         elif self.range is not None and self.range[0] >= self.range[1]:
             raise ValueError(f"{where}: range is [least, most], found {list(self.range)}")
         if (self.centre is None) is not (self.spread is None):
             raise ValueError(f"{where}: centre and spread go together: give both or neither")
+        if self.detection_limit is not None and self.role not in (ColumnRole.FEATURE, ColumnRole.TARGET):
+            raise ValueError(f"{where}: a {self.role.value} has no detection_limit: leave it out")
+        if self.detection_limit is LimitRule.HALF and self.type is ColumnType.INTEGER:
+            raise ValueError(f"{where}: half of a limit need not be a whole number: take type 'number'")
         if self.type is not ColumnType.TIME:
             self._require_unset(where, "format")
         if self.type.listed:

@@ -111,6 +111,7 @@ def test_survival_is_scored_as_scikit_survivals_own_model_is() -> None:
         (predicted(TaskKind.CLASSES, [[0, np.nan], [1, 0]], [1, 0]), "accuracy", "outputs are not finite"),
         (predicted(TaskKind.MULTI_LABEL, [[0.0], [1.0]], np.ones((2, 1))), "auprc", "no example of class 0"),
         (predicted(TaskKind.REGRESSION, [[0.0], [1.0]], np.ones((2, 1))), "r2", "do not vary"),
+        (predicted(TaskKind.REGRESSION, np.ones((60, 1)), np.full((60, 1), 98.6, np.float32)), "r2", "do not vary"),
         (predicted(TaskKind.SURVIVAL, [[0.0], [1.0]], [[1, 0], [2, 0]], FITTED), "c_index", "has no event"),
         (predicted(TaskKind.SURVIVAL, [[0.0], [1.0]], [[1, 0], [2, 1]], FITTED), "c_index", "no two examples"),
         (predicted(TaskKind.SURVIVAL, [[0.0], [1.0]], [[1, 1], [2, 0]], FITTED), "integrated_brier", "fewer than two"),

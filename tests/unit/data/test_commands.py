@@ -114,3 +114,49 @@ def test_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no [schema]" in capsys.readouterr().err
     assert data("check", "--study", CLEVELAND) == 2
     assert "the study's schema has no query" in capsys.readouterr().err
+
+
+STUDY = """name = "s"
+rounds = 3
+[model]
+kind = "linear"
+[parameters]
+clip_norm = 1.0
+[rule]
+name = "weight_erosion"
+[schema]
+columns = [
+  {name = "age", type = "number", range = [0, 120]},
+  {name = "platelets", type = "number"},
+  {name = "ill", type = "boolean", role = "target", categories = ["0", "1"]},
+]
+"""
+
+
+def test_a_column_of_one_value_is_prepared_as_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{30 + n % 50},98.6,{n % 2}" for n in range(60)]
+    file = written(tmp_path, "\n".join(["age,platelets,ill", *rows]))
+    study, out = written(tmp_path, STUDY, "study.toml"), tmp_path / "data"
+    assert data("prepare", file, "--study", study, "--out", out) == 0
+    (_, platelets) = json.loads((out / "transformation.json").read_text())["fitted"][:2]
+    assert (platelets["centre"], platelets["spread"]) == (98.6, 1.0)
+    wide = written(tmp_path, file.read_text().replace("98.6,0", "1e200,0"), "wide.csv")
+    capsys.readouterr()
+    assert data("prepare", wide, "--study", study, "--out", out) == 2
+    assert "column 'platelets': its numbers are too large" in capsys.readouterr().err
+
+
+def test_parted_thousands_are_read_once_the_site_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f'{30 + n},"{n % 3 + 1},{n}50",{n % 2}' if n < 10 else f"{30 + n},850,{n % 2}" for n in range(12)]
+    file = written(tmp_path, "\n".join(["age,platelets,ill", *rows]).replace(",050", ",200"))
+    study, site = written(tmp_path, STUDY, "study.toml"), written(tmp_path, "decimal = ','", "site.toml")
+    for more in ((), ("--site", site)):
+        assert data("check", file, "--study", study, *more) == 1
+        assert "decimal = ','" not in capsys.readouterr().out
+        assert data("prepare", file, "--study", study, "--out", tmp_path / "data", *more) == 2
+    site.write_text("thousands = ','")
+    assert data("check", file, "--study", study, "--site", site) == 0
+    assert data("prepare", file, "--study", study, "--out", tmp_path / "data", "--site", site) == 0
+    found = load_transformation(tmp_path / "data" / "transformation.json")
+    assert found.fitted[1].centre > 850
+    assert found.site is not None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from client_agent.data.prepare import write
-from client_agent.data.rows import load_rows
-from client_agent.data.transformation import load_transformation, transform_rows
+from client_agent.data.findings import Findings
+from client_agent.data.prepare import Prepared, Tables, prepared, write
+from client_agent.data.rows import Rows, load_rows
+from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable
+from client_agent.data.source import table_of
+from client_agent.data.transformation import (
+    ColumnFit,
+    features,
+    fit,
+    load_transformation,
+    transform_file,
+    transform_rows,
+)
 from client_agent.learning.data import load_folder
 from protocol.errors import ConfigurationError
 from protocol.summary.scaling import ColumnScaling, CommonScaling
 from protocol.wire.messages import TableSchema, TaskKind, TaskSpec
-from tests.unit.data.made import AGE, CHOL, COLUMNS, GOOD, ILL, PAIN, SEEN, WHO, prepare, schema, written
+from tests.unit.data.made import AGE, CHOL, COLUMNS, GOOD, ILL, PAIN, SEEN, WHO, prepare, report, schema, written
 
 EVENT = {"name": "died", "type": "boolean", "role": "event"}
 DAYS = {"name": "days", "type": "number", "role": "survival_time"}
@@ -179,3 +192,125 @@ def test_sides_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
         tested.append(set(made.data.test.X[:, 0].tolist()))
     assert tested[0] == tested[1]
     assert len(tested[0]) == 8
+
+
+def fitted(values: Sequence[float]) -> tuple[ColumnFit, Prepared]:
+    """What a column "chol" of these values in the training part becomes."""
+    of_file = schema({**CHOL, "missing": "refuse"}, ILL)
+    pairs = [(value, n % 2) for n, value in enumerate(values)]
+    table = pa.table({"chol": [repr(value) for value, _ in pairs], "ill": [str(ill) for _, ill in pairs]})
+    made = prepared(of_file, Tables(table_of(table, "made up"), PLAIN, Findings()), outcomes_differ=False)
+    return made.transformation.fitted[0], made
+
+
+@pytest.mark.parametrize("value", [98.6, 0.1 + 0.2, -37.7, 1e15 + 1, 1e200, -1e308, 1e-300, 5e-324, 0.0])
+@pytest.mark.parametrize("rows", [5, 60, 1001])
+def test_a_column_of_one_value_becomes_0(value: float, rows: int) -> None:
+    """Its standard deviation by rounding made a new patient's feature 3.5e13."""
+    found, made = fitted([value] * rows)
+    assert (found.centre, found.spread) == (value, 1.0)
+    assert not made.data.train.X.any()
+    if abs(value) < 1e30:
+        new = transform_rows(pa.table({"chol": [repr(value + 0.5)]}), made.transformation)
+        assert abs(new[0, 0]) <= 1
+
+
+def test_values_that_rounding_alone_parts_are_one() -> None:
+    found, made = fitted([98.6, math.nextafter(98.6, 99), math.nextafter(98.6, 98)] * 20)
+    assert found.spread == 1
+    assert np.abs(made.data.train.X).max() < 1e-12
+    for values in ([1e15, 1e15 + 9] * 20, [98.6, 98.6000001] * 20, [0, 1] * 20, [1e-100, 3e-100] * 20):
+        spread = float(np.std(values))
+        assert fitted(values)[0].spread == pytest.approx(spread, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("values", "more"),
+    [
+        ([1e200, 3e200] * 20, {}),
+        ([1.7e308, -1.7e308] * 20, {}),
+        ([1e-300, 3e-300] * 20, {}),
+        ([1e308, 1.7e308] * 20, {"scaling": "none", "missing": "median"}),
+        ([1.0, 2.0] * 20, {"scaling": "range", "range": [-1.7e308, 1.7e308]}),
+    ],
+)
+def test_numbers_beyond_a_standard_deviation_are_refused(values: list[float], more: dict[str, Any]) -> None:
+    column: dict[str, Any] = {key: more[key] for key in ("missing", "range") if key in more}
+    table = pa.table({"chol": [repr(one) for one in values], "ill": ["0", "1"] * 20})
+    tables = Tables(table_of(table, "made up"), PLAIN, Findings())
+    with pytest.raises(ConfigurationError, match="column 'chol': its numbers are too large, or too close to 0"):
+        prepared(
+            schema({"name": "chol", "type": "number", **column}, ILL, scaling=more.get("scaling", "standard")), tables
+        )
+
+
+def test_a_common_spread_that_rounding_made_is_1() -> None:
+    made_by = {"scaling": "common"}
+    column = {"name": "chol", "type": "number", "centre": 98.60000000000001, "spread": 1.4210854715202004e-14}
+    rows = Rows((np.array([98.6, 99.1]), np.array([0, 1])))
+    known = ColumnScaling(name="chol", mean=98.60000000000001, sd=1.4210854715202004e-14)
+    for of_file, common in (
+        (schema(column, ILL, **made_by), None),
+        (
+            schema({"name": "chol", "type": "number"}, ILL, **made_by),
+            CommonScaling(study="s", round=1, columns=(known,)),
+        ),
+    ):
+        made = fit(of_file, rows, common)
+        assert np.abs(features(made, rows)).max() < 1
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ({"name": "y", "type": "number", "role": "target"},),
+        ({"name": "y", "type": "number", "role": "survival_time"}, {**ILL, "role": "event"}),
+    ],
+)
+def test_targets_beyond_float32_are_refused(columns: tuple[dict[str, Any], ...]) -> None:
+    """They became infinite, and every loss with them."""
+    table = pa.table({"age": ["50", "51"] * 5, "y": ["1e39", "2"] * 5, "ill": ["0", "1"] * 5})
+    with pytest.raises(ConfigurationError, match="target 'y' holds numbers beyond float32"):
+        prepared(schema(AGE, *columns), Tables(table_of(table, "made up"), PLAIN, Findings()))
+
+
+def test_a_conversion_that_overflows_is_found(tmp_path: Path) -> None:
+    site = SiteTable(columns={"chol": SiteColumn(unit="x", factor=1e300)})
+    (finding,) = report(schema(), written(tmp_path, GOOD.replace("200", "1e200")), site).findings
+    assert "column 'chol': NaN or infinity in 1 rows (1): in the schema's unit" in finding.text
+
+
+def test_new_rows_are_read_as_the_sites_table_was(tmp_path: Path) -> None:
+    """Without the site's file they were read plainly: 5,2 mmol/l as no number, and 5.2 as mg/dl."""
+    text = "age;chol;pain;ill\n" + "\n".join(f"{40 + n},5;{5 + n / 10:.1f};1,0;{n % 2}" for n in range(10)).replace(
+        ".", ","
+    )
+    site = SiteTable(
+        separator=";", decimal=",", columns={"chol": SiteColumn(unit="mmol/l", factor=38.67, missing_marks=("k.A.",))}
+    )
+    made = prepare(schema(), written(tmp_path, text), site)
+    write(tmp_path / "out", made)
+    kept = load_transformation(tmp_path / "out" / "transformation.json")
+    assert kept == made.transformation
+    new = written(tmp_path, text + "\n60,5;k.A.;2,0;1\n", "new.csv")
+    again = transform_file(new, kept)
+    assert {row.tobytes() for row in made.data.test.X} < {row.tobytes() for row in again}
+    assert again[-1].tolist()[2] == 1
+    plain = written(tmp_path, "age,chol,pain\n50.5,200,1\n", "plain.csv")
+    assert transform_file(plain, kept, PLAIN).shape == (1, 7)
+    with pytest.raises(ConfigurationError):
+        transform_file(plain, kept)
+
+
+def test_a_plain_tables_transformation_keeps_its_bytes(tmp_path: Path) -> None:
+    made = prepare(schema(), written(tmp_path, GOOD), outcomes_differ=False)
+    assert "site" not in json.loads(made.transformation.model_dump_json())
+
+
+def test_a_spread_that_an_older_release_fitted_by_rounding_predicts_nothing(tmp_path: Path) -> None:
+    made = prepare(schema(), written(tmp_path, GOOD), outcomes_differ=False).transformation
+    old = made.fitted[0].model_copy(update={"centre": 98.60000000000001, "spread": 1.4210854715202004e-14})
+    kept = made.model_copy(update={"fitted": (old, *made.fitted[1:])})
+    new = pa.Table.from_pylist([{"age": 99.1, "chol": 1, "pain": "1"}])
+    with pytest.raises(ConfigurationError, match=r"column 'age' has one value .* prepare the data again"):
+        transform_rows(new, kept)

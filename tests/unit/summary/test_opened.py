@@ -10,7 +10,7 @@ from protocol.summary.layout import Categories, Layout, Numeric
 from protocol.summary.opened import TableOne, table_one
 from protocol.summary.protect import shared_vector
 from protocol.summary.scaling import parse_scaling, scaling_of, scaling_text
-from tests.unit.summary.tables import LAYOUT, protection, table
+from tests.unit.summary.tables import AGE, LAYOUT, protection, table
 
 SITES = 4
 
@@ -71,6 +71,28 @@ def test_a_column_that_no_site_has_enough_of_has_no_figures_and_no_scale() -> No
     nothing = table_one(np.zeros(LAYOUT.length, dtype=np.int64), LAYOUT, SITES)
     assert [(one.values, one.mean, one.sd, one.quantiles) for one in nothing.numeric] == [(0, None, None, ())] * 2
     assert scaling_of(nothing, "s", 1).columns == ()
+
+
+@pytest.mark.parametrize("value", [98.6, 30.0, 50.0, 77.7, 0.1])
+@pytest.mark.parametrize("rows", [30, 120, 777])
+def test_a_column_that_is_constant_everywhere_has_spread_1(value: float, rows: int) -> None:
+    """Sums are rounded, so its variance over all sites comes out a little above 0, or below."""
+    layout = Layout((AGE,), bins=10, most_rows=1000)
+    for sites in (1, 2, 3, 7):
+        of_each = [shared_vector(layout, (np.full(rows + site, value),), protection(site)) for site in range(sites)]
+        found = table_one(np.sum(of_each, axis=0), layout, sites)
+        assert found.numeric[0].sd == 0
+        (scale,) = scaling_of(found, "s", 1).columns
+        assert scale.sd == 1
+        assert scale.mean == pytest.approx(value, abs=0.5)
+
+
+def test_a_column_that_is_constant_at_one_site_alone_is_scaled_by_all() -> None:
+    layout = Layout((AGE,), bins=10, most_rows=1000)
+    values = [np.full(200, 40.0), np.full(200, 60.0)]
+    of_each = [shared_vector(layout, (one,), protection(site)) for site, one in enumerate(values)]
+    (scale,) = scaling_of(table_one(np.sum(of_each, axis=0), layout, 2), "s", 1).columns
+    assert (scale.mean, scale.sd) == (pytest.approx(50, abs=0.5), pytest.approx(10, abs=0.1))
 
 
 @pytest.mark.parametrize(("entry", "value"), [(0, -1), (0, 4 * 201 + 1), (2, 2**22), (3, -3), (5, -7), (-1, 2**40)])

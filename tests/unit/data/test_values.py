@@ -1,0 +1,331 @@
+"""Texts become numbers, classes, dates and missing values as a site's file says; ambiguous ones are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from client_agent.data.draft import draft
+from client_agent.data.findings import Findings, Problem
+from client_agent.data.rows import joined, read_rows
+from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable, read_site_table
+from client_agent.data.source import table_of
+from client_agent.data.values import Values
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import TableSchema
+from tests.unit.data.made import AGE, CHOL, ILL, SEEN, WHO, cleveland_schema, cleveland_text, report, schema, written
+
+X = {"name": "x", "type": "number"}
+WHOLE = {"name": "x", "type": "integer"}
+KIND = {"name": "x", "type": "category", "categories": ["1", "2"], "missing": "category"}
+COMMA = SiteTable(decimal=",")
+COMMAS = SiteTable(thousands=",")
+POINTS = SiteTable(decimal=",", thousands=".")
+NARROW = "\u202f"
+
+
+def read(column: dict[str, Any], texts: Sequence[str | None] | pa.Array, site: SiteTable = PLAIN) -> Values:
+    """The values of a column "x" that is read without a finding."""
+    values, findings = looked_at(column, texts, site)
+    assert [finding.text for finding in findings if finding.problem.stops] == []
+    return values
+
+
+def looked_at(
+    column: dict[str, Any], texts: Sequence[str | None] | pa.Array, site: SiteTable = PLAIN
+) -> tuple[Values, Findings]:
+    other = {"name": "y", "type": "boolean", "role": "target"}
+    of_x = schema({"missing": "drop_row" if column.get("role") else "median", **column}, other, AGE)
+    table = pa.table({"x": texts, "y": ["true"] * len(texts), "age": ["50"] * len(texts)})
+    findings = Findings()
+    return joined(of_x, list(read_rows(of_x, table_of(table, "made up"), site, findings))).columns[0], findings
+
+
+@pytest.mark.parametrize(
+    ("site", "texts", "numbers"),
+    [
+        (PLAIN, ["1.200", "+5", "\u22125", ".5", "5.", "1.5e3", "-0.25"], [1.2, 5, -5, 0.5, 5, 1500, -0.25]),
+        (
+            COMMA,
+            ["1,25", "0,125", "1200", "+1,5", "\u22121,5", "1,5e3", ",5"],
+            [1.25, 0.125, 1200, 1.5, -1.5, 1500, 0.5],
+        ),
+        (COMMAS, ["1,200", "850", "1,234,567.5", "1,20,000", "1.25"], [1200, 850, 1234567.5, 120000, 1.25]),
+        (POINTS, ["1.200", "1,200", "1.200,5", "12.345.678", "1200,5"], [1200, 1.2, 1200.5, 12345678, 1200.5]),
+        (SiteTable(thousands="'"), ["1'200", "1\u2019200.5", "850"], [1200, 1200.5, 850]),
+        (SiteTable(thousands="\u2019"), ["1'200", "1\u2019200"], [1200, 1200]),
+        (
+            SiteTable(thousands=" "),
+            ["1 200", "1\u00a0200", f"1{NARROW}200", "-1\u2009234\u2009567"],
+            [1200] * 3 + [-1234567],
+        ),
+        (SiteTable(thousands=NARROW, decimal=","), ["1 200,5"], [1200.5]),
+        (SiteTable(thousands="", decimal=","), ["1,200", "1,25"], [1.2, 1.25]),
+        (SiteTable(decimal=",", columns={"x": SiteColumn(decimal=".", thousands=",")}), ["1,200.5"], [1200.5]),
+    ],
+)
+def test_numbers_as_a_site_writes_them(site: SiteTable, texts: list[str], numbers: list[float]) -> None:
+    assert read(X, texts, site).tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    ("site", "text", "problem", "said"),
+    [
+        (PLAIN, "1,200", Problem.THOUSANDS, "thousands = ',' (and decimal = '.')"),
+        (COMMA, "1,200", Problem.THOUSANDS, "or thousands = '' where the comma is the decimal sign"),
+        (COMMA, "-1,200", Problem.THOUSANDS, "may part thousands"),
+        (COMMA, "\u22121,200", Problem.THOUSANDS, "may part thousands"),
+        (PLAIN, "1,25", Problem.DECIMAL_COMMA, "say decimal = ','"),
+        (PLAIN, "0,125", Problem.DECIMAL_COMMA, "say decimal = ','"),
+        (SiteTable(thousands=""), "1,200", Problem.DECIMAL_COMMA, "say decimal = ','"),
+        (COMMA, "1.200", Problem.NOT_A_NUMBER, "say thousands = '.'"),
+        (COMMA, "1.5", Problem.NOT_A_NUMBER, "hold a point"),
+        (COMMAS, "1,25", Problem.NOT_A_NUMBER, ""),
+        (COMMAS, "0,125", Problem.THOUSANDS, "which sign is decimal"),
+        (POINTS, "1.5", Problem.NOT_A_NUMBER, ""),
+        (PLAIN, "1 200", Problem.THOUSANDS, "what parts them"),
+        (PLAIN, f"1{NARROW}200", Problem.THOUSANDS, "what parts them"),
+        (PLAIN, "1'200", Problem.THOUSANDS, "what parts them"),
+        (PLAIN, "1,20,000", Problem.THOUSANDS, "what parts them"),
+        (PLAIN, "1.200,50", Problem.THOUSANDS, "what parts them"),
+        (COMMA, "1.200,50", Problem.THOUSANDS, "what parts them"),
+        (PLAIN, "1,234,567", Problem.THOUSANDS, "what parts them"),
+        (PLAIN, "45%", Problem.NOT_A_NUMBER, ""),
+        (PLAIN, "45 mg", Problem.NOT_A_NUMBER, ""),
+        (PLAIN, "1,0000", Problem.DECIMAL_COMMA, ""),
+        (COMMAS, "1,0000", Problem.NOT_A_NUMBER, ""),
+        (PLAIN, "-Infinity", Problem.NOT_FINITE, ""),
+        (COMMA, "NaN", Problem.NOT_FINITE, ""),
+        (PLAIN, "<5", Problem.BEYOND_LIMIT, "'limit', 'half' or 'missing'"),
+        (PLAIN, ">100", Problem.BEYOND_LIMIT, "detection_limit in the schema"),
+        (PLAIN, "<1,200", Problem.THOUSANDS, ""),
+    ],
+)
+def test_what_could_mean_two_things_is_refused(site: SiteTable, text: str, problem: Problem, said: str) -> None:
+    values, findings = looked_at(X, ["7", text], site)
+    (finding,) = findings
+    assert (finding.problem, finding.first) == (problem, [2])
+    assert said in finding.detail
+    assert values[0] == 7
+    assert np.isnan(values[1])
+
+
+def test_a_comma_of_two_meanings_is_no_reason_to_advise_a_decimal_comma(tmp_path: Path) -> None:
+    """The advice made 1,200 platelets 1.2; a column with both kinds is not read by either sign."""
+    path = written(tmp_path, 'age,chol,ill\n50,"1,200",0\n60,850,1\n70,"2,400",1\n')
+    of_file = schema(AGE, CHOL, ILL)
+    for site in (PLAIN, COMMA):
+        (finding,) = report(of_file, path, site).findings
+        assert finding.text.startswith("column 'chol': parted thousands in 2 rows (1, 3)")
+        assert "decimal = ','" not in finding.text
+    assert report(of_file, path, COMMAS).fits
+    for site in (PLAIN, COMMA, COMMAS):
+        assert not report(of_file, written(tmp_path, path.read_text().replace("850", '"1,25"')), site).fits
+
+
+TARGET = {"role": "target"}
+PATIENT = {"role": "patient"}
+WHEN = {"role": "observed_at"}
+
+
+@pytest.mark.parametrize("more", [{}, TARGET, {"role": "survival_time"}, WHEN, {"range": [0.5, 2000]}])
+def test_a_sites_notation_holds_whatever_a_number_is_for(more: dict[str, Any]) -> None:
+    others = [
+        {"name": "age", "type": "number"},
+        {"name": "y", "type": "number" if more == TARGET else "boolean", "role": "target"},
+    ]
+    if more.get("role") == "survival_time":
+        others[1] = {"name": "y", "type": "boolean", "role": "event"}
+    of_x = schema({**X, **more}, *others)
+    table = pa.table({"x": ["1.200,5", "0,5"], "age": ["5,5", "6"], "y": ["1", "0"]})
+    findings = Findings()
+    rows = joined(of_x, list(read_rows(of_x, table_of(table, "made up"), POINTS, findings)))
+    assert [finding.text for finding in findings] == []
+    assert rows.columns[0].tolist() == [1200.5, 0.5]
+
+
+def test_typed_numbers_have_no_notation() -> None:
+    """Numbers of a Parquet file are no text that somebody wrote."""
+    typed = pa.array([1.25, 1200.5, None])
+    for numbers in (typed, typed.cast(pa.decimal128(8, 3))):
+        np.testing.assert_array_equal(read(X, numbers, POINTS), [1.25, 1200.5, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("rule", "texts", "numbers"),
+    [
+        ("limit", ["<5", "< 5", "&lt;5", "<=5", "\u22645", ">100", "7"], [5, 5, 5, 5, 5, 100, 7]),
+        ("half", ["<5", "<0.5", "\u2265100", "&gt;100", "7"], [2.5, 0.25, 100, 100, 7]),
+        ("missing", ["<5", ">100", "7"], [np.nan, np.nan, 7]),
+    ],
+)
+def test_values_beyond_a_detection_limit(rule: str, texts: list[str], numbers: list[float]) -> None:
+    np.testing.assert_array_equal(read({**X, "detection_limit": rule}, texts), numbers)
+
+
+def test_a_detection_limit_is_read_and_converted_as_numbers_are() -> None:
+    half = {**X, "unit": "mg", "detection_limit": "half", "range": [0, 300]}
+    site = SiteTable(decimal=",", columns={"x": SiteColumn(unit="g", factor=1000.0, offset=10.0)})
+    assert read(half, ["<0,05", "0,1"], site).tolist() == [30, 110]
+    turned = SiteTable(columns={"x": SiteColumn(unit="g", factor=-1.0, offset=100.0)})
+    assert read(half, ["<40", ">40"], turned).tolist() == [60, 30]
+    for text, problem in (("<-5", Problem.BEYOND_LIMIT), ("<900", Problem.OUT_OF_RANGE)):
+        _, findings = looked_at(half, ["7", text])
+        assert [finding.problem for finding in findings] == [problem]
+    _, findings = looked_at({**X, "detection_limit": "missing", "missing": "refuse"}, ["7", "<5"])
+    assert [finding.problem for finding in findings] == [Problem.MISSING]
+    marked = SiteTable(missing_marks=("<5",))
+    np.testing.assert_array_equal(read(X, ["7", "<5"], marked), [7, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("site", "texts"),
+    [
+        (PLAIN, ["1", "1.0", "01", "1.00", "+1", "2", "?", "-9", "-9.0", "-09"]),
+        (COMMA, ["1", "1,0", "01", "1,00", "+1", "2,0", "?", "-9", "-9,0", "\u22129,0"]),
+    ],
+)
+def test_codes_and_marks_are_numbers_however_they_are_written(site: SiteTable, texts: list[str]) -> None:
+    codes = read({**KIND, "missing_marks": ["?", "-9"]}, texts, site)
+    assert codes.tolist() == [0] * 5 + [1] + [-1] * 4
+    numbers = read({**X, "missing_marks": ["?", "-9"]}, texts, site)
+    np.testing.assert_array_equal(numbers, [1, 1, 1, 1, 1, 2, *[np.nan] * 4])
+
+
+@pytest.mark.parametrize(("site", "text"), [(PLAIN, "1,0"), (COMMA, "1,000"), (PLAIN, "1.5"), (PLAIN, "3")])
+def test_a_code_that_is_none_of_the_schemas_is_refused(site: SiteTable, text: str) -> None:
+    _, findings = looked_at(KIND, [text], site)
+    assert [finding.problem for finding in findings] == [Problem.UNDECLARED]
+
+
+def test_codes_that_a_number_does_not_tell_apart_are_told_by_their_text() -> None:
+    two = {**KIND, "categories": ["1", "01"]}
+    assert read(two, ["1", "01"]).tolist() == [0, 1]
+    assert [finding.problem for finding in looked_at(two, ["1.0"])[1]] == [Problem.UNDECLARED]
+    assert read(
+        {**KIND, "type": "boolean", "categories": ["0", "1"], "missing": "median"}, ["0,0", "1,0"], COMMA
+    ).tolist() == [0, 1]
+    assert read({"name": "x", "type": "boolean"}, ["false", "1.0", "TRUE", "0"]).tolist() == [0, 1, 1, 0]
+
+
+def test_a_sites_own_codes_go_before_the_schemas_in_every_form() -> None:
+    """A file that writes 1.0 for what the site's file calls 1 was read by the schema's codes."""
+    of_x = {**KIND, "categories": ["0", "1"]}
+    for site, text in ((PLAIN, "1.0"), (COMMA, "1,0")):
+        own = site.model_copy(update={"columns": {"x": SiteColumn(values={"1": "0", "2": "1"})}})
+        assert read(of_x, ["1", text, "2"], own).tolist() == [0, 0, 1]
+
+
+def test_a_sites_own_marks_and_dates() -> None:
+    site = SiteTable(missing_marks=("k.A.",), columns={"x": SiteColumn(missing_marks=("-1,0",), decimal=",")})
+    np.testing.assert_array_equal(
+        read({**X, "missing_marks": ["?"]}, ["5", "k.A.", "-1", "-1,00", "?"], site), [5, *[np.nan] * 4]
+    )
+    time = {"name": "x", "type": "time", "role": "observed_at"}
+    german = SiteTable(columns={"x": SiteColumn(format="%d.%m.%Y")})
+    first = datetime(2026, 3, 31, tzinfo=UTC).timestamp()
+    assert read(time, ["31.03.2026"], german).tolist() == [first]
+    assert read({**time, "format": "%Y%m%d"}, ["31.03.2026"], german).tolist() == [first]
+    iso = SiteTable(columns={"x": SiteColumn(format="")})
+    assert read({**time, "format": "%Y%m%d"}, ["2026-03-31"], iso).tolist() == [first]
+    for given in ("%d%d", "%Q", "%"):
+        _, findings = looked_at(time, ["2026-03-31"], SiteTable(columns={"x": SiteColumn(format=given)}))
+        assert [finding.problem for finding in findings] == [Problem.NOT_A_TIME]
+
+
+def test_ids_of_a_file_with_commas_are_those_of_a_file_with_points() -> None:
+    who = {"name": "x", "type": "text", "role": "patient", "missing_marks": ["-9"]}
+    assert read(who, ["1010,0", "p,5", "-9,0"], COMMA).tolist() == read(who, ["1010.0", "p,5", "-9.0"]).tolist()
+    assert read({**WHOLE, **PATIENT}, ["1010,0"], COMMA).tolist() == [1010]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("thousands = ';'", "parted by ',', '.', ' '"),
+        ("thousands = '.'", "decimal and thousands are both '.'"),
+        ("decimal = ','\nthousands = ','", "decimal and thousands are both ','"),
+        ("decimal = ','\n[columns.chol]\nthousands = ','", "column 'chol': decimal and thousands are both ','"),
+        ("[columns.chol]\nformat = '%d'", "columns.chol.format: the schema's column has type number, not time"),
+        ("[columns.seen]\nthousands = '.'\ndecimal = ','", "columns.seen.thousands: .* not integer or number"),
+        ("[columns.seen]\nunit = 'x'\nfactor = 2.0", "columns.seen.factor"),
+        ("[columns.chol.values]\nx = '1'", "columns.chol.values: .* not boolean or category"),
+        ("[columns.ill.values]\nx = '7'", "columns.ill.values: the schema has no category '7'; it has 0, 1"),
+        (
+            "[columns.chol]\nformt = '%d'",
+            r"did you mean 'format'\? \(allowed: decimal, factor, format, missing_marks, name",
+        ),
+    ],
+)
+def test_a_sites_file_that_says_nothing_of_a_column_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        read_site_table(written(tmp_path, text, "site.toml"), schema(AGE, CHOL, ILL, SEEN, WHO))
+
+
+SEMICOLONS = SiteTable(separator=";", decimal=",")
+
+
+def test_a_file_with_commas_has_the_draft_and_the_findings_of_one_with_points(tmp_path: Path) -> None:
+    text = cleveland_text(60) + "50.0,1.0,2.0,-9.0,-9,0.0,0.0,150.0,1.0,2.3,1.0,?,7.0,0\n"
+    pointed = written(tmp_path, text)
+    drafted = draft(pointed, PLAIN, None)
+    comma = written(tmp_path, text.translate(str.maketrans(",.", ";,")), "comma.csv")
+    assert draft(comma, SEMICOLONS, None).partition("\n")[2] == drafted.partition("\n")[2]
+    assert drafted.count('type = "number"') + drafted.count('type = "integer"') >= 5
+    found = report(cleveland_schema(), comma, SEMICOLONS)
+    assert found.fits
+    assert found == report(cleveland_schema(), pointed)
+    pointed.write_text(text.replace(",", ";").replace(".", ",").replace("140,0", "1,400"))
+    with pytest.raises(ConfigurationError, match=r"^column [0-9]+: a comma before three digits may part thousands"):
+        draft(pointed, SEMICOLONS, None)
+
+
+def test_a_draft_of_detection_limits_own_marks_and_dates(tmp_path: Path) -> None:
+    site = SiteTable(missing_marks=("k.A.",), columns={"seen": SiteColumn(format="%d.%m.%Y")})
+    rows = [
+        f'{"<5" if n % 4 == 0 else n},{n % 28 + 1}.3.2026,{"k.A." if n % 5 == 0 else n % 2},"1,{n:03}"'
+        for n in range(40)
+    ]
+    path = written(tmp_path, "\n".join(["crp,seen,ill,cells", *rows]))
+    drafted = draft(path, site, "ill")
+    assert 'name = "crp"\ntype = "number"\nunit = ""\nrange = [0, 40]\ndetection_limit = "half"' in drafted
+    assert 'name = "seen"\ntype = "time"' in drafted
+    assert 'categories = ["0", "1"]' in drafted
+    assert 'missing = "drop_row"' in drafted
+    assert "k.A." not in drafted
+    assert "# numbers of another form" in drafted
+
+
+def test_a_draft_of_numbers_of_every_size(tmp_path: Path) -> None:
+    rows = [f"{n}e307,{'1e999' if n == 3 else n},-{n}e-300,{n % 2}" for n in range(1, 18)]
+    drafted = draft(written(tmp_path, "\n".join(["huge,x,tiny,ill", *rows])), PLAIN, None)
+    assert 'name = "x"\ntype = "number"\nunit = ""\nrange = [0, 20]' in drafted
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({**WHOLE, "detection_limit": "half"}, "half of a limit need not be a whole number"),
+        ({**KIND, "detection_limit": "limit"}, "a column of type 'category' has no detection_limit"),
+        ({**X, "detection_limit": "limit", "role": "observed_at"}, "a observed_at has no detection_limit"),
+        ({**X, "detection_limit": "third"}, "'limit', 'half' or 'missing'"),
+    ],
+)
+def test_what_cannot_have_a_detection_limit(column: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        schema(column, ILL)
+
+
+def test_a_schema_without_detection_limits_keeps_its_bytes() -> None:
+    plain: TableSchema = schema(X, ILL)
+    assert "detection_limit" not in plain.canonical().decode()
+    ruled = schema({**X, "detection_limit": "half"}, ILL)
+    assert json.loads(ruled.canonical())["columns"][0]["detection_limit"] == "half"
+    assert ruled.digest() != plain.digest()
