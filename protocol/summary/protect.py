@@ -61,8 +61,8 @@ class Protection:
     def parts(self, cells: Iterable[Rows], most: int) -> list[int]:
         """How many rows are in each of several disjoint cells; together as many as in all of them, at most ``most``.
 
-        Counted are the first cell, the first two, and so on. Were each cell rounded by itself, the cells of many columns
-        would add up to as many roundings of one number of rows, whose average is that number.
+        Counted are the first cell, the first two, and so on. Were each cell rounded by itself, every column's cells would
+        add up to another rounding of the same number of rows, and the average of many is that number.
         """
         found: list[int] = []
         below, reached = np.zeros(1, dtype=np.bool_), 0
@@ -220,9 +220,7 @@ def _all_products(layout: Layout, columns: Sequence[Numbers | Codes], protection
     lost = {at: np.count_nonzero(~np.isnan(units[at]) & ~complete) for at in summed}
     shared = {at for at in summed if lost[at] == 0 or lost[at] >= protection.least_examples}
     return [
-        _products(units[one], units[other], complete, layout, protection)
-        if {one, other} <= shared
-        else [0] * 4
+        _products(units[one], units[other], complete, layout, protection) if {one, other} <= shared else [0] * 4
         for (one, _), (other, _) in layout.pairs
     ]
 

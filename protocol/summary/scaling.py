@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protocol.errors import ConfigurationError
-from protocol.summary.opened import TableOne
+from protocol.summary.opened import NumericSummary, TableOne
 
 
 class _Frozen(BaseModel):
@@ -30,7 +30,7 @@ class ColumnScaling(_Frozen):
 
 
 class CommonScaling(_Frozen):
-    """Every numeric column that varies, in the schema's order; the others have no entry and stay as they are."""
+    """Every numeric column of a known spread, in the schema's order; the others have no entry and stay as they are."""
 
     study: str
     round: int
@@ -51,13 +51,18 @@ class ScalingFile(_Frozen):
 
 
 def scaling_of(table: TableOne, study: str, round_number: int) -> CommonScaling:
-    """The pooled mean and SD of every numeric column with an SD above 0."""
+    """The pooled mean and SD of every numeric column with an SD above 0 that cannot be twice as large."""
     columns = tuple(
         ColumnScaling(name=one.name, mean=one.mean, sd=one.sd)
         for one in table.numeric
-        if one.mean is not None and one.sd
+        if one.mean is not None and one.sd and not spread_unknown(one)
     )
     return CommonScaling(study=study, round=round_number, columns=columns)
+
+
+def spread_unknown(column: NumericSummary) -> bool:
+    """Whether the sites' rounding may have made half of the SD, or all of it: few values, or a range far too wide."""
+    return column.sd is not None and column.sd_within is not None and column.sd_within > column.sd
 
 
 def scaling_text(scaling: CommonScaling) -> str:
