@@ -16,8 +16,8 @@ from protocol.summary.opened import QUANTILES, CategorySummary, NumericSummary, 
 from protocol.summary.scaling import scaling_of, scaling_text, spread_unknown
 
 _NOT_PRIVATE = (
-    "counts and sums are rounded, columns and categories of few patients left out; a figure is off by at most what "
-    "stands behind ±. This is not differential privacy. Quantiles are approximate"
+    "counts and sums are rounded, columns and categories of few patients left out; rounded sums move a figure by at "
+    "most what stands behind ±. This is not differential privacy. Quantiles are approximate"
 )
 _OTHERS = "(others)"
 _WITHIN = ("mean_within", "sd_within")

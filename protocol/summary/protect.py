@@ -61,8 +61,8 @@ class Protection:
     def parts(self, cells: Iterable[Rows], most: int) -> list[int]:
         """How many rows are in each of several disjoint cells; together as many as in all of them, at most ``most``.
 
-        Counted are the first cell, the first two, and so on. Were each cell rounded by itself, every column's cells would
-        add up to another rounding of the same number of rows, and the average of many is that number.
+        Counted are the first cell, the first two, and so on. Were each cell rounded by itself, every column's cells
+        would add up to another rounding of the same number of rows, and the average of many is that number.
         """
         found: list[int] = []
         below, reached = np.zeros(1, dtype=np.bool_), 0
