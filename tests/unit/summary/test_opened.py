@@ -68,7 +68,7 @@ def test_no_rounding_moves_a_figure_further_than_is_said_and_more_rows_move_it_l
         (column,) = table_one(shared_vector(layout, (age,), protection(site)), layout, 1).numeric
         assert None not in (column.mean, column.sd, column.mean_within, column.sd_within)
         found.append((column.mean, column.sd))
-        within.append((column.mean_within, column.sd_within))
+        within.append((column.mean_within or 0.0, column.sd_within or 0.0))
     off = np.abs(np.array(found) - (age.mean(), age.std(ddof=1)))
     assert np.all(off <= np.array(within) * (1 + 1e-9))
     assert off[:, 0].max() > 0.2 * within[0][0]

@@ -121,7 +121,8 @@ def _fit(published: float, first: Vector, spacing: Vector, width: float) -> Vect
     away = (published - first) % spacing
     most = math.ceil(width / float(spacing.min())) + 1
     steps = np.arange(-most, most + 1) * spacing[..., None]
-    return np.maximum(0, 1 - np.abs(away[..., None] + steps) / width).sum(axis=-1) * spacing / width
+    seen: Vector = np.maximum(0, 1 - np.abs(away[..., None] + steps) / width).sum(axis=-1) * spacing / width
+    return seen
 
 
 class ExactCounts(Attack):
