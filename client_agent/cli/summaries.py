@@ -13,13 +13,14 @@ from client_agent.site.journal import StudyJournal
 from client_agent.study.summarising import SUMMARY_FILE, Summary
 from protocol.errors import ConfigurationError
 from protocol.summary.opened import QUANTILES, CategorySummary, NumericSummary, TableOne
-from protocol.summary.scaling import scaling_of, scaling_text
+from protocol.summary.scaling import scaling_of, scaling_text, spread_unknown
 
 _NOT_PRIVATE = (
-    "counts are rounded, columns and categories of few patients left out; this is not differential privacy. Quantiles "
-    "are approximate"
+    "counts and sums are rounded, columns and categories of few patients left out; rounded sums move a figure by at "
+    "most what stands behind ±. This is not differential privacy. Quantiles are approximate"
 )
 _OTHERS = "(others)"
+_WITHIN = ("mean_within", "sd_within")
 
 
 def show_summary(state_dir: Path, study: str, *, json_output: bool, csv_output: bool, scaling: Path | None) -> None:
@@ -29,6 +30,12 @@ def show_summary(state_dir: Path, study: str, *, json_output: bool, csv_output: 
         common = scaling_of(opened, summary.study, summary.round)
         scaling.write_text(scaling_text(common), encoding="utf-8")
         sys.stderr.write(f"{scaling}: {len(common.columns)} columns, digest {common.digest}\n")
+        unknown = [one.name for one in opened.numeric if spread_unknown(one)]
+        if unknown:
+            sys.stderr.write(
+                f"{scaling}: {', '.join(unknown)}: rounding may have made half of the SD or more, so the largest SD that "
+                "fits is written; declare a narrower range in the next study's schema, or give centre and spread there\n"
+            )
     if json_output:
         sys.stdout.write(summary.model_dump_json() + "\n")
     elif csv_output:
@@ -54,7 +61,8 @@ def table_of(opened: TableOne, title: str) -> Table:
     """Table one, for a terminal."""
     shown = table("column", "values", "missing", "mean", "SD", "median (quartiles)", title=title, caption=_NOT_PRIVATE)
     for one in opened.numeric:
-        add_row(shown, one.name, str(one.values), str(one.missing), _text(one.mean), _text(one.sd), _quartiles(one))
+        mean, sd = _text(one.mean, one.mean_within), _text(one.sd, one.sd_within)
+        add_row(shown, one.name, str(one.values), str(one.missing), mean, sd, _quartiles(one))
     for column in opened.categories:
         add_row(shown, column.name, str(column.values), str(column.missing), "", "", "")
         for name, count in _counts(column):
@@ -62,7 +70,7 @@ def table_of(opened: TableOne, title: str) -> Table:
     for pair in opened.covariances:
         shown.add_section()
         name = f"{pair.first} x {pair.second}"
-        add_row(shown, name, str(pair.values), "", f"covariance {pair.covariance:.4g}", "", "")
+        add_row(shown, name, str(pair.values), "", f"covariance {_text(pair.covariance, pair.within)}", "", "")
     return shown
 
 
@@ -70,12 +78,29 @@ def _write_csv(opened: TableOne) -> None:
     """A line per column or category; bins are the histogram's counts, from the range's lower end on."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     quantiles = [f"q{round(100 * at):02d}" for at in QUANTILES]
-    writer.writerow(["column", "category", "values", "missing", "mean", "sd", *quantiles, "low", "high", "bins"])
+    writer.writerow(
+        ["column", "category", "values", "missing", "mean", "sd", *quantiles, "low", "high", "bins", *_WITHIN]
+    )
     for one in opened.numeric:
         values = [str(quantile.value) for quantile in one.quantiles] or [""] * len(quantiles)
         bins = " ".join(map(str, one.histogram))
-        writer.writerow([one.name, "", one.values, one.missing, one.mean, one.sd, *values, one.low, one.high, bins])
-    blank = [""] * (2 + len(quantiles) + 3)
+        writer.writerow(
+            [
+                one.name,
+                "",
+                one.values,
+                one.missing,
+                one.mean,
+                one.sd,
+                *values,
+                one.low,
+                one.high,
+                bins,
+                one.mean_within,
+                one.sd_within,
+            ]
+        )
+    blank = [""] * (2 + len(quantiles) + 3 + len(_WITHIN))
     for column in opened.categories:
         writer.writerow([column.name, "", column.values, column.missing, *blank])
         for name, count in _counts(column):
@@ -86,8 +111,10 @@ def _counts(column: CategorySummary) -> list[tuple[str, int]]:
     return [(_OTHERS if one.name is None else one.name, one.count) for one in column.counts]
 
 
-def _text(value: float | None) -> str:
-    return "too few" if value is None else f"{value:.4g}"
+def _text(value: float | None, within: float | None) -> str:
+    if value is None:
+        return "too few"
+    return f"{value:.4g}" if within is None else f"{value:.4g} ± {within:.2g}"
 
 
 def _share(count: int, of: int) -> str:

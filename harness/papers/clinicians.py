@@ -16,6 +16,8 @@ from harness.papers.tables.by_requester import gains
 from harness.simulation.runs import RunLine
 
 LOCAL: Final = "local"
+REAL: Final = "pays_heart_disease"
+_NUMBERS: Final = ("none", "one", "two", "three", "four", "five")
 Found = Sequence[tuple[Asked, Sequence[RunLine]]]
 
 
@@ -143,10 +145,12 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     """The answer, the rules in words, then what they did for the hospital that asked in the studies that have run."""
     ran = [study for study in STUDIES if study.few and runs.get(study.case)]
     found = [(study, with_rules_alone(tuple(runs[study.case]))) for study in ran]
+    page.text(_at_real_hospitals(found))
     page.text(
-        "You ask for a model for **your** patients; other hospitals help. Nobody, not even the two servers, sees any "
-        "hospital's data or update. Everybody who takes part sees the common model after each round. What is left to "
-        "choose is the rule by which the updates are put together."
+        "You ask for a model for **your** patients; other hospitals help. Nobody else sees a hospital's data, and no "
+        "single server sees its update; the requester can work out a small model's update over several rounds "
+        "([what sums give away](sums.md)). Everybody who takes part sees the common model after each round. What is "
+        "left to choose is the rule by which the updates are put together."
     )
     page.heading("Does it pay to join?")
     page.text("\n".join(_answers(found)) or "**Not run yet.**")
@@ -158,23 +162,24 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     )
     page.heading("What it did for the hospital that asked")
     page.text(
-        "On its own test patients, against training alone with the same patients: for how many hospitals a rule was "
+        "On its own test patients, against training alone with the same patients: for how many requesters a rule was "
         "clearly better (more than two standard errors), not clearly different, clearly worse. The *loss* asks how "
         "sure the model was as well as whether it was right, and is the one to look at if you use probabilities; "
         "*accuracy* counts right answers, *AUROC* and *C-index* ask whether who is worse off is ranked higher, *RMSE* "
         "by how much a predicted value is off. These are small public studies, not your data; "
-        "[does it pay to join](does_it_pay.md) has the figures behind them. Rules without figures were tried under "
-        "other settings: [heart disease](heart_disease.md), [Titanic](titanic.md)."
+        "[does it pay to join](does_it_pay.md) has the figures behind them. The pages on "
+        "[heart disease](heart_disease.md) and [Titanic](titanic.md) have other runs, under settings that they state. "
+        "They have rules that have no figures here, and other counts for the same hospitals."
     )
     _by_study(page, found)
     page.heading("All of it together")
     page.text(
-        "Hospitals of all studies in which a rule has run, by loss. A rule with few hospitals was tried in few "
+        "Requesters of all studies in which a rule has run, by loss. A rule with few requesters was tried in few "
         "studies, so rows of different length do not compare. And the studies are not equal: only heart disease comes "
-        "from hospitals that differ as hospitals do; in the others one data set was divided by us, which makes sharing "
-        "look better than it may be for you."
+        "from hospitals that differ as hospitals do. In the others we divided one data set, which makes sharing look "
+        "better than it may be for you: their parts are alike but for what we divided by."
     )
-    page.table(("rule", "hospitals", "studies", "clearly better", "not clear", "clearly worse"), _together(found))
+    page.table(("rule", "requesters", "studies", "clearly better", "not clear", "clearly worse"), _together(found))
     page.heading("Where a rule loses")
     sentences = [sentence for study, lines in found for sentence in _losses(study, lines)]
     page.text("\n".join(sentences) or "**Not run yet.**")
@@ -190,6 +195,25 @@ def _by_study(page: Page, found: Found) -> None:
         page.text(f"**Not run yet:** {'; '.join(missing)}.")
 
 
+def _at_real_hospitals(found: Found) -> str:
+    """FedAvg first, then the rule that chooses, where hospitals differ as hospitals do."""
+    real = [lines for study, lines in found if study.case == REAL]
+    fedavg, mallows = ([one for lines in real for one in beside_rule(lines, of)] for of in ("fedavg", "mallows"))
+    if not fedavg:
+        return "**Not run yet:** real hospitals."
+    said = (
+        f"At the {_number(len(fedavg))} real hospitals that we tried, FedAvg helped {_number(_better(fedavg))} and "
+        f"harmed {_number(_worse(fedavg))}, beside training alone on their own patients."
+    )
+    if mallows:
+        said += f" Mallows averaging helped {_number(_better(mallows))} and harmed {_number(_worse(mallows))}."
+    return f"{said} All other requesters on this page are parts of one data set that we divided, not hospitals."
+
+
+def _number(count: int) -> str:
+    return _NUMBERS[count] if count < len(_NUMBERS) else str(count)
+
+
 def _answers(found: Found) -> list[str]:
     """What joining did for those who asked, by FedAvg and by the rule that chooses for them, and beside hindsight."""
     sentences = []
@@ -198,7 +222,7 @@ def _answers(found: Found) -> list[str]:
         if alone:
             sentences.append(
                 f"- By {title}, joining was clearly better than training alone for {_better(alone)} of {len(alone)} "
-                f"hospitals, clearly worse for {_worse(alone)}."
+                f"requesters, hospitals and parts of data sets together, clearly worse for {_worse(alone)}."
             )
     best = [one for _, lines in found for one in beside_better(lines, "mallows")]
     if best:

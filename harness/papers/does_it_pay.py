@@ -53,10 +53,20 @@ STUDIES: Final = (
     Asked("pays_heart_disease", "heart disease", "four real hospitals, 46 to 303 patients"),
     Asked("pays_titanic_strict", "Titanic by age", "four age groups, 248 to 476 passengers"),
     Asked("pays_titanic_some", "Titanic, two alike", "four groups, two of them drawn from the same ages"),
-    Asked("pays_breast_cancer", "breast cancer", "five hospitals by tumour size, 569 tumours"),
+    Asked("pays_breast_cancer", "breast cancer", "one data set that we cut into five by tumour size, 569 tumours"),
     Asked("pays_breast_cancer_fifth", "breast cancer, a fifth", "the same with a fifth of every training part"),
-    Asked("pays_regression", "diabetes", "five practices by age, 442 patients, squared loss", (MetricName.RMSE,)),
-    Asked("pays_survival", "survival", "five hospitals by stage, 686 women, Cox", (MetricName.C_INDEX,)),
+    Asked(
+        "pays_regression",
+        "diabetes",
+        "one data set that we cut into five by age, 442 patients, squared loss",
+        (MetricName.RMSE,),
+    ),
+    Asked(
+        "pays_survival",
+        "survival",
+        "one data set that we cut into five by stage, 686 women, Cox",
+        (MetricName.C_INDEX,),
+    ),
     Asked("pays_har", "HAR, linear", "thirty people, five of them ask; more parameters than examples", few=False),
     *(
         Asked(

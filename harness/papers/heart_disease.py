@@ -56,13 +56,16 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     ran = {line.variant for line in lines}
     variants = {name: title for name, title in TITLES.items() if name in ran}
     page.text(
-        "Cleveland, Hungary, Switzerland and the VA at Long Beach, 303, 261, 46 and 130 patients; logistic regression, "
-        "batch 4, 66 % of each hospital's patients for training, split again for every seed. On the requester's own "
-        "test patients after the last round, mean ± standard error over seeds; the best of a column in bold. Rates "
-        "and penalties were chosen by accuracy on validation patients, for every rule. FLamby's rows are quoted; its "
-        "split is one fixed one. **Read Switzerland with care:** one of its 46 patients is healthy, and that one is "
-        "always in the training part. All its 15 test patients are ill, so its accuracy and log-loss only say how "
-        "readily a model says *ill*, and it has no AUROC, nor do the means of that."
+        "Cleveland, Hungary, Switzerland and the VA at Long Beach, 303, 261, 46 and 130 patients; logistic "
+        "regression, batch 4, 66 % of each hospital's patients for training, split again for every seed. On the "
+        "requester's own test patients after the last round, mean ± standard error over seeds; the best of a column "
+        "in bold. Rates and penalties were chosen by accuracy on validation patients, for every rule. [Which rule for"
+        " my patients?](clinicians.md) has other runs of these hospitals: all of a site's training patients in each "
+        "batch, features whitened, rates chosen by log-loss. So counts differ: a hospital can lose by a rule here and"
+        " not there. FLamby's rows are quoted; its split is one fixed one. **Read Switzerland with care:** one of its"
+        " 46 patients is healthy, and that one is always in the training part. All its 15 test patients are ill, so "
+        "its accuracy and log-loss only say how readily a model says *ill*, and it has no AUROC, nor do the means of "
+        "that."
     )
     missing = [title for name, title in TITLES.items() if name not in ran]
     if missing:

@@ -38,7 +38,7 @@ def table_of(site: SiteData) -> tuple[Numbers | Codes, ...]:
 
 
 def _range(values: Numbers) -> tuple[float, float]:
-    """One digit outwards: 0.13 to 87 becomes 0 to 90."""
+    """One digit outwards: 0.13 to 87 becomes 0 to 90, -2 to 12.3 becomes -2 to 13."""
     low, high = float(values.min()), float(values.max())
-    step = 10.0 ** math.floor(math.log10(high - low)) if high > low else 1.0
+    step = 10.0 ** math.floor(math.log10((high - low) / 3)) if high > low else 1.0
     return math.floor(low / step) * step, (math.ceil(high / step) + (high <= low)) * step

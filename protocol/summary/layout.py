@@ -5,7 +5,7 @@
     pair of numbers   values, sum of the first, sum of the second, sum of products         (second moments only)
 
 Counts are in units of ``rounded_to``. A value of a numeric column is u = (x - middle) / half the width of its range,
-clipped to -1..1; sums are in units of 1 / ``resolution``.
+clipped to -1..1; sums are in units of 1 / ``resolution``, each of a site's a multiple of its grid.
 """
 
 from __future__ import annotations
@@ -122,6 +122,21 @@ class Layout:
     def resolution(self) -> float:
         """A power of two: sums of u are rounded to multiples of 1 / resolution, once per site."""
         return math.ldexp(1.0, self._resolution_log2)
+
+    @property
+    def sums_grid(self) -> float:
+        """What a site rounds a sum of numbers within -1..1 to a multiple of: at least 2.5, above their distance of 2.
+
+        So no patient's value moves a sum past a whole step, and what values a column can have (whole numbers, two
+        clusters) leaves the same number of sums open for every count that is possible. ``rounded_to`` is a multiple
+        of it: no sum is rounded beyond its number of values.
+        """
+        return self.rounded_to / 2
+
+    @property
+    def squares_grid(self) -> float:
+        """The same for squares, which lie within 0..1."""
+        return self.rounded_to / 4
 
     @cached_property
     def _resolution_log2(self) -> int:

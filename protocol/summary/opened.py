@@ -1,7 +1,8 @@
 """What the sum of all sites' summaries says: table one and a common scaling (docs/protocol.md 17).
 
 Everything here follows from the opened sum, which all sites of the round have. Counts are right to a few multiples of
-the study's ``rounded_to`` a site; quantiles lie within one bin of the histogram.
+the study's ``rounded_to`` a site; quantiles lie within one bin of the histogram. Sites round their sums too: a figure's
+``within`` says by how much that moves it at most. Sites weigh in it by their rounded counts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class NumericSummary(_Frozen):
     """One numeric column over all sites; figures are None where no site had values enough.
 
     ``low`` and ``high`` are the declared range that values are clipped to; ``histogram`` counts equal parts of it.
-    ``sd`` is 0 where the rounding of the sums alone could have made it.
+    ``mean_within`` and ``sd_within`` are None in tables of an older release, whose sums were exact.
     """
 
     name: str
@@ -46,6 +47,8 @@ class NumericSummary(_Frozen):
     missing: Annotated[int, Field(ge=0)]
     mean: float | None
     sd: float | None
+    mean_within: float | None = None
+    sd_within: float | None = None
     quantiles: tuple[Quantile, ...]
     histogram: tuple[int, ...]
 
@@ -73,6 +76,7 @@ class Covariance(_Frozen):
     second: str
     values: int
     covariance: float
+    within: float | None = None
 
 
 class TableOne(_Frozen):
@@ -116,14 +120,17 @@ def _numeric(column: Numeric, part: Signed, layout: Layout, sites: int) -> Numer
     first, second = _means(column.name, part[2:4], values, layout, sites)
     if second < 0:
         raise _beyond(column.name, "a negative sum of squares")
-    mean = sd = None
+    mean = sd = mean_within = sd_within = None
     if values:
         mean = column.middle + column.half * first
         unbiased = values / (values - 1) if values > 1 else 1.0
-        off = (sites + 1) / 2 / (layout.resolution * values)  # both means, by the rounding of sums
-        variance = second - first * first
-        resolved = variance > off * (1 + 2 * abs(first) + off)
-        sd = column.half * math.sqrt(variance * unbiased) if resolved else 0.0
+        spread = max(0.0, second - first * first)
+        off, of_squares = (_off(grid, values, layout, sites) for grid in (layout.sums_grid, layout.squares_grid))
+        more = of_squares + 2 * abs(first) * off + off * off
+        sd, least, most = (
+            column.half * math.sqrt(max(0.0, one) * unbiased) for one in (spread, spread - more, spread + more)
+        )
+        mean_within, sd_within = column.half * off, max(sd - least, most - sd)
     return NumericSummary(
         name=column.name,
         low=column.low,
@@ -132,6 +139,8 @@ def _numeric(column: Numeric, part: Signed, layout: Layout, sites: int) -> Numer
         missing=missing,
         mean=mean,
         sd=sd,
+        mean_within=mean_within,
+        sd_within=sd_within,
         quantiles=_quantiles(column, histogram),
         histogram=tuple(histogram),
     )
@@ -156,8 +165,20 @@ def _covariance(one: Numeric, other: Numeric, part: Signed, layout: Layout, site
     first, second, product = _means(name, part[1:], values, layout, sites)
     if values < 2:
         return None
-    covariance = one.half * other.half * (product - first * second) * values / (values - 1)
-    return Covariance(first=one.name, second=other.name, values=values, covariance=covariance)
+    off = _off(layout.sums_grid, values, layout, sites)
+    scale = one.half * other.half * values / (values - 1)
+    return Covariance(
+        first=one.name,
+        second=other.name,
+        values=values,
+        covariance=scale * (product - first * second),
+        within=scale * off * (1 + abs(first) + abs(second) + off),
+    )
+
+
+def _off(grid: float, values: int, layout: Layout, sites: int) -> float:
+    """By how much a mean is off at most: each site's sum by a step of the grid, and a half from becoming an integer."""
+    return sites * (grid + 0.5 / layout.resolution) / values
 
 
 def _counts(entries: Sequence[np.int64] | Signed, name: str, layout: Layout, sites: int) -> list[int]:

@@ -1,20 +1,22 @@
 """What a site shares of its table: protected before it is shared, since what is opened is opened (docs/protocol.md 17).
 
-A column with too few values is replaced by zeros, every count is rounded up or down to a multiple by a keyed hash of
-the rows that it counts, and rare categories are counted together. This is not differential privacy: who knows all
-rows but one learns something about it.
+A column with too few values is replaced by zeros, every count and every sum is rounded up or down to a multiple by a
+keyed hash of its rows, and rare categories are counted together. This is not differential privacy: who knows all rows
+but one learns something about it.
 
 Source: rounding by a key of the cell's records, so that the same records are rounded the same however they are asked
-        for: Fraser & Wooton 2005, the Australian Bureau of Statistics' cell keys
+        for: Fraser & Wooton 2005, the Australian Bureau of Statistics' cell keys. Cells that are each rounded by
+        themselves average out over many tables of the same rows: Asghar & Kaafar 2020, PoPETs
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,10 @@ Rows: TypeAlias = NDArray[np.bool_]
 Numbers: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.int64]
 MISSING_CODE = -1
+METHOD: Final = "counts of a column add up, sums are rounded as counts"
+"""Part of every question: an answer that an older release protected otherwise is another answer."""
+_SAME_SUM: Final = 2**20
+"""Two sums nearer than its inverse are one sum, in whatever order their values were added."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +46,45 @@ class Protection:
     least_examples: int
     rounded_to: int
 
+    def enough(self, rows: Rows) -> bool:
+        return int(np.count_nonzero(rows)) >= self.least_examples
+
     def count(self, rows: Rows) -> int:
         """How many rows, rounded to a multiple: up in as many cases as makes it right on average.
 
         The same rows give the same answer, whatever they are counted for.
         """
         count = int(np.count_nonzero(rows))
-        name = np.packbits(rows).tobytes().rstrip(b"\0")
-        drawn = int.from_bytes(hmac.digest(self.key, name, hashlib.sha256)) % self.rounded_to
+        drawn = int.from_bytes(hmac.digest(self.key, _name(rows), hashlib.sha256)) % self.rounded_to
         return (count // self.rounded_to + (drawn < count % self.rounded_to)) * self.rounded_to
 
-    def common(self, rows: Rows) -> int:
-        """As ``count``, and 0 for too few rows."""
-        return self.count(rows) if np.count_nonzero(rows) >= self.least_examples else 0
+    def parts(self, cells: Iterable[Rows], most: int) -> list[int]:
+        """How many rows are in each of several disjoint cells; together as many as in all of them, at most ``most``.
+
+        Counted are the first cell, the first two, and so on. Were each cell rounded by itself, every column's cells
+        would add up to another rounding of the same number of rows, and the average of many is that number.
+        """
+        found: list[int] = []
+        below, reached = np.zeros(1, dtype=np.bool_), 0
+        for rows in cells:
+            below = below | rows
+            found.append(max(min(self.count(below), most) - reached, 0))
+            reached += found[-1]
+        return found
+
+    def total(self, value: float, rows: Rows, grid: float) -> float:
+        """A sum over these rows, rounded to a multiple of ``grid`` as a count is.
+
+        The same rows with the same sum give the same answer. No count's name ends in a zero byte: its hash is another.
+        """
+        name = _name(rows) + b" %d\0" % round(value * _SAME_SUM)
+        drawn = int.from_bytes(hmac.digest(self.key, name, hashlib.sha256)) / 2**256
+        steps = value / grid
+        return (math.floor(steps) + (drawn < steps % 1)) * grid
+
+
+def _name(rows: Rows) -> bytes:
+    return np.packbits(rows).tobytes().rstrip(b"\0")
 
 
 def shared_vector(layout: Layout, columns: Sequence[Numbers | Codes], protection: Protection) -> Signed:
@@ -108,30 +140,41 @@ def _units(column: Numeric, values: Numbers | Codes) -> Numbers:
 def _numeric(column: Numeric, values: Numbers | Codes, layout: Layout, protection: Protection) -> list[int]:
     units = _units(column, values)
     present = ~np.isnan(units)
-    if np.count_nonzero(present) < protection.least_examples:
+    if not protection.enough(present):
         return [0] * (4 + layout.bins)
     places = _bins(units, layout.bins)
-    if _spread(units[present], protection):
-        count, kept = protection.count(present), units[present]
-        sums = [count * float(np.mean(kept)), count * float(np.mean(np.square(kept)))]
-        bins = [protection.count(places == place) for place in range(layout.bins)]
-    else:
-        count, sums, bins = _few_values(units, places, layout, protection)
-    counts = _in_units([count, protection.count(~present)], layout)
-    return [*counts, *(round(layout.resolution * value) for value in sums), *_in_units(bins, layout)]
+    if not _spread(units[present], protection):
+        return _few_values(units, places, layout, protection)
+    count, missing = protection.parts([present, ~present], _all_rows(units, protection))
+    mean, square = float(np.mean(units[present])), float(np.mean(np.square(units[present])))
+    sums = [
+        protection.total(count * mean, present, layout.sums_grid),
+        protection.total(count * square, present, layout.squares_grid),
+    ]
+    bins = protection.parts((places == place for place in range(layout.bins)), count)
+    return _entries(count, missing, sums, bins, layout)
 
 
-def _few_values(
-    units: Numbers, places: Codes, layout: Layout, protection: Protection
-) -> tuple[int, list[float], list[int]]:
-    """Count, sums and bins of a column of few values: each value's count is protected as a category's is."""
+def _few_values(units: Numbers, places: Codes, layout: Layout, protection: Protection) -> list[int]:
+    """Each value's count is protected as a category's is; count, sums and bins are made of these counts alone."""
+    common = [value for value in np.unique(units[~np.isnan(units)]) if protection.enough(units == value)]
+    cells = [*(units == value for value in common), np.isnan(units)]
+    *counts, missing = protection.parts(cells, _all_rows(units, protection))
     bins, sums = [0] * layout.bins, [0.0, 0.0]
-    for value in np.unique(units[~np.isnan(units)]):
-        rows = units == value
-        count = protection.common(rows)
-        bins[int(places[rows][0])] += count
+    for value, count in zip(common, counts, strict=True):
+        bins[int(places[units == value][0])] += count
         sums = [sums[0] + count * float(value), sums[1] + count * float(value) ** 2]
-    return sum(bins), sums, bins
+    return _entries(sum(counts), missing, sums, bins, layout)
+
+
+def _entries(count: int, missing: int, sums: Sequence[float], bins: Sequence[int], layout: Layout) -> list[int]:
+    rounded = (round(layout.resolution * value) for value in sums)
+    return [*_in_units([count, missing], layout), *rounded, *_in_units(bins, layout)]
+
+
+def _all_rows(column: Rows | Numbers | Codes, protection: Protection) -> int:
+    """The rounded number of rows, the same for all columns: the most that a column's parts add up to."""
+    return protection.count(np.ones(len(column), dtype=np.bool_))
 
 
 def _spread(units: Numbers, protection: Protection) -> bool:
@@ -151,16 +194,18 @@ def _bins(units: Numbers, bins: int) -> Codes:
 
 
 def _categories(column: Categories, codes: Codes, layout: Layout, protection: Protection) -> list[int]:
-    if np.count_nonzero(codes >= 0) < protection.least_examples:
+    if not protection.enough(codes >= 0):
         return [0] * (2 + len(column.names))
-    of_each = [codes == place for place in range(len(column.names))]
-    rest = np.zeros(len(codes), dtype=np.bool_)
-    counts = []
-    for name, rows in zip(column.names, of_each, strict=True):
-        rare = name == column.other or np.count_nonzero(rows) < protection.least_examples
+    nobody = np.zeros(len(codes), dtype=np.bool_)
+    rest, cells = nobody.copy(), []
+    for place, name in enumerate(column.names):
+        rows = codes == place
+        rare = name == column.other or not protection.enough(rows)
         rest |= rows & rare
-        counts.append(0 if rare else protection.count(rows))
-    return _in_units([protection.count(codes < 0), *counts, protection.common(rest)], layout)
+        cells.append(nobody if rare else rows)
+    cells += [rest if protection.enough(rest) else nobody, codes < 0]
+    *counts, missing = protection.parts(cells, _all_rows(codes, protection))
+    return _in_units([missing, *counts], layout)
 
 
 def _all_products(layout: Layout, columns: Sequence[Numbers | Codes], protection: Protection) -> list[list[int]]:
@@ -175,19 +220,20 @@ def _all_products(layout: Layout, columns: Sequence[Numbers | Codes], protection
     lost = {at: np.count_nonzero(~np.isnan(units[at]) & ~complete) for at in summed}
     shared = {at for at in summed if lost[at] == 0 or lost[at] >= protection.least_examples}
     return [
-        _products(units[one][complete], units[other][complete], protection.count(complete), layout, protection)
-        if {one, other} <= shared
-        else [0] * 4
+        _products(units[one], units[other], complete, layout, protection) if {one, other} <= shared else [0] * 4
         for (one, _), (other, _) in layout.pairs
     ]
 
 
-def _products(one: Numbers, other: Numbers, count: int, layout: Layout, protection: Protection) -> list[int]:
+def _products(one: Numbers, other: Numbers, complete: Rows, layout: Layout, protection: Protection) -> list[int]:
     """A pair's entries over its rows; zeros where either column says little more than a category does."""
-    if not (_spread(one, protection) and _spread(other, protection)):
+    first, second = one[complete], other[complete]
+    if not (_spread(first, protection) and _spread(second, protection)):
         return [0] * 4
-    means = (float(np.mean(values)) for values in (one, other, one * other))
-    return [*_in_units([count], layout), *(round(layout.resolution * count * mean) for mean in means)]
+    count = min(protection.count(complete), _all_rows(complete, protection))
+    means = (float(np.mean(values)) for values in (first, second, first * second))
+    sums = (protection.total(count * mean, complete, layout.sums_grid) for mean in means)
+    return [*_in_units([count], layout), *(round(layout.resolution * value) for value in sums)]
 
 
 def _in_units(counts: Sequence[int], layout: Layout) -> list[int]:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from protocol.summary.layout import Layout, Numeric
-from protocol.summary.protect import Codes, Numbers, Protection
+from protocol.summary.protect import METHOD, Codes, Numbers, Protection
 from protocol.text_forms import comparable
 
 FIRST_LINE: Final = "first line"
@@ -93,7 +93,7 @@ def summary_questions(
     layout: Layout, own: Sequence[OwnColumn], columns: Sequence[Numbers | Codes], protection: Protection
 ) -> tuple[Question, ...]:
     """A question per column; ``own`` are the columns in the site's file, in the layout's order."""
-    common = (f"rounded_to = {protection.rounded_to}", f"least_examples = {protection.least_examples}")
+    common = (f"rounded_to = {protection.rounded_to}", f"least_examples = {protection.least_examples}", METHOD)
     found = []
     for column, of_site, values in zip(layout.columns, own, columns, strict=True):
         order = ""

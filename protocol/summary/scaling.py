@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protocol.arithmetic.constant import safe_spread
 from protocol.errors import ConfigurationError
-from protocol.summary.opened import TableOne
+from protocol.summary.opened import NumericSummary, TableOne
 
 
 class _Frozen(BaseModel):
@@ -53,13 +53,27 @@ class ScalingFile(_Frozen):
 
 
 def scaling_of(table: TableOne, study: str, round_number: int) -> CommonScaling:
-    """The pooled mean and SD of every numeric column; a column that does not vary has SD 1 and becomes 0."""
+    """The pooled mean and SD of every numeric column; in place of an SD that the sites' rounding hides, its upper bound.
+
+    A column without any spread has SD 1 and becomes 0.
+    """
     columns = tuple(
-        ColumnScaling(name=one.name, mean=one.mean, sd=safe_spread(one.mean, one.sd or 1.0))
+        ColumnScaling(name=one.name, mean=one.mean, sd=safe_spread(one.mean, _spread(one) or 1.0))
         for one in table.numeric
         if one.mean is not None
     )
     return CommonScaling(study=study, round=round_number, columns=columns)
+
+
+def _spread(column: NumericSummary) -> float | None:
+    if column.sd is None or column.sd_within is None or not spread_unknown(column):
+        return column.sd
+    return column.sd + column.sd_within
+
+
+def spread_unknown(column: NumericSummary) -> bool:
+    """Tell whether the sites' rounding may have made half of the SD, or all of it: few values, or too wide a range."""
+    return column.sd is not None and column.sd_within is not None and column.sd_within > column.sd
 
 
 def scaling_text(scaling: CommonScaling) -> str:

@@ -13,6 +13,7 @@ import moiety
 from harness.adversaries.catalogue.attack import Attack, taken_out
 from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
 from harness.adversaries.catalogue.catalogue import catalogue
+from harness.adversaries.catalogue.command import _line
 from harness.adversaries.catalogue.outcome import tried
 from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM
 from harness.adversaries.scripted.sites import ScriptedSites, make_study
@@ -95,6 +96,18 @@ def test_one_attack_by_name_with_json(tmp_path: Path) -> None:
     (found,) = json.loads((tmp_path / "found.json").read_text())["attacks"]
     assert {"name", "party", "tried", "defence", "held", "figure", "seconds"} <= set(found)
     assert (found["name"], found["held"]) == ("sum-plus-half-a-norm", False)
+
+
+def test_the_page_on_attacking_shows_what_one_attack_and_all_of_them_print() -> None:
+    def without_figures(text: str) -> list[str]:
+        return [re.sub(r"\d[\d.e-]*", "N", line).rstrip() for line in text.splitlines()]
+
+    page = without_figures((DOCS / "attacking.md").read_text())
+    code, said = run("share-two-faced")
+    assert code == 0
+    assert [line for line in without_figures(said) if line not in page] == []
+    lines = [_line(tried(catalogue()[name])) for name in ("share-two-faced", "list-of-accomplices")]
+    assert [line for line in without_figures("\n".join(lines)) if line not in page] == []
 
 
 def test_without_its_defence_it_says_that_it_was_reached() -> None:

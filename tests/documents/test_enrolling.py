@@ -70,6 +70,7 @@ DOCUMENTS = ("docs/enrolling.md", "docs/start/operator.md", "docs/start/site.md"
 ELSEWHERE = (
     *("mkdir ", "docker run "),  # in containers: tests/deploy/test_strangers.py
     "moiety data ",  # test_preparing_data.py
+    "moiety agent page",  # it runs until it is ended: tests/integration/test_site_page.py
     *("moiety agent studies", "moiety agent show", "moiety agent approve", "moiety model "),  # test_first_federation.py
 )
 FINGERPRINT, SHORT = "'01234 56789 ...'", "'...'"
@@ -106,14 +107,15 @@ class Clinics:
         """Everybody compares the fingerprint and admits the site; the requester does not admit itself."""
         told = json.loads(self.moiety(*self.walk.words("moiety site fingerprint", {"clinic-1": folder}), "--json"))
         put = {"clinic-1": name, written: f"'{told['fingerprint']}'"}
+        line = "moiety server admit " + ("requester" if name == "requester" else "clinic-1")
         for side in "ab":
-            self.at(side, f"moiety server admit clinic-1 --fingerprint {written}", put)
+            self.at(side, f"{line} --fingerprint {written}", put)
         if name != "requester":
             self.typed(f"moiety site admit clinic-1 --fingerprint {written}", put)
 
     def enrol(self, name: str) -> None:
         role = " requester --requester" if name == "requester" else " clinic-1 --ttl"
-        line = "moiety site join 'moiety-invitation:...' 'moiety-invitation:...' --samples 412 --data data --out"
+        line = "moiety site join 'moiety-invitation:...' 'moiety-invitation:...' --samples 242 --data data --out"
         self.join(name, f"moiety server invite{role}", line, name)
         self.admit(name, name)
 
@@ -162,7 +164,7 @@ def found(clinics: Clinics) -> None:
 
 def renew(clinics: Clinics) -> None:
     """clinic-1 gets other keys, in a folder of its own, and keeps its state."""
-    line = "moiety site join 'moiety-invitation:...' 'moiety-invitation:...' --samples 412 --data data --state"
+    line = "moiety site join 'moiety-invitation:...' 'moiety-invitation:...' --samples 242 --data data --state"
     clinics.join("clinic-1", "moiety server invite clinic-1 --renew", line, "clinic-1")
     clinics.admit("clinic-1", "clinic-1-2027", SHORT)
     clinics.typed("moiety site status --config clinic-1-2027")
@@ -192,3 +194,20 @@ def test_from_nothing_to_a_federation_that_changes(clinics: Clinics) -> None:
             clinics.at(side, "moiety server remove clinic-2")
         assert "change 3 of the roster is in place at both" in clinics.typed("moiety site remove clinic-2")
     assert clinics.walk.left() == []
+
+
+def test_the_operators_quick_start_admits_the_requester_before_the_sites_and_before_it_founds() -> None:
+    text = (_ROOT / "docs/start/operator.md").read_text()
+    admitted = [
+        text.index(said) for said in ("admit requester --fingerprint", "admit clinic-1", "founds the federation")
+    ]
+    assert admitted == sorted(admitted)
+
+
+def test_the_sites_quick_start_prepares_data_before_it_says_how_many_rows_train() -> None:
+    text = (_ROOT / "docs/start/site.md").read_text()
+    (trained,) = re.findall(r"^data: (\d+) rows to train on", text, re.MULTILINE)
+    assert text.index("moiety data prepare") < text.index("rows to train on,") < text.index(f"--samples {trained} ")
+    assert re.findall(r"--samples (\d+)", text) == [trained]
+    assert "`pip install 'moiety[agent,page]'`" in text
+    assert "moiety agent page --config clinic-1/settings.toml\n" in text

@@ -39,6 +39,7 @@ from harness.adversaries.catalogue.by_servers.noise import noise_attacks
 from harness.adversaries.catalogue.by_servers.stored import stored_by_servers
 from harness.adversaries.catalogue.by_sites.ciphertexts import hostile_ciphertexts
 from harness.adversaries.catalogue.by_sites.crowds import crowds
+from harness.adversaries.catalogue.by_sites.exact_counts import exact_counts
 from harness.adversaries.catalogue.by_sites.flooding import floods
 from harness.adversaries.catalogue.by_sites.long_updates import long_updates
 from harness.adversaries.catalogue.by_sites.poisoning import poisonings
@@ -67,6 +68,7 @@ _FAMILIES: Final = (
     chosen_queries,
     more_measurements,
     sums_of_data,
+    exact_counts,
     curious_servers,
     stored_by_servers,
     helped_servers,

@@ -22,9 +22,9 @@ from harness.papers.page import Page
 from harness.simulation.drawing.spread import number
 
 _INTRODUCTION: Final = (
-    "For a data protection officer, and whoever else asks what a study tells about patients although nobody sees a "
-    "hospital's update. Everything below was tried: the attacks of the literature, each with the figure of somebody "
-    "who only guesses beside it. No bound: figures are of these attacks on these data, and a better "
+    "For a data protection officer, and whoever else asks what a study tells about patients although no single server "
+    "sees a hospital's update. Everything below was tried: the attacks of the literature, each with the figure of "
+    "somebody who only guesses beside it. No bound: figures are of these attacks on these data, and a better "
     "attack may come. What a study opens is [in the protocol](../protocol.md); who can break what is in [the threat "
     "model](../threat_model.md)."
 )

@@ -39,7 +39,7 @@ _HEAT: Final = (
 _INTRODUCTION: Final = (
     "What everybody can infer, in plain words and with figures, is on [the privacy page](privacy.md). This page is the "
     "detail behind one part of it.\n\n"
-    "Nobody in a study sees a hospital's update: only sums over several hospitals are opened. But every sum is an "
+    "No single server sees a hospital's update, and only sums over several hospitals are opened. But every sum is an "
     "equation. A study opens one every round, and under some rules the hospitals count with other weights every time; "
     "if at the same time each hospital's update hardly changes, many rounds together are a system of equations, and "
     "whoever holds the sums and the weights, the requester and every listed hospital, can solve it on a laptop. No "

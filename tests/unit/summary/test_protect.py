@@ -10,8 +10,8 @@ import pytest
 from protocol.errors import UnusableUpdate
 from protocol.summary import protect
 from protocol.summary.layout import Categories, Layout, Numeric, largest_share
-from protocol.summary.protect import shared_vector
-from tests.unit.summary.tables import AGE, FLAG, LAYOUT, STAGE, protection, slow_count, table
+from protocol.summary.protect import Protection, shared_vector
+from tests.unit.summary.tables import AGE, FLAG, LAYOUT, STAGE, protection, slow_count, slow_vector, table
 
 
 def test_every_count_is_the_slow_ones_and_right_on_average() -> None:
@@ -21,6 +21,57 @@ def test_every_count_is_the_slow_ones_and_right_on_average() -> None:
     assert counted == [slow_count(mask.tolist(), protection()) for mask in masks]
     assert abs(np.mean(counted) - np.mean([mask.sum() for mask in masks])) < 0.3
     assert all(count % 5 == 0 and abs(count - mask.sum()) < 5 for count, mask in zip(counted, masks, strict=True))
+
+
+@pytest.mark.parametrize("site", range(6))
+def test_the_whole_vector_is_the_slow_one(site: int) -> None:
+    columns = table(site, 120 + site)
+    assert shared_vector(LAYOUT, columns, protection(site)).tolist() == slow_vector(LAYOUT, columns, protection(site))
+
+
+def test_a_sum_is_rounded_as_a_count_is_and_every_time_alike() -> None:
+    """To the step below or above, right on average over keys; other rows or another sum draw anew."""
+    rows = np.arange(50) < 30
+    found = [protection(site).total(7.25, rows, 2.5) for site in range(400)]
+    assert set(found) == {5.0, 7.5}
+    assert np.mean(found) == pytest.approx(7.25, abs=0.15)
+    assert found == [protection(site).total(7.25, np.append(rows, False), 2.5) for site in range(400)]
+    assert found != [protection(site).total(7.25, rows[1:], 2.5) for site in range(400)]
+    assert [protection().total(exact, rows, 2.5) for exact in (-30.0, 0.0, 30.0)] == [-30.0, 0.0, 30.0]
+
+
+@pytest.mark.parametrize("rounded_to", [5, 7])
+def test_sums_and_squares_and_products_lie_on_grids_wider_than_a_value_moves_them(rounded_to: int) -> None:
+    numbers = tuple(Numeric(name, 0.0, 100.0) for name in ("age", "weight", "pulse"))
+    layout = Layout(numbers, bins=4, rounded_to=rounded_to, most_rows=400, second_moments=True)
+    assert layout.sums_grid > 2
+    assert layout.squares_grid > 1
+    rng = np.random.default_rng(7)
+    columns = tuple(rng.integers(0, 101, 130).astype(np.float64) for _ in numbers)
+    by = Protection(bytes(32), 10, rounded_to)
+    shared = shared_vector(layout, columns, by) / layout.resolution
+    sums, squares = shared[2:24:8], shared[3:24:8]
+    products = shared[24:].reshape(3, 4)[:, 1:]
+    assert not np.any(np.append(sums, products) % layout.sums_grid)
+    assert not np.any(squares % layout.squares_grid)
+    assert np.all(np.abs(sums) <= shared[0] * layout.resolution * rounded_to)
+    assert [pair[0] for pair in products] == [sums[0], sums[0], sums[1]], "the same rows with the same sum"
+
+
+def test_columns_over_the_same_rows_say_one_number_of_them() -> None:
+    """However they are cut into bins and categories: no average of many is nearer to the exact number."""
+    rng = np.random.default_rng(3)
+    measured = rng.random(117) < 0.7
+    numbers = tuple(Numeric(f"x{place}", 0.0, 1.0) for place in range(30))
+    names = tuple(Categories(f"c{place}", ("a", "b", "c")) for place in range(30))
+    columns = [np.where(measured, rng.random(117), np.nan) for _ in numbers]
+    columns += [np.where(measured, rng.integers(0, 3, 117), -1) for _ in names]
+    shared = shared_vector(Layout((*numbers, *names), bins=2), columns, protection())
+    of_numbers, of_names = shared[:180].reshape(30, 6), shared[180:].reshape(30, 5)
+    (count,) = set(of_numbers[:, 0].tolist())
+    assert set(of_numbers[:, 4:].sum(axis=1).tolist()) == set(of_names[:, 1:].sum(axis=1).tolist()) == {count}
+    (missing,) = {*of_numbers[:, 1].tolist(), *of_names[:, 0].tolist()}
+    assert (count + missing) * 5 == protection().count(np.ones(117, dtype=bool))
 
 
 def test_the_same_rows_count_the_same_however_they_are_asked_for() -> None:
@@ -80,7 +131,8 @@ def test_a_column_of_zeros_and_ones_tells_no_more_than_rounded_counts() -> None:
     flags = np.array([0.0] * 63 + [1.0] * 21)
     layout = Layout((FLAG,), bins=4, most_rows=200)
     count, _, total, squares, *bins = shared_vector(layout, (flags,), protection()).tolist()
-    zeros, ones = protection().count(flags == 0) // 5, protection().count(flags == 1) // 5
+    zeros, both = protection().count(flags == 0) // 5, protection().count(flags >= 0) // 5
+    ones = both - zeros
     assert bins == [zeros, 0, 0, ones]
     assert (count, total, squares) == (
         zeros + ones,

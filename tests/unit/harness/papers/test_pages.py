@@ -1,6 +1,8 @@
 """The results pages say what the lines say: means, errors, gains, missing runs, verdicts."""
 
 import math
+import re
+from pathlib import Path
 from statistics import mean, stdev
 
 import numpy as np
@@ -11,6 +13,7 @@ import moiety
 from client_agent.scoring.score import FinalScores, MetricName, Score
 from harness.papers import build, clinicians, heart_disease, making, mnist, other_tasks
 from harness.papers.build import PAGES, CasesPage, CaseUse
+from harness.papers.does_it_pay import STUDIES
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.papers.tables.against import against_table, signed, tally
@@ -199,7 +202,8 @@ def test_the_clinicians_page_answers_counts_by_loss_and_names_who_lost(tmp_path)
     clinicians.write(page, {"pays_heart_disease": heart, "pays_survival": survival}, None)
     text = written(page)
     assert (
-        "- By FedAvg, joining was clearly better than training alone for 2 of 3 hospitals, clearly worse for 1." in text
+        "- By FedAvg, joining was clearly better than training alone for 2 of 3 requesters, hospitals and parts of "
+        "data sets together, clearly worse for 1." in text
     )
     assert (
         "Mallows averaging was clearly better for 1 of 2, clearly worse for 0 (its loss is up to 0.005 larger)" in text
@@ -210,6 +214,29 @@ def test_the_clinicians_page_answers_counts_by_loss_and_names_who_lost(tmp_path)
     assert "FedAvg has a larger loss than training alone for b (+0.205)." in text
     assert "- survival: no rule was clearly worse than training alone." in text
     assert "**Not run yet:** Titanic by age;" in text
+    assert text.split("\n\n")[2].startswith(
+        "At the two real hospitals that we tried, FedAvg helped one and harmed one, beside training alone on their own "
+        "patients. Mallows averaging helped one and harmed none. All other requesters"
+    )
+
+
+def test_published_pages_say_of_real_hospitals_and_of_cut_data_what_their_makers_say():
+    """What FedAvg did where hospitals are real is said first, and is what the page's own table counts."""
+    results = Path(__file__).parents[4] / "docs" / "results"
+    page = (results / "clinicians.md").read_text(encoding="utf-8")
+    better, _, worse = re.findall(r"\*\*FedAvg\*\* \| (\d) / (\d) / (\d) ", page.split("**Heart disease**")[1])[0]
+    numbers = ("none", "one", "two", "three", "four")
+    first = page.split("\n\n")[2]
+    assert (
+        f"four real hospitals that we tried, FedAvg helped {numbers[int(better)]} and harmed {numbers[int(worse)]}"
+        in first
+    )
+    for study in (study for study in STUDIES if study.few):
+        assert f"**{study.title[0].upper()}{study.title[1:]}**: {study.about}\n" in page
+        assert study.case == clinicians.REAL or "hospital" not in study.about
+    assert "Nobody, not even the two servers" not in page
+    assert "(heart_disease.md)" in page
+    assert "(clinicians.md)" in (results / "heart_disease.md").read_text(encoding="utf-8")
 
 
 def test_charts_are_the_same_bytes_for_the_same_numbers():
