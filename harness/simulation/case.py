@@ -76,7 +76,7 @@ class CaseTable(_Table):
     whitened: bool = False
     training_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     requesters: Literal["first", "each"] | list[str] = "first"
-    seeds: list[Annotated[int, Field(ge=0)]] = [0]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
     tuning_seeds: list[Annotated[int, Field(ge=0)]] = []
     tuned_for: Literal["all_requesters", "each_requester"] = "all_requesters"
     validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -213,6 +213,8 @@ def case_of(file: StudyFile) -> Case:
     case_part, variant_parts = tables.pop("case", None), tables.pop("variant", [])
     if not isinstance(case_part, dict) or not isinstance(variant_parts, list):
         raise ConfigurationError(f"{source}: a case has one table [case] and one or more tables [[variant]]")
+    if "seed" in tables:
+        case_part = {"seeds": [tables["seed"]], **case_part}
     table = validated(CaseTable, case_part, f"{source}: [case]")
     parsed = [validated(VariantTable, part, f"{source}: [[variant]]") for part in variant_parts]
     names = [variant.name for variant in parsed]

@@ -26,12 +26,11 @@ from harness.simulation.summary import summarise_case, table_of, write_summary
 
 def simulate_study(asked: Asked, console: Console) -> None:
     """A study over its seeds, into ``simulation.json`` and a line. Raises: ConfigurationError"""
-    seeds = asked.parsed_seeds or (0,)
     options = SimulationOptions(
         asked.study_file,
         asked.data or "breast_cancer",
         asked.requester,
-        seeds,
+        asked.parsed_seeds,
         asked.protection,
         site_plugin=asked.site_plugin,
     )
