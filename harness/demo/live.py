@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,8 +18,6 @@ from harness.demo.report import accuracy_text
 from harness.demo.results import Accuracy, StudyResult
 from harness.engine.history import RunHistory
 from harness.federation.federated_run import Progress
-
-_PLAIN_WIDTH: Final = 120
 
 
 class LiveRun:
@@ -65,12 +63,6 @@ class LiveRun:
         for alpha in last.alphas:
             table.add_row(alpha.site, f"{alpha.value:.3f}", _distance(last, alpha.site))
         return Group(head, table, Text(_totals(progress)))
-
-
-def console_for(*, stderr: bool) -> Console:
-    """A console that does not fold tables when nobody's terminal sets the width; names and reasons are no markup."""
-    console = Console(stderr=stderr, markup=False, emoji=False)
-    return console if console.is_terminal else Console(stderr=stderr, markup=False, emoji=False, width=_PLAIN_WIDTH)
 
 
 def print_split(console: Console, federation: Federation, why: str) -> None:

@@ -108,10 +108,10 @@ def table_of(summary: CaseSummary) -> Table:
         "requester",
         "runs",
         "last round",
+        "remarks",
         *named,
         "best on validation",
         "released rounds",
-        "remarks",
     ):
         table.add_column(name, justify="left" if name in ("variant", "requester") else "right")
     for row in summary.rows:
@@ -120,10 +120,10 @@ def table_of(summary: CaseSummary) -> Table:
             row.requester or "mean",
             str(row.runs),
             str(row.last_round),
+            ", ".join(remarks_on(row)) or "-",
             *(str(row.scores.get(name, "-")) for name in others),
             "-" if row.chosen_round is None else str(row.chosen_round),
             f"{row.released_rounds:.1f}",
-            ", ".join(remarks_on(row)) or "-",
         )
     return table
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.table import Table
 
 from client_agent.cli.lines import round_line
+from client_agent.cli.tables import WholeNames, add_row, console, table
 from client_agent.site.events import Absence, Absent, RoundEnd, RoundRecord, after_each, site_values
 from protocol.wire.messages import Purpose
 
@@ -54,3 +58,33 @@ def test_a_reason_that_the_line_before_gave_is_not_repeated() -> None:
     assert [line.count(long) for line in lines] == [2, 0, 0, 2]
     assert lines[1] == "round 7 skipped (as before): 0.00 s, 0 kB, without: c2 (declined, as before), c3 (not ready)"
     assert lines[2] == "round 7 skipped (too few): 0.00 s, 0 kB, without: c3 (not ready)"
+
+
+NAMES = [f"hospital-{number}-of-the-university-clinics" for number in range(3)]
+
+
+def shown_names() -> Table:
+    shown = table("round", "took part", "without", "scores", "seconds")
+    add_row(shown, "1", f"{NAMES[0]}, {NAMES[1]}", f"{NAMES[2]} (not ready)", "accuracy 0.8333, auroc 0.9123", "0.55")
+    return shown
+
+
+def test_names_are_whole_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a line of their own, whatever width a pipe is said to have."""
+    console().print(shown_names())
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if NAMES[0] in one)
+    assert all(name in line for name in NAMES)
+    assert "0.55" in line
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_whole_names() -> None:
+    for width, left_out in ((140, []), (105, ["seconds"]), (70, ["without", "scores", "seconds"])):
+        out = io.StringIO()
+        WholeNames(width=width, file=out, force_terminal=True, color_system=None).print(shown_names())
+        text = out.getvalue()
+        assert max(map(len, text.splitlines())) <= width
+        assert f"{NAMES[0]}," in text
+        assert NAMES[1] in text
+        assert (NAMES[2] in text) is ("without" not in left_out)
+        assert [name for name in ("without", "scores", "seconds") if f"┃ {name} " not in text] == left_out
+        assert ("no room for: " + ", ".join(left_out) in " ".join(text.split())) is bool(left_out)
