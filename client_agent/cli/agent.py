@@ -60,7 +60,7 @@ def run(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    run_agent(settings, stop, _print_json if json_output else _Printer().show)
+    run_agent(settings, stop, _print_json if json_output else partial(_print_event, last={}))
 
 
 @app.command()
@@ -233,19 +233,14 @@ def _print_json(event: AgentEvent) -> None:
     sys.stdout.flush()
 
 
-class _Printer:
-    """Events in lines; a round's reasons are not repeated after each other."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, RoundRecord] = {}
-
-    def show(self, event: AgentEvent) -> None:
-        text = event.text
-        if event.record is not None:
-            text = round_line(event.record, self._last.get(event.study))
-            self._last[event.study] = event.record
-        study = event.study or "all studies"
-        where = study if event.round is None else f"{study} round {event.round}"
-        said = text if event.kind is EventKind.CONNECTED else f"{where}: {event.kind.value}: {text}"
-        sys.stdout.write(f"{event.site}: {said}\n")
-        sys.stdout.flush()
+def _print_event(event: AgentEvent, last: dict[str, RoundRecord] | None = None) -> None:
+    """In a line; ``last`` keeps each study's last round, whose reasons the next one does not repeat."""
+    text, known = event.text, {} if last is None else last
+    if event.record is not None:
+        text = round_line(event.record, known.get(event.study))
+        known[event.study] = event.record
+    study = event.study or "all studies"
+    where = study if event.round is None else f"{study} round {event.round}"
+    said = text if event.kind is EventKind.CONNECTED else f"{where}: {event.kind.value}: {text}"
+    sys.stdout.write(f"{event.site}: {said}\n")
+    sys.stdout.flush()

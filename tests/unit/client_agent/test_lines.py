@@ -7,9 +7,19 @@ import io
 import pytest
 from rich.table import Table
 
+from client_agent.cli.agent import _print_event
 from client_agent.cli.lines import round_line
 from client_agent.cli.tables import WholeNames, add_row, console, table
-from client_agent.site.events import Absence, Absent, RoundEnd, RoundRecord, after_each, site_values
+from client_agent.site.events import (
+    Absence,
+    Absent,
+    AgentEvent,
+    EventKind,
+    RoundEnd,
+    RoundRecord,
+    after_each,
+    site_values,
+)
 from protocol.wire.messages import Purpose
 
 
@@ -46,7 +56,7 @@ def test_a_measurement_is_told_from_a_sum() -> None:
     assert round_line(record, None) == "round 7 closed (measured, nothing summed): 0.00 s, 0 kB"
 
 
-def test_a_reason_that_the_line_before_gave_is_not_repeated() -> None:
+def test_a_reason_that_the_line_before_gave_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     """Of a study that goes on alone it stood in every line, and so did what a site said that declines."""
     long, other = "the policies of the sites that are left allow no list: " + "x" * 200, "too few"
     first = RoundRecord(
@@ -58,6 +68,10 @@ def test_a_reason_that_the_line_before_gave_is_not_repeated() -> None:
     assert [line.count(long) for line in lines] == [2, 0, 0, 2]
     assert lines[1] == "round 7 skipped (as before): 0.00 s, 0 kB, without: c2 (declined, as before), c3 (not ready)"
     assert lines[2] == "round 7 skipped (too few): 0.00 s, 0 kB, without: c3 (not ready)"
+    last: dict[str, RoundRecord] = {}
+    for _ in range(2):
+        _print_event(AgentEvent(kind=EventKind.ROUND, site="c0", study="heart", round=7, record=first), last)
+    assert [line.count(long) for line in capsys.readouterr().out.splitlines()] == [2, 0]
 
 
 NAMES = [f"hospital-{number}-of-the-university-clinics" for number in range(3)]

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import moiety
@@ -88,7 +89,7 @@ def test_the_table_has_a_row_a_variant_and_the_plot_a_curve(results: Results, tm
     assert (row["accuracy_se"], row["log_loss"]) == (summed.last_round.standard_error, summed.scores["log_loss"].mean)
     (axes,) = results.plot().axes
     assert [line.get_label() for line in axes.lines] == ["erosion"]
-    assert axes.lines[0].get_ydata()[-1] == pytest.approx(summed.last_round.mean)
+    assert np.asarray(axes.lines[0].get_ydata())[-1] == pytest.approx(summed.last_round.mean)
     results.plot().savefig(tmp_path / "curves.png")
     assert repr(results) == "<Results of try: 2 runs; table(), plot(), runs(), rounds() and sites() show them>"
     for of_nothing in (Results(()).table, Results(()).plot):
