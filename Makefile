@@ -4,7 +4,7 @@
 #   make test      install, then every test
 #   make bundle    one archive for machines without a network: packages by deploy/lock.txt, code, docs, checksums, installer
 #   make soak      the long ones: every place at which a process can be killed, altered inputs, load, ten thousand simulated accidents; counts in results-out/soak
-#   make test-deploy  studies across containers, one server killed, strangers who enrol; needs a container engine
+#   make test-deploy  studies across containers, one server killed, strangers who enrol; needs root, a container engine and Compose
 #   make results   the papers' tables and plots in docs/results; MOIETY_DATA=PATH names the data sets (hours the first time)
 #   make docs      the documents as a site, with its reference made from code, into build/docs; open build/docs/index.html
 #   make check     format, lint, types, import contracts, tests
@@ -22,7 +22,7 @@ STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
 BUNDLE_FLAGS ?=
-.PHONY: help install bundle lock demo results test test-deploy static check clean soak docs
+.PHONY: needed-deploy needed-soak help install bundle lock demo results test test-deploy static check clean soak docs
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -54,12 +54,16 @@ test: install
 	@for package in host servers client_agent harness; do \
 	  printf '%s: %s %% covered\n' $$package "$$($(BIN)/coverage report --include="$$package/*" --format=total)"; done
 
-# BASE_IMAGE: an image with Python 3.11; without one, a base is made here (root, debootstrap). Skipped without an engine.
-test-deploy: install
+# What cannot be left out is looked for before anything is installed or built: a line says what to install.
+needed-deploy needed-soak:
+	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m tests.needed $(@:needed-%=%)
+
+# BASE_IMAGE: an image with Python 3.11; without one, a base is made here (root, debootstrap).
+test-deploy: needed-deploy install
 	MOIETY_TEST_DEPLOY=1 $(BIN)/python -m pytest tests/deploy
 
 # What failed beside the others runs once more by itself; the page on reliability prints both, make fails by the second.
-soak: install
+soak: needed-soak install
 	mkdir -p $(SOAK_OUT)
 	@rm -f $(SOAK_OUT)/soak_again.xml; failed=0; \
 	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak $(PYTEST_FLAGS) --junit-xml=$(SOAK_OUT)/soak.xml || \

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from harness.demo.live import console_for
+from client_agent.cli.tables import console as console_for
 from harness.demo.results import summarise
 from harness.demo.run import DemoOptions, run_demo
 from harness.personal.case import PersonalCase, personal_case_of

@@ -23,6 +23,8 @@ from host.fresh_source import FreshSource
 from protocol.errors import ConfigurationError
 from protocol.rules.packaged import SEPARATOR
 
+FOLDER: Final = "folder:"
+"""What the name of data begins with that lie in folders of their own, one per site."""
 _NAME: Final = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?):([a-z0-9_]+)")
 _FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*\.py")
 
@@ -82,8 +84,8 @@ _files: Final[dict[str, PluginFile]] = {}
 
 
 def is_brought(name: str) -> bool:
-    """Whether a name is one of others'; none of ours has a colon."""
-    return SEPARATOR in name
+    """Whether a name is one of others'; of ours, only data in folders have a colon."""
+    return SEPARATOR in name and not name.startswith(FOLDER)
 
 
 def extension(kind: Kind, name: str) -> Extension:

@@ -25,7 +25,7 @@ from client_agent.cli.words.approving import list_studies, say, show_study
 from client_agent.cli.words.deleting import delete as delete_study
 from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
-from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.events import AgentEvent, EventKind, RoundRecord
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, leave_study, pause_study, resume_study
 from host.doctor.finding import show as show_report
@@ -60,7 +60,7 @@ def run(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    run_agent(settings, stop, _print_json if json_output else _print_event)
+    run_agent(settings, stop, _print_json if json_output else partial(_print_event, last={}))
 
 
 @app.command()
@@ -233,13 +233,14 @@ def _print_json(event: AgentEvent) -> None:
     sys.stdout.flush()
 
 
-def _print_event(event: AgentEvent) -> None:
-    text = event.text if event.record is None else round_line(event.record)
-    if event.kind is EventKind.CONNECTED:
-        sys.stdout.write(f"{event.site}: {text}\n")
-        sys.stdout.flush()
-        return
+def _print_event(event: AgentEvent, last: dict[str, RoundRecord] | None = None) -> None:
+    """In a line; ``last`` keeps each study's last round, whose reasons the next one does not repeat."""
+    text, known = event.text, {} if last is None else last
+    if event.record is not None:
+        text = round_line(event.record, known.get(event.study))
+        known[event.study] = event.record
     study = event.study or "all studies"
     where = study if event.round is None else f"{study} round {event.round}"
-    sys.stdout.write(f"{event.site}: {where}: {event.kind.value}: {text}\n")
+    said = text if event.kind is EventKind.CONNECTED else f"{where}: {event.kind.value}: {text}"
+    sys.stdout.write(f"{event.site}: {said}\n")
     sys.stdout.flush()

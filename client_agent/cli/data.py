@@ -18,7 +18,7 @@ from client_agent.data.findings import Findings
 from client_agent.data.prepare import Prepared, Tables, prepared, write
 from client_agent.data.site_table import SiteTable, read_site_table
 from client_agent.data.source import Table, open_table
-from client_agent.learning.study_file import parse_study_table
+from client_agent.learning.study_file import parse_schema
 from host.private_files import UMASK
 from host.settings import read_text
 from protocol.errors import ConfigurationError
@@ -30,7 +30,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 FileArgument = Annotated[
     Path | None, typer.Argument(metavar="[FILE]", help="CSV or Parquet; none where the study's query makes the table.")
 ]
-StudyOption = Annotated[Path, typer.Option("--study", help="The study file, with a [schema].")]
+StudyOption = Annotated[Path, typer.Option("--study", help="The study or case file, with a [schema].")]
 SiteOption = Annotated[
     Path | None, typer.Option("--site", help="TOML: this site's separator, encoding, names of columns and units.")
 ]
@@ -104,7 +104,7 @@ def prepare_command(
 
 
 def _schema(study: Path) -> TableSchema:
-    schema = parse_study_table(read_text(study), str(study)).data_schema
+    schema = parse_schema(read_text(study), str(study))
     if schema is None:
         raise ConfigurationError(
             f"{study}: no [schema]; 'moiety data schema FILE' proposes one (docs/preparing_data.md)"

@@ -26,18 +26,18 @@ def json_line(values: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(values) + "\n")
 
 
-def round_line(record: RoundRecord) -> str:
-    """State, cost, scores on this site's test data, weights."""
+def round_line(record: RoundRecord, before: RoundRecord | None) -> str:
+    """State, cost, scores on this site's test data, weights; reasons that the line ``before`` gave are not repeated."""
     weighed = record.alphas if record.state in _WEIGHED else ()  # nobody's weight counts where nothing was shared
     alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in weighed)
     scored = "".join(f", {shown_score(score)}" for score in record.test_scores[:SHOWN_SCORES])
     kilobytes = (record.bytes_up + record.bytes_down) / 1000
-    reason = f" ({record.reason})" if record.reason else ""
+    reason = f" ({record.reason_after(before)})" if record.reason else ""
     what = record.state.value + _PURPOSES[record.purpose]
     cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
     isolated = "" if record.isolation is None else f", isolation {record.isolation:.3f}"
     taken = f", took part: {' '.join(record.took_part)}" if record.took_part else ""
     weights = f", weights: {alphas}" if alphas else ""
-    without = ", ".join(one.said for one in record.absences)
+    without = record.missing_after(before)
     left = f", without: {without}" if without else ""
     return f"round {record.round} {what}{reason}: {cost}{scored}{isolated}{taken}{left}{weights}"

@@ -77,9 +77,6 @@ def create(
     """Hand a study to this site's agent, which creates it at both servers and runs it."""
     settings = load_settings(config)
     study, finish, spends = _checked(study_file, settings, pretrained, tuple(site_policy or ()))
-    journal = settings.state_dir / "studies" / study.name
-    if journal.exists():
-        raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
     note_created(settings, study)
     create_study(settings.state_dir, study, pretrained, finish)
     named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
@@ -207,6 +204,8 @@ def _checked(
     text, source = read_text(study_file), str(study_file)
     study = study_from_toml(text, source, roster, settings.plugin, settings.data, settings.sources)
     study = study.model_copy(update={"roster_digest": chain.first_digest})
+    if (settings.state_dir / "studies" / study.name).exists():
+        raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
     finish = finish_from_toml(text, source)
     _refuse_dealer(study, study_file)
     if pretrained is not None:

@@ -6,11 +6,17 @@ and reasons of other parties must do neither, so nothing here is markup.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any, Final
+
 from rich.console import Console
+from rich.measure import Measurement, measure_renderables
 from rich.table import Table
 from rich.text import Text
 
 from protocol.printable import printable
+
+_PIPED_WIDTH: Final = 100_000
 
 
 def plain(text: str) -> Text:
@@ -28,6 +34,32 @@ def add_row(into: Table, *cells: str, style: str | None = None) -> None:
     into.add_row(*map(plain, cells), style=style)
 
 
-def console(*, width: int | None = None) -> Console:
-    """Standard output; a line given to it is no markup either."""
-    return Console(markup=False, emoji=False, highlight=False, width=width)
+class WholeNames(Console):
+    """Where tables have every word whole: as wide as they are into a pipe, with fewer columns on a narrow terminal."""
+
+    def print(self, *objects: Any, **how: Any) -> None:  # noqa: ANN401  (as rich declares it)
+        left_out = [name for one in objects if isinstance(one, Table) for name in self._fit(one)]
+        super().print(*objects, **how)
+        if left_out:
+            super().print(f"no room for: {', '.join(left_out)}; widen the terminal, or send this into a file")
+
+    def _fit(self, shown: Table) -> list[str]:
+        """Take columns off at the right until each word of the others has room; returns what they are called."""
+        left_out: list[str] = []
+        unbounded = self.options.update_width(_PIPED_WIDTH)
+        while (room := self.width - Measurement.get(self, unbounded, shown).minimum) < 0 and len(shown.columns) > 1:
+            left_out.insert(0, str(shown.columns.pop().header))
+        spans = [(measure_renderables(self, unbounded, [one.header, *one.cells]), one) for one in shown.columns]
+        spans.sort(key=lambda pair: pair[0].span)
+        for place, (words, column) in enumerate(spans):  # rich would shrink the widest first, below its longest word
+            more = max(0, min(words.span, room // (len(spans) - place)))
+            column.width, column.overflow = words.minimum + more, "fold"
+            room -= more
+        return left_out
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Standard output or error; a line given to it is no markup either."""
+    made = partial(WholeNames, stderr=stderr, markup=False, emoji=False, highlight=False)
+    found = made()
+    return found if found.is_terminal else made(width=_PIPED_WIDTH)

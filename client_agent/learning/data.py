@@ -77,7 +77,7 @@ def folder_names(folder: Path) -> DataNames:
 
     Raises: ConfigurationError when a file's names are no texts, or the files' names differ
     """
-    files = [folder / name for name in _FILES if (folder / name).is_file()]
+    files = folder_files(folder)
     if not files:
         return NO_NAMES
     found = [_names(path) for path in files]
@@ -85,6 +85,11 @@ def folder_names(folder: Path) -> DataNames:
         given = [Named(path.name, names.of(kind)) for path, names in zip(files, found, strict=True)]
         require_same_names(given, kind, "files", str(folder))
     return found[0]
+
+
+def folder_files(folder: Path) -> list[Path]:
+    """Those of a site's files that are there."""
+    return [folder / name for name in _FILES if (folder / name).is_file()]
 
 
 def save_folder(folder: Path, data: LocalData) -> None:

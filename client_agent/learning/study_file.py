@@ -203,6 +203,17 @@ def parse_study_table(text: str, source: str) -> StudyTable:
     return checked_study_table(parse_toml(text, source), source)
 
 
+def parse_schema(text: str, source: str) -> TableSchema | None:
+    """The ``[schema]`` of a study file, which is checked as a whole, or of a case, whose rest ``simulate`` checks.
+
+    Raises: ConfigurationError
+    """
+    tables = parse_toml(text, source)
+    if "case" not in tables:
+        return checked_study_table(tables, source).data_schema
+    return _strict(TableSchema, tables["schema"], f"{source}: schema") if "schema" in tables else None
+
+
 def checked_study_table(table: Mapping[str, Any], source: str) -> StudyTable:
     """The tables of a study file, checked; what a ``[schema]`` says about the model is filled in.
 

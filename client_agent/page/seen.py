@@ -14,7 +14,7 @@ from client_agent.page.models import models_at
 from client_agent.page.picture import lines_over_rounds
 from client_agent.scoring.score import shown_score
 from client_agent.settings import AgentSettings
-from client_agent.site.events import METRICS, RoundRecord, SiteValue, last_metrics, read_metrics
+from client_agent.site.events import METRICS, RoundRecord, SiteValue, after_each, last_metrics, read_metrics
 from client_agent.study.asked.at_hand import KnownStudy, known_study
 from client_agent.study.asked.foreseen_epsilon import own_examples
 from client_agent.study.asked.plain_words import Statement, in_plain_words
@@ -103,7 +103,7 @@ def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:
         known=known,
         standing=study_standing(settings, known),
         statements=in_plain_words(known.study, roster, settings.policy, own_examples(settings.data)),
-        rounds=tuple(_round(record) for record in reversed(records[-_SHOWN_ROUNDS:])),
+        rounds=tuple(_round(*pair) for pair in reversed(list(after_each(records[-_SHOWN_ROUNDS:])))),
         metrics=_metrics(records),
         weights=_lines("each site's weight", records, lambda record: record.alphas),
         distances=_lines(opens, records, _opened),
@@ -114,13 +114,13 @@ def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:
     )
 
 
-def _round(record: RoundRecord) -> RoundRow:
-    missing = ", ".join(one.said for one in record.absences) or ", ".join((*record.failed_check, *record.declined))
+def _round(before: RoundRecord | None, record: RoundRecord) -> RoundRow:
+    missing = record.missing_after(before) or ", ".join((*record.failed_check, *record.declined))
     weight = own_weight(record)
     return RoundRow(
         number=record.round,
         state=record.state.value,
-        reason=record.reason,
+        reason=record.reason_after(before),
         purpose=record.purpose.value,
         took_part=", ".join(record.took_part),
         missing=missing,

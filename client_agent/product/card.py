@@ -117,7 +117,7 @@ def card_of(
         why=held.why,
         rule=study.rule,
         rounds=study.rounds,
-        released=ends.count(RoundEnd.RELEASED),
+        released=sum(one.state is RoundEnd.RELEASED and one.purpose.plan.steps_model for one in held.records),
         alone=ends.count(RoundEnd.ALONE),
         sites=_sites(held),
         task=study.task,

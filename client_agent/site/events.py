@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from io import FileIO
 from pathlib import Path
@@ -95,6 +95,11 @@ class Absence(BaseModel):
         """For people."""
         return f"{self.site} ({self.why.value.replace('_', ' ')}{': ' if self.text else ''}{self.text})"
 
+    @property
+    def said_again(self) -> str:
+        """For people who have read the text."""
+        return f"{self.site} ({self.why.value.replace('_', ' ')}, as before)"
+
 
 class RoundValues(BaseModel):
     """What an agent and a simulation record alike of a round: who was left out, and the requester's numbers on sites.
@@ -171,6 +176,20 @@ class RoundRecord(RoundValues, _RoundAtSite):
     test_scores: tuple[Score, ...] = ()
     pull: float | None = None
     absences: tuple[Absence, ...] = ()
+
+    def reason_after(self, before: RoundRecord | None) -> str:
+        """The reason, in two words where it is that of the round ``before``."""
+        return "as before" if self.reason and before is not None and before.reason == self.reason else self.reason
+
+    def missing_after(self, before: RoundRecord | None) -> str:
+        """Who is not in the round and why, without what the round ``before`` says of them too."""
+        known = () if before is None else before.absences
+        return ", ".join(one.said_again if one.text and one in known else one.said for one in self.absences)
+
+
+def after_each(records: Sequence[RoundRecord]) -> Iterator[tuple[RoundRecord | None, RoundRecord]]:
+    """Every record behind the one before it."""
+    return zip((None, *records), records, strict=False)
 
 
 class EventKind(StrEnum):

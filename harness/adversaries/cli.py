@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
+from client_agent.cli.tables import console as console_for
 from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
 from harness.adversaries.falsifying.leak_command import leak
@@ -21,7 +22,6 @@ from harness.adversaries.inferring_commands import differencing, inversion, memb
 from harness.adversaries.locating.locating_run import LocatingRun
 from harness.adversaries.over_case import OverCase
 from harness.adversaries.reconstruction import Prior
-from harness.demo.live import console_for
 from harness.simulation.options import parse_names, parse_seeds
 from host.commands.subcommand import command
 from protocol.errors import ConfigurationError

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.simulation.runs import RunLine, Values
 from harness.simulation.store import RESULTS
 from harness.simulation.store import Results as ResultFolder
-from harness.simulation.summary import CaseSummary, summarise_case
+from harness.simulation.summary import CaseSummary, SummaryRow, metric_figure, remarks_on, summarise_case
 from protocol.errors import ConfigurationError
 
 Row = dict[str, Any]
@@ -26,11 +27,33 @@ _OF_RUN: Final = (
 _KEY: Final = ("variant", "requester", "seed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """Finished runs of one case. What is not a number is missing in a frame (NaN)."""
 
     lines: tuple[RunLine, ...]
+
+    def __repr__(self) -> str:
+        cases = ", ".join(dict.fromkeys(line.case for line in self.lines)) or "nothing"
+        return f"<Results of {cases}: {len(self.lines)} runs; table(), plot(), runs(), rounds() and sites() show them>"
+
+    def table(self) -> pd.DataFrame:
+        """One row per variant and requester, over its seeds: the means of the case's metric and of what else was
+        followed on the test part after the last round, with their standard errors, and what a reader must know.
+
+        Raises: ConfigurationError without a run
+        """
+        found = self.summary()
+        return pd.DataFrame([_summed(row, found.judged_by.value) for row in found.rows])
+
+    def plot(self) -> Figure:
+        """The case's metric over the rounds: a panel per requester, a curve per variant with a band of one standard
+        error. ``plot().savefig("curves.png")`` keeps it.
+
+        Raises: ConfigurationError without a run
+        """
+        self.summary()
+        return metric_figure(self.lines)
 
     def runs(self) -> pd.DataFrame:
         """One row per run: what it was, its tuned settings, how it ended, and every measure after its last round."""
@@ -67,6 +90,13 @@ def load_results(*folders: str | Path) -> Results:
             "one table: load them one by one"
         )
     return Results(lines)
+
+
+def _summed(row: SummaryRow, metric: str) -> Row:
+    found: Row = {"variant": row.variant, "requester": row.requester or "mean", "runs": row.runs}
+    for name, figure in {metric: row.last_round, **row.scores}.items():
+        found |= {name: figure.mean, f"{name}_se": figure.standard_error}
+    return {**found, "released_rounds": row.released_rounds, "remarks": ", ".join(remarks_on(row))}
 
 
 def _key(line: RunLine) -> Row:

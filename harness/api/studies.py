@@ -13,12 +13,15 @@ from harness.simulation.files.study_files import StudyFile, read_study_file
 from protocol.errors import ConfigurationError
 
 Table = Mapping[str, Any]
-_STUDY_KEYS: Final = ("name", "rounds", "model", "parameters", "rule", "training")
+_STUDY_KEYS: Final = ("name", "rounds", "model", "parameters", "rule", "training", "task")
 
 
 @dataclass(frozen=True)
 class Study:
-    """What every study file has; ``others`` are further keys and tables of it, such as ``list_every`` or ``task``."""
+    """The tables of a study file; ``others`` are its further keys and tables, such as ``list_every`` or ``privacy``.
+
+    Without ``task`` the study predicts classes.
+    """
 
     name: str
     rounds: int
@@ -27,6 +30,7 @@ class Study:
     rule: Table = field(default_factory=lambda: {"name": "fedavg"})
     training: Table = field(default_factory=dict)
     others: Table = field(default_factory=dict)
+    task: Table | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> Study:
@@ -37,7 +41,8 @@ class Study:
     @property
     def tables(self) -> dict[str, Any]:
         """As in the file."""
-        return {**self.others, **{key: getattr(self, key) for key in _STUDY_KEYS}}
+        own = {key: getattr(self, key) for key in _STUDY_KEYS}
+        return {**self.others, **{key: value for key, value in own.items() if value is not None}}
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,15 @@ class Case:
     """A study, the data it is run on, and what is compared.
 
     ``data`` is a data set's name. ``variants``: a name and what it changes, as in ``[[variant]]``; without any, the
-    study as it is, called by its rule. ``options`` are further keys of ``[case]``.
+    study as it is, called by its rule. ``seeds``: None takes the study's own, or 0. ``others`` are further keys of
+    ``[case]``.
     """
 
     study: Study
     data: str
     variants: Mapping[str, Table] = field(default_factory=dict)
-    seeds: Sequence[int] = (0,)
-    options: Table = field(default_factory=dict)
+    seeds: Sequence[int] | None = None
+    others: Table = field(default_factory=dict)
     source: str = "a case in Python"
 
     @classmethod
@@ -64,14 +70,14 @@ class Case:
         if "data" not in case:
             raise ConfigurationError(f"{file.source} is no case: it has no table [case] with a data set")
         named = {str(variant["name"]): {k: v for k, v in variant.items() if k != "name"} for variant in variants}
-        data, seeds = case.pop("data"), case.pop("seeds", (0,))
+        data, seeds = case.pop("data"), case.pop("seeds", None)
         return cls(_study_of(tables, file), data, named, seeds, case, file.source)
 
     @property
     def tables(self) -> dict[str, Any]:
         """As in the file."""
         variants = self.variants or {str(self.study.rule.get("name", "study")).rpartition(":")[2]: {}}
-        case = {**self.options, "data": self.data, "seeds": list(self.seeds)}
+        case = {**self.others, "data": self.data, **({} if self.seeds is None else {"seeds": list(self.seeds)})}
         named = [{"name": name, **changes} for name, changes in variants.items()]
         return {**self.study.tables, "case": case, "variant": named}
 

@@ -13,9 +13,12 @@ from harness.datasets.digits import digits_sites
 from harness.datasets.dirichlet import dealt_anew
 from harness.datasets.public_data import PublicFile, data_folder
 from harness.datasets.site_data import Federation, split_random, thinned, with_validation
+from harness.datasets.site_folders import load_site_folders, site_names
 from harness.datasets.whitening import whitened
-from host.extensions import Kind, extension, is_brought
+from host.extensions import FOLDER, Kind, extension, is_brought
 from protocol.errors import ConfigurationError
+from protocol.wire.messages import TaskSpec
+from protocol.wire.task import CLASSES
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class DataRequest:
 
     ``dirichlet``: training examples are dealt anew, by label. ``validation_share`` is the part of the requester's
     training examples that is kept to choose settings on. ``whitened``: by the moments of all training parts.
-    ``training_share``: the part of every site's training examples that is there at all.
+    ``training_share``: the part of every site's training examples that is there at all. ``inputs``, ``outputs`` and
+    ``task`` are those of the case's study: what its model takes and gives, and what it predicts.
     """
 
     data: str
@@ -37,6 +41,9 @@ class DataRequest:
     dirichlet: float | None = None
     whitened: bool = False
     training_share: float = 1.0
+    inputs: tuple[int, ...] = ()
+    outputs: int = 0
+    task: TaskSpec = CLASSES
 
 
 @dataclass(frozen=True)
@@ -68,11 +75,19 @@ def load_data(request: DataRequest) -> Federation:
 
 
 def source_of(data: str) -> DataSource:
-    """One of ours, or of others by ``WHOSE:NAME``. Raises: ConfigurationError for a name that is no data set's"""
+    """One of ours, ``folder:PATH``, or of others by ``WHOSE:NAME``.
+
+    Raises: ConfigurationError for a name that is no data set's
+    """
+    if data.startswith(FOLDER):
+        return DataSource(_in_folders)
     if is_brought(data):
         return _brought(data)
     if data not in SOURCES:
-        raise ConfigurationError(f"data set {data!r} is none of {', '.join(SOURCES)}, and no WHOSE:NAME")
+        raise ConfigurationError(
+            f"data set {data!r} is none of {', '.join(SOURCES)}, no {FOLDER}PATH of one folder per site, and no "
+            "WHOSE:NAME"
+        )
     return SOURCES[data]
 
 
@@ -93,6 +108,19 @@ def _brought(data: str) -> DataSource:
         return with_requester(made, request)
 
     return DataSource(load, has_splits=True, any_number_of_sites=True)
+
+
+def path_of(data: str) -> Path:
+    """The PATH of ``folder:PATH``, below the current folder where it is not absolute."""
+    return Path(data.removeprefix(FOLDER))
+
+
+def _in_folders(request: DataRequest) -> Federation:
+    if not request.outputs:
+        raise ConfigurationError(f"{request.data}: only a case reads folders, since its study says what is in them")
+    folder = path_of(request.data)
+    federation = load_site_folders(folder, site_names(folder)[0], request.inputs, request.outputs, request.task)
+    return with_requester(federation, request)
 
 
 def with_requester(federation: Federation, request: DataRequest) -> Federation:

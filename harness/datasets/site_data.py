@@ -119,6 +119,18 @@ def stratified_parts(y: NDArray[np.int64], shares: Sequence[float], random: np.r
     return tuple(np.sort(np.concatenate(part)) if part else np.zeros(0, np.int64) for part in parts)
 
 
+def parts_of(y: Targets, shares: Sequence[float], random: np.random.Generator) -> tuple[Rows, ...]:
+    """Row numbers cut into parts by ``shares`` (which sum to 1): classes, whole numbers, one by one.
+
+    Targets that are no classes (numbers, times with events, several labels) are cut by rows, every part within one row
+    of its share. Give counts as floats, or each count is cut as a class.
+    """
+    if y.ndim == 1 and y.dtype.kind in "iub":
+        return stratified_parts(y, shares, random)
+    ends = np.floor(np.cumsum(shares) * len(y) + 0.5).astype(np.int64)[:-1]
+    return tuple(np.sort(part) for part in np.split(random.permutation(len(y)), ends))
+
+
 def with_validation(site: SiteData, share: float, random: np.random.Generator) -> SiteData:
     """A part of the site's training examples, drawn at random, kept to choose settings on."""
     order = random.permutation(len(site.train))
@@ -151,8 +163,8 @@ def cut_site(
     note: str = "",
     strata: NDArray[np.int64] | None = None,
 ) -> SiteData:
-    """A site's rows cut into training, validation and test part by ``shares``, stratified by class or ``strata``."""
-    parts = stratified_parts(y if strata is None else strata, shares, random)
+    """Cut a site's rows into training, validation and test part by ``shares``, as ``parts_of`` cuts, or ``strata``."""
+    parts = parts_of(y, shares, random) if strata is None else stratified_parts(strata, shares, random)
     train, validation, test = (Examples(X[rows].astype(np.float32), y[rows]) for rows in parts)
     return SiteData(name, train, validation, test, note)
 

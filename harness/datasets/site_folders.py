@@ -6,9 +6,10 @@ must, the same ones in the same order.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
-from client_agent.learning.data import Examples, LocalData, folder_names, load_folder
+from client_agent.learning.data import Examples, LocalData, folder_files, folder_names, load_folder
 from client_agent.learning.names import Named, require_same_names
 from client_agent.learning.plugin import Plugin
 from client_agent.learning.study_file import StudyTable
@@ -27,7 +28,7 @@ def load_site_folders(
 
     Raises: ConfigurationError for a missing file, wrong examples, or names that differ between sites
     """
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    names = site_names(folder)
     if requester not in names:
         raise ConfigurationError(f"--requester: found {requester!r}; give one of the sites in {folder}: {names}")
     ordered = (requester, *(name for name in names if name != requester))
@@ -40,6 +41,28 @@ def load_site_folders(
     federation = Federation(str(folder), inputs, class_names, sites, names_of_all.features, task.kind)
     check_targets(federation)
     return federation
+
+
+def site_names(folder: Path) -> tuple[str, ...]:
+    """The folder's sites by name. Raises: ConfigurationError where there is none"""
+    found = folder.iterdir() if folder.is_dir() else ()
+    names = tuple(sorted(path.name for path in found if path.is_dir() and not path.name.startswith(".")))
+    if not names:
+        raise ConfigurationError(
+            f"{folder.absolute()} is no folder with one folder per site: name that into which 'moiety data prepare' "
+            "wrote each site's, as --out FOLDER/SITE"
+        )
+    return names
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over the sites' names and files. Raises: ConfigurationError for no such folder or a missing file"""
+    found = hashlib.sha256()
+    for name in site_names(folder):
+        for path in folder_files(folder / name):
+            with path.open("rb") as file:
+                found.update(f"{name}/{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return found.hexdigest()
 
 
 def load_by_plugin(folder: Path, requester: str | None, table: StudyTable, plugin: Plugin) -> Federation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,14 +12,12 @@ from rich.text import Text
 
 from client_agent.report.settings_words import RULE_NAMES
 from client_agent.scoring.score import shown_score
-from client_agent.site.events import RoundEnd, RoundRecord
+from client_agent.site.events import RoundEnd, RoundRecord, after_each
 from harness.datasets.site_data import Federation, describe
 from harness.demo.report import accuracy_text
 from harness.demo.results import Accuracy, StudyResult
 from harness.engine.history import RunHistory
 from harness.federation.federated_run import Progress
-
-_PLAIN_WIDTH: Final = 120
 
 
 class LiveRun:
@@ -48,8 +46,8 @@ class LiveRun:
         if self._live is not None:
             self._live.update(self.picture(progress))
             return
-        for record in progress.records[self._printed :]:
-            self._console.print(_line(self._title, self._rounds, record), soft_wrap=True, highlight=False)
+        for before, record in list(after_each(progress.records))[self._printed :]:
+            self._console.print(_line(self._title, self._rounds, record, before), soft_wrap=True, highlight=False)
         self._printed = len(progress.records)
 
     def picture(self, progress: Progress) -> Group:
@@ -65,12 +63,6 @@ class LiveRun:
         for alpha in last.alphas:
             table.add_row(alpha.site, f"{alpha.value:.3f}", _distance(last, alpha.site))
         return Group(head, table, Text(_totals(progress)))
-
-
-def console_for(*, stderr: bool) -> Console:
-    """A console that does not fold tables when nobody's terminal sets the width; names and reasons are no markup."""
-    console = Console(stderr=stderr, markup=False, emoji=False)
-    return console if console.is_terminal else Console(stderr=stderr, markup=False, emoji=False, width=_PLAIN_WIDTH)
 
 
 def print_split(console: Console, federation: Federation, why: str) -> None:
@@ -104,14 +96,14 @@ def print_run(console: Console, history: RunHistory) -> None:
     console.print(text, soft_wrap=True, highlight=False)
 
 
-def _line(title: str, rounds: int, record: RoundRecord) -> str:
+def _line(title: str, rounds: int, record: RoundRecord, before: RoundRecord | None) -> str:
     sites = ", ".join(f"{alpha.site} {alpha.value:.3f}/{_distance(record, alpha.site)}" for alpha in record.alphas)
     alone = record.state is RoundEnd.ALONE
     shown = "" if alone or not sites else f", weight/distance: {sites}"
     isolation = "" if record.isolation is None else f", isolation {record.isolation:.2f}"
     accuracy = "" if record.test_accuracy is None else f", accuracy {record.test_accuracy:.3f}"
     traffic = "" if alone else f", {record.bytes_up + record.bytes_down:,} bytes"
-    reason = f" ({record.reason})" if record.reason and not alone else ""
+    reason = f" ({record.reason_after(before)})" if record.reason and not alone else ""
     head = f"{title}: round {record.round}/{rounds} {record.state}{reason}"
     return f"{head}{accuracy}{isolation}{shown}{traffic}, {record.seconds:.2f} s"
 

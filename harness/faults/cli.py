@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from harness.demo.live import console_for
+from client_agent.cli.tables import console as console_for
 from harness.faults.mutations import all_seen
 from harness.faults.schedule import Level, Schedule
 from harness.faults.servers_only.run import restudied, studied

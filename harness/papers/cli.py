@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from harness.demo.live import console_for
+from client_agent.cli.tables import console as console_for
 from harness.papers.build import PAGES, PageSpec
 from harness.papers.making import Making
 from harness.simulation.workers.cluster import Engine, cluster_of

@@ -34,7 +34,7 @@ class PersonalTable(_Table):
     """``[personal]``. ``validation_share`` of every site's training part is kept to choose settings on."""
 
     data: str
-    seeds: list[Annotated[int, Field(ge=0)]] = [0]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
     evaluate_every: Annotated[int, Field(ge=1)] = 10
     validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     tampering: Tampering = Tampering()
@@ -97,6 +97,8 @@ def personal_case_of(file: StudyFile) -> PersonalCase:
     part, variant_parts = tables.pop("personal", None), tables.pop("variant", [])
     if not isinstance(part, dict) or not isinstance(variant_parts, list) or not variant_parts:
         raise ConfigurationError(f"{source}: a comparison has one table [personal] and tables [[variant]]")
+    if "seed" in tables:
+        part = {"seeds": [tables["seed"]], **part}
     table = validated(PersonalTable, part, f"{source}: [personal]")
     parsed = [validated(VariantTable, one, f"{source}: [[variant]]") for one in variant_parts]
     names = [variant.name for variant in parsed]

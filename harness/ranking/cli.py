@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from client_agent.cli.tables import console as console_for
 from client_agent.learning.ridge import JudgedOn
 from harness.datasets.registry import DataRequest
-from harness.demo.live import console_for
 from harness.ranking.rank import PLAIN_DISCLOSES, Ranking, RankOptions, rank
 from harness.simulation.run_one import Protection
 from host.commands.subcommand import command

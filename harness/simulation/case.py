@@ -22,10 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from client_agent.scoring.score import METRICS, MetricName
 from harness.baselines.tables import BaselineTable
+from harness.datasets.registry import path_of
+from harness.datasets.site_folders import folder_digest
 from harness.simulation.files.attendance import AttendanceTable
 from harness.simulation.files.study_files import StudyFile, read_study_file
 from harness.simulation.packaged import ChosenModel, ChosenRule, chosen_model, chosen_rule, package_of, without_package
-from host.extensions import Kind, is_brought
+from host.extensions import FOLDER, Kind, is_brought
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
@@ -76,7 +78,7 @@ class CaseTable(_Table):
     whitened: bool = False
     training_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     requesters: Literal["first", "each"] | list[str] = "first"
-    seeds: list[Annotated[int, Field(ge=0)]] = [0]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
     tuning_seeds: list[Annotated[int, Field(ge=0)]] = []
     tuned_for: Literal["all_requesters", "each_requester"] = "all_requesters"
     validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -213,6 +215,8 @@ def case_of(file: StudyFile) -> Case:
     case_part, variant_parts = tables.pop("case", None), tables.pop("variant", [])
     if not isinstance(case_part, dict) or not isinstance(variant_parts, list):
         raise ConfigurationError(f"{source}: a case has one table [case] and one or more tables [[variant]]")
+    if "seed" in tables:
+        case_part = {"seeds": [tables["seed"]], **case_part}
     table = validated(CaseTable, case_part, f"{source}: [case]")
     parsed = [validated(VariantTable, part, f"{source}: [[variant]]") for part in variant_parts]
     names = [variant.name for variant in parsed]
@@ -281,7 +285,8 @@ def _require_together(variant: VariantTable, study: StudyTable, where: str) -> N
 
 
 def _packages(tables: Mapping[str, Any], case: Mapping[str, Any], where: str) -> dict[str, tuple[str, str]]:
-    """Whose, and in which version, the rule, the model and the data set are, where others bring them.
+    """Whose, and in which version, the rule, the model and the data set are, where others bring them; data in folders
+    by their digest.
 
     Raises: ConfigurationError for what is not there
     """
@@ -294,7 +299,9 @@ def _packages(tables: Mapping[str, Any], case: Mapping[str, Any], where: str) ->
             found["model_package"] = package_of(Kind.MODEL, model.name)
         for name in case.get("metrics", []):
             found[f"metric_package {name}"] = package_of(Kind.METRIC, str(name))
-        if is_brought(data):
+        if data.startswith(FOLDER):
+            found["data_folder"] = (data, folder_digest(path_of(data)))
+        elif is_brought(data):
             found["data_package"] = package_of(Kind.DATASET, data)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error.detail}") from None

@@ -235,7 +235,16 @@ def request_for(
     """What a run of the case asks of its data set."""
     table = case.table
     choices = table.split, table.sites, requester, validation_share, data, table.dirichlet, table.whitened
-    return DataRequest(table.data, seed, *choices, training_share=table.training_share)
+    study = case.variants[0].study
+    return DataRequest(
+        table.data,
+        seed,
+        *choices,
+        training_share=table.training_share,
+        inputs=study.model.inputs,
+        outputs=study.model.width,
+        task=study.task,
+    )
 
 
 def without_leaving_one_out(study: StudyTable) -> StudyTable:

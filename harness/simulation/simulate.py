@@ -45,12 +45,13 @@ class SimulationOptions:
     """``data`` is a built-in data set, or a folder with one folder per site (train.npz, test.npz), requester named.
 
     With ``site_plugin``, the Python file that sites would have, each site's folder is what its ``data(path)`` reads.
+    ``seeds`` None: the study's own, or 0.
     """
 
     study_file: Path
     data: str
     requester: str | None
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] | None
     protection: Protection
     correlation_source: SourceName | None = None
     site_plugin: Path | None = None
@@ -101,7 +102,8 @@ def run_simulation(
     plugin = None if options.site_plugin is None else load_plugin(options.site_plugin)
     erosion = require_plain_for_same_round(table, options.protection, source)
     with one_thread():
-        histories = [_run(options, table, source, seed, erosion, show, plugin) for seed in options.seeds]
+        seeds = options.seeds or (table.seed or 0,)
+        histories = [_run(options, table, source, seed, erosion, show, plugin) for seed in seeds]
     metric = _metric_of(histories[-1], table)
     return SimulationResult(
         study=table.name,

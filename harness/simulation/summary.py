@@ -8,12 +8,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
+from matplotlib.figure import Figure as PlotFigure
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from client_agent.scoring.score import MetricName, words_of
 from harness.engine.history import RunEnd
-from harness.simulation.drawing.charts import Panel, curves_chart
+from harness.simulation.drawing.charts import Panel, curves_chart, curves_figure, drawn
 from harness.simulation.drawing.similarity import over_rounds_chart, similarity_chart
 from harness.simulation.drawing.spread import Curve, Spread, curve, of_variant
 from harness.simulation.rewards import SiteReward, rewards_of
@@ -107,10 +108,10 @@ def table_of(summary: CaseSummary) -> Table:
         "requester",
         "runs",
         "last round",
+        "remarks",
         *named,
         "best on validation",
         "released rounds",
-        "remarks",
     ):
         table.add_column(name, justify="left" if name in ("variant", "requester") else "right")
     for row in summary.rows:
@@ -119,10 +120,10 @@ def table_of(summary: CaseSummary) -> Table:
             row.requester or "mean",
             str(row.runs),
             str(row.last_round),
+            ", ".join(remarks_on(row)) or "-",
             *(str(row.scores.get(name, "-")) for name in others),
             "-" if row.chosen_round is None else str(row.chosen_round),
             f"{row.released_rounds:.1f}",
-            ", ".join(remarks_on(row)) or "-",
         )
     return table
 
@@ -141,14 +142,7 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
     write_durably(folder / "summary.json", (summary.model_dump_json(indent=2) + "\n").encode())
     variants = tuple(dict.fromkeys(line.variant for line in lines))
     requesters = tuple(dict.fromkeys(line.requester for line in lines))
-    metric = summary.judged_by
-
-    def followed(requester: str) -> tuple[Curve, ...]:
-        runs = ((variant, of_variant(lines, variant, requester)) for variant in variants)
-        return tuple(curve(variant, [run.test_of(metric) for run in found]) for variant, found in runs)
-
-    label = f"test {words_of(metric)}"
-    write_durably(folder / f"{metric.value}.svg", _chart(requesters, followed, label).encode())
+    write_durably(folder / f"{summary.judged_by.value}.svg", drawn(lambda: metric_figure(lines)).encode())
     for variant in variants:
         moving = of_variant(lines, variant)
         if not any(_moves(run) for run in moving):
@@ -162,6 +156,18 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
         measured = [run for run in of_variant(lines, variant) if run.distance]
         if measured:
             write_durably(folder / f"distances_{variant}.svg", _distances(measured, variant).encode())
+
+
+def metric_figure(lines: Sequence[RunLine]) -> PlotFigure:
+    """The case's metric on the test part over the rounds, a panel per requester and a curve per variant."""
+    variants = dict.fromkeys(line.variant for line in lines)
+    metric = lines[0].judged_by
+    panels = []
+    for requester in dict.fromkeys(line.requester for line in lines):
+        runs = ((variant, of_variant(lines, variant, requester)) for variant in variants)
+        curves = (curve(variant, [run.test_of(metric) for run in found]) for variant, found in runs)
+        panels.append(Panel(requester, tuple(curves)))
+    return curves_figure(panels, f"test {words_of(metric)}")
 
 
 def _chart(

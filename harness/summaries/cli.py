@@ -10,8 +10,8 @@ import numpy as np
 import typer
 
 from client_agent.cli.summaries import table_of as shown_table
+from client_agent.cli.tables import console as console_for
 from harness.datasets.registry import DataRequest, load_data
-from harness.demo.live import console_for
 from harness.engine.rounds.summary import secure_sum
 from harness.simulation.run_one import Protection
 from harness.summaries.tables import columns_of, table_of

@@ -158,6 +158,16 @@ class BoundedServer(uvicorn.Server):
         if self._beside is not None:
             self._other = asyncio.create_task(self._beside.serve())
 
+    async def on_tick(self, counter: int) -> bool:
+        """As uvicorn's, but a request under way gets the new headers too: it keeps the list of its arrival, and an
+        answer that waited for news had the Date of back then, by which callers judged the clocks.
+        """
+        shown = self.server_state.default_headers
+        stops = await super().on_tick(counter)
+        shown[:] = self.server_state.default_headers
+        self.server_state.default_headers = shown
+        return stops
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """The one beside first: what it shows needs the application."""
         if self._beside is not None and self._other is not None:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.needed import BESIDE_BASE, COMPOSE, LOCAL_BASE, works
+
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "deploy" / "compose.demo.yaml"
 STATE = "/var/lib/moiety"
-LOCAL_BASE = "moiety-base:local"
-BESIDE_BASE = "moiety-beside:local"
 ASKED = "MOIETY_TEST_DEPLOY"
 BUILT = "MOIETY_IMAGES_BUILT"
 
@@ -39,19 +39,13 @@ def run(*command: str, environment: dict[str, str] | None = None, within_s: floa
     return done.stdout
 
 
-def works(*command: str) -> bool:
-    if shutil.which(command[0]) is None:
-        return False
-    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
-
-
 def compose_command() -> tuple[str, ...]:
     """``docker compose`` or ``docker-compose``; skips where neither or no engine is there, or nobody asked."""
     if os.environ.get(ASKED) != "1":
         pytest.skip(f"builds images, which takes minutes: run 'make test-deploy' (or set {ASKED}=1)")
     if not works("docker", "info"):
         pytest.skip("NOT TESTED: no container engine runs here ('docker info' fails); start one and repeat")
-    for command in (("docker", "compose"), ("docker-compose",)):
+    for command in COMPOSE:
         if works(*command, "version"):
             return command
     pytest.skip("NOT TESTED: neither 'docker compose' nor 'docker-compose' is installed")

@@ -29,6 +29,7 @@ ELSEWHERE = (
         "export RAY",
         "moiety simulate mnist",
         "moiety results",
+        "moiety simulate recurrence.toml",  # tests/unit/harness/simulation/test_folders.py
         "moiety simulate harness/studies/mnist",
     ),  # hours
     "moiety attack --all",  # test_catalogue.py runs each of them

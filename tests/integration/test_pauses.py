@@ -125,7 +125,7 @@ def test_status_without_a_running_agent(tmp_path: Path) -> None:
     text = command(running, "c1", "status")
     assert "agent not running" in text
     assert f"study {NAME}: over: completed" in text
-    assert "round 2 of 2 released, own weight" in text
+    assert "round 2 (the study has 2 of updates) released, own weight" in text
     found = json.loads(command(running, "c1", "status", "--json"))
     (study,) = found["studies"]
     assert (study["round"], study["round_state"], study["over"]) == (2, "released", True)

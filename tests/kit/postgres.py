@@ -19,7 +19,8 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-_PROGRAMS: Final = Path("/usr/lib/postgresql")
+from tests.needed import postgresql_programs
+
 _USER: Final = "postgres"
 _QUICK: Final = ("listen_addresses=", "max_connections=40", "shared_buffers=16MB", "wal_level=replica", "fsync=off")
 """What its processes have written survives them; a machine that fails is not tested here."""
@@ -137,17 +138,10 @@ class InPostgreSQL:
         return self._connection.execute(query.replace("?", "%s").encode(), values or None)
 
 
-def _programs() -> Path | None:
-    """Of the newest version that Debian's package installed, or where the path leads."""
-    found = sorted(_PROGRAMS.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    on_path = shutil.which("initdb")
-    return found[-1].parent if found else None if on_path is None else Path(on_path).resolve().parent
-
-
 @contextmanager
 def running_cluster() -> Iterator[Cluster]:
     """A new one, gone in the end; without PostgreSQL on this machine the test is skipped, which says so."""
-    programs = _programs()
+    programs = postgresql_programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed (apt-get install postgresql): NOT tested over it")
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as made:  # a socket's path is at most 107 bytes

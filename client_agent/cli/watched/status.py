@@ -63,7 +63,7 @@ def _study(study: StudyStanding) -> Iterator[str]:
     if study.awaited is not None:
         yield f"  {study.awaited.text}"
     if study.round is not None:
-        parts = [f"round {study.round} of {study.rounds} {study.round_state}"]
+        parts = [f"round {study.round} (the study has {study.rounds} of updates) {study.round_state}"]
         parts += [] if study.own_weight is None else [f"own weight {study.own_weight:.3f}"]
         parts += [] if study.isolation is None else [f"isolation {study.isolation:.3f}"]
         parts += [f"took part: {' '.join(study.took_part)}"] if study.took_part else []

@@ -15,7 +15,7 @@ from client_agent.scoring.score import FinalScores, shown_score
 from client_agent.settings import AgentSettings
 from client_agent.site.awaited import Awaited, read_awaited
 from client_agent.site.connections import Site
-from client_agent.site.events import METRICS, RoundRecord, read_metrics
+from client_agent.site.events import METRICS, RoundRecord, after_each, read_metrics
 from client_agent.site.journal import FINAL_SCORES, STOPPED, StudyJournal
 from client_agent.site.models.finished_model import finished_model
 from client_agent.site.outbox import REFUSAL, queued
@@ -41,8 +41,8 @@ def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
         server, at_requester = _PatientView(site, name), site.is_requester
         while not stop.is_set():
             records = read_metrics(metrics)
-            for record in records[shown:]:
-                sys.stdout.write((record.model_dump_json() if json_output else round_line(record)) + "\n")
+            for before, record in list(after_each(records))[shown:]:
+                sys.stdout.write((record.model_dump_json() if json_output else round_line(record, before)) + "\n")
             shown = len(records)
             view = server.view()
             awaited = _awaited(settings, name)
@@ -167,14 +167,14 @@ def _print_final_scores(path: Path) -> None:
 
 def _print_table(records: tuple[RoundRecord, ...]) -> None:
     shown = table("round", "state", "took part", "not in it", "isolation", "on its own test data", "seconds")
-    for record in records:
+    for before, record in after_each(records):
         scored = ", ".join(shown_score(score) for score in record.test_scores[:SHOWN_SCORES])
         add_row(
             shown,
             str(record.round),
             record.state.value,
             ", ".join(record.took_part),
-            ", ".join(one.said for one in record.absences) or ", ".join(record.failed_check),
+            record.missing_after(before) or ", ".join(record.failed_check),
             "" if record.isolation is None else f"{record.isolation:.3f}",
             scored,
             f"{record.seconds:.2f}",

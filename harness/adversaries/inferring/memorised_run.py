@@ -28,7 +28,7 @@ from harness.adversaries.inferring.membership import Scores, by_averages, by_los
 from harness.adversaries.inferring.memorised_lines import MemorisedKey, MemorisedLine
 from harness.adversaries.inferring.watched_models import Watched, watched
 from harness.datasets.registry import load_data
-from harness.datasets.site_data import Federation, SiteData, split_random, stratified_parts
+from harness.datasets.site_data import Federation, SiteData, parts_of, split_random
 from harness.engine.run_state import Conditions
 from harness.simulation.case import Case
 from harness.simulation.case_run import request_for
@@ -60,7 +60,7 @@ def halved(federation: Federation, seed: int) -> Halved:
     draw = split_random("halves", seed)
     for site in federation.sites:
         whole = _whole(site)
-        train, test = stratified_parts(np.asarray(whole.y), (0.5, 0.5), draw)
+        train, test = parts_of(np.asarray(whole.y), (0.5, 0.5), draw)
         parts = [Examples(whole.X[rows], whole.y[rows]) for rows in (train, test)]
         sites.append(replace(site, train=parts[0], validation=_part(whole, 0), test=parts[1]))
         inside.append(np.isin(np.arange(len(whole)), train))

@@ -31,9 +31,9 @@ class Asked:
         ),
     ] = None
     requester: Annotated[str | None, typer.Option(help="A study: the requester's folder, with a folder.")] = None
-    seeds: Annotated[str | None, typer.Option(help="Whole numbers and ranges, such as 0-9,12; the case's, or 0.")] = (
-        None
-    )
+    seeds: Annotated[
+        str | None, typer.Option(help="Whole numbers and ranges, such as 0-9,12. [the case's, the study's, or 0]")
+    ] = None
     requesters: Annotated[
         str | None, typer.Option(help="A case: sites that are the requester in turn, separated by commas, or each.")
     ] = None

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from client_agent.cli.tables import console as console_for
 from harness.datasets.downloads import fetch_missing
 from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
-from harness.demo.live import console_for, print_run
+from harness.demo.live import print_run
 from harness.demo.report import accuracy_text
 from harness.simulation.case import Case
 from harness.simulation.case_run import CaseOptions, run_case
@@ -26,12 +27,11 @@ from harness.simulation.summary import summarise_case, table_of, write_summary
 
 def simulate_study(asked: Asked, console: Console) -> None:
     """A study over its seeds, into ``simulation.json`` and a line. Raises: ConfigurationError"""
-    seeds = asked.parsed_seeds or (0,)
     options = SimulationOptions(
         asked.study_file,
         asked.data or "breast_cancer",
         asked.requester,
-        seeds,
+        asked.parsed_seeds,
         asked.protection,
         site_plugin=asked.site_plugin,
     )

@@ -34,6 +34,11 @@ class Panel:
 
 
 def curves_chart(panels: Sequence[Panel], label: str, floor: float | None = None) -> str:
+    """``curves_figure`` as SVG."""
+    return drawn(lambda: curves_figure(panels, label, floor))
+
+
+def curves_figure(panels: Sequence[Panel], label: str, floor: float | None = None) -> Figure:
     """Curves over rounds, the mean with a band of one standard error; without band where it is dashed.
 
     One colour per label, the same in all panels.
@@ -123,7 +128,7 @@ def _write_values(axes: Axes, values: NDArray[np.float64]) -> None:
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
 
 
-def _panels(panels: Sequence[Panel], draw: Callable[[Axes, Panel], None]) -> str:
+def _panels(panels: Sequence[Panel], draw: Callable[[Axes, Panel], None]) -> Figure:
     with _style():
         rows = -(-len(panels) // ACROSS)
         across = min(ACROSS, len(panels))
@@ -140,7 +145,7 @@ def _panels(panels: Sequence[Panel], draw: Callable[[Axes, Panel], None]) -> str
             for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(name, handle)
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-        return _svg(figure)
+        return figure
 
 
 def drawn(draw: Callable[[], Figure]) -> str:

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.datasets.public_data import DATA_VARIABLE
+from harness.datasets.registry import path_of
 from harness.simulation.files.code_digest import code_digest
 from harness.simulation.run_one import PlannedRun, execute
 from harness.simulation.runs import RunKey, RunLine
 from harness.simulation.workers.cluster import RayCluster
 from harness.simulation.workers.told import RoundDone, teller
+from host.extensions import FOLDER
 from protocol.errors import ConfigurationError, MoietyError
 
 _POLL_S: Final = 0.5
@@ -67,7 +69,10 @@ def _anywhere(planned: PlannedRun) -> PlannedRun:
     """The run with whole paths: a machine of the cluster has neither this folder nor this environment."""
     partial = planned.partial and planned.partial.absolute()
     named = planned.data.folder or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
-    return replace(planned, partial=partial, data=replace(planned.data, folder=named and named.absolute()))
+    name = planned.data.data
+    if name.startswith(FOLDER):
+        name = f"{FOLDER}{path_of(name).absolute()}"
+    return replace(planned, partial=partial, data=replace(planned.data, data=name, folder=named and named.absolute()))
 
 
 def _as_they_finish(

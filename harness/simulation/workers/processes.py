@@ -5,10 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from multiprocessing.synchronize import Event
+from types import ModuleType
 from typing import Final, Protocol
 
 from harness.simulation.run_one import PlannedRun, execute, forget_data
@@ -40,13 +43,24 @@ def run_in_processes(
     stop = context.Event()
     processes, given = min(jobs, len(planned)), (inbox, stop)
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=given) as pool:
-        waiting = {pool.submit(_execute_there, one): one for one in planned}
+        with _without_main():
+            waiting = {pool.submit(_execute_there, one): one for one in planned}
         try:
             yield from _as_they_finish(waiting, inbox, show)
         finally:
             stop.set()
             for future in waiting:
                 future.cancel()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep workers that start now from importing the caller's script, which would simulate once more in each."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _as_they_finish(

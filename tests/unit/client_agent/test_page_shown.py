@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 
+from client_agent.cli.watched.status import show_status
 from client_agent.network.contacts import CONTACTS, Contacts
 from client_agent.page.door import Door
 from client_agent.page.models import remove_leftovers, zipped_model
@@ -66,7 +67,9 @@ assert inside
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def test_a_requester_sees_weights_and_who_was_missing(config: Path, door: Door) -> None:
+def test_a_requester_sees_weights_and_who_was_missing(
+    config: Path, door: Door, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept = journal(as_requester(config))
     kept.write_site_state(SiteState(study_digest=STUDY.digest(), training_seed=1, model_version=2))
     metrics = Metrics(kept.folder / METRICS)
@@ -90,8 +93,15 @@ def test_a_requester_sees_weights_and_who_was_missing(config: Path, door: Door) 
         client.get("/login", params={"token": door.token})
         shown = client.get(f"/studies/{STUDY.name}").text
         assert "This site asks" in client.get("/").text
+        finish = {"round": STUDY.rounds + 1, "state": RoundEnd.FINISHED, "model_version": STUDY.rounds}
+        metrics.append(RoundRecord(time_s=0, study=STUDY.name, site=REQUESTER, **finish))
+        counted = f"{STUDY.rounds + 1} (the study has {STUDY.rounds} of updates)"
+        assert f"{counted}, finished" in client.get("/now").text
+    show_status(load_settings(config), json_output=False)
+    assert f"round {counted} finished" in capsys.readouterr().out
     assert "<svg" in shown
-    assert "c2 (declined: isolation: &lt;b&gt;too close&lt;/b&gt;)" in shown
+    assert shown.count("c2 (declined: isolation: &lt;b&gt;too close&lt;/b&gt;)") == 1
+    assert shown.count("c2 (declined, as before)") == 1
     assert "0.420" in shown
     assert "Approve</button>" not in shown
     assert "Leave this study" not in shown

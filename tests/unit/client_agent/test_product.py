@@ -35,6 +35,7 @@ from protocol.wire.messages import (
     ModelSpec,
     PrivacySpec,
     PrivacyUnit,
+    Purpose,
     RuleName,
     RuleSpec,
     Signed,
@@ -99,6 +100,9 @@ def test_a_study_that_ended_local_only_says_so_in_the_card(tmp_path: Path) -> No
     assert "LOCAL_ONLY: the shared part of this study ended after 1 of 5 rounds** (no list meets largest_share)" in text
     assert "1 rounds after that trained on the requester's own data alone" in text
     assert "c1" not in [one.site for one in card.sites]
+    counts = record(1, RoundEnd.RELEASED).model_copy(update={"purpose": Purpose.COUNTS})
+    counted = replace(held(), records=(counts, record(2, RoundEnd.RELEASED)))
+    assert export(counted, tmp_path, tmp_path / "counted", is_requester=True).released == 1
     for ended, said in ((None, "The study is open"), (StudyEndState.FAILED, "The study is failed")):
         whole = replace(held(ended=ended), records=(record(1, RoundEnd.RELEASED),))
         folder = tmp_path / f"out-{ended}"

@@ -53,6 +53,11 @@ def test_checking_a_study_file_sends_and_keeps_nothing(tmp_path: Path) -> None:
     seen = command("check", str(file), "--config", str(config))
     assert seen.stdout == "study first can be created: 683 parameters are shared\n"
     assert not (tmp_path / "state").exists()
+    (tmp_path / "state" / "studies" / "first").mkdir(parents=True)
+    for name in ("check", "create"):
+        with pytest.raises(ConfigurationError, match="a study named 'first' is here already; choose another name"):
+            command(name, str(file), "--config", str(config))
+    (tmp_path / "state" / "studies" / "first").rmdir()
     nothing = tmp_path / "other.toml"
     nothing.write_text("site = 'x'\n")
     with pytest.raises(ConfigurationError, match=r"other.toml: key 'policy'"):

@@ -17,7 +17,15 @@ from harness.datasets.diabetes import PRACTICES, diabetes_five_practices
 from harness.datasets.digits import digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation, SiteData, describe, split_random, stratified_parts, write_site_folder
+from harness.datasets.site_data import (
+    Federation,
+    SiteData,
+    cut_site,
+    describe,
+    split_random,
+    stratified_parts,
+    write_site_folder,
+)
 from harness.datasets.survival import HOSPITALS as SURVIVAL_HOSPITALS
 from harness.datasets.survival import breast_cancer_survival
 from harness.demo.studies import HEART_DISEASE, study_of
@@ -150,6 +158,25 @@ def test_description_and_folder(tmp_path: Path) -> None:
     assert loaded.names == federation.names
     np.testing.assert_array_equal(loaded.train.X, federation.sites[1].train.X)
     np.testing.assert_array_equal(loaded.test.y, federation.sites[1].test.y)
+
+
+@pytest.mark.parametrize("rows", [1, 10, 61, 200])
+def test_targets_that_are_no_classes_are_cut_by_rows(rows: int) -> None:
+    draw, shares = np.random.default_rng(rows), (0.05, 0.1, 0.85)
+    X, times = draw.standard_normal((rows, 3)), draw.exponential(size=rows)
+    for y in (
+        times,
+        times.astype(np.float32)[:, None],
+        np.column_stack([times, times > 1]),
+        draw.integers(0, 2, (rows, 3)),
+    ):
+        first, again, other = (cut_site("s", X, y, shares, split_random("t", seed)) for seed in (1, 1, 2))
+        for part, share in zip(PARTS, shares, strict=True):
+            assert abs(len(getattr(first, part)) - share * rows) < 1
+        whole = np.concatenate([getattr(first, part).X for part in PARTS])
+        np.testing.assert_array_equal(np.sort(whole, axis=0), np.sort(X.astype(np.float32), axis=0))
+        assert same(first, again)
+        assert rows < 10 or not same(first, other)
 
 
 def test_stratified_parts_cut_every_class() -> None:

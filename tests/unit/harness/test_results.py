@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from client_agent.cli.tables import console as console_for
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.demo.live import LiveRun, console_for, print_accuracies, print_run, print_split
+from harness.demo.live import LiveRun, print_accuracies, print_run, print_split
 from harness.demo.plots import plots_of
 from harness.demo.report import report, write_report
 from harness.demo.results import Accuracy, summarise, write_summary

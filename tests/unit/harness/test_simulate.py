@@ -107,6 +107,15 @@ def test_data_must_fit_the_model(tmp_path: Path) -> None:
         run_simulation(options(file))
 
 
+def test_the_seed_of_a_study_is_used_unless_seeds_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = study_file(tmp_path)
+    file.write_text(f"seed = 3\n{file.read_text()}")
+    for given, used in (((), [3]), (("--seeds", "1,2"), [1, 2])):
+        with pytest.raises(SystemExit):
+            moiety.main(["simulate", str(file), *given, "--json"])
+        assert [run["seed"] for run in json.loads(capsys.readouterr().out)["runs"]] == used
+
+
 def test_names_in_the_study_are_those_of_the_data(tmp_path: Path) -> None:
     file = study_file(tmp_path)
     unnamed = file.read_text()

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
+import pytest
 import uvicorn
 
 from servers.http.admission import Admission
@@ -51,6 +52,38 @@ def _connected(listener: socket.socket) -> socket.socket:
     made = socket.create_connection(listener.getsockname())
     made.setblocking(False)
     return made
+
+
+async def dated(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The head of an answer that waited until the clock of the server went on."""
+    asked, released = asyncio.Event(), asyncio.Event()
+
+    async def waiting(scope: Any, receive: Any, send: Any) -> None:
+        asked.set()
+        await released.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    monkeypatch.setattr("uvicorn.server.formatdate", lambda *_, **__: "now" if asked.is_set() else "then")
+    config = uvicorn.Config(waiting, http="httptools", lifespan="off", log_config=None, server_header=False)
+    listener = listen("port", "127.0.0.1", 0)
+    server = BoundedServer(config, listener, Admission(Limits()), lambda code: None, hears_signals=False)
+    serving = asyncio.create_task(server.serve())
+    reader, writer = await asyncio.open_connection(sock=_connected(listener))
+    writer.write(REQUEST)
+    await asked.wait()
+    await server.on_tick(0)
+    released.set()
+    head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    server.should_exit = True
+    await serving
+    return head
+
+
+def test_an_answer_that_waited_has_the_date_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of its request: a long poll's 20 s were taken for a clock that is off by 20 s."""
+    assert b"date: now\r\n" in asyncio.run(dated(monkeypatch))
 
 
 def test_a_request_after_the_last_byte_of_an_answer_is_answered() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import moiety
@@ -77,6 +79,41 @@ def test_frames_hold_what_the_lines_hold(results: Results) -> None:
     assert sites["took_part"].all()
     assert sites["inner_product"].isna().all() if "inner_product" in sites else True
     assert results.summary().rows[0].runs == 2
+
+
+def test_the_table_has_a_row_a_variant_and_the_plot_a_curve(results: Results, tmp_path: Path) -> None:
+    table = results.table()
+    (row,) = table.to_dict("records")
+    (summed,) = results.summary().rows
+    assert (row["variant"], row["runs"], row["accuracy"]) == ("erosion", 2, summed.last_round.mean)
+    assert (row["accuracy_se"], row["log_loss"]) == (summed.last_round.standard_error, summed.scores["log_loss"].mean)
+    (axes,) = results.plot().axes
+    assert [line.get_label() for line in axes.lines] == ["erosion"]
+    assert np.asarray(axes.lines[0].get_ydata())[-1] == pytest.approx(summed.last_round.mean)
+    results.plot().savefig(tmp_path / "curves.png")
+    assert repr(results) == "<Results of try: 2 runs; table(), plot(), runs(), rounds() and sites() show them>"
+    for of_nothing in (Results(()).table, Results(()).plot):
+        with pytest.raises(ConfigurationError, match="no finished run"):
+            of_nothing()
+    assert "nothing: 0 runs" in repr(Results(()))
+
+
+def test_further_keys_have_one_name_and_the_task_its_own() -> None:
+    study = Study(
+        "s", 2, {"kind": "linear", "inputs": [9], "outputs": 1}, {"clip_norm": 4.0}, task={"kind": "survival"}
+    )
+    case = Case(study, "breast_cancer_survival", others={"bootstrap": 3}).checked()
+    assert (case.judged_by, case.table.bootstrap) == ("c_index", 3)
+    assert "task" not in STUDY.tables
+
+
+def test_the_seed_of_a_study_is_used_unless_seeds_are_given() -> None:
+    seeded = replace(STUDY, others={"seed": 7, "list_every": 2})
+    assert Case(seeded, "breast_cancer").checked().table.seeds == [7]
+    assert Case(seeded, "breast_cancer", seeds=[3, 4]).checked().table.seeds == [3, 4]
+    assert Case(STUDY, "breast_cancer").checked().table.seeds == [0]
+    with pytest.raises(ConfigurationError, match="seeds"):
+        Case(STUDY, "breast_cancer", seeds=[]).checked()
 
 
 def test_what_has_no_number_is_missing(results: Results) -> None:

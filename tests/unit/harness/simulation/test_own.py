@@ -62,7 +62,7 @@ def run(own: Path, data: str = "regions", model: str = "net", out: Path | None =
     kind = model if model == "linear" else f"{own.stem}:{model}"
     study = Study("own", 2, {"kind": kind, "inputs": [3]}, {"clip_norm": 4.0})
     options = {"policy": {"least_isolation": 0.0}, "requesters": ["east"], **more.pop("options", {})}  # type: ignore[dict-item]
-    case = Case(study, f"{own.stem}:{data}", options=options)
+    case = Case(study, f"{own.stem}:{data}", others=options)
     return simulate(case, out, plugins=[own], **more)  # type: ignore[arg-type]
 
 
@@ -86,7 +86,7 @@ def test_validation_examples_are_split_off_where_they_are_asked_for(own: Path) -
     options = {"validation_share": 0.25, "tuning_seeds": [5]}
     study = Study("own", 2, {"kind": "linear", "inputs": [3]}, {"clip_norm": 4.0})
     tuned = {"fedavg": {"tune": {"training.server_learning_rate": [0.1, 1.0]}, "keeps_validation": True}}
-    case = Case(study, f"{own.stem}:regions", tuned, options={**options, "policy": {"least_isolation": 0.0}})
+    case = Case(study, f"{own.stem}:regions", tuned, others={**options, "policy": {"least_isolation": 0.0}})
     (line,) = simulate(case, plugins=[own]).lines
     assert all(value is not None for value in line.validation_accuracy)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -180,7 +181,12 @@ def test_two_simulations_do_not_write_into_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_give_the_same_lines(tmp_path: Path) -> None:
+def test_several_processes_give_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called from a script without a ``__main__`` guard too: no worker imports it."""
+    script = ModuleType("__main__")
+    script.__file__ = str(tmp_path / "script.py")
+    (tmp_path / "script.py").write_text("raise SystemExit('a worker ran the script')")
+    monkeypatch.setitem(sys.modules, "__main__", script)
     case = read_case(case_file(tmp_path, rounds=2))
     seen: list[tuple[int, int]] = []
     one, two = CaseOptions(tmp_path / "one"), CaseOptions(tmp_path / "two", jobs=2)
@@ -188,6 +194,7 @@ def test_several_processes_give_the_same_lines(tmp_path: Path) -> None:
     run_case(case, two, lambda progress: seen.append((progress.runs_done, progress.rounds_done)))
     assert lines_of(tmp_path / "two") == lines_of(tmp_path / "one")
     assert seen[-1] == (2, 4)
+    assert sys.modules["__main__"] is script
 
 
 @pytest.mark.slow

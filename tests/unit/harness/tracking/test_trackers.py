@@ -16,7 +16,7 @@ CASE = Case(
     Study("tracked", 2, {"kind": "linear", "inputs": [30]}, {"clip_norm": 4.0}),
     "breast_cancer",
     {"erosion": {"rule": {"name": "weight_erosion"}}, "local": {"rule": {"name": "local"}}},
-    options={"policy": {"least_isolation": 0.0}},
+    others={"policy": {"least_isolation": 0.0}},
 )
 
 
