@@ -33,8 +33,8 @@ def show_summary(state_dir: Path, study: str, *, json_output: bool, csv_output: 
         unknown = [one.name for one in opened.numeric if spread_unknown(one)]
         if unknown:
             sys.stderr.write(
-                f"{scaling}: {', '.join(unknown)}: rounding may have made half of the SD or more, so the largest SD that "
-                "fits is written; declare a narrower range in the next study's schema, or give centre and spread there\n"
+                f"{scaling}: {', '.join(unknown)}: rounding may have made half of the SD or more; the largest SD that "
+                "fits is written: declare a narrower range in the next study's schema, or centre and spread\n"
             )
     if json_output:
         sys.stdout.write(summary.model_dump_json() + "\n")
