@@ -30,6 +30,7 @@ from protocol.wire.studies.model import Buffers
 
 Named: TypeAlias = list[tuple[str, torch.Tensor]]
 COUNTER: Final = "num_batches_tracked"
+EXTRA_STATE: Final = "_extra_state"
 _MOVING: Final = ("running_mean", "running_var")
 _KEPT: Final = "_moiety_buffers"
 
@@ -47,8 +48,11 @@ def kept_buffers(model: nn.Module) -> Buffers | None:
 
 def require_no_buffers(model: nn.Module) -> None:
     """Nothing but parameters, where the study does not say what becomes of the rest. Raises: UnusableUpdate"""
-    parameters = dict(model.named_parameters())
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     buffers = [name for name in model.state_dict() if name not in parameters]
+    apart = [name for name in buffers if name.rpartition(".")[2] == EXTRA_STATE]
+    if apart:
+        raise UnusableUpdate(f"the model keeps {apart[0]!r}, which is no tensor: make it a parameter or a constant")
     if buffers and kept_buffers(model) is None:
         raise UnusableUpdate(
             f"the model keeps buffers ({', '.join(buffers[:8])}), which are not shared: say in the study's [model] "

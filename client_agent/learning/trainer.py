@@ -18,6 +18,7 @@ from torch import nn
 from client_agent.architectures.statistics import constants_kept, require_batches, shared_statistics, training_mode
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import ModelParts, Vector, flat_vector
+from client_agent.learning.foreign_code import model_code
 from client_agent.learning.personal import shared_parameters
 from client_agent.learning.seeding import private_state
 from client_agent.learning.training_seeds import derived
@@ -144,7 +145,8 @@ def loss_gradient(model: nn.Module, data: Examples, device: torch.device, loss: 
 
 def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
     """One gradient per parameter, on the device; zeros where the loss does not reach."""
-    return list(torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True))
+    with model_code(model, "the loss or its gradient"):
+        return list(torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True))
 
 
 def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, factor: float, loss: Loss) -> LocalRound:

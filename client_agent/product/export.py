@@ -63,7 +63,7 @@ def digest_in(card: ModelCard) -> str:
 def _tensors(held: HeldModel) -> bytes:
     from safetensors.torch import save
 
-    tensors = {name: tensor.detach().cpu().clone() for name, tensor in held.network.state_dict().items()}
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in held.network.state_dict().items()}
     finished = "" if held.finish is None else ", finished by its requester"
     made: bytes = save(tensors, metadata={"moiety": f"study {held.study.digest()}, model {held.version}{finished}"})
     return made

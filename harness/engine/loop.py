@@ -172,7 +172,7 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
         own_metrics=conditions.own_metrics,
         works_out_isolation=conditions.works_out_isolation,
     )
-    if conditions.plugin is not None:
+    if study.model.kind in ("plugin", "library"):
         try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, run.computing.device))
     for needs in (run.rule.needs, study.rule.name.declared.measures):
         require_willing(needs, run.policy, run.names)

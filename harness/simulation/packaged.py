@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from client_agent.architectures.statistics import keep_buffers
+from client_agent.learning.foreign_code import came_from
 from client_agent.learning.models import completed
 from client_agent.learning.seeding import private_state
 from client_agent.learning.study_file import ModelTable
@@ -69,6 +70,7 @@ class ChosenModel:
         if not isinstance(made, nn.Module):
             raise ConfigurationError(f"model {self.name!r}: gave {type(made).__name__}, expected a torch.nn.Module")
         keep_buffers(made, table.buffers)
+        came_from(made, f"model {self.name!r}")
         return made
 
     def spec(self, table: ModelTable) -> ModelSpec:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.simulation.run_one import Protection
 from harness.simulation.simulate import SimulationOptions, run_simulation
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, UnusableUpdate
 
 PLUGIN = """
 import numpy as np
@@ -85,11 +85,11 @@ def test_a_plug_in_trains_and_scores_as_at_an_agent(tmp_path: Path, protection: 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("Linear(2, 1)", "Linear(3, 1)", "the loss fails on this site's first training examples: RuntimeError"),
+        ("Linear(2, 1)", "Linear(3, 1)", r"own\.py, line 16: the loss or its gradient fails: RuntimeError"),
         (".abs().mean() +", ".abs() +", r"loss\(\) gave shape \[16|loss\(\) gave shape \[30"),
         ('"worst": (', '"Worst!": (', r"metrics\(\) gave dict, expected"),
         ("len(data.X)}", '"many"}', r"metrics\(\) gave str for 'examples', expected a number"),
-        ("return {", "return 1 / 0, {", r"metrics\(\) fails on this site's first training examples: ZeroDivisionError"),
+        ("return {", "return 1 / 0, {", r"own\.py, line 20: metrics\(\) fails: ZeroDivisionError"),
     ],
 )
 def test_a_plug_in_that_fails_is_refused_before_round_1(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -115,3 +115,84 @@ def test_a_study_with_a_plug_in_needs_the_file(tmp_path: Path) -> None:
     without = SimulationOptions(given.study_file, given.data, "north", (0,), Protection.PLAIN)
     with pytest.raises(ConfigurationError):
         run_simulation(without)
+
+
+OF_CLASSES = """
+import numpy as np
+import torch
+from torch import nn
+
+
+def data(path):
+    X, y = np.load(path / "X.npy"), (np.load(path / "y.npy")[:, 0] > 0).astype(np.int64)
+    return (X[10:], y[10:]), (X[:10], y[:10])
+
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch.X), batch.y)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.o = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        CHANGED
+
+    def forward(self, x):
+        return FORWARD
+
+
+def model():
+    return Net()
+"""
+FORWARD = "self.o(torch.relu(self.b(torch.relu(self.a(x)))))"
+
+
+def of_classes(folder: Path, changed: str, forward: str = FORWARD) -> SimulationOptions:
+    given = options(folder, OF_CLASSES.replace("CHANGED", changed).replace("FORWARD", forward))
+    text = STUDY.replace('kind = "own"', 'kind = "classes"').replace("outputs = 1", "classes = 2")
+    given.study_file.write_text(text.replace("rounds = 12", "rounds = 2").replace("[training]", SGD))
+    return given
+
+
+SGD = """[training]
+update = "local_sgd"
+"""
+
+
+def test_tied_weights_run_as_they_are(tmp_path: Path) -> None:
+    result = run_simulation(of_classes(tmp_path, "self.b.weight = self.a.weight"))
+    assert (result.runs[0].end, result.runs[0].released_rounds) == ("completed", 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "forward", "said"),
+    [
+        ("self.o = nn.LazyLinear(2)", FORWARD, "layer 'o.weight' has no shape before its first batch"),
+        (
+            "self.e = nn.Embedding(9, 2, sparse=True)",
+            "self.o(self.e(x.clamp(0, 8).long()).sum(1))",
+            "layer 'e.weight' has a sparse gradient",
+        ),
+        ("self.none = nn.Parameter(torch.zeros(0, 2))", FORWARD, "layer 'none' is empty"),
+        ("self.b = nn.Linear(3, 2)", FORWARD, "line 23: the forward pass fails in layer 'b': RuntimeError"),
+        ("", "(self.a(x), x)", r"the model gives tuple, task 'classes' expects \[30, 2\]"),
+        ("", "self.a(x) * float('nan')", "has a gradient that is not finite"),
+        ("", "self.a(x) + 0j", r"the model gives torch\.complex64\[30, 2\]"),
+        ("self.h = torch.zeros(2)", "setattr(self, 'h', self.h + self.a(x)[0]) or self.o(x + self.h)", "a second time"),
+    ],
+)
+def test_a_model_that_cannot_be_shared_is_one_line_that_names_the_layer(
+    tmp_path: Path, changed: str, forward: str, said: str
+) -> None:
+    with pytest.raises((ConfigurationError, UnusableUpdate), match=said) as found:
+        run_simulation(of_classes(tmp_path, changed, forward))
+    assert "\n" not in str(found.value)
+
+
+def test_a_step_that_fails_in_training_alone_is_one_line(tmp_path: Path) -> None:
+    forward = "self.a(x) if not self.training else self.b(x[:, :1])"
+    with pytest.raises(
+        ConfigurationError, match=r"own\.py, line 23: the loss or its gradient fails in layer 'b': Runt"
+    ):
+        run_simulation(of_classes(tmp_path, "", forward))
