@@ -103,12 +103,17 @@ def training_mode(model: nn.Module) -> None:
             module.train(module.running_mean is None)
 
 
-def require_batches(model: nn.Module, examples: int, batch_size: int) -> None:
-    """No batch of a single example, of which batch norm has no variance. Raises: ConfigurationError"""
-    if has_statistics(model) and (batch_size == 1 or examples % batch_size == 1):
+def least_examples(model: nn.Module) -> int:
+    """The fewest examples that a batch may hold: of a single one batch norm has no variance."""
+    return 2 if has_statistics(model) else 1
+
+
+def require_batches(model: nn.Module, examples: int, batch_size: int, site: str = "this site") -> None:
+    """There are batches that the model can train on. Raises: ConfigurationError"""
+    if min(examples, batch_size) < least_examples(model):
         raise ConfigurationError(
-            f"batch norm has no variance of a batch of one example, and {examples} training examples in batches of "
-            f"{batch_size} make such a batch: leave one example out, or take another training.batch_size"
+            f"batch norm has no variance of a batch of one example, and {site} has {examples} training examples in "
+            f"batches of {batch_size}: take more of both, or torch.nn.GroupNorm instead of batch norm"
         )
 
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from torch import nn
 
+from client_agent.architectures.statistics import require_batches
 from client_agent.learning.flat_vector import Vector, load_vector, model_vector, personal_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin, assessor
@@ -172,6 +173,8 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
         own_metrics=conditions.own_metrics,
         works_out_isolation=conditions.works_out_isolation,
     )
+    for site in sites:
+        require_batches(run.model, len(site.train), study.training.batch_size, f"site {site.name!r}")
     if study.model.kind in ("plugin", "library"):
         try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, run.computing.device))
     for needs in (run.rule.needs, study.rule.name.declared.measures):

@@ -196,3 +196,15 @@ def test_a_step_that_fails_in_training_alone_is_one_line(tmp_path: Path) -> None
         ConfigurationError, match=r"own\.py, line 23: the loss or its gradient fails in layer 'b': Runt"
     ):
         run_simulation(of_classes(tmp_path, "", forward))
+
+
+def test_batch_norm_takes_a_left_over_example_and_names_a_site_that_has_only_one(tmp_path: Path) -> None:
+    given = of_classes(tmp_path, "self.b = nn.BatchNorm1d(2)")
+    text = given.study_file.read_text().replace("[model]", '[model]\nbuffers = "local"')
+    given.study_file.write_text(text.replace("batch_size = 16", "batch_size = 29"))  # 30 examples: one is left over
+    assert run_simulation(given).runs[0].released_rounds == 2
+    for name in ("X", "y"):
+        path = tmp_path / "data" / "east" / f"{name}.npy"
+        np.save(path, np.load(path)[:11])
+    with pytest.raises(ConfigurationError, match="site 'east' has 1 training examples in batches of 29"):
+        run_simulation(given)
