@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -57,6 +57,28 @@ def open_table(path: Path, site: SiteTable, findings: Findings, *, header: bool)
 def table_of(rows: pa.Table, where: str) -> Table:
     """A table in memory."""
     return Table(where, tuple(rows.column_names), rows.num_columns, rows.to_batches(_BATCH_ROWS))
+
+
+def text_columns(path: Path, site: SiteTable, names: Sequence[str], *, header: bool) -> dict[str, list[str]]:
+    """Columns of a file by the names in its first line, every value as text, empty where it is missing.
+
+    Raises: ConfigurationError for a name that is not there, or more than once
+    """
+    table = open_table(path, site, Findings(), header=header)
+    known = table.names or ()
+    for name in names:
+        if known.count(name) != 1:
+            how = "more than once" if name in known else "not"
+            raise ConfigurationError(f"{path}: column {name!r} is {how} there; the file has {list(known)[:20]}")
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for batch in table.batches:
+        for name, values in found.items():
+            try:
+                column = batch.column(known.index(name)).cast(pa.string())
+            except pa.ArrowException:
+                raise ConfigurationError(f"{path}: column {name!r} holds values that are no text") from None
+            values += ["" if value is None else value for value in column.to_pylist()]
+    return found
 
 
 def _parquet(path: Path) -> Table:

@@ -10,6 +10,7 @@ model.pt2             the network as torch.export has it, if asked for: it runs 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from client_agent.data.kept import TRANSFORMATION_FILE, require_made_by_schema
+from client_agent.product.baseline import fit_baseline
 from client_agent.product.card import CARD_FILE, ModelCard, card_of, file_digest
 from client_agent.product.card_text import card_markdown
 from client_agent.product.held import HeldModel
@@ -28,10 +30,20 @@ PROGRAM_FILE: Final = "model.pt2"
 CARD_TEXT: Final = "card.md"
 
 
-def export(held: HeldModel, data: Path, out: Path, *, is_requester: bool, program: bool = False) -> ModelCard:
-    """Write the folder; ``data`` is the site's own, ``program`` asks for model.pt2.
+def export(
+    held: HeldModel,
+    data: Path,
+    out: Path,
+    *,
+    is_requester: bool,
+    program: bool = False,
+    plugin: Path | None = None,
+    horizons: Sequence[float] = (),
+) -> ModelCard:
+    """Write the folder; ``data`` is the site's own, ``program`` asks for model.pt2, ``horizons`` for survival at them.
 
-    Raises: ConfigurationError when the folder is there already, or the site's data were made by another schema
+    Raises: ConfigurationError when the folder is there already, the site's data were made by another schema, or do not
+            carry the horizons
     """
     if out.exists():
         raise ConfigurationError(f"{out} exists; export into a new folder")
@@ -45,8 +57,11 @@ def export(held: HeldModel, data: Path, out: Path, *, is_requester: bool, progra
         transformation = load_transformation(data / TRANSFORMATION_FILE).digest
     if program:
         files[PROGRAM_FILE] = _program(held.network, held.study.model.inputs)
+    baseline = fit_baseline(held, data, plugin, horizons)
     digests = {name: file_digest(content) for name, content in files.items()}
-    card = card_of(held, is_requester=is_requester, transformation_digest=transformation, files=digests)
+    card = card_of(
+        held, is_requester=is_requester, transformation_digest=transformation, files=digests, baseline=baseline
+    )
     out.mkdir(parents=True)
     for name, content in files.items():
         (out / name).write_bytes(content)

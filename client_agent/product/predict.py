@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import zipfile
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client_agent.product.baseline import survival
 from client_agent.product.exported import Exported
 from client_agent.scoring.predicted import Predicted
 from client_agent.tasks.targets import no_targets
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
     from client_agent.data.site_table import SiteTable
 
 Features = NDArray[np.float32]
+Kept = Mapping[str, Sequence[str]]
+"""Columns of the input by name, each with one text a row."""
+NOTHING_KEPT: Final[Kept] = {}
 _READY: Final = "X"
 
 
-def features_of(model: Exported, path: Path, site: Path | None) -> Features:
-    """The model's inputs, one row an example.
+def features_of(model: Exported, path: Path, site: Path | None, keep: Collection[str] = ()) -> Features:
+    """The model's inputs, one row an example; ``keep`` are columns that a table without a schema may have besides.
 
     With a schema ``path`` is a CSV or Parquet table of raw values, and ``site`` says how it is written here; without
     one it is an .npz with X, or a CSV whose columns are the features. Raises: ConfigurationError
@@ -36,7 +41,36 @@ def features_of(model: Exported, path: Path, site: Path | None) -> Features:
         return transform_file(path, model.transformation, _site_table(model, site))
     if site is not None:
         raise ConfigurationError("--site is for tables of studies with a [schema], which this one has not")
-    return _npz(model, path) if path.suffix == ".npz" else _ready_csv(model, path)
+    return _npz(model, path) if path.suffix == ".npz" else _ready_csv(model, path, keep)
+
+
+def kept_columns(model: Exported, path: Path, site: Path | None, keep: Sequence[str], rows: int) -> Kept:
+    """Columns of the input by name, as text, to go with the predictions: a patient's id for example.
+
+    Raises: ConfigurationError for a name that the input does not have exactly once
+    """
+    names = tuple(dict.fromkeys(keep))
+    if not names:
+        return {}
+    if path.suffix == ".npz":
+        found = _kept_arrays(path, names)
+    else:
+        from client_agent.data.source import text_columns
+
+        header = model.transformation is None or model.transformation.table.header
+        found = text_columns(path, _site_table(model, site), names, header=header)
+    for name, values in found.items():
+        if len(values) != rows:
+            raise ConfigurationError(f"{path}: --keep {name}: {len(values)} values for {rows} rows")
+    return found
+
+
+def _kept_arrays(path: Path, names: tuple[str, ...]) -> Kept:
+    with np.load(path, allow_pickle=False) as archive:
+        lacking = [name for name in names if name not in archive.files or archive[name].ndim != 1]
+        if lacking:
+            raise ConfigurationError(f"{path}: --keep {lacking[0]}: no such array with one value a row")
+        return {name: [str(value) for value in archive[name].tolist()] for name in names}
 
 
 def _site_table(model: Exported, path: Path | None) -> SiteTable:
@@ -46,21 +80,40 @@ def _site_table(model: Exported, path: Path | None) -> SiteTable:
     return PLAIN if path is None or schema is None else read_site_table(path, schema)
 
 
-def write_predictions(model: Exported, X: Features, path: Path) -> int:
-    """A CSV with one line an example: probabilities and the likeliest class, numbers, rates, or the log hazard.
+def write_predictions(model: Exported, X: Features, path: Path, kept: Kept = NOTHING_KEPT) -> int:
+    """A CSV with one line an example: what was kept of the input, then probabilities and the likeliest class, numbers,
+    rates, or the log hazard and survival at the horizons that the model was exported with.
 
     Returns: the number of lines below the first
     """
+    first, lines = _predicted(model, X, kept)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(first)
+        writer.writerows(lines)
+    return len(lines)
+
+
+def _predicted(model: Exported, X: Features, kept: Kept) -> tuple[list[str], list[list[str]]]:
+    """The first line and all others."""
     task, outputs = model.study.task, model.outputs(X)
     values = Predicted(task, outputs, no_targets(task, model.study.model.classes)).values
     names = _columns(model)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*names, "prediction"] if task.kind is TaskKind.CLASSES else names)
-        for row in values:
-            likeliest = [_classes(model)[int(row.argmax())]] if task.kind is TaskKind.CLASSES else []
-            writer.writerow([*(repr(float(value)) for value in row), *likeliest])
-    return len(values)
+    if task.kind is TaskKind.SURVIVAL:
+        values = np.column_stack([values, survival(model.card.baseline, values[:, 0])])
+    lines = [[repr(float(value)) for value in row] for row in values]
+    if task.kind is TaskKind.CLASSES:
+        names = [*names, "prediction"]
+        for line, place in zip(lines, values.argmax(axis=1), strict=True):
+            line.append(_classes(model)[int(place)])
+    twice = [name for name in kept if name in names]
+    if twice:
+        raise ConfigurationError(f"--keep {twice[0]}: a column of the predictions has that name: rename the input's")
+    return [*kept, *names], [[*own, *line] for own, line in zip(_rows(kept, len(lines)), lines, strict=True)]
+
+
+def _rows(kept: Kept, count: int) -> list[tuple[str, ...]]:
+    return list(zip(*kept.values(), strict=True)) if kept else [()] * count
 
 
 def _columns(model: Exported) -> list[str]:
@@ -70,7 +123,7 @@ def _columns(model: Exported) -> list[str]:
         case TaskKind.COUNTS:
             return _numbered(model, "rate")
         case TaskKind.SURVIVAL:
-            return ["log hazard"]
+            return ["log hazard", *(f"survival at {one.time:g}" for one in model.card.baseline)]
         case _:
             return _numbered(model, "output")
 
@@ -97,18 +150,19 @@ def _npz(model: Exported, path: Path) -> Features:
     return X
 
 
-def _ready_csv(model: Exported, path: Path) -> Features:
+def _ready_csv(model: Exported, path: Path, keep: Collection[str]) -> Features:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigurationError(f"{path}: no CSV file with a line of names: {error}") from None
-    _require_names(model, tuple(header), path)
+    places = [at for at, name in enumerate(header) if name not in keep or name in model.study.model.feature_names]
+    _require_names(model, tuple(header[at] for at in places), path)
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise ConfigurationError(f"{path}: line {number} has {len(row)} fields, the first has {len(header)}")
     try:
-        X = np.array(rows, dtype=np.float32).reshape(len(rows), len(header))
+        X = np.array([[row[at] for at in places] for row in rows], np.float32).reshape(len(rows), len(places))
     except ValueError:
         raise ConfigurationError(
             f"{path}: something is no number, and this study has no [schema] that would say what it means"
