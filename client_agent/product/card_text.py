@@ -45,9 +45,10 @@ def _warning(card: ModelCard) -> str:
 
 
 def _origin(card: ModelCard) -> str:
+    made = "Simulated" if card.simulated else "Trained by federated learning"
     opened = "" if card.simulated else "; every round's sum was opened, no site's update"
     return (
-        f"{_finish(card)}Trained by federated learning under rule `{card.rule.name.value}`, {card.released} rounds "
+        f"{_finish(card)}{made} under rule `{card.rule.name.value}`, {card.released} rounds "
         f"released of {card.rounds}{opened}. The model itself may show what it was trained on: give it to nobody who "
         "may not learn about the patients."
     )

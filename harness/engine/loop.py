@@ -122,6 +122,7 @@ def run_rounds(
         run.model_of(progress.state),
         final_scores(run, progress.state, conditions.bootstrap),
         ended_by=progress.state.alone_by if end is RunEnd.LOCAL_ONLY else None,
+        personal=run.personal_of(run.requester, progress.state),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from harness.simulation.run_one import Protection
 from harness.simulation.simulate import SimulationOptions, run_simulation
+from moiety import main
 from protocol.errors import ConfigurationError, UnusableUpdate
 
 PLUGIN = """
@@ -117,6 +119,7 @@ def test_a_study_with_a_plug_in_needs_the_file(tmp_path: Path) -> None:
         run_simulation(without)
 
 
+LOCAL = '\nbuffers = "local"'
 OF_CLASSES = """
 import numpy as np
 import torch
@@ -208,3 +211,40 @@ def test_batch_norm_takes_a_left_over_example_and_names_a_site_that_has_only_one
         np.save(path, np.load(path)[:11])
     with pytest.raises(ConfigurationError, match="site 'east' has 1 training examples in batches of 29"):
         run_simulation(given)
+
+
+@pytest.mark.parametrize(
+    ("changed", "buffers"), [("self.b.weight = self.a.weight", ""), ("self.b = nn.BatchNorm1d(2)", LOCAL)]
+)
+def test_a_simulated_model_is_saved_and_predicts(tmp_path: Path, changed: str, buffers: str) -> None:
+    """With the requester's own statistics where those stay: its accuracy is the one that the simulation printed."""
+    given = of_classes(tmp_path, changed)
+    given.study_file.write_text(given.study_file.read_text().replace("[model]", f"[model]{buffers}"))
+    given = replace(given, save_model=tmp_path / "saved")
+    result = run_simulation(given)
+    new, plugin = tmp_path / "new.npz", tmp_path / "own.py"
+    X = np.load(tmp_path / "data" / "north" / "X.npy")[:10]
+    y = np.load(tmp_path / "data" / "north" / "y.npy")[:10, 0] > 0
+    np.savez(new, X=X, patient=np.array([f"{number:03}" for number in range(10)]))
+    told = ["--model", tmp_path / "saved", "--input", new, "--out", tmp_path / "p.csv", "--plugin", plugin]
+    with pytest.raises(SystemExit, match="0"):
+        main(["model", "predict", *map(str, told), "--keep", "patient"])
+    lines = [line.split(",") for line in (tmp_path / "p.csv").read_text().splitlines()]
+    assert [line[0] for line in lines] == ["patient", *(f"{number:03}" for number in range(10))]
+    right = np.array([line[-1] == "1" for line in lines[1:]]) == y
+    assert right.mean() == pytest.approx(result.runs[0].test_accuracy)
+    card = (tmp_path / "saved" / "card.md").read_text()
+    assert "**SIMULATED: trained in one place on the data of all sites; no site took part.**" in card
+    assert "10 test examples of that site alone" in card
+    with pytest.raises(ConfigurationError, match="saved exists; name a new folder"):
+        run_simulation(given)
+    several = replace(given, seeds=(3, 4), save_model=tmp_path / "several")
+    run_simulation(several)
+    assert sorted(path.name for path in (tmp_path / "several").iterdir()) == ["seed-3", "seed-4"]
+
+
+def test_a_case_saves_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "heart_disease", "--save-model", str(tmp_path / "saved")])
+    assert ended.value.code == 2
+    assert "--save-model: a case has many models" in capsys.readouterr().err
