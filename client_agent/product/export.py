@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from client_agent.data.kept import TRANSFORMATION_FILE, require_made_by_schema
+from client_agent.learning.foreign_code import words_of
 from client_agent.product.baseline import fit_baseline
 from client_agent.product.card import CARD_FILE, ModelCard, card_of, file_digest
 from client_agent.product.card_text import card_markdown
@@ -92,5 +93,5 @@ def _program(network: nn.Module, inputs: tuple[int, ...]) -> bytes:
         made = torch.export.export(network, (torch.zeros(2, *inputs),), dynamic_shapes=({0: batch},))
         torch.export.save(made, into)
     except Exception as error:  # whatever tracing finds
-        raise ConfigurationError(f"torch.export cannot trace this network: {type(error).__name__}: {error}") from None
+        raise ConfigurationError(f"torch.export cannot trace this network: {words_of(error)}") from None
     return into.getvalue()

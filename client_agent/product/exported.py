@@ -19,6 +19,7 @@ from client_agent.product.card import CARD_FILE, ModelCard, file_digest
 from client_agent.product.export import MODEL_FILE, STUDY_FILE
 from client_agent.product.held import unfilled_network
 from protocol.errors import ConfigurationError
+from protocol.printable import printable
 from protocol.wire.messages import Study
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _fill(network: nn.Module, content: bytes, path: Path) -> None:
     try:
         network.load_state_dict(load(content))
     except (SafetensorError, RuntimeError) as error:
-        raise ConfigurationError(f"{path} does not fit the study's network: {error}") from None
+        raise ConfigurationError(f"{path} does not fit the study's network: {printable(str(error), 500)}") from None
 
 
 def _transformation(folder: Path, card: ModelCard, study: Study) -> Transformation | None:
