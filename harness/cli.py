@@ -26,6 +26,7 @@ from harness.tracking.trackers import log_all, tracker_of
 from harness.training.energy import measured_into
 from host.commands.subcommand import command
 from host.extensions import load_plugins
+from protocol.errors import ConfigurationError
 from protocol.protection.plan import USUAL, StudyProtection
 
 SIMULATED: Final = Path("simulated")
@@ -62,6 +63,8 @@ def _run(asked: Asked) -> None:
     load_plugins(asked.plugin or ())
     with measured_into(asked.out, asked.energy):
         console, file = console_for(stderr=asked.as_json), read_study_file(asked.study_file)
+        if asked.save_model is not None and (file.is_case or file.is_personal_case):
+            raise ConfigurationError("--save-model: a case has many models; name a study's file without [case]")
         if file.is_personal_case:
             _compare(personal_case_of(file), asked, console)
         elif file.is_case:

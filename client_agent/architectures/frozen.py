@@ -23,14 +23,16 @@ from protocol.wire.studies.architecture import FrozenSpec
 
 def freeze(model: nn.Module, trainable: tuple[str, ...]) -> None:
     """Train only the parameters whose names begin so. Raises: ConfigurationError for a beginning of no name"""
-    names = [name for name, _ in model.named_parameters()]
+    named = list(model.named_parameters(remove_duplicate=False))
+    names = [name for name, _ in named]
     for beginning in trainable:
         if not any(_begins(name, beginning) for name in names):
             raise ConfigurationError(
                 f"model.trainable: no layer's name begins with {beginning!r}; the model has {_tops(names)}"
             )
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(any(_begins(name, beginning) for beginning in trainable))
+    trained = {id(one) for name, one in named if any(_begins(name, beginning) for beginning in trainable)}
+    for _, parameter in named:
+        parameter.requires_grad_(id(parameter) in trained)
 
 
 def frozen_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -15,6 +15,7 @@ from torch import nn
 
 from client_agent.architectures.sources import ModelSources
 from protocol.errors import ConfigurationError
+from protocol.printable import printable
 from protocol.wire.studies.architecture import ArchitectureSpec, Value
 
 _MODULES: Final = {"monai": "monai.networks.nets"}
@@ -58,7 +59,8 @@ def library_network(spec: ArchitectureSpec, sources: ModelSources) -> nn.Module:
         network: nn.Module = made(**arguments, **fetching)
     except Exception as error:  # whatever a library raises about values that it cannot take
         raise ConfigurationError(
-            f"{spec.listed_as} cannot be made: {type(error).__name__}: {error}; it takes {signature}"
+            f"{spec.listed_as} cannot be made: {type(error).__name__}: {printable(str(error), 300)}; it takes "
+            f"{signature}"
         ) from None
     return network
 

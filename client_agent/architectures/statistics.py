@@ -30,6 +30,7 @@ from protocol.wire.studies.model import Buffers
 
 Named: TypeAlias = list[tuple[str, torch.Tensor]]
 COUNTER: Final = "num_batches_tracked"
+EXTRA_STATE: Final = "_extra_state"
 _MOVING: Final = ("running_mean", "running_var")
 _KEPT: Final = "_moiety_buffers"
 
@@ -47,8 +48,11 @@ def kept_buffers(model: nn.Module) -> Buffers | None:
 
 def require_no_buffers(model: nn.Module) -> None:
     """Nothing but parameters, where the study does not say what becomes of the rest. Raises: UnusableUpdate"""
-    parameters = dict(model.named_parameters())
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     buffers = [name for name in model.state_dict() if name not in parameters]
+    apart = [name for name in buffers if name.rpartition(".")[2] == EXTRA_STATE]
+    if apart:
+        raise UnusableUpdate(f"the model keeps {apart[0]!r}, which is no tensor: make it a parameter or a constant")
     if buffers and kept_buffers(model) is None:
         raise UnusableUpdate(
             f"the model keeps buffers ({', '.join(buffers[:8])}), which are not shared: say in the study's [model] "
@@ -99,12 +103,17 @@ def training_mode(model: nn.Module) -> None:
             module.train(module.running_mean is None)
 
 
-def require_batches(model: nn.Module, examples: int, batch_size: int) -> None:
-    """No batch of a single example, of which batch norm has no variance. Raises: ConfigurationError"""
-    if has_statistics(model) and (batch_size == 1 or examples % batch_size == 1):
+def least_examples(model: nn.Module) -> int:
+    """The fewest examples that a batch may hold: of a single one batch norm has no variance."""
+    return 2 if has_statistics(model) else 1
+
+
+def require_batches(model: nn.Module, examples: int, batch_size: int, site: str = "this site") -> None:
+    """There are batches that the model can train on. Raises: ConfigurationError"""
+    if min(examples, batch_size) < least_examples(model):
         raise ConfigurationError(
-            f"batch norm has no variance of a batch of one example, and {examples} training examples in batches of "
-            f"{batch_size} make such a batch: leave one example out, or take another training.batch_size"
+            f"batch norm has no variance of a batch of one example, and {site} has {examples} training examples in "
+            f"batches of {batch_size}: take more of both, or torch.nn.GroupNorm instead of batch norm"
         )
 
 

@@ -17,7 +17,7 @@ from client_agent.product.compare import Comparison, compare
 from client_agent.product.export import CARD_TEXT, digest_in, export
 from client_agent.product.exported import load_exported
 from client_agent.product.held import held_model
-from client_agent.product.predict import features_of, write_predictions
+from client_agent.product.predict import features_of, kept_columns, write_predictions
 from client_agent.scoring.score import Score
 from client_agent.settings import load_settings
 from client_agent.site.identity import load_identity
@@ -34,6 +34,10 @@ FederatedOption = Annotated[
 ]
 BestOption = Annotated[
     bool, typer.Option("--best", help="Of the shared models, the best by this site's validation examples.")
+]
+HorizonOption = Annotated[
+    list[float] | None,
+    typer.Option(help="Survival: a time at which the folder predicts the probability too; may be repeated."),
 ]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -53,13 +57,22 @@ def export_command(
     unfinished: UnfinishedOption = False,
     federated: FederatedOption = False,
     best: BestOption = False,
+    horizon: HorizonOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """The model as a folder: values, the model card, the study, the transformation of rows."""
     settings = load_settings(config)
     roster, _ = load_identity(settings)
     held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))
-    card = export(held, settings.data, out, is_requester=settings.site == roster.requester, program=torch_export)
+    card = export(
+        held,
+        settings.data,
+        out,
+        is_requester=settings.site == roster.requester,
+        program=torch_export,
+        plugin=settings.plugin,
+        horizons=horizon or (),
+    )
     note_exported(settings, held.study, out.name, digest_in(card))
     sys.stdout.write(card.model_dump_json() + "\n" if json_output else _exported(card, out))
 
@@ -73,14 +86,20 @@ def predict(
         Path | None, typer.Option(help="The agent's settings, for a plug-in or a library's network.")
     ] = None,
     site: Annotated[Path | None, typer.Option(help="TOML: how this site writes its tables.")] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="A column to carry over, such as an id; may be repeated.")
+    ] = None,
+    plugin: Annotated[Path | None, typer.Option(help="The plug-in's file, in place of --config.")] = None,
 ) -> None:
     """Predictions for new rows, one line each."""
     if out.exists():
         raise ConfigurationError(f"{out} exists; name a new file")
     settings = None if config is None else load_settings(config)
-    plugin, sources = (None, NO_SOURCES) if settings is None else (settings.plugin, settings.sources)
-    exported = load_exported(model, plugin, sources)
-    lines = write_predictions(exported, features_of(exported, input_file, site), out)
+    known, sources = (None, NO_SOURCES) if settings is None else (settings.plugin, settings.sources)
+    exported = load_exported(model, plugin or known, sources)
+    X = features_of(exported, input_file, site, keep or ())
+    kept = kept_columns(exported, input_file, site, keep or (), len(X))
+    lines = write_predictions(exported, X, out, kept)
     sys.stdout.write(f"{lines} predictions in {out}\n")
 
 

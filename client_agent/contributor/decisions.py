@@ -27,6 +27,7 @@ from protocol.bodies.letter import open_letter, seal_letter, told
 from protocol.clauses import Clause
 from protocol.errors import (
     AnnouncementMismatch,
+    ConfigurationError,
     ErrorCode,
     ModelDiverged,
     MoietyError,
@@ -178,6 +179,8 @@ class Decisions:
             return announcement.purpose.plan.unusable
         if self._owner.study.rule.name.self_weighted and isinstance(error, UnusableUpdate):
             return "what this site would share cannot be encoded; the numbers stay at this site"
+        if isinstance(error, ConfigurationError):  # it quotes this machine's paths, and what a plug-in raised
+            return "this site's files or settings keep it from this round; its own log says which"
         return error.told if isinstance(error, PolicyRefusal) else error.detail
 
     # --- the evidence ---

@@ -107,6 +107,27 @@ def texts_of(array: pa.Array, name: str) -> pa.Array:
     return texts if plain in (True, None) else pc.utf8_normalize(texts, form="NFC")
 
 
+def text_columns(path: Path, site: SiteTable, names: Sequence[str], *, header: bool) -> dict[str, list[str]]:
+    """Columns of a file by the names in its first line, every value as text, empty where it is missing.
+
+    Raises: ConfigurationError for a name that is not there, or more than once
+    """
+    table = open_table(path, site, Findings(), header=header)
+    known = table.names or ()
+    places = dict[str, int]()
+    for name in names:
+        if known.count(comparable(name)) != 1:
+            how = "more than once" if comparable(name) in known else "not"
+            raise ConfigurationError(f"{path}: column {name!r} is {how} there; the file has {list(known)[:20]}")
+        places[name] = known.index(comparable(name))
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for batch in table.batches:
+        for name, values in found.items():
+            texts = texts_of(batch.column(places[name]), name).cast(pa.string())
+            values += ["" if value is None else value for value in texts.to_pylist()]
+    return found
+
+
 def _parquet(path: Path) -> Table:
     def batches(file: pyarrow.parquet.ParquetFile) -> Iterator[pa.RecordBatch]:
         try:

@@ -75,4 +75,5 @@ def _missing_classes(study: Study, data: LocalData) -> tuple[str, ...]:
 
 
 def _can_name(spec: ModelSpec, kind: NamesKind) -> bool:
-    return kind is NamesKind.CLASSES or len(spec.inputs) == 1
+    """A single output, a log hazard for example, cannot be taken for another one."""
+    return spec.classes > 1 if kind is NamesKind.CLASSES else len(spec.inputs) == 1

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.learning.data import Examples
+from client_agent.learning.foreign_code import model_code, words_of
 from client_agent.learning.trainer import EVALUATION_BATCH, take
 from client_agent.scoring.predicted import Predicted
 from client_agent.scoring.score import METRICS, FinalScores, MetricName, Score
@@ -119,7 +120,7 @@ class Assessor:
             with torch.no_grad():
                 return self.own_metrics(model, take(data, np.arange(len(data)), self.device))
         except Exception as failure:
-            _log.warning("plugin_metrics", detail=f"{type(failure).__name__}: {failure}")
+            _log.warning("plugin_metrics", detail=words_of(failure))
             reason = f"the plug-in's metrics() raised {type(failure).__name__}"
             return (Score(name="metrics", value=None, reason=reason),)
         finally:
@@ -136,7 +137,7 @@ def evaluate(model: nn.Module, data: Examples, device: torch.device, loss: Loss 
     model.eval()
     found: list[torch.Tensor] = []
     losses = 0.0
-    with torch.no_grad():
+    with torch.no_grad(), model_code(model, "the forward pass or the loss"):
         for start in range(0, len(data), EVALUATION_BATCH):
             batch = take(data, np.arange(start, min(start + EVALUATION_BATCH, len(data))), device)
             outputs = model(batch.X)
@@ -163,7 +164,7 @@ def predicted(model: nn.Module, data: Examples, device: torch.device) -> NDArray
     model.to(device)
     model.eval()
     found = [np.zeros(0, np.int64)]
-    with torch.no_grad():
+    with torch.no_grad(), model_code(model, "the forward pass"):
         for start in range(0, len(data), EVALUATION_BATCH):
             rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
             found.append(model(take(data, rows, device).X).argmax(dim=1).cpu().numpy())

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from client_agent.architectures.statistics import local_statistics, require_no_buffers, shared_statistics
+from client_agent.learning.foreign_code import source_of
 from client_agent.learning.personal import shared_parameters, split_parameters
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape
@@ -63,16 +67,29 @@ class ModelParts:
 def layer_shapes(model: nn.Module) -> tuple[LayerShape, ...]:
     """Names and shapes of the shared layers, in the order of the flat vector.
 
-    Raises: UnusableUpdate when the study says nothing of the model's buffers, or parameters are none or not float32
+    Raises: UnusableUpdate when the study says nothing of the model's buffers, or no layer can be shared or one cannot
     """
+    try:
+        return _layer_shapes(model)
+    except UnusableUpdate as wrong:
+        raise UnusableUpdate(f"{source_of(model)}{wrong.detail}") from None
+
+
+def _layer_shapes(model: nn.Module) -> tuple[LayerShape, ...]:
+    for name, parameter in model.named_parameters():
+        _require_values(name, parameter)
     require_no_buffers(model)
-    layers = tuple(LayerShape(name=name, shape=tuple(tensor.shape)) for name, tensor in _shared(model))
+    _require_own_memory(model)
+    shared = _shared(model)
     if not shared_parameters(model):
         raise UnusableUpdate("the model has no parameters to share")
-    for name, parameter in model.named_parameters():
-        if parameter.dtype != torch.float32:
-            raise UnusableUpdate(f"layer {name!r} has type {parameter.dtype}; parameters must be torch.float32")
-    return layers
+    empty = [name for name, tensor in shared if tensor.numel() == 0]
+    if empty:
+        raise UnusableUpdate(f"layer {empty[0]!r} is empty, there is nothing of it to share: leave it out of the model")
+    try:
+        return tuple(LayerShape(name=name, shape=tuple(tensor.shape)) for name, tensor in shared)
+    except ValidationError as error:
+        raise UnusableUpdate(f"the model has a layer that no study can name: {error.errors()[0]['msg']}") from None
 
 
 def layer_sizes(layers: tuple[LayerShape, ...]) -> tuple[tuple[str, int], ...]:
@@ -126,6 +143,41 @@ def flat_vector(tensors: Sequence[torch.Tensor]) -> Vector:
 
 def _shared(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*shared_parameters(model), *shared_statistics(model)]
+
+
+def _require_values(name: str, parameter: torch.Tensor) -> None:
+    if is_lazy(parameter):
+        raise UnusableUpdate(
+            f"layer {name!r} has no shape before its first batch (a lazy module): give its sizes, as nn.Linear(7, 2) "
+            "does in place of nn.LazyLinear(2)"
+        )
+    if parameter.is_meta:
+        raise UnusableUpdate(f"layer {name!r} has no values, it is on device meta: make the model on the CPU")
+    if parameter.layout != torch.strided:
+        raise UnusableUpdate(f"layer {name!r} is sparse ({parameter.layout}); parameters must be dense")
+    if parameter.dtype != torch.float32:
+        raise UnusableUpdate(f"layer {name!r} has type {parameter.dtype}; parameters must be torch.float32")
+
+
+def _require_own_memory(model: nn.Module) -> None:
+    """No two parameters lie in the same memory: a step of one would move the other. Raises: UnusableUpdate"""
+    filled = [(name, one) for name, one in model.named_parameters() if one.numel()]
+    places = sorted((one.data_ptr(), _bytes(one), name) for name, one in filled)
+    for (start, size, name), (after, _, other) in pairwise(places):
+        if start + size > after:
+            raise UnusableUpdate(
+                f"layers {name!r} and {other!r} lie in the same memory without being one parameter: assign the "
+                "parameter itself (b.weight = a.weight), or a copy (.clone())"
+            )
+    for name, one in filled:
+        if _bytes(one) < one.numel() * one.element_size():
+            raise UnusableUpdate(f"layer {name!r} repeats its own memory (expand): take a copy of it (.clone())")
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """From the first to behind the last byte that belongs to it."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(last + 1) * tensor.element_size()
 
 
 def _load(tensors: Sequence[torch.Tensor], vector: Vector, what: str) -> None:

@@ -24,6 +24,7 @@ from client_agent.architectures.library import library_network
 from client_agent.architectures.sources import NO_SOURCES, ModelSources
 from client_agent.architectures.statistics import keep_buffers
 from client_agent.learning.flat_vector import layer_shapes, load_vector
+from client_agent.learning.foreign_code import came_from
 from client_agent.learning.personal import Affine, Personalised
 from client_agent.learning.seeding import private_state
 from protocol.errors import ConfigurationError
@@ -66,11 +67,12 @@ def completed(spec: ModelSpec, model: nn.Module) -> ModelSpec:
     Raises: UnusableUpdate, as :func:`layer_shapes`
     """
     keep_buffers(model, spec.buffers)
+    layers = layer_shapes(model)
     digest, frozen = frozen_digest(model), None
     if digest is not None:
         given = spec.frozen or FrozenSpec(values_digest=digest)
         frozen = given.model_copy(update={"values_digest": digest})
-    return spec.model_copy(update={"layers": layer_shapes(model), "frozen": frozen})
+    return spec.model_copy(update={"layers": layers, "frozen": frozen})
 
 
 def network_of(spec: ModelSpec, sources: ModelSources) -> nn.Module:
@@ -80,6 +82,8 @@ def network_of(spec: ModelSpec, sources: ModelSources) -> nn.Module:
     """
     with private_state():
         model = _network(spec) if spec.architecture is None else library_network(spec.architecture, sources)
+    if spec.architecture is not None:
+        came_from(model, spec.architecture.listed_as)
     if spec.frozen is not None and spec.frozen.weights is not None:
         freeze(model, spec.frozen.trainable)
         load_frozen(model, sources.weights, spec.frozen.weights)
@@ -111,8 +115,8 @@ def require_layers(model: nn.Module, spec: ModelSpec) -> None:
     Raises: ConfigurationError naming the first layer that differs
     """
     keep_buffers(model, spec.buffers)
-    require_frozen(model, spec.frozen)
     found, pinned = layer_shapes(model), spec.layers
+    require_frozen(model, spec.frozen)
     for ours, theirs in zip(found, pinned, strict=False):
         if ours != theirs:
             raise ConfigurationError(

@@ -25,6 +25,7 @@ from torch import nn
 
 from client_agent.learning.data import Examples, LocalData, checked
 from client_agent.learning.evaluation import Assessor, OwnMetrics
+from client_agent.learning.foreign_code import came_from, foreign_code, words_of
 from client_agent.learning.models import require_layers
 from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.learning.seeding import private_state
@@ -52,22 +53,34 @@ class Plugin:
     names_function: Callable[[Path], object] | None = None
     metrics_function: Callable[[nn.Module, Batch], object] | None = None
 
+    @property
+    def source(self) -> str:
+        """The file, as errors name it."""
+        return f"plug-in {self.path}"
+
     def model(self, spec: ModelSpec, seed: int) -> nn.Module:
         """The plug-in's model, initial values from ``seed``, layers as the study pins them.
 
         Raises: ConfigurationError, UnusableUpdate
         """
-        with private_state():
+        made = self.made(seed)
+        require_layers(made, spec)
+        return made
+
+    def made(self, seed: int) -> nn.Module:
+        """What model() gives, initial values from ``seed``. Raises: ConfigurationError"""
+        with private_state(), foreign_code(self.source, "model()"):
             torch.manual_seed(seed % 2**63)
             made = self.model_function()
         if not isinstance(made, nn.Module):
             raise ConfigurationError(f"{self.path}: model() gave {type(made).__name__}, expected a torch.nn.Module")
-        require_layers(made, spec)
+        came_from(made, self.source)
         return made
 
     def data(self, path: Path, spec: ModelSpec, task: TaskSpec = CLASSES) -> LocalData:
         """The plug-in's examples, checked like those of a folder. Raises: ConfigurationError"""
-        made = self.data_function(path)
+        with foreign_code(self.source, f"data({str(path)!r})"):
+            made = self.data_function(path)
         expected = "((X_train, y_train), (X_test, y_test)), and (X_validation, y_validation) behind them if it likes"
         if not (isinstance(made, tuple) and len(made) in (2, 3)):
             raise ConfigurationError(f"{self.path}: data() gave {type(made).__name__}, expected {expected}")
@@ -81,7 +94,8 @@ class Plugin:
         """What the plug-in calls columns and classes; nothing without ``names(path)``. Raises: ConfigurationError"""
         if self.names_function is None:
             return NO_NAMES
-        made = self.names_function(path)
+        with foreign_code(self.source, f"names({str(path)!r})"):
+            made = self.names_function(path)
         if not (isinstance(made, tuple) and len(made) == len(NamesKind)):
             raise ConfigurationError(f"{self.path}: names() gave {made!r}, expected (feature_names, class_names)")
         features, classes = (self._texts(kind, one) for kind, one in zip(NamesKind, made, strict=True))
@@ -179,6 +193,6 @@ def _imported(path: Path) -> ModuleType:
     module.__file__ = str(path)
     try:
         loader.exec_module(module)
-    except Exception as error:
-        raise ConfigurationError(f"plug-in {path} does not load: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"plug-in {path} does not load: {words_of(error)}") from error
     return module

@@ -327,8 +327,7 @@ def _model(table: ModelTable, plugin: Path | None, sources: ModelSources, source
         raise ConfigurationError("model.kind is 'plugin': set key 'plugin' in the agent's settings to the Python file")
     from client_agent.learning.plugin import load_plugin
 
-    made: Any = load_plugin(plugin).model_function()
-    return models.completed(given, made)
+    return models.completed(given, load_plugin(plugin).made(0))
 
 
 def _architecture(table: ArchitectureTable) -> dict[str, object]:

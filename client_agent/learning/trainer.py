@@ -15,9 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.architectures.statistics import constants_kept, require_batches, shared_statistics, training_mode
+from client_agent.architectures.statistics import (
+    constants_kept,
+    least_examples,
+    require_batches,
+    shared_statistics,
+    training_mode,
+)
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import ModelParts, Vector, flat_vector
+from client_agent.learning.foreign_code import model_code
 from client_agent.learning.personal import shared_parameters
 from client_agent.learning.seeding import private_state
 from client_agent.learning.training_seeds import derived
@@ -82,11 +89,12 @@ def train_round(
     training_mode(model)
     require_batches(model, len(data), training.batch_size)
     chosen = loss or training_loss(training, data.y)
+    least = least_examples(model)
     with private_randomness(seed, f"round {round}", device), constants_kept(model):
         if training.update == "gradient":
-            rows = [gradient_rows(len(data), training, round, seed)]
+            rows = [gradient_rows(len(data), training, round, seed, least)]
         else:
-            rows = epoch_rows(len(data), training, round, seed)
+            rows = epoch_rows(len(data), training, round, seed, least)
         batches = (take(data, batch, device) for batch in rows)
         return _steps(model, batches, training, rate_factor(training, round), chosen)
 
@@ -98,19 +106,22 @@ def rate_factor(training: TrainingSpec, round: int) -> float:
     return float(training.learning_rate_decay ** ((round - 1) // training.decay_every_rounds))
 
 
-def epoch_rows(examples: int, training: TrainingSpec, round: int, seed: int) -> list[NDArray[np.int64]]:
-    """The rows of every mini-batch of a round of local SGD, in order."""
+def epoch_rows(examples: int, training: TrainingSpec, round: int, seed: int, least: int = 1) -> list[NDArray[np.int64]]:
+    """The rows of every mini-batch of a round of local SGD, in order; ``least`` as in :func:`gradient_rows`."""
     cycled = training.batches == "cycled"
     labels = ("batches" if cycled else f"round {round} epoch {epoch}" for epoch in range(training.epochs))
     orders = (derived(seed, label) for label in labels)
-    return [rows for order in orders for rows in _batches(examples, training.batch_size, order)]
+    return [rows for order in orders for rows in _batches(examples, training.batch_size, order, least)]
 
 
-def gradient_rows(examples: int, training: TrainingSpec, round: int, seed: int) -> NDArray[np.int64]:
-    """The rows of the mini-batch that a round's gradient is computed on."""
-    passes, place = divmod(round - 1, -(-examples // training.batch_size))
+def gradient_rows(examples: int, training: TrainingSpec, round: int, seed: int, least: int = 1) -> NDArray[np.int64]:
+    """The rows of the mini-batch that a round's gradient is computed on.
+
+    Where fewer than ``least`` would be left over for the last batch of a pass, the one before takes them in.
+    """
+    passes, place = divmod(round - 1, len(_starts(examples, training.batch_size, least)))
     label = "batches" if passes == 0 or training.batches == "cycled" else f"batches of pass {passes}"
-    return _batches(examples, training.batch_size, derived(seed, label))[place]
+    return _batches(examples, training.batch_size, derived(seed, label), least)[place]
 
 
 def apply_aggregate(vector: Vector, aggregate: Vector, server_lr: float) -> Vector:
@@ -144,7 +155,8 @@ def loss_gradient(model: nn.Module, data: Examples, device: torch.device, loss: 
 
 def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
     """One gradient per parameter, on the device; zeros where the loss does not reach."""
-    return list(torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True))
+    with model_code(model, "the loss or its gradient"):
+        return list(torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True))
 
 
 def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, factor: float, loss: Loss) -> LocalRound:
@@ -179,10 +191,17 @@ def _with_statistics(parts: ModelParts, totals: list[torch.Tensor], before: Vect
     return np.concatenate([steps, moved / np.float32(training.server_learning_rate)])
 
 
-def _batches(examples: int, batch_size: int, seed: int) -> list[NDArray[np.int64]]:
-    """All rows once, shuffled by the seed, cut into batches; the last one may be shorter."""
+def _batches(examples: int, batch_size: int, seed: int, least: int) -> list[NDArray[np.int64]]:
+    """All rows once, shuffled by the seed, cut into batches; the last one may be shorter, or longer by what is left."""
     order = torch.randperm(examples, generator=torch.Generator().manual_seed(seed)).numpy()
-    return [order[start : start + batch_size] for start in range(0, examples, batch_size)]
+    starts = _starts(examples, batch_size, least)
+    return [order[start:stop] for start, stop in zip(starts, [*starts[1:], examples], strict=False)]
+
+
+def _starts(examples: int, batch_size: int, least: int) -> list[int]:
+    """The first row of every batch of a pass."""
+    starts = list(range(0, examples, batch_size))
+    return starts[:-1] if len(starts) > 1 and examples - starts[-1] < least else starts
 
 
 def take(data: Examples, rows: NDArray[np.int64], device: torch.device) -> Batch:

@@ -6,9 +6,8 @@ plug-in whose functions raise. Nothing of it is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import torch
@@ -21,15 +20,15 @@ from client_agent.learning.check_data import fitting_data, remarks
 from client_agent.learning.data import Examples
 from client_agent.learning.evaluation import Assessor
 from client_agent.learning.flat_vector import pick_device
+from client_agent.learning.foreign_code import model_code, source_of
 from client_agent.learning.models import build_model
 from client_agent.learning.personal import shared_parameters
 from client_agent.learning.plugin import assessor, load_plugin, site_loss
 from client_agent.learning.trainer import gradients, private_randomness, take
 from client_agent.tasks.losses import Batch, BuiltIn
-from protocol.errors import ConfigurationError, MoietyError
+from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study, TaskKind
 
-T = TypeVar("T")
 _ROWS: Final = 64
 
 
@@ -47,8 +46,8 @@ def try_once(study: Study, model: nn.Module, train: Examples, judge: Assessor) -
         _require_gradient(study, model, batch, judge)
         if judge.own_metrics is not None:
             own_metrics = judge.own_metrics
-            with torch.no_grad():
-                _tried(study, "metrics()", lambda: own_metrics(model, batch))
+            with torch.no_grad(), model_code(model, "metrics()"):
+                own_metrics(model, batch)
 
 
 def try_study(
@@ -80,9 +79,11 @@ def try_study(
 
 def _require_outputs(study: Study, model: nn.Module, batch: Batch) -> None:
     expected = [len(batch.X), study.model.classes]
-    with torch.no_grad():
-        outputs = _tried(study, "the model's forward pass", lambda: model(batch.X))
-    found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    with torch.no_grad(), model_code(model, "the forward pass"):
+        outputs = model(batch.X)
+    found: object = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if isinstance(outputs, torch.Tensor) and not outputs.is_floating_point():
+        found = f"{outputs.dtype}{found}"
     if found != expected:
         raise ConfigurationError(
             f"study {study.name!r}: for {expected[0]} examples the model gives {found}, task {study.task.kind.value!r} "
@@ -91,22 +92,17 @@ def _require_outputs(study: Study, model: nn.Module, batch: Batch) -> None:
 
 
 def _require_gradient(study: Study, model: nn.Module, batch: Batch, assessor: Assessor) -> None:
-    shared = [parameter for _, parameter in shared_parameters(model)]
-    found = _tried(study, "the loss", lambda: gradients(model, shared, batch, assessor.loss))
+    shared = shared_parameters(model)
+    for _ in range(2):  # a model that keeps a graph from one step to the next fails at the second
+        found = gradients(model, [parameter for _, parameter in shared], batch, assessor.loss)
+    sparse = [name for (name, _), part in zip(shared, found, strict=True) if part.layout != torch.strided]
+    if sparse:
+        raise ConfigurationError(
+            f"{source_of(model)}layer {sparse[0]!r} has a sparse gradient, which cannot be summed: make it dense, "
+            "nn.Embedding(..., sparse=False)"
+        )
     if not all(bool(torch.isfinite(part).all()) for part in found):
         raise ConfigurationError(
             f"study {study.name!r}: the loss on this site's first {len(batch.X)} training examples has a gradient that "
             "is not finite: bring features and targets to a common scale"
         )
-
-
-def _tried(study: Study, what: str, call: Callable[[], T]) -> T:
-    try:
-        return call()
-    except MoietyError:
-        raise
-    except Exception as failure:
-        raise ConfigurationError(
-            f"study {study.name!r}: {what} fails on this site's first training examples: {type(failure).__name__}: "
-            f"{failure}; change the model, the plug-in or the data"
-        ) from failure

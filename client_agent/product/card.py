@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from client_agent.product.baseline import Horizon
 from client_agent.product.held import HeldModel
 from client_agent.scoring.score import FinalScores
 from client_agent.site.budget.accounting import accountant, epsilon_of, share_used
@@ -70,7 +71,8 @@ class CardPrivacy(BaseModel):
 class ModelCard(BaseModel):
     """``released`` rounds stepped the model by a sum, ``alone`` by the requester's own data. ``scores`` are those of
     the site that exports, on its own test part. ``finish`` says how the requester finished the model alone, None where
-    it is the shared one. ``files`` are the digests of what lies beside the card.
+    it is the shared one. ``baseline`` is what survival is predicted by, from the exporting site's training rows alone.
+    ``simulated``: no site took part, all data lay in one place. ``files`` are the digests of what lies beside the card.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -93,6 +95,8 @@ class ModelCard(BaseModel):
     scores: FinalScores | None
     privacy: CardPrivacy | None = None
     finish: FinishedModel | None = None
+    baseline: tuple[Horizon, ...] = ()
+    simulated: bool = False
     versions: tuple[Named, ...]
     files: tuple[Named, ...]
 
@@ -103,7 +107,12 @@ class ModelCard(BaseModel):
 
 
 def card_of(
-    held: HeldModel, *, is_requester: bool, transformation_digest: str | None, files: Mapping[str, str]
+    held: HeldModel,
+    *,
+    is_requester: bool,
+    transformation_digest: str | None,
+    files: Mapping[str, str],
+    baseline: tuple[Horizon, ...] = (),
 ) -> ModelCard:
     """The card of an exported model; ``files`` are digests by name."""
     ends = [record.state for record in held.records]
@@ -125,8 +134,10 @@ def card_of(
         data_schema=study.data_schema,
         transformation_digest=transformation_digest,
         scores=held.scores,
-        privacy=privacy_of(held.study, held.spent, held.policy),
+        privacy=None if held.simulated else privacy_of(held.study, held.spent, held.policy),
         finish=held.finish,
+        baseline=baseline,
+        simulated=held.simulated,
         versions=versions_of(study.model),
         files=tuple(Named(name=name, value=digest) for name, digest in sorted(files.items())),
     )

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from client_agent.product.baseline import LEAST_EVENTS
 from client_agent.product.card import ModelCard
 from client_agent.scoring.score import shown_score
 from protocol.printable import printable
 from protocol.wire.messages import StudyState
 from protocol.wire.studies.model import Buffers
 
+_SIMULATED: Final = "**SIMULATED: trained in one place on the data of all sites; no site took part.**"
+
 
 def card_markdown(card: ModelCard) -> str:
     """The whole card."""
     parts = [
         f"# Model {card.model_version} of study {card.study}",
+        _SIMULATED if card.simulated else "",
         _warning(card),
         _origin(card),
         f"## What it may tell about a {_unit(card)}\n\n" + _privacy(card),
@@ -39,10 +45,12 @@ def _warning(card: ModelCard) -> str:
 
 
 def _origin(card: ModelCard) -> str:
+    made = "Simulated" if card.simulated else "Trained by federated learning"
+    opened = "" if card.simulated else "; every round's sum was opened, no site's update"
     return (
-        f"{_finish(card)}Trained by federated learning under rule `{card.rule.name.value}`, {card.released} rounds "
-        f"released of {card.rounds}; every round's sum was opened, no site's update. The model itself may show what "
-        "it was trained on: give it to nobody who may not learn about the patients."
+        f"{_finish(card)}{made} under rule `{card.rule.name.value}`, {card.released} rounds "
+        f"released of {card.rounds}{opened}. The model itself may show what it was trained on: give it to nobody who "
+        "may not learn about the patients."
     )
 
 
@@ -51,6 +59,8 @@ def _unit(card: ModelCard) -> str:
 
 
 def _privacy(card: ModelCard) -> str:
+    if card.simulated:
+        return "Nothing is bounded: what noise a simulation adds comes from its seed, which is in `study.json`."
     if card.privacy is None:
         return (
             "No noise was added: nothing bounds what the model, or the sums that made it, tell about a single record "
@@ -115,6 +125,14 @@ def _inputs(card: ModelCard) -> str:
         lines.append(f"- columns: {', '.join(map(printable, card.model.feature_names))}")
     if card.model.class_names:
         lines.append(f"- classes: {', '.join(map(printable, card.model.class_names))}")
+    if card.baseline:
+        until = ", ".join(f"{one.time:g}" for one in card.baseline)
+        lines.append(
+            f"- survival at {until}: by a cumulative baseline hazard (Breslow) of the training rows of the "
+            f"{card.exported_at} that exported this, of no other site; other sites' patients may fare otherwise. It "
+            "tells how many of that site's patients had their event until each of these times, at least "
+            f"{LEAST_EVENTS} between any two; no event time is in this folder"
+        )
     if card.transformation_digest is not None:
         lines.append("- tables go through `transformation.json`, whose medians and scales are of the exporting site")
     if card.model.buffers is Buffers.LOCAL or card.model.personal:

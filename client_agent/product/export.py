@@ -10,6 +10,7 @@ model.pt2             the network as torch.export has it, if asked for: it runs 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,8 @@ import torch
 from torch import nn
 
 from client_agent.data.kept import TRANSFORMATION_FILE, require_made_by_schema
+from client_agent.learning.foreign_code import words_of
+from client_agent.product.baseline import fit_baseline
 from client_agent.product.card import CARD_FILE, ModelCard, card_of, file_digest
 from client_agent.product.card_text import card_markdown
 from client_agent.product.held import HeldModel
@@ -28,10 +31,20 @@ PROGRAM_FILE: Final = "model.pt2"
 CARD_TEXT: Final = "card.md"
 
 
-def export(held: HeldModel, data: Path, out: Path, *, is_requester: bool, program: bool = False) -> ModelCard:
-    """Write the folder; ``data`` is the site's own, ``program`` asks for model.pt2.
+def export(
+    held: HeldModel,
+    data: Path,
+    out: Path,
+    *,
+    is_requester: bool,
+    program: bool = False,
+    plugin: Path | None = None,
+    horizons: Sequence[float] = (),
+) -> ModelCard:
+    """Write the folder; ``data`` is the site's own, ``program`` asks for model.pt2, ``horizons`` for survival at them.
 
-    Raises: ConfigurationError when the folder is there already, or the site's data were made by another schema
+    Raises: ConfigurationError when the folder is there already, the site's data were made by another schema, or do not
+            carry the horizons
     """
     if out.exists():
         raise ConfigurationError(f"{out} exists; export into a new folder")
@@ -45,8 +58,11 @@ def export(held: HeldModel, data: Path, out: Path, *, is_requester: bool, progra
         transformation = load_transformation(data / TRANSFORMATION_FILE).digest
     if program:
         files[PROGRAM_FILE] = _program(held.network, held.study.model.inputs)
+    baseline = fit_baseline(held, data, plugin, horizons)
     digests = {name: file_digest(content) for name, content in files.items()}
-    card = card_of(held, is_requester=is_requester, transformation_digest=transformation, files=digests)
+    card = card_of(
+        held, is_requester=is_requester, transformation_digest=transformation, files=digests, baseline=baseline
+    )
     out.mkdir(parents=True)
     for name, content in files.items():
         (out / name).write_bytes(content)
@@ -63,7 +79,7 @@ def digest_in(card: ModelCard) -> str:
 def _tensors(held: HeldModel) -> bytes:
     from safetensors.torch import save
 
-    tensors = {name: tensor.detach().cpu().clone() for name, tensor in held.network.state_dict().items()}
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in held.network.state_dict().items()}
     finished = "" if held.finish is None else ", finished by its requester"
     made: bytes = save(tensors, metadata={"moiety": f"study {held.study.digest()}, model {held.version}{finished}"})
     return made
@@ -77,5 +93,5 @@ def _program(network: nn.Module, inputs: tuple[int, ...]) -> bytes:
         made = torch.export.export(network, (torch.zeros(2, *inputs),), dynamic_shapes=({0: batch},))
         torch.export.save(made, into)
     except Exception as error:  # whatever tracing finds
-        raise ConfigurationError(f"torch.export cannot trace this network: {type(error).__name__}: {error}") from None
+        raise ConfigurationError(f"torch.export cannot trace this network: {words_of(error)}") from None
     return into.getvalue()

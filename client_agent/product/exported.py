@@ -14,10 +14,12 @@ from torch import nn
 
 from client_agent.architectures.sources import ModelSources
 from client_agent.data.kept import TRANSFORMATION_FILE
+from client_agent.learning.foreign_code import model_code
 from client_agent.product.card import CARD_FILE, ModelCard, file_digest
 from client_agent.product.export import MODEL_FILE, STUDY_FILE
 from client_agent.product.held import unfilled_network
 from protocol.errors import ConfigurationError
+from protocol.printable import printable
 from protocol.wire.messages import Study
 
 if TYPE_CHECKING:
@@ -42,9 +44,17 @@ class Exported:
                 f"the model takes float32[n, {', '.join(map(str, self.study.model.inputs))}], all finite, found "
                 f"{X.dtype}{list(X.shape)}"
             )
-        with torch.no_grad():
+        width = self.study.model.classes
+        if not len(X):
+            return np.zeros((0, width), np.float32)
+        with torch.no_grad(), model_code(self.network, "the forward pass"):
             parts = [self.network(torch.from_numpy(X[at : at + BATCH])).numpy() for at in range(0, len(X), BATCH)]
-        return np.concatenate(parts) if parts else np.zeros((0, self.study.model.classes), np.float32)
+            found: NDArray[np.float32] = np.concatenate(parts)
+        if found.shape != (len(X), width):
+            raise ConfigurationError(f"for {len(X)} rows the model gives {list(found.shape)}, not {[len(X), width]}")
+        if not np.isfinite(found).all():
+            raise ConfigurationError("the model's outputs are no numbers for some rows: it has diverged, or those rows")
+        return found
 
 
 def load_exported(folder: Path, plugin: Path | None, sources: ModelSources) -> Exported:
@@ -91,7 +101,7 @@ def _fill(network: nn.Module, content: bytes, path: Path) -> None:
     try:
         network.load_state_dict(load(content))
     except (SafetensorError, RuntimeError) as error:
-        raise ConfigurationError(f"{path} does not fit the study's network: {error}") from None
+        raise ConfigurationError(f"{path} does not fit the study's network: {printable(str(error), 500)}") from None
 
 
 def _transformation(folder: Path, card: ModelCard, study: Study) -> Transformation | None:

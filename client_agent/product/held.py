@@ -40,7 +40,8 @@ class HeldModel:
     """What the journal says about a study's model: ``model`` float32[D], and the network with all values in place.
 
     ``finish`` says how the requester finished it alone; None where it did not, or the shared model is asked for.
-    ``spent`` are this site's trainings with noise, in all studies, ``policy`` has its budget.
+    ``spent`` are this site's trainings with noise, in all studies, ``policy`` has its budget. ``simulated``: no site
+    holds it, a simulation made it.
     """
 
     study: Study
@@ -53,6 +54,7 @@ class HeldModel:
     finish: FinishedModel | None = None
     spent: tuple[Training, ...] = ()
     policy: SitePolicy = field(default_factory=SitePolicy)
+    simulated: bool = False
 
     @property
     def ended(self) -> StudyState:
@@ -132,19 +134,21 @@ def empty_network(study: Study, plugin: Path | None, sources: ModelSources) -> n
     """The study's network, its values any but those of frozen layers. Raises: ConfigurationError"""
     if study.model.kind != "plugin":
         return build_model(study.model, _SEED, sources)
-    return _plugin(study, plugin).model(study.model, _SEED)
+    return plugin_of(study, plugin).model(study.model, _SEED)
 
 
 def unfilled_network(study: Study, plugin: Path | None, sources: ModelSources) -> nn.Module:
     """As :func:`empty_network`, for whoever fills in frozen layers too: no file of theirs is asked for."""
     if study.model.kind == "plugin":
-        return _plugin(study, plugin).model(study.model, _SEED)
+        return plugin_of(study, plugin).model(study.model, _SEED)
     return network_of(study.model.model_copy(update={"frozen": None}), sources)
 
 
-def _plugin(study: Study, plugin: Path | None) -> Plugin:
+def plugin_of(study: Study, plugin: Path | None) -> Plugin:
+    """The plug-in of a study that has one. Raises: ConfigurationError"""
     if plugin is None:
         raise ConfigurationError(
-            f"study {study.name!r} has a plug-in's model: give the agent's settings with key 'plugin' (--config)"
+            f"study {study.name!r} has a plug-in's model: name its file (--plugin), or the agent's settings with key "
+            "'plugin' (--config)"
         )
     return load_plugin(plugin)

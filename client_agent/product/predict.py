@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import re
 import zipfile
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client_agent.product.baseline import survival
 from client_agent.product.exported import Exported
 from client_agent.scoring.predicted import Predicted
 from client_agent.tasks.targets import no_targets
@@ -23,51 +25,114 @@ if TYPE_CHECKING:
     from client_agent.data.site_table import SiteTable
 
 Features = NDArray[np.float32]
+Kept = Mapping[str, Sequence[str]]
+"""Columns of the input by name, each with one text a row."""
+NOTHING_KEPT: Final[Kept] = {}
 _READY: Final = "X"
 
 
-def features_of(model: Exported, path: Path, site: Path | None) -> Features:
-    """The model's inputs, one row an example, at least one.
+def features_of(model: Exported, path: Path, site: Path | None, keep: Collection[str] = ()) -> Features:
+    """The model's inputs, one row an example, at least one; a table without a schema may have columns to ``keep``.
 
     With a schema ``path`` is a CSV or Parquet table of raw values, written as the table that this site's data were
     made from unless ``site`` says otherwise. Without one it is an .npz with X, or a table whose columns are the
     features, which ``site`` says how to read. Raises: ConfigurationError
     """
-    X = _features(model, path, site)
+    X = _features(model, path, site, keep)
     if X.shape[:1] == (0,):
         raise ConfigurationError(f"{path}: no row, so there is nothing to predict")
     return X
 
 
-def _features(model: Exported, path: Path, site: Path | None) -> Features:
+def kept_columns(model: Exported, path: Path, site: Path | None, keep: Sequence[str], rows: int) -> Kept:
+    """Columns of the input by name, as text, to go with the predictions: a patient's id for example.
+
+    Raises: ConfigurationError for a name that the input does not have exactly once
+    """
+    names = tuple(dict.fromkeys(keep))
+    if not names:
+        return {}
+    if path.suffix == ".npz":
+        found = _kept_arrays(path, names)
+    else:
+        from client_agent.data.source import text_columns
+
+        given = model.transformation
+        written = _site_table(model, site) or (_plain() if given is None else given.reading)
+        found = text_columns(path, written, names, header=given is None or given.table.header)
+    for name, values in found.items():
+        if len(values) != rows:
+            raise ConfigurationError(f"{path}: --keep {name}: {len(values)} values for {rows} rows")
+    return found
+
+
+def _kept_arrays(path: Path, names: tuple[str, ...]) -> Kept:
+    with np.load(path, allow_pickle=False) as archive:
+        lacking = [name for name in names if name not in archive.files or archive[name].ndim != 1]
+        if lacking:
+            raise ConfigurationError(f"{path}: --keep {lacking[0]}: no such array with one value a row")
+        return {name: [str(value) for value in archive[name].tolist()] for name in names}
+
+
+def _site_table(model: Exported, path: Path | None) -> SiteTable | None:
+    from client_agent.data.site_table import read_site_table
+
+    return None if path is None else read_site_table(path, model.study.data_schema)
+
+
+def _plain() -> SiteTable:
+    from client_agent.data.site_table import PLAIN
+
+    return PLAIN
+
+
+def _features(model: Exported, path: Path, site: Path | None, keep: Collection[str]) -> Features:
     if model.transformation is None and path.suffix == ".npz":
         if site is not None:
             raise ConfigurationError("--site is for tables, which an .npz file is not")
         return _npz(model, path)
-    from client_agent.data.site_table import PLAIN, read_site_table
     from client_agent.data.transformation import transform_file
 
-    written = None if site is None else read_site_table(site, model.study.data_schema)
+    written = _site_table(model, site)
     if model.transformation is not None:
         return transform_file(path, model.transformation, written)
-    return _ready_table(model, path, written or PLAIN)
+    return _ready_table(model, path, written or _plain(), keep)
 
 
-def write_predictions(model: Exported, X: Features, path: Path) -> int:
-    """A CSV with one line an example: probabilities and the likeliest class, numbers, rates, or the log hazard.
+def write_predictions(model: Exported, X: Features, path: Path, kept: Kept = NOTHING_KEPT) -> int:
+    """A CSV with one line an example: what was kept of the input, then probabilities and the likeliest class, numbers,
+    rates, or the log hazard and survival at the horizons that the model was exported with.
 
     Returns: the number of lines below the first
     """
+    first, lines = _predicted(model, X, kept)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(first)
+        writer.writerows(lines)
+    return len(lines)
+
+
+def _predicted(model: Exported, X: Features, kept: Kept) -> tuple[list[str], list[list[str]]]:
+    """The first line and all others."""
     task, outputs = model.study.task, model.outputs(X)
     values = Predicted(task, outputs, no_targets(task, model.study.model.classes)).values
     names = _columns(model)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*names, "prediction"] if task.kind is TaskKind.CLASSES else names)
-        for row in values:
-            likeliest = [_classes(model)[int(row.argmax())]] if task.kind is TaskKind.CLASSES else []
-            writer.writerow([*(repr(float(value)) for value in row), *likeliest])
-    return len(values)
+    if task.kind is TaskKind.SURVIVAL:
+        values = np.column_stack([values, survival(model.card.baseline, values[:, 0])])
+    lines = [[repr(float(value)) for value in row] for row in values]
+    if task.kind is TaskKind.CLASSES:
+        names = [*names, "prediction"]
+        for line, place in zip(lines, values.argmax(axis=1), strict=True):
+            line.append(_classes(model)[int(place)])
+    twice = [name for name in kept if name in names]
+    if twice:
+        raise ConfigurationError(f"--keep {twice[0]}: a column of the predictions has that name: rename the input's")
+    return [*kept, *names], [[*own, *line] for own, line in zip(_rows(kept, len(lines)), lines, strict=True)]
+
+
+def _rows(kept: Kept, count: int) -> list[tuple[str, ...]]:
+    return list(zip(*kept.values(), strict=True)) if kept else [()] * count
 
 
 def _columns(model: Exported) -> list[str]:
@@ -77,7 +142,7 @@ def _columns(model: Exported) -> list[str]:
         case TaskKind.COUNTS:
             return _numbered(model, "rate")
         case TaskKind.SURVIVAL:
-            return ["log hazard"]
+            return ["log hazard", *(f"survival at {one.time:g}" for one in model.card.baseline)]
         case _:
             return _numbered(model, "output")
 
@@ -104,7 +169,7 @@ def _npz(model: Exported, path: Path) -> Features:
     return X
 
 
-def _ready_table(model: Exported, path: Path, site: SiteTable) -> Features:
+def _ready_table(model: Exported, path: Path, site: SiteTable, keep: Collection[str]) -> Features:
     from client_agent.data.findings import Findings
     from client_agent.data.number_text import POINTED
     from client_agent.data.rows import joined, read_rows
@@ -112,7 +177,8 @@ def _ready_table(model: Exported, path: Path, site: SiteTable) -> Features:
 
     findings = Findings()
     table = open_table(path, site, findings, header=True)
-    names = table.names or ()
+    kept = set(map(comparable, keep)) - set(map(comparable, model.study.model.feature_names))
+    names = tuple(name for name in table.names or () if name not in kept)
     _require_names(model, names, path)
     places = tuple(map(str, range(len(names))))
     if (

@@ -45,13 +45,28 @@ def integrated_brier(of: Predicted) -> float:
     known = time[within & event]
     if len(np.unique(known)) < 2:
         raise NotComputable("the test part has fewer than two events within the training part's follow-up")
-    centre = of.train.values[:, 0].mean()
-    baseline = BreslowEstimator().fit(of.train.values[:, 0] - centre, seen, at)
+    centre, baseline = _breslow(of.train)
     curves = baseline.get_survival_function(of.values[within, 0] - centre)
     times = np.linspace(known.min(), np.nextafter(known.max(), 0), _POINTS)
     survival = np.stack([curve(times) for curve in curves])
     tested = Surv.from_arrays(event[within], time[within])
     return float(integrated_brier_score(Surv.from_arrays(seen, at), tested, survival, times))
+
+
+def log_baseline_hazard(of: Predicted, until: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The log of Breslow's cumulative baseline hazard at each time; -inf before the first event."""
+    centre, baseline = _breslow(of)
+    steps = baseline.cum_baseline_hazard_
+    places = np.searchsorted(steps.x, until, side="right")
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.concatenate([[0.0], steps.y])[places]) - centre)
+
+
+def _breslow(of: Predicted) -> tuple[float, BreslowEstimator]:
+    """The mean log hazard, and the estimate for log hazards without it, whose exponentials stay within range."""
+    seen, at = _follow_up(of)
+    centre = of.values[:, 0].mean()
+    return centre, BreslowEstimator().fit(of.values[:, 0] - centre, seen, at)
 
 
 def _follow_up(of: Predicted) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:

@@ -30,7 +30,7 @@ def load_site_folders(
     """
     names = site_names(folder)
     if requester not in names:
-        raise ConfigurationError(f"--requester: found {requester!r}; give one of the sites in {folder}: {names}")
+        raise ConfigurationError(f"--requester: found {requester!r}; give one of the sites in {folder}: {list(names)}")
     ordered = (requester, *(name for name in names if name != requester))
     called = {name: folder_names(folder / name) for name in ordered}
     for kind in NamesKind:

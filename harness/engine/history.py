@@ -66,7 +66,10 @@ class RoundRecord(RoundValues):
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A whole run with one seed. ``ended_by`` is the policy's clause that ended the shared part, where one did."""
+    """A whole run with one seed. ``ended_by`` is the policy's clause that ended the shared part, where one did.
+
+    ``personal`` are the requester's own layers, float32[P], where the loop that made the run gives them.
+    """
 
     study: str
     rule: RuleName
@@ -80,6 +83,7 @@ class RunHistory:
     final_model: NDArray[np.float32] = field(repr=False)
     final_scores: FinalScores | None = None
     ended_by: Clause | None = None
+    personal: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
 
     @property
     def test_accuracy(self) -> float:

@@ -13,6 +13,7 @@ from functools import partial
 
 from torch import nn
 
+from client_agent.architectures.statistics import require_batches
 from client_agent.learning.flat_vector import Vector, load_vector, model_vector, personal_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin, assessor
@@ -121,6 +122,7 @@ def run_rounds(
         run.model_of(progress.state),
         final_scores(run, progress.state, conditions.bootstrap),
         ended_by=progress.state.alone_by if end is RunEnd.LOCAL_ONLY else None,
+        personal=run.personal_of(run.requester, progress.state),
     )
 
 
@@ -172,7 +174,9 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
         own_metrics=conditions.own_metrics,
         works_out_isolation=conditions.works_out_isolation,
     )
-    if conditions.plugin is not None:
+    for site in sites:
+        require_batches(run.model, len(site.train), study.training.batch_size, f"site {site.name!r}")
+    if study.model.kind in ("plugin", "library"):
         try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, run.computing.device))
     for needs in (run.rule.needs, study.rule.name.declared.measures):
         require_willing(needs, run.policy, run.names)

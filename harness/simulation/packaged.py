@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from client_agent.architectures.statistics import keep_buffers
+from client_agent.learning.foreign_code import came_from, words_of
 from client_agent.learning.models import completed
 from client_agent.learning.seeding import private_state
 from client_agent.learning.study_file import ModelTable
@@ -65,10 +66,11 @@ class ChosenModel:
             try:
                 made = make(table.inputs, table.width)
             except Exception as error:  # whatever foreign code raises
-                raise ConfigurationError(f"model {self.name!r}: {type(error).__name__}: {error}") from error
+                raise ConfigurationError(f"model {self.name!r}: {words_of(error)}") from error
         if not isinstance(made, nn.Module):
             raise ConfigurationError(f"model {self.name!r}: gave {type(made).__name__}, expected a torch.nn.Module")
         keep_buffers(made, table.buffers)
+        came_from(made, f"model {self.name!r}")
         return made
 
     def spec(self, table: ModelTable) -> ModelSpec:

@@ -28,6 +28,7 @@ from harness.engine.summing import PlainSum
 from harness.simulation.files.study_files import read_study_file
 from harness.simulation.packaged import refuse_package
 from harness.simulation.run_one import Protection, require_plain_for_same_round
+from harness.simulation.saved_model import save_model
 from harness.simulation.simulated_study import simulated_study
 from harness.training.device import one_thread
 from harness.versions import versions
@@ -46,6 +47,7 @@ class SimulationOptions:
 
     With ``site_plugin``, the Python file that sites would have, each site's folder is what its ``data(path)`` reads.
     ``seeds`` None: the study's own, or 0.
+    ``save_model`` is a new folder for the last model, of several seeds one for each in it.
     """
 
     study_file: Path
@@ -55,6 +57,12 @@ class SimulationOptions:
     protection: Protection
     correlation_source: SourceName | None = None
     site_plugin: Path | None = None
+    save_model: Path | None = None
+
+    def model_folder(self, seed: int) -> Path | None:
+        if self.save_model is None or len(self.seeds or ()) < 2:
+            return self.save_model
+        return self.save_model / f"seed-{seed}"
 
 
 class SeedResult(BaseModel):
@@ -96,6 +104,8 @@ def run_simulation(
 
     Raises: ConfigurationError for a wrong file, data that does not fit the model, or ``same_round`` with protection
     """
+    if options.save_model is not None and options.save_model.exists():
+        raise ConfigurationError(f"--save-model: {options.save_model} exists; name a new folder")
     file = read_study_file(options.study_file)
     refuse_package(file.tables, file.source)
     source, table = file.source, checked_study_table(file.tables, file.source)
@@ -148,6 +158,10 @@ def _run(
     else:
         source_name = options.correlation_source
         history = run_protected(study, federation.sites, correlation_source=source_name, conditions=conditions)
+    folder = options.model_folder(seed)
+    if folder is not None:
+        own, examples = Path(options.data) / history.requester, len(federation.requester.test)
+        save_model(study, history, own, options.site_plugin, folder, examples=examples)
     show(history)
     return history
 

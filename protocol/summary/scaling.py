@@ -55,7 +55,7 @@ class ScalingFile(_Frozen):
 def scaling_of(table: TableOne, study: str, round_number: int) -> CommonScaling:
     """The pooled mean and SD of every numeric column.
 
-    An SD that the sites' rounding hides is replaced by its upper bound. A column without any spread has SD 1 and becomes 0.
+    An SD that the sites' rounding hides is replaced by its upper bound; a column without any spread has SD 1.
     """
     columns = tuple(
         ColumnScaling(name=one.name, mean=one.mean, sd=safe_spread(one.mean, _spread(one) or 1.0))

@@ -158,8 +158,19 @@ def features_file(used: Used, folder: Path) -> Path:
     return table(folder / "new.csv", [made[one][:3] for one in wanted], ("age", "sex", "pain"))
 
 
-def predict(model: Path, file: Path, out: Path) -> int:
-    return moiety("model", "predict", "--model", str(model), "--input", str(file), "--out", str(out))
+def predict(model: Path, file: Path, out: Path, *more: str) -> int:
+    return moiety("model", "predict", "--model", str(model), "--input", str(file), "--out", str(out), *more)
+
+
+def test_a_patients_id_goes_with_the_predictions(
+    used: Used, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [["007", "50", "f", "1"], ["0007", "60", "m", ""]]
+    file, out = table(tmp_path / "new.csv", lines, ("mrn", "age", "sex", "pain")), used.export("requester")
+    assert predict(out, file, tmp_path / "p.csv", "--keep", "mrn") == 0
+    assert [line[0] for line in predicted(tmp_path / "p.csv")] == ["mrn", "007", "0007"]
+    assert predict(out, file, tmp_path / "q.csv", "--keep", "MRN") == 2
+    assert "column 'MRN' is not there" in capsys.readouterr().err
 
 
 def test_the_card_says_what_the_model_is(used: Used) -> None:

@@ -23,6 +23,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 from client_agent.learning.at_requester.finish_table import Finished
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector
+from client_agent.learning.foreign_code import model_code
 from client_agent.learning.personal import personal_parameters, shared_parameters
 from client_agent.tasks.losses import Batch, BuiltIn, Loss
 from protocol.errors import ConfigurationError, UnusableUpdate
@@ -123,7 +124,8 @@ class LocalFinish:
         return x.detach()
 
     def _mean_loss(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        return self.loss(_Called(self.model, self._layers(x)), batch)
+        with model_code(self.model, "the loss of the local finish"):
+            return self.loss(_Called(self.model, self._layers(x)), batch)
 
     def _layers(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """All of the model's parameters in float64, those of frozen layers as they are."""

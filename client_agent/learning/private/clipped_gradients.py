@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
+from client_agent.learning.foreign_code import model_code
 from client_agent.learning.personal import shared_parameters
 from client_agent.tasks.losses import Batch, Loss
 from protocol.errors import UnusableUpdate
@@ -79,7 +80,8 @@ def _gradients(model: nn.Module, names: tuple[str, ...], batch: Batch, loss: Los
     def one(parameters: dict[str, torch.Tensor], X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return cast(torch.Tensor, functional_call(of_one, parameters, (X, y)))
 
-    found = vmap(grad(one), in_dims=(None, 0, 0), randomness="different")(values, batch.X, batch.y)
+    with model_code(model, "the gradient of single examples"):
+        found = vmap(grad(one), in_dims=(None, 0, 0), randomness="different")(values, batch.X, batch.y)
     flat = torch.cat([found[f"model.{name}"].flatten(1) for name in names], dim=1)
     return np.asarray(flat.cpu().numpy(), np.float64)
 

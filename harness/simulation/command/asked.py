@@ -56,6 +56,10 @@ class Asked:
     site_plugin: Annotated[
         Path | None, typer.Option(help="A study: the Python file that sites would have as their plug-in.")
     ] = None
+    save_model: Annotated[
+        Path | None,
+        typer.Option(help="A study: a new folder for the last model, as 'model export' makes it; by seed, if several."),
+    ] = None
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped. [simulated/<case>]")
     ] = None

@@ -34,6 +34,7 @@ def simulate_study(asked: Asked, console: Console) -> None:
         asked.parsed_seeds,
         asked.protection,
         site_plugin=asked.site_plugin,
+        save_model=asked.save_model,
     )
     result = run_simulation(options, lambda history: print_run(console, history))
     if asked.out is not None:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from client_agent.architectures.frozen import frozen_tensors
+from client_agent.architectures.frozen import freeze, frozen_tensors
 from client_agent.architectures.library import installed_version
 from client_agent.architectures.sources import ModelSources
 from client_agent.architectures.statistics import training_mode
@@ -247,3 +247,10 @@ def test_an_exported_network_of_a_library_needs_its_listing_and_no_file_of_froze
         np.testing.assert_array_equal(again.outputs(X), network(torch.from_numpy(X)).numpy())
     with pytest.raises(ConfigurationError, match="does not list"):
         load_exported(out, None, ModelSources())
+
+
+def test_a_tied_layer_is_trained_by_either_of_its_names() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    freeze(model, ("1",))
+    assert [name for name, one in model.named_parameters() if one.requires_grad] == ["0.weight", "1.bias"]

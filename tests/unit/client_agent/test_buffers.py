@@ -21,7 +21,7 @@ from client_agent.learning.flat_vector import (
 )
 from client_agent.learning.learner import TorchLearner
 from client_agent.learning.plugin import load_plugin
-from client_agent.learning.trainer import LocalRound, epoch_rows, loss_gradient, take, train_round
+from client_agent.learning.trainer import LocalRound, epoch_rows, gradient_rows, loss_gradient, take, train_round
 from protocol.arithmetic.fixed_point import clip
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.first_model import first_model
@@ -112,10 +112,29 @@ def test_fedbn_keeps_the_whole_layer_at_the_site() -> None:
     np.testing.assert_array_equal(personal_vector(model), done.personal)
 
 
-def test_a_batch_of_one_is_refused_before_round_1() -> None:
-    for model in (small_resnet(Buffers.LOCAL), small_resnet(Buffers.SHARED)):
-        with pytest.raises(ConfigurationError, match=r"13 training examples in batches of 6 .* leave one example out"):
-            trained(model, 1, rows=13)
+@pytest.mark.parametrize("buffers", list(Buffers))
+def test_an_example_that_is_left_over_goes_into_the_batch_before(buffers: Buffers) -> None:
+    """Under both kinds of update, whose other batches stay the same."""
+    for rows, sizes in ((12, [6, 6]), (13, [6, 7]), (14, [6, 6, 2])):
+        of = epoch_rows(rows, SGD, 1, 1, least=2)
+        assert [len(one) for one in of] == sizes
+        np.testing.assert_array_equal(np.concatenate(of), np.concatenate(epoch_rows(rows, SGD, 1, 1)))
+        assert trained(small_resnet(buffers), 1, rows).update.any()
+    gradient = SGD.model_copy(update={"update": "gradient", "batches": "cycled"})
+    sizes = [len(gradient_rows(13, gradient, number, 1, least=2)) for number in (1, 2, 3)]
+    assert sizes == [6, 7, 6]
+    assert [len(gradient_rows(13, gradient, number, 1)) for number in (1, 2, 3)] == [6, 6, 1]
+    for number in (1, 2, 3):
+        done = train_round(small_resnet(buffers), images(1, 13), gradient, round=number, seed=1, device=CPU)
+        assert done.update.any()
+
+
+def test_a_site_with_a_single_example_is_refused_before_round_1() -> None:
+    with pytest.raises(ConfigurationError, match="this site has 1 training examples in batches of 6: take more of"):
+        trained(small_resnet(Buffers.LOCAL), 1, rows=1)
+    single = SGD.model_copy(update={"batch_size": 1})
+    with pytest.raises(ConfigurationError, match="this site has 12 training examples in batches of 1: take more"):
+        train_round(small_resnet(Buffers.SHARED), images(1), single, round=1, seed=1, device=CPU)
 
 
 def test_noise_is_not_estimated_where_examples_are_mixed() -> None:

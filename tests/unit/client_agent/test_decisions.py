@@ -13,7 +13,7 @@ from client_agent.contributor.decisions import Decision
 from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, WeightMail
 from protocol.bodies.letter import seal_letter
-from protocol.errors import ErrorCode, WrongRound
+from protocol.errors import ConfigurationError, ErrorCode, WrongRound
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import LeftOut
 from protocol.rounds.agree import model_digest
@@ -218,6 +218,19 @@ def test_class_counts_that_cannot_be_shared_are_not_told(tmp_path: Path) -> None
         assert (declined.accepted, declined.code) == (False, ErrorCode.UNUSABLE_UPDATE)
         assert str(2**31) in declined.reason
         assert not re.search(r"\d", bench.decline().reason)
+
+
+def test_what_a_plugin_raises_in_a_round_stays_at_its_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> np.ndarray:
+        raise ConfigurationError("plug-in /home/doctor/own.py, line 3: loss() fails: ValueError: patient 4711")
+
+    with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL) as bench:
+        monkeypatch.setattr(bench.contributor.learner, "update", fails)
+        declined = decided(bench, 1)
+        assert (declined.accepted, declined.code) == (False, ErrorCode.CONFIGURATION)
+        assert "patient 4711" in declined.reason
+        told = bench.decline().reason
+    assert told == "this site's files or settings keep it from this round; its own log says which"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.learning.plugin import load_plugin
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import Study
+from protocol.wire.messages import Study, TaskKind, TaskSpec
 from tests.unit.client_agent.federation import study
 from tests.unit.client_agent.test_plugin import SPEC, plugin_file
 
@@ -83,6 +83,17 @@ def test_names_that_no_model_could_have_are_not_missed(tmp_path: Path) -> None:
     assert remark.startswith("the study gives no class_names:")
     (remark,) = remarks(study_named(NO_NAMES), LocalData(examples([0, 1]), examples([0])))
     assert remark.startswith("the study gives no feature_names and no class_names:")
+
+
+def test_a_single_output_needs_no_name() -> None:
+    hazard = study().model_copy(
+        update={
+            "model": model_spec("linear", (3,), (), 1).named(NAMES.features, ()),
+            "task": TaskSpec(kind=TaskKind.SURVIVAL),
+        }
+    )
+    part = Examples(np.ones((2, 3), np.float32), np.array([[1, 1], [2, 0]], np.float32))
+    assert remarks(hazard, LocalData(part, part)) == ()
 
 
 def test_remarks_reach_the_log(tmp_path: Path) -> None:

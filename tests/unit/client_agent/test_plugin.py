@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.learning.flat_vector import layer_shapes, model_vector
+from client_agent.learning.evaluation import evaluate
+from client_agent.learning.flat_vector import layer_shapes, load_vector, model_vector
+from client_agent.learning.models import completed
 from client_agent.learning.names import NO_NAMES, DataNames
-from client_agent.learning.plugin import load_plugin
+from client_agent.learning.plugin import Plugin, load_plugin
 from client_agent.learning.trainer import compute_update
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape, ModelSpec, TrainingSpec
+from protocol.wire.studies.model import Buffers
 
 GOOD = """
 import numpy as np
@@ -154,3 +157,121 @@ def test_names_are_optional_and_may_be_given_in_part(tmp_path: Path) -> None:
 def test_names_that_are_none_are_refused(tmp_path: Path, returned: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         load_plugin(names_function(tmp_path, returned)).names(tmp_path / "value")
+
+
+NETWORK = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        %s
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+"""
+
+
+def network(folder: Path, changed: str) -> Plugin:
+    """A plug-in whose network is two layers, of which ``changed`` changes something."""
+    given = [
+        ("def model()", NETWORK % changed + "def model()"),
+        ("torch.nn.Linear(2, 2)\n\ndef data", "Net()\n\ndef data"),
+    ]
+    return load_plugin(plugin_file(folder, *given))
+
+
+@pytest.mark.parametrize("buffers", [None, Buffers.LOCAL])
+def test_tied_weights_are_one_layer(tmp_path: Path, buffers: Buffers | None) -> None:
+    plugin = network(tmp_path, "self.b.weight = self.a.weight")
+    spec = completed(SPEC.model_copy(update={"buffers": buffers}), plugin.made(0))
+    assert [layer.name for layer in spec.layers] == ["a.weight", "a.bias", "b.bias"]
+    model, data = plugin.model(spec, 1), plugin.data(tmp_path / "value", spec)
+    trained = compute_update(
+        model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss
+    )
+    load_vector(model, model_vector(model) - trained)
+    assert model.get_parameter("a.weight") is model.get_parameter("b.weight")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("self.a = torch.nn.LazyLinear(2)", "layer 'a.weight' has no shape before its first batch"),
+        ("self.none = torch.nn.Parameter(torch.zeros(0, 2))", "layer 'none' is empty"),
+        ("self.a.to('meta')", "layer 'a.weight' has no values, it is on device meta"),
+        ("self.a.half()", r"layer 'a.weight' has type torch\.float16"),
+        ("self.c = torch.nn.Parameter(torch.ones(1) + 0j)", r"layer 'c' has type torch\.complex64"),
+        ("self.n = torch.nn.Parameter(torch.ones(1).bool(), False)", r"layer 'n' has type torch\.bool"),
+        ("self.s = torch.nn.Parameter(torch.eye(2).to_sparse(), False)", r"layer 's' is sparse"),
+        ("self.b.weight = torch.nn.Parameter(self.a.weight.data)", "layers 'a.weight' and 'b.weight' lie in the same"),
+        ("self.b.bias = torch.nn.Parameter(self.a.bias.data, False)", "layers 'a.bias' and 'b.bias' lie in the same"),
+        ("self.b.bias = torch.nn.Parameter(torch.zeros(1).expand(2))", r"layer 'b.bias' repeats its own memory"),
+        ("self.add_module('x' * 3000, torch.nn.Linear(2, 2))", "a layer that no study can name"),
+        ("torch.nn.utils.parametrizations.spectral_norm(self.a)", r"keeps buffers \(a\.parametrizations\.weight"),
+        ("type(self).get_extra_state = lambda self: 3", "keeps '_extra_state', which is no tensor"),
+    ],
+)
+def test_layers_that_cannot_be_shared_are_named(tmp_path: Path, changed: str, said: str) -> None:
+    plugin = network(tmp_path, changed)
+    with pytest.raises(UnusableUpdate, match=rf"^plug-in .*plugin\.py: .*{said}") as at_creation:
+        completed(SPEC, plugin.made(0))
+    assert "\n" not in str(at_creation.value)
+    with pytest.raises(UnusableUpdate, match=said):
+        plugin.model(SPEC, 0)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "torch.nn.utils.parametrizations.weight_norm(self.a)",
+        "self.more = torch.nn.ParameterList([torch.ones(2), torch.ones(3)])",
+        "self.twice = self.a",
+        "self.register_buffer('table', torch.ones(2), persistent=False)",
+        "self.b.weight.requires_grad_(False)",
+        "self.b.weight = torch.nn.Parameter(torch.ones(2, 2).t())",
+    ],
+)
+def test_models_of_other_forms_run(tmp_path: Path, changed: str) -> None:
+    plugin = network(tmp_path, changed)
+    spec = completed(SPEC, plugin.made(0))
+    model, data = plugin.model(spec, 0), plugin.data(tmp_path / "value", spec)
+    load_vector(model, model_vector(model))
+    compute_update(model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("return torch.nn.Linear(2, 2)", "raise KeyError('weights')", r"line 6: model\(\) fails: KeyError: 'weights'"),
+        ("return torch.nn.Linear(2, 2)", "raise SystemExit(3)", r"line 6: model\(\) fails: SystemExit: 3"),
+        ("np.full(", "np.load(path / 'gone.npy') or (", r"line 9: data\(.*\) fails: NotADirectoryError"),
+        ("model(batch.X)", "model(batch.X)[:, [5]]", "line 14: the loss or its gradient fails: IndexError"),
+        ("(model(batch.X)", "(batch.X", "the loss or its gradient fails: RuntimeError: element 0"),
+    ],
+)
+def test_whatever_a_plugin_raises_is_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = plugin_file(tmp_path, (old, new))
+
+    def trained() -> None:
+        plugin = load_plugin(path)
+        model, data = plugin.model(SPEC, 0), plugin.data(tmp_path / "value", SPEC)
+        compute_update(model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss)
+
+    with pytest.raises(ConfigurationError, match=rf"^plug-in {path}[,:] {said}") as found:
+        trained()
+    assert "\n" not in str(found.value)
+
+
+def test_a_failing_layer_is_named(tmp_path: Path) -> None:
+    plugin = network(tmp_path, "self.b = torch.nn.Linear(3, 2)")
+    spec = completed(SPEC, plugin.made(0))
+    data = plugin.data(tmp_path / "value", spec)
+    with pytest.raises(ConfigurationError, match="the forward pass or the loss fails in layer 'b': RuntimeError"):
+        evaluate(plugin.model(spec, 0), data.train, torch.device("cpu"), plugin.loss)
+
+
+def test_a_study_of_a_plugin_without_a_model_names_what_it_gave(tmp_path: Path) -> None:
+    path = plugin_file(tmp_path, ("torch.nn.Linear(2, 2)", "3"))
+    with pytest.raises(ConfigurationError, match=r"plugin\.py: model\(\) gave int, expected a torch\.nn\.Module"):
+        load_plugin(path).made(0)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from sksurv.linear_model.coxph import BreslowEstimator
 
 from client_agent.architectures.sources import NO_SOURCES
+from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import load_personal, load_vector
-from client_agent.learning.models import dimension, model_spec
+from client_agent.learning.models import completed, dimension, model_spec
+from client_agent.learning.names import DataNames
+from client_agent.learning.plugin import load_plugin
 from client_agent.product.card_text import card_markdown
 from client_agent.product.export import export
 from client_agent.product.exported import load_exported
 from client_agent.product.held import HeldModel, empty_network, held_model
-from client_agent.product.predict import features_of, write_predictions
+from client_agent.product.predict import features_of, kept_columns, write_predictions
 from client_agent.scoring.paired import paired_scores
 from client_agent.scoring.predicted import Predicted
 from client_agent.scoring.scoring import scores
@@ -42,6 +48,8 @@ from protocol.wire.messages import (
     Study,
     StudyEnd,
     StudyEndState,
+    TaskKind,
+    TaskSpec,
     TrainingSpec,
 )
 from protocol.wire.studies.model import Buffers
@@ -53,12 +61,13 @@ NAMES = ("age", "pain", "pulse")
 SPEC = model_spec("mlp", (3,), (4,), 2).named(NAMES, ("well", "ill"))
 
 
-def study_of(spec: ModelSpec = SPEC) -> Study:
+def study_of(spec: ModelSpec = SPEC, task: TaskSpec = CLASSES) -> Study:
     return Study(
         name="alone",
         roster_digest="ab" * 32,
         parameters=StudyParameters(dimension=dimension(spec), clip_norm=4.0, least_contributors=3),
         rule=RuleSpec(name=RuleName.FEDAVG),
+        task=task,
         model=spec,
         training=TrainingSpec(),
         rounds=5,
@@ -254,3 +263,211 @@ def test_a_card_of_a_study_with_noise_of_the_servers_has_the_epsilon_of_a_whole_
         assert f"Epsilon {card.privacy.epsilon:.2f} at delta 0.001 for each whole site" in said
         assert "Accountant: dp-accounting" in said
         assert ("of a budget of 4" in said) is used
+
+
+TIED = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.o = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
+        self.b.weight = self.a.weight
+        self.o.weight = torch.nn.Parameter(torch.ones(3, 2).t())
+
+    def forward(self, x):
+        return RETURNED
+
+
+def model():
+    return Net()
+
+
+def data(path):
+    raise OSError
+
+
+def loss(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch.X), batch.y)
+"""
+RETURNED = "self.o(torch.relu(self.b(torch.relu(self.a(x)))))"
+
+
+def of_plugin(folder: Path, returned: str = RETURNED) -> HeldModel:
+    plugin = folder / "tied.py"
+    plugin.write_text(TIED.replace("RETURNED", returned))
+    empty = ModelSpec(kind="plugin", inputs=(3,), classes=2, layers=()).named(NAMES, ("well", "ill"))
+    of = study_of(completed(empty, load_plugin(plugin).made(0)))
+    network = empty_network(of, plugin, NO_SOURCES)
+    load_vector(network, first_model(of))
+    return replace(held(study_of()), study=of, network=network.eval())
+
+
+def test_a_model_with_tied_weights_is_exported_and_predicts(tmp_path: Path) -> None:
+    tied = of_plugin(tmp_path)
+    export(tied, tmp_path, tmp_path / "out", is_requester=True)
+    model = load_exported(tmp_path / "out", tmp_path / "tied.py", NO_SOURCES)
+    assert model.network.get_parameter("b.weight") is model.network.get_parameter("a.weight")
+    X = np.arange(12, dtype=np.float32).reshape(4, 3)
+    with torch.no_grad():
+        np.testing.assert_array_equal(model.outputs(X), tied.network(torch.from_numpy(X)).numpy())
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("self.o(x)[:, :1]", r"for 4 rows the model gives \[4, 1\], not \[4, 2\]"),
+        ("(self.o(x), x)", r"tied\.py: the forward pass fails: AttributeError"),
+        ("self.o(x[:, 1:])", r"tied\.py, line 13: the forward pass fails in layer 'o': RuntimeError"),
+        ("self.o(x) / 0", "outputs are no numbers for some rows"),
+    ],
+)
+def test_a_model_that_does_not_predict_is_one_line(tmp_path: Path, returned: str, said: str) -> None:
+    export(of_plugin(tmp_path, returned), tmp_path, tmp_path / "out", is_requester=True)
+    model = load_exported(tmp_path / "out", tmp_path / "tied.py", NO_SOURCES)
+    with pytest.raises(ConfigurationError, match=said) as found:
+        model.outputs(np.ones((4, 3), np.float32))
+    assert "\n" not in str(found.value)
+
+
+def test_columns_are_kept_beside_the_predictions(tmp_path: Path) -> None:
+    export(held(), tmp_path, tmp_path / "out", is_requester=True)
+    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    (tmp_path / "new.csv").write_text('id,age,pain,pulse,ward\n0101,1,2,3,"a,b"\n0099,4,5,6.5,\n')
+    ids = np.array(["0101", "0099"])
+    np.savez(tmp_path / "new.npz", X=np.array([[1, 2, 3], [4, 5, 6.5]], np.float32), id=ids, ward=np.array(["a,b", ""]))
+    for name in ("new.csv", "new.npz"):
+        path, keep = tmp_path / name, ("id", "ward", "id")
+        X = features_of(model, path, None, keep)
+        out = tmp_path / f"{name}.out"
+        assert write_predictions(model, X, out, kept_columns(model, path, None, keep, len(X))) == 2
+        first, *lines = csv.reader(out.read_text().splitlines())
+        assert first == ["id", "ward", "probability of well", "probability of ill", "prediction"]
+        assert [line[:2] for line in lines] == [["0101", "a,b"], ["0099", ""]]
+    np.testing.assert_array_equal(features_of(model, tmp_path / "new.csv", None, ("id", "ward", "age")), X)
+    with pytest.raises(ConfigurationError, match=r"not known \['id'\]"):
+        features_of(model, tmp_path / "new.csv", None, ("ward",))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "keep", "said"),
+    [
+        (
+            "new.csv",
+            "age,pain,pulse\n1,2,3\n",
+            "id",
+            r"column 'id' is not there; the file has \['age', 'pain', 'pulse'\]",
+        ),
+        ("new.csv", "id,id,age,pain,pulse\n1,1,1,2,3\n", "id", "column 'id' is more than once there"),
+        ("new.csv", "prediction,age,pain,pulse\n1,1,2,3\n", "prediction", "a column of the predictions has that name"),
+        ("new.npz", "", "id", "no such array with one value a row"),
+        ("new.npz", "", "X", "no such array with one value a row"),
+        ("new.npz", "", "short", "1 values for 2 rows"),
+    ],
+)
+def test_what_cannot_be_kept_is_said(name: str, text: str, keep: str, said: str, tmp_path: Path) -> None:
+    export(held(), tmp_path, tmp_path / "out", is_requester=True)
+    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    path = tmp_path / name
+    path.write_text(text)
+    if name == "new.npz":
+        np.savez(path, X=np.ones((2, 3), np.float32), short=np.ones(1))
+
+    def predicted() -> None:
+        X = features_of(model, path, None, [keep])
+        write_predictions(model, X, tmp_path / "p.csv", kept_columns(model, path, None, [keep], len(X)))
+
+    with pytest.raises(ConfigurationError, match=said):
+        predicted()
+    assert not (tmp_path / "p.csv").exists()
+
+
+def survivors(folder: Path, seed: int = 0) -> tuple[HeldModel, Examples]:
+    """A Cox model, and a data folder of 200 patients with tied times, counted in whole months."""
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(200, 3)).astype(np.float32)
+    lasted = np.ceil(random.exponential(20 * np.exp(-X[:, 0])) + 0.01)
+    left = np.ceil(random.uniform(1, 60, 200))
+    y = np.column_stack([np.minimum(lasted, left), lasted <= left]).astype(np.float32)
+    train = Examples(X, y)
+    save_folder(folder / "data", LocalData(train, train, names=DataNames(NAMES)))
+    of = study_of(model_spec("linear", (3,), (), 1).named(NAMES, ()), TaskSpec(kind=TaskKind.SURVIVAL))
+    network = empty_network(of, None, NO_SOURCES)
+    load_vector(network, np.array([1.0, 0.1, -0.2, 3.0], np.float32))
+    return replace(held(), study=of, network=network.eval()), train
+
+
+def test_survival_is_predicted_at_the_horizons_of_the_export(tmp_path: Path) -> None:
+    """As scikit-survival's estimator has it, whose whole curve lists the times of events; the folder does not."""
+    of, train = survivors(tmp_path)
+    card = export(of, tmp_path / "data", tmp_path / "out", is_requester=True, horizons=(24, 12, 24.0))
+    assert [one.time for one in card.baseline] == [12, 24]
+    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    new = train.X[:7]
+    assert write_predictions(model, new, tmp_path / "p.csv") == 7
+    first, *lines = csv.reader((tmp_path / "p.csv").read_text().splitlines())
+    assert first == ["log hazard", "survival at 12", "survival at 24"]
+    hazards = model.outputs(train.X)[:, 0].astype(np.float64)
+    whole = BreslowEstimator().fit(hazards, train.y[:, 1] > 0, train.y[:, 0].astype(np.float64))
+    expected = np.stack([curve([12.0, 24.0]) for curve in whole.get_survival_function(hazards[:7])])
+    found = np.array(lines, np.float64)
+    np.testing.assert_allclose(found[:, 1:], expected, rtol=1e-9)
+    assert ((found[:, 2] < found[:, 1]) & (found[:, 1] < 1)).all()
+    said = card_markdown(card)
+    assert "survival at 12, 24: by a cumulative baseline hazard (Breslow) of the training rows of the requester" in said
+    kept = json.loads((tmp_path / "out" / "card.json").read_text())["baseline"]
+    assert [sorted(one) for one in kept] == [["log_hazard", "time"]] * 2
+
+
+def test_an_event_at_the_horizon_counts(tmp_path: Path) -> None:
+    """Times are kept in float32, in which 0.1 is a little more than 0.1."""
+    of, _ = survivors(tmp_path)
+    y = np.column_stack([np.r_[np.full(6, 0.1), np.full(6, 0.2)], np.ones(12)]).astype(np.float32)
+    part = Examples(np.zeros((12, 3), np.float32), y)
+    save_folder(tmp_path / "data", LocalData(part, part, names=DataNames(NAMES)))
+    (one,) = export(of, tmp_path / "data", tmp_path / "out", is_requester=True, horizons=(0.1,)).baseline
+    assert one.log_hazard == pytest.approx(np.log(6 / 12) - 3.0)
+
+
+@pytest.mark.parametrize(
+    ("horizons", "said"),
+    [
+        (
+            (12, 12.5),
+            r"--horizon 12.5: fewer than 5 training patients of this site have their event between 12 and 12.5",
+        ),
+        ((0.5,), r"--horizon 0.5: fewer than 5 .* up to 0.5"),
+        ((5000,), r"--horizon 5000: this site followed no training patient that long"),
+        ((-1,), "give times above 0"),
+        ((float("nan"),), "give times above 0"),
+    ],
+)
+def test_horizons_that_show_single_patients_are_refused(horizons: tuple[float, ...], said: str, tmp_path: Path) -> None:
+    of, _ = survivors(tmp_path)
+    with pytest.raises(ConfigurationError, match=said):
+        export(of, tmp_path / "data", tmp_path / "out", is_requester=True, horizons=horizons)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_site_without_events_has_no_baseline(tmp_path: Path) -> None:
+    of, train = survivors(tmp_path)
+    train.y[:, 1] = 0
+    save_folder(tmp_path / "data", LocalData(train, train, names=DataNames(NAMES)))
+    with pytest.raises(ConfigurationError, match="fewer than 5 training patients of this site have their event up to"):
+        export(of, tmp_path / "data", tmp_path / "out", is_requester=True, horizons=(12,))
+    export(of, tmp_path / "data", tmp_path / "out", is_requester=True)
+    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    write_predictions(model, train.X[:1], tmp_path / "p.csv")
+    assert (tmp_path / "p.csv").read_text().splitlines()[0] == "log hazard"
+    with pytest.raises(ConfigurationError, match="predicts no survival"):
+        export(held(), tmp_path / "data", tmp_path / "other", is_requester=True, horizons=(12,))
+
+
+def test_a_folder_of_an_earlier_version_still_predicts(tmp_path: Path) -> None:
+    export(held(), tmp_path, tmp_path / "out", is_requester=True)
+    path = tmp_path / "out" / "card.json"
+    card = json.loads(path.read_text())
+    assert (card.pop("baseline"), card.pop("simulated")) == ([], False)
+    path.write_text(json.dumps(card))
+    assert load_exported(tmp_path / "out", None, NO_SOURCES).card.baseline == ()

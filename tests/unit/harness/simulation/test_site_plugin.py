@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 from harness.simulation.run_one import Protection
 from harness.simulation.simulate import SimulationOptions, run_simulation
-from protocol.errors import ConfigurationError
+from moiety import main
+from protocol.errors import ConfigurationError, UnusableUpdate
 
 PLUGIN = """
 import numpy as np
@@ -85,11 +87,11 @@ def test_a_plug_in_trains_and_scores_as_at_an_agent(tmp_path: Path, protection: 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("Linear(2, 1)", "Linear(3, 1)", "the loss fails on this site's first training examples: RuntimeError"),
+        ("Linear(2, 1)", "Linear(3, 1)", r"own\.py, line 16: the loss or its gradient fails: RuntimeError"),
         (".abs().mean() +", ".abs() +", r"loss\(\) gave shape \[16|loss\(\) gave shape \[30"),
         ('"worst": (', '"Worst!": (', r"metrics\(\) gave dict, expected"),
         ("len(data.X)}", '"many"}', r"metrics\(\) gave str for 'examples', expected a number"),
-        ("return {", "return 1 / 0, {", r"metrics\(\) fails on this site's first training examples: ZeroDivisionError"),
+        ("return {", "return 1 / 0, {", r"own\.py, line 20: metrics\(\) fails: ZeroDivisionError"),
     ],
 )
 def test_a_plug_in_that_fails_is_refused_before_round_1(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -115,3 +117,134 @@ def test_a_study_with_a_plug_in_needs_the_file(tmp_path: Path) -> None:
     without = SimulationOptions(given.study_file, given.data, "north", (0,), Protection.PLAIN)
     with pytest.raises(ConfigurationError):
         run_simulation(without)
+
+
+LOCAL = '\nbuffers = "local"'
+OF_CLASSES = """
+import numpy as np
+import torch
+from torch import nn
+
+
+def data(path):
+    X, y = np.load(path / "X.npy"), (np.load(path / "y.npy")[:, 0] > 0).astype(np.int64)
+    return (X[10:], y[10:]), (X[:10], y[:10])
+
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch.X), batch.y)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.o = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        CHANGED
+
+    def forward(self, x):
+        return FORWARD
+
+
+def model():
+    return Net()
+"""
+FORWARD = "self.o(torch.relu(self.b(torch.relu(self.a(x)))))"
+
+
+def of_classes(folder: Path, changed: str, forward: str = FORWARD) -> SimulationOptions:
+    given = options(folder, OF_CLASSES.replace("CHANGED", changed).replace("FORWARD", forward))
+    text = STUDY.replace('kind = "own"', 'kind = "classes"').replace("outputs = 1", "classes = 2")
+    given.study_file.write_text(text.replace("rounds = 12", "rounds = 2").replace("[training]", SGD))
+    return given
+
+
+SGD = """[training]
+update = "local_sgd"
+"""
+
+
+def test_tied_weights_run_as_they_are(tmp_path: Path) -> None:
+    result = run_simulation(of_classes(tmp_path, "self.b.weight = self.a.weight"))
+    assert (result.runs[0].end, result.runs[0].released_rounds) == ("completed", 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "forward", "said"),
+    [
+        ("self.o = nn.LazyLinear(2)", FORWARD, "layer 'o.weight' has no shape before its first batch"),
+        (
+            "self.e = nn.Embedding(9, 2, sparse=True)",
+            "self.o(self.e(x.clamp(0, 8).long()).sum(1))",
+            "layer 'e.weight' has a sparse gradient",
+        ),
+        ("self.none = nn.Parameter(torch.zeros(0, 2))", FORWARD, "layer 'none' is empty"),
+        ("self.b = nn.Linear(3, 2)", FORWARD, "line 23: the forward pass fails in layer 'b': RuntimeError"),
+        ("", "(self.a(x), x)", r"the model gives tuple, task 'classes' expects \[30, 2\]"),
+        ("", "self.a(x) * float('nan')", "has a gradient that is not finite"),
+        ("", "self.a(x) + 0j", r"the model gives torch\.complex64\[30, 2\]"),
+        ("self.h = torch.zeros(2)", "setattr(self, 'h', self.h + self.a(x)[0]) or self.o(x + self.h)", "a second time"),
+    ],
+)
+def test_a_model_that_cannot_be_shared_is_one_line_that_names_the_layer(
+    tmp_path: Path, changed: str, forward: str, said: str
+) -> None:
+    with pytest.raises((ConfigurationError, UnusableUpdate), match=said) as found:
+        run_simulation(of_classes(tmp_path, changed, forward))
+    assert "\n" not in str(found.value)
+
+
+def test_a_step_that_fails_in_training_alone_is_one_line(tmp_path: Path) -> None:
+    forward = "self.a(x) if not self.training else self.b(x[:, :1])"
+    with pytest.raises(
+        ConfigurationError, match=r"own\.py, line 23: the loss or its gradient fails in layer 'b': Runt"
+    ):
+        run_simulation(of_classes(tmp_path, "", forward))
+
+
+def test_batch_norm_takes_a_left_over_example_and_names_a_site_that_has_only_one(tmp_path: Path) -> None:
+    given = of_classes(tmp_path, "self.b = nn.BatchNorm1d(2)")
+    text = given.study_file.read_text().replace("[model]", '[model]\nbuffers = "local"')
+    given.study_file.write_text(text.replace("batch_size = 16", "batch_size = 29"))  # 30 examples: one is left over
+    assert run_simulation(given).runs[0].released_rounds == 2
+    for name in ("X", "y"):
+        path = tmp_path / "data" / "east" / f"{name}.npy"
+        np.save(path, np.load(path)[:11])
+    with pytest.raises(ConfigurationError, match="site 'east' has 1 training examples in batches of 29"):
+        run_simulation(given)
+
+
+@pytest.mark.parametrize(
+    ("changed", "buffers"), [("self.b.weight = self.a.weight", ""), ("self.b = nn.BatchNorm1d(2)", LOCAL)]
+)
+def test_a_simulated_model_is_saved_and_predicts(tmp_path: Path, changed: str, buffers: str) -> None:
+    """With the requester's own statistics where those stay: its accuracy is the one that the simulation printed."""
+    given = of_classes(tmp_path, changed)
+    given.study_file.write_text(given.study_file.read_text().replace("[model]", f"[model]{buffers}"))
+    given = replace(given, save_model=tmp_path / "saved")
+    result = run_simulation(given)
+    new, plugin = tmp_path / "new.npz", tmp_path / "own.py"
+    X = np.load(tmp_path / "data" / "north" / "X.npy")[:10]
+    y = np.load(tmp_path / "data" / "north" / "y.npy")[:10, 0] > 0
+    np.savez(new, X=X, patient=np.array([f"{number:03}" for number in range(10)]))
+    told = ["--model", tmp_path / "saved", "--input", new, "--out", tmp_path / "p.csv", "--plugin", plugin]
+    with pytest.raises(SystemExit, match="0"):
+        main(["model", "predict", *map(str, told), "--keep", "patient"])
+    lines = [line.split(",") for line in (tmp_path / "p.csv").read_text().splitlines()]
+    assert [line[0] for line in lines] == ["patient", *(f"{number:03}" for number in range(10))]
+    right = np.array([line[-1] == "1" for line in lines[1:]]) == y
+    assert right.mean() == pytest.approx(result.runs[0].test_accuracy)
+    card = (tmp_path / "saved" / "card.md").read_text()
+    assert "**SIMULATED: trained in one place on the data of all sites; no site took part.**" in card
+    assert "10 test examples of that site alone" in card
+    with pytest.raises(ConfigurationError, match="saved exists; name a new folder"):
+        run_simulation(given)
+    several = replace(given, seeds=(3, 4), save_model=tmp_path / "several")
+    run_simulation(several)
+    assert sorted(path.name for path in (tmp_path / "several").iterdir()) == ["seed-3", "seed-4"]
+
+
+def test_a_case_saves_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "heart_disease", "--save-model", str(tmp_path / "saved")])
+    assert ended.value.code == 2
+    assert "--save-model: a case has many models" in capsys.readouterr().err
