@@ -40,6 +40,7 @@ from harness.adversaries.catalogue.by_servers.stored import stored_by_servers
 from harness.adversaries.catalogue.by_sites.ciphertexts import hostile_ciphertexts
 from harness.adversaries.catalogue.by_sites.crowds import crowds
 from harness.adversaries.catalogue.by_sites.flooding import floods
+from harness.adversaries.catalogue.by_sites.held_parts import held_parts, held_parts_of_ciphertexts
 from harness.adversaries.catalogue.by_sites.long_updates import long_updates
 from harness.adversaries.catalogue.by_sites.poisoning import poisonings
 from harness.adversaries.catalogue.by_sites.shares import hostile_shares
@@ -52,12 +53,14 @@ from protocol.errors import ConfigurationError
 _FAMILIES: Final = (
     vector_attacks,
     hostile_shares,
+    held_parts,
     floods,
     long_updates,
     own_weights,
     crowds,
     words_of_others,
     hostile_ciphertexts,
+    held_parts_of_ciphertexts,
     hostile_lists,
     declined_lists,
     hostile_messages,
@@ -91,7 +94,7 @@ _FAMILIES: Final = (
     enrolments,
     poisonings,
 )
-_WITH_TENSEAL: Final = (hostile_ciphertexts, forged_ciphertext_sums)
+_WITH_TENSEAL: Final = (hostile_ciphertexts, held_parts_of_ciphertexts, forged_ciphertext_sums)
 
 
 def has_ckks() -> bool:
