@@ -21,6 +21,7 @@
     │   ├── ConsistencyCheckFailed  the OT extension's receiver used inconsistent choice bits
     │   ├── CorrelationReused       a correlation may serve one product, ever
     │   ├── TranscriptMismatch      the two servers say different things
+    │   ├── ShareAltered            a stored share is not what was received: a disk's fault, or somebody wrote to it
     │   ├── AggregateOutOfBounds    the opened sum breaks its coordinate bound: model left unchanged
     │   │   ├── SumForged           a sum of ciphertexts is not that of the released sites
     │   │   └── SumAltered          a sum's tags are wrong, against what a server signed; it names the server
@@ -68,6 +69,7 @@ class ErrorCode(StrEnum):
     CORRELATION_REUSED = "correlation_reused"
     TRANSCRIPT_MISMATCH = "transcript_mismatch"
     AGGREGATE_OUT_OF_BOUNDS = "aggregate_out_of_bounds"
+    SHARE_ALTERED = "share_altered"
     SUM_FORGED = "sum_forged"
     SUM_ALTERED = "sum_altered"
     MODEL_DIVERGED = "model_diverged"
@@ -202,6 +204,16 @@ class CorrelationReused(ProtocolViolation):
 
 class TranscriptMismatch(ProtocolViolation):
     code = ErrorCode.TRANSCRIPT_MISMATCH
+
+
+class ShareAltered(ProtocolViolation):
+    """A stored share was cut, altered or deleted on a server's disk; ``detail`` quotes its site, or its file."""
+
+    code = ErrorCode.SHARE_ALTERED
+
+    def is_of(self, name: str) -> bool:
+        """Whether the share is that of this site, or in this file."""
+        return f"{name!r}" in self.detail
 
 
 class AggregateOutOfBounds(ProtocolViolation):

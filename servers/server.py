@@ -19,7 +19,8 @@ from host.private_files import private_folder, take_back
 from host.randomness import Randomness, server_randomness
 from protocol.bodies.letter import LetterKind
 from protocol.ckks.parameters import CkksParameters
-from protocol.errors import ConfigurationError, MoietyError, Unavailable, UnknownParty
+from protocol.errors import ConfigurationError, MoietyError, ShareAltered, Unavailable, UnknownParty
+from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign, signature_by
 from protocol.wire.chain.chain import RosterChain, require_same_servers
@@ -90,6 +91,8 @@ class Server:
         self.history = OwnHistory(self.store, self.name, max(self.boot, 1), drives=self.drives)
         self.pictures: dict[str, StudyPicture] = {}
         self.outputs = itertools.count()
+        self.altered: dict[RoundKey, ShareAltered] = {}
+        """Attempts of which this side found a share altered while the other side's sum was coming."""
         self.follow(self.chain)
 
     def _upload_midway(self) -> None:

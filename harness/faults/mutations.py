@@ -137,7 +137,7 @@ def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, take
     )
     state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
     server.store.add_contribution(
-        ContributionRecord(key, header.site, header, taken.digest, receipt, taken.name), state
+        ContributionRecord(key, header.site, header, taken.digest, receipt, taken.name, None, taken.chunk_tags), state
     )
     return receipt
 

@@ -59,16 +59,17 @@ def agree(
 
 @dataclass(frozen=True)
 class Shortfall:
-    """Why a round must be skipped; ``found`` and ``needed`` count contributors."""
+    """Why a round must be skipped; ``found`` and ``needed`` count contributors, ``site`` is whose share was lost."""
 
     cause: OutcomeCause
     found: int | None = None
     needed: int | None = None
+    site: str | None = None
 
     @property
     def reason(self) -> str:
         """In words, for people."""
-        return outcome_text(self.cause, self.found, self.needed)
+        return outcome_text(self.cause, self.found, self.needed, self.site)
 
 
 def shortfall(agreed: AgreedSet, announcement: Announcement, requester: str) -> Shortfall | None:

@@ -14,6 +14,7 @@ from typing import Final, assert_never
 from protocol.errors import (
     ErrorCode,
     MoietyError,
+    ShareAltered,
     Unavailable,
     UnknownResource,
     WrongRound,
@@ -268,12 +269,25 @@ def outcome_of(
             "found": why.found,
             "needed": why.needed,
             "code": code,
+            "site": why.site,
         }
     )
 
 
 def _skip(attempt: Attempt, why: OutcomeCause | Shortfall) -> End:
     return End(outcome_of(attempt.key, RoundState.SKIPPED, why))
+
+
+def lost_share(state: AtA, error: ShareAltered, at: Side, site: str | None) -> End | Halt:
+    """A share that was agreed on is no longer what was received, at this side: the round is skipped, and says whose.
+
+    Nobody can sum it any more, and with a share sent anew the same update would be measured twice. ``site`` is None
+    where the server did not say whose.
+    """
+    if isinstance(state, Ending | Over | SumSigned | Gone):
+        return Halt(f"{state.attempt.key.label}: {error.detail}")
+    cause = OutcomeCause.SHARE_ALTERED_AT_A if at is Side.A else OutcomeCause.SHARE_ALTERED_AT_B
+    return _skip(state.attempt, Shortfall(cause, site=site))
 
 
 def _burn(attempt: Attempt, facts: Facts, cause: OutcomeCause, code: ErrorCode | None = None) -> End:

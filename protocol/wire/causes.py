@@ -21,6 +21,8 @@ class OutcomeCause(StrEnum):
     OPENING_AT_ONE_SERVER = "opening_at_one_server"
     CORRELATIONS_LOST = "correlations_lost"
     PRODUCTS_REFUSED = "products_refused"
+    SHARE_ALTERED_AT_A = "share_altered_at_a"
+    SHARE_ALTERED_AT_B = "share_altered_at_b"
     RANKED = "ranked"
     CLOSED = "closed"
 
@@ -61,14 +63,16 @@ _TEXTS: Final = {
     OutcomeCause.OPENING_AT_ONE_SERVER: "one server has its opening, the other could not make its own",
     OutcomeCause.CORRELATIONS_LOST: "side A lost the attempt's correlations before the products were done",
     OutcomeCause.PRODUCTS_REFUSED: "the products were refused",
+    OutcomeCause.SHARE_ALTERED_AT_A: "server A no longer holds what {site} sent, by its own word: its disk was altered",
+    OutcomeCause.SHARE_ALTERED_AT_B: "server B no longer holds what {site} sent, by its own word: its disk was altered",
     OutcomeCause.RANKED: "the losses are opened to the requester; nothing is summed",
     OutcomeCause.CLOSED: "what was measured is opened to the requester; nothing is summed",
 }
 
 
-def outcome_text(cause: OutcomeCause, found: int | None, needed: int | None) -> str:
+def outcome_text(cause: OutcomeCause, found: int | None, needed: int | None, site: str | None = None) -> str:
     """What a person reads about an outcome."""
-    return _TEXTS[cause].format(found=found, needed=needed)
+    return _TEXTS[cause].format(found=found, needed=needed, site=site or "a site")
 
 
 class EndCause(StrEnum):

@@ -288,7 +288,8 @@ class RoundOutcome(Message):
     ``ranked``: a ranking whose losses may have been opened to the requester, ``closed``: likewise a measurement. A
     server that holds its half of what is opened signs no skip of that round, so a skip with both signatures says that
     nothing was opened.
-    ``found`` and ``needed`` are the numbers that a cause speaks of, ``code`` the error that burnt an attempt.
+    ``found`` and ``needed`` are the numbers that a cause speaks of, ``code`` the error that burnt an attempt, ``site``
+    whose share a server lost.
     """
 
     KIND: ClassVar[str] = "round_outcome"
@@ -300,6 +301,7 @@ class RoundOutcome(Message):
     found: Annotated[int, Field(ge=0)] | None = None
     needed: Annotated[int, Field(ge=0)] | None = None
     code: ErrorCode | None = None
+    site: PartyName | None = Field(default=None, exclude_if=lambda found: found is None)
 
     @model_validator(mode="after")
     def _consistent(self) -> RoundOutcome:
@@ -310,7 +312,7 @@ class RoundOutcome(Message):
     @property
     def reason(self) -> str:
         """The cause in words, for people."""
-        text = outcome_text(self.cause, self.found, self.needed)
+        text = outcome_text(self.cause, self.found, self.needed, self.site)
         return text if self.code is None else f"{text}: {self.code.value}"
 
 

@@ -16,7 +16,7 @@ from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import MAX_CONTROL_BYTES, Message
 from servers.http.authentication import Caller
-from servers.store.files.shares import Draft
+from servers.store.files.shares import Draft, TaggedDraft
 
 H = TypeVar("H", bound=Message)
 
@@ -152,7 +152,7 @@ class ContributionIntake(Generic[H]):
     """
 
     def __init__(
-        self, key: SealingKey, expected: Expected[H], draft: Sink, *, as_received: Draft | None = None
+        self, key: SealingKey, expected: Expected[H], draft: Sink, *, as_received: TaggedDraft | None = None
     ) -> None:
         """``as_received``: is given the encrypted body, which :attr:`content_key` opens; ``draft`` what is in it."""
         self._opening = _Opening(key, expected, draft)
@@ -202,7 +202,7 @@ class Nowhere:
 class _EncryptedBody:
     """The bytes behind a sealed message's head, written as they came, once the reader has them."""
 
-    def __init__(self, reader: SealedReader, draft: Draft) -> None:
+    def __init__(self, reader: SealedReader, draft: TaggedDraft) -> None:
         self._reader = reader
         self._draft = draft
         self._came = 0

@@ -21,7 +21,7 @@ from typing import Final, Literal
 import httpx
 
 from host.network.unreachable import why_unreachable
-from protocol.errors import HistoryUnknown, OtherVersion, PeerUnreachable, UnknownResource
+from protocol.errors import HistoryUnknown, OtherVersion, PeerUnreachable, ShareAltered, UnknownResource
 from protocol.wire import paths
 from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
 from protocol.wire.channel.sealing import CHUNK_BYTES, SealedMessage
@@ -44,6 +44,10 @@ _DATE_AGE_S: Final = 1.0
 _FIRST_ERROR: Final = 400
 Method = Literal["GET", "POST", "PUT"]
 _EMPTY: Final = hashlib.sha256(b"").digest()
+
+
+class AlteredAtPeer(ShareAltered):
+    """A share that the other server stored, by that server's own word."""
 
 
 class PeerClient:
@@ -214,6 +218,8 @@ class PeerClient:
                 answer = await peer_answer(self._server, request, response, most_bytes)
                 if answer.status >= _FIRST_ERROR:
                     error = error_from(b"".join([piece async for piece in answer.pieces]), answer.status)
+                    if isinstance(error, ShareAltered):
+                        raise AlteredAtPeer(error.detail)
                     if isinstance(error, HistoryUnknown):
                         self._server.history.compared = False
                     raise error

@@ -46,6 +46,7 @@ PROBLEMS: Final[dict[ErrorCode, Problem]] = {
     ErrorCode.CORRELATION_REUSED: Problem(409, "A correlation serves one product, ever"),
     ErrorCode.TRANSCRIPT_MISMATCH: Problem(409, "The two servers say different things"),
     ErrorCode.AGGREGATE_OUT_OF_BOUNDS: Problem(409, "The aggregate breaks its bound"),
+    ErrorCode.SHARE_ALTERED: Problem(409, "A stored share is not what was received"),
     ErrorCode.SUM_FORGED: Problem(409, "The sum is not that of the released sites"),
     ErrorCode.SUM_ALTERED: Problem(409, "The sum is not what a server signed"),
     ErrorCode.MODEL_DIVERGED: Problem(409, "The model differs from the announced one"),

@@ -15,6 +15,8 @@ from protocol.wire.messages import Announcement
 from servers.ckks.process import CkksProcess
 from servers.points import Point
 from servers.server import Server
+from servers.store.files.chunk_tags import ChunkTags
+from servers.store.files.stored_vector import tags_of
 from servers.store.study_records import RoundRecord
 
 _CHECKED_TOGETHER: Final = 64
@@ -52,19 +54,24 @@ class ContributionCheck:
         self._reader.finish()
 
 
-def stored_chunks(path: Path, site: str, parameters: CkksParameters, values: int) -> Callable[[int], bytes]:
-    """Chunk access to a stored contribution that was checked when it came.
+def stored_chunks(path: Path, tags: ChunkTags, parameters: CkksParameters, values: int) -> Callable[[int], bytes]:
+    """Chunk access to a stored contribution, compared with what was checked when it came.
 
-    Raises: ProtocolViolation from the result, when the file ends early
+    Raises: ShareAltered from the result
     """
     size = chunk_bytes(parameters, Kind.CONTRIBUTION)
 
     def read(index: int) -> bytes:
-        with path.open("rb", buffering=0) as file:
-            file.seek(chunk_offset(parameters, Kind.CONTRIBUTION, index))
-            chunk = file.read(size)
+        at = chunk_offset(parameters, Kind.CONTRIBUTION, index)
+        try:
+            with path.open("rb", buffering=0) as file:
+                file.seek(at)
+                chunk = file.read(size)
+        except FileNotFoundError:
+            raise tags.altered(0) from None
         if index >= chunk_count(parameters, values) or len(chunk) != size:
-            raise ProtocolViolation(f"the stored contribution of {site!r} has no chunk {index}; check the disk")
+            raise tags.altered(at)
+        tags.require(at, chunk)
         return chunk
 
     return read
@@ -88,13 +95,13 @@ def write_sum(server: Server, record: RoundRecord, values: int, name: str) -> st
     """
     process, parameters = server.ckks, server.ckks.parameters
     header = BodyHeader(Kind.SUM, process.fingerprint(), key_id_of(record.announcement.message), values)
-    files = {one.site: one.file for one in server.store.contributions(record.key)}
+    held = {one.site: one for one in server.store.contributions(record.key)}
     sources = list[Callable[[int], bytes]]()
     for site in record.chosen.message.sites:
-        file = files.get(site)
-        if file is None:
+        one = held.get(site)
+        if one is None or one.file is None:
             raise UnknownResource(f"the contribution of {site!r} is no longer kept")
-        sources.append(stored_chunks(server.files.path(file), site, parameters, values))
+        sources.append(stored_chunks(server.files.path(one.file), tags_of(one), parameters, values))
     server.files.require_room(body_bytes(parameters, Kind.SUM, values))
     taken = hashlib.sha256()
     with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,8 +39,9 @@ from servers.points import Point
 from servers.rounds.ciphertexts import ContributionCheck, key_id_of
 from servers.server import Server
 from servers.storage.place import Storage
+from servers.store.files.chunk_tags import ENCRYPTED, layout_of
 from servers.store.files.share_in_parts import Awaited, ShareInParts
-from servers.store.files.shares import file_name
+from servers.store.files.shares import TaggedDraft, file_name
 from servers.store.records import ContributionRecord
 from servers.store.study_records import RoundRecord, StudyRecord
 from servers.studies import refuse
@@ -50,11 +52,15 @@ Feed = Callable[[Intake], Awaitable[None]]
 
 @dataclass(frozen=True)
 class _TakenIn:
-    """A share in a file that no row names yet: its header, the sealed message's digest, the file's name and key."""
+    """A share in a file that no row names yet: its header, the sealed message's digest, the file's name and key.
+
+    ``chunk_tags``: what the file is compared with whenever it is read.
+    """
 
     header: ContributionHeader
     digest: str
     name: str
+    chunk_tags: bytes = field(repr=False)
     wrapped_key: bytes | None = field(repr=False)
 
 
@@ -183,10 +189,11 @@ async def _taken_in(server: Server, caller: Caller, key: RoundKey, of: Awaited, 
     """Open a share into a file that no row names yet."""
     server.files.require_room(of.content_bytes)
     with server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
-        checked = None if of.new_check is None else of.new_check(draft.write)
-        shards = server.shards if checked is None else None
-        content = checked or (draft if shards is None else Nowhere())
-        as_received = None if shards is None else draft
+        shards = server.shards if of.new_check is None else None
+        tagged = TaggedDraft(draft, layout_of(of.part.kind) if shards is None else ENCRYPTED)
+        checked = None if of.new_check is None else of.new_check(tagged.write)
+        content = checked or (tagged if shards is None else Nowhere())
+        as_received = None if shards is None else tagged
         intake = ContributionIntake(of.key, of.part, content, as_received=as_received)
         await feed(intake)
         if checked is None and content_bytes(of.part.kind, of.part.length) <= SHORT_BYTES:
@@ -196,7 +203,7 @@ async def _taken_in(server: Server, caller: Caller, key: RoundKey, of: Awaited, 
         if checked is not None:
             checked.finish()
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
-        name = _share_name(key, caller.name, digest)
+        name = _share_name()
         server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
         wrapped_key = None
         if shards is None or intake.content_key is None:
@@ -205,35 +212,43 @@ async def _taken_in(server: Server, caller: Caller, key: RoundKey, of: Awaited, 
             wrapped_key = shards.wrap(intake.content_key, name)
             await asyncio.to_thread(draft.keep_in, shards.storage, name)
         server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
-    return _TakenIn(header, digest, name, wrapped_key)
+    return _TakenIn(header, digest, name, tagged.tags(), wrapped_key)
 
 
-def _share_name(key: RoundKey, site: str, digest: str) -> str:
-    return file_name("share", key.study, key.round, key.attempt, site, digest)
+def _share_name() -> str:
+    """A name that no other share ever has: of two requests with one share, neither writes or deletes the other's."""
+    return file_name("share", secrets.token_hex(16))
 
 
 async def keep_opened(
-    server: Server, study: StudyRecord, key: RoundKey, header: ContributionHeader, digest: str, share: ShareInParts
+    server: Server,
+    study: StudyRecord,
+    key: RoundKey,
+    finished: tuple[ContributionHeader, bytes],
+    digest: str,
+    share: ShareInParts,
 ) -> Signed[Receipt]:
-    """A share that came in parts and is open and durable. Raises: as ``contribute``"""
-    name, wrapped_key = _share_name(key, header.site, digest), None
+    """A share that came in parts, with what :meth:`ShareInParts.finish` says of it. Raises: as ``contribute``"""
+    (header, chunk_tags), name, wrapped_key = finished, _share_name(), None
     shards = server.shards if header.share_kind is not ShareKind.CIPHERTEXT else None
     server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
     if shards is None:
         await asyncio.to_thread(server.files.also, share.content, name)
     else:
         wrapped_key = shards.wrap(share.content_key, name)
-        await asyncio.to_thread(_encrypt_into, server, shards.storage, share, name)
+        chunk_tags = await asyncio.to_thread(_encrypt_into, server, shards.storage, share, name)
     server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
-    return _store(server, study, key, _TakenIn(header, digest, name, wrapped_key))
+    return _store(server, study, key, _TakenIn(header, digest, name, chunk_tags, wrapped_key))
 
 
-def _encrypt_into(server: Server, storage: Storage, share: ShareInParts, name: str) -> None:
-    """The encrypted body, as it came, into the storage that workers read."""
+def _encrypt_into(server: Server, storage: Storage, share: ShareInParts, name: str) -> bytes:
+    """The encrypted body, as it came, into the storage that workers read. -> its tags"""
     with server.files.draft() as draft:
+        tagged = TaggedDraft(draft, ENCRYPTED)
         for chunk in share.encrypted_body():
-            draft.write(chunk)
+            tagged.write(chunk)
         draft.keep_in(storage, name)
+    return tagged.tags()
 
 
 def _store(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) -> Signed[Receipt]:
@@ -267,7 +282,7 @@ def _stored(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) 
     )
     state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
     server.store.add_contribution(
-        ContributionRecord(key, header.site, header, digest, receipt, name, taken.wrapped_key), state
+        ContributionRecord(key, header.site, header, digest, receipt, name, taken.wrapped_key, taken.chunk_tags), state
     )
     server.failpoints.reach(Point.AFTER_RECEIPT_STORED)
     return receipt

@@ -26,7 +26,7 @@ from protocol.wire.messages import ShareKind
 from protocol.wire.peer_messages import MaskedSumHeader
 from servers.http.authentication import Caller
 from servers.rounds.noise import OwnSum, noise_stream
-from servers.rounds.sketches import agreed_sources, bound_of, stored_shares
+from servers.rounds.sketches import agreed_sources, bound_of, by_site, stored_shares
 from servers.server import Server
 from servers.shards.passes import Shards
 from servers.store.files.shares import Draft
@@ -74,7 +74,7 @@ def _masked_by_workers(
     length = summed_length(record, parameters)
     shares = stored_shares(server, record, record.chosen.message.sites)
     written = shards.masked_sum(bound_of(record), shares, record.mask, length)
-    masked = OwnSum([written.elements], noise_stream(server, record))
+    masked = OwnSum([by_site(server, record, written.elements)], noise_stream(server, record))
     for start in range(0, length, PIECE_ELEMENTS):
         yield packed(masked.next(start, min(start + PIECE_ELEMENTS, length)), parameters.ring_bits)
 
@@ -94,7 +94,8 @@ def _own_sum(server: Server, record: RoundRecord, length: int) -> OwnSum:
     if server.shards is None:
         sources = agreed_sources(server, record, sites)
     else:
-        sources = [server.shards.sum(bound_of(record), stored_shares(server, record, sites), length)]
+        summed = server.shards.sum(bound_of(record), stored_shares(server, record, sites), length)
+        sources = [by_site(server, record, summed)]
     return OwnSum(sources, noise_stream(server, record))
 
 

@@ -16,13 +16,14 @@ from protocol.errors import (
     PeerUnreachable,
     ProtocolViolation,
     RefusedMessage,
+    ShareAltered,
     Unavailable,
     UnknownResource,
 )
 from protocol.release import masking_side
-from protocol.rounds.side_a import lock_request, tossed
+from protocol.rounds.side_a import lock_request, lost_share, tossed
 from protocol.rounds.states import AtA, AwaitingQueries, Collecting, Countersigning, Locked, Over, RoundKey, SumSigned
-from protocol.rounds.steps import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Lock, Refused, Step, Wait
+from protocol.rounds.steps import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Halt, Lock, Refused, Step, Wait
 from protocol.rounds.transitions import RoundEvent, RoundProgress, step
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -39,7 +40,7 @@ from protocol.wire.peer_messages import (
 )
 from servers.correlations.pool import CorrelationPool, Stock, stock_quietly
 from servers.correlations.wanted import demand
-from servers.http.peer_client import PeerClient
+from servers.http.peer_client import AlteredAtPeer, PeerClient
 from servers.monitoring.phases import Phases
 from servers.notifications import wait_up_to
 from servers.points import Point
@@ -158,7 +159,7 @@ class Driver:
                     await stock_quietly(self.pool, self._demand(study, record))
                     await change.wait()
                 else:
-                    await self._do(next_step(self.server, state), _Turn(study, record, state, change, shown))
+                    await self._carry_out(_Turn(study, record, state, change, shown))
                 retry_s = _FIRST_RETRY_S
             except MoietyError as error:
                 if not isinstance(error, NotYet):
@@ -190,6 +191,25 @@ class Driver:
         return demand(self.server.roster, study, last)
 
     # --- what the round's state asks for ------------------------------------------------------------------------------
+
+    async def _carry_out(self, turn: _Turn) -> None:
+        try:
+            await self._do(next_step(self.server, turn.state), turn)
+        except ShareAltered as error:
+            await self._end_without_share(turn, error)
+
+    async def _end_without_share(self, turn: _Turn, error: ShareAltered) -> None:
+        """Skip the round, naming the server and the site. Raises: ``error``, where the round is over anyhow"""
+        server, at = self.server, Side.B if isinstance(error, AlteredAtPeer) else Side.A
+        record = server.store.round(turn.record.key) or turn.record
+        if record.outcome is not None or server.store.study(turn.study.digest).state.ended:
+            raise error
+        named = [site for site in record.agreed.message.sites if error.is_of(site)]
+        _log.error("share_altered", study=turn.study.name, server=at.value, site=", ".join(named), detail=error.detail)
+        step = lost_share(at_a(server, record), error, at, named[0] if named else None)
+        if isinstance(step, Halt):
+            raise ProtocolViolation(step.detail)
+        await self.endings.end(record, step)
 
     async def _do(self, step: Step, turn: _Turn) -> None:
         study, record = turn.study, turn.record
@@ -355,6 +375,8 @@ class Driver:
         while True:
             try:
                 return await self.peer.post(path, frame, "products", MAX_CONTROL_BYTES + len(frame))
+            except ShareAltered:
+                raise
             except (Unavailable, RefusedMessage, ProtocolViolation) as error:
                 following = next_step(self.server, turn.state, Refused(error))
             if following is not Act.SEND_AGAIN:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from fastapi import Request
@@ -15,7 +16,7 @@ from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
 from protocol.bodies import opening, query
 from protocol.bodies.query import Queries
 from protocol.bodies.sealed import SECRET_BYTES
-from protocol.errors import ConflictingMessage, ProtocolViolation, WrongRound
+from protocol.errors import ConflictingMessage, ProtocolViolation, ShareAltered, WrongRound
 from protocol.mpc import measurement
 from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.quantity import product_lengths
@@ -31,10 +32,13 @@ from servers.rounds.noise import noise_of
 from servers.server import Server
 from servers.shards.ranges import Bound, StoredShare
 from servers.store.files.shares import file_name
-from servers.store.files.stored_vector import Scratch, StoredVector
+from servers.store.files.stored_vector import Scratch, StoredVector, read_whole, tags_of
 from servers.store.records import ContributionRecord
 from servers.store.study_records import RoundRecord, StudyRecord
 from servers.studies import refuse
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def share_source(server: Server, record: ContributionRecord, scratch: Scratch) -> ChunkSource:
@@ -43,11 +47,11 @@ def share_source(server: Server, record: ContributionRecord, scratch: Scratch) -
         return server.shards.source(stored_share(record))
     if record.file is None:
         raise ProtocolViolation(f"the share of {record.site!r} has been deleted; its round is over")
-    path = server.files.path(record.file)
+    path, tags = server.files.path(record.file), tags_of(record)
     if record.header.share_kind is ShareKind.SEED:
-        seed = path.read_bytes()
+        seed = read_whole(path, tags)
         return lambda start, stop: _expanded(seed, start, scratch.take(stop - start))
-    stored = StoredVector(path, record.site, record.header.length, record.header.share_kind.ring_bits)
+    stored = StoredVector(path, record.header.length, record.header.share_kind.ring_bits, tags)
     stored.require_whole()
     return lambda start, stop: stored.elements(start, stop, scratch)
 
@@ -58,7 +62,8 @@ def stored_share(record: ContributionRecord) -> StoredShare:
         raise ProtocolViolation(
             f"the share of {record.site!r} has been deleted, or came before the server had a cluster; its round is over"
         )
-    return StoredShare(record.file, record.header.share_kind, record.header.length, record.wrapped_key)
+    kind, length = record.header.share_kind, record.header.length
+    return StoredShare(record.file, kind, length, record.wrapped_key, record.chunk_tags)
 
 
 def stored_shares(server: Server, record: RoundRecord, sites: Sequence[str]) -> list[StoredShare]:
@@ -81,7 +86,40 @@ def _sketched(server: Server, record: RoundRecord, parameters: StudyParameters) 
         sources = agreed_sources(server, record, challenged.sites)
         return partial(sketch_shares, challenged.challenge, sources, parameters)
     bound, shares = bound_of(record), stored_shares(server, record, challenged.sites)
-    return partial(shards.sketches, bound, shares, parameters)
+    return partial(by_site(server, record, shards.sketches), bound, shares, parameters)
+
+
+def by_site(server: Server, record: RoundRecord, work: Callable[P, T]) -> Callable[P, T]:
+    """``work`` that workers do, to whom a share has a file's name alone: its error names the site."""
+
+    def named(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return work(*args, **kwargs)
+        except ShareAltered as error:
+            for one in server.store.contributions(record.key):
+                if one.file is not None and error.is_of(one.file):
+                    raise ShareAltered(error.detail.replace(one.file, one.site)) from None
+            raise
+
+    return named
+
+
+def require_unaltered(server: Server, record: RoundRecord) -> None:
+    """Compare all that is stored of the released sites with what was received, before a byte of their sum leaves.
+
+    In a round that side B masks, B has released by the time its sum is read, and nothing ends the round otherwise.
+    Shares in a cluster's storage are compared by the workers alone. Blocks. Raises: ShareAltered
+    """
+    held = {one.site: one for one in server.store.contributions(record.key)}
+    for one in [held[site] for site in record.chosen.message.sites]:
+        if one.file is None or one.wrapped_key is not None:
+            continue
+        tags = tags_of(one)
+        try:
+            with server.files.path(one.file).open("rb", buffering=0) as file:
+                tags.require_file(file)
+        except FileNotFoundError:
+            raise tags.altered(0) from None
 
 
 def _expanded(seed: bytes, start: int, out: Ring) -> Ring:

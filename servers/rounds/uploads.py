@@ -22,7 +22,7 @@ from servers.http.authentication import Caller
 from servers.http.bodies import stream_into
 from servers.rounds import collect
 from servers.server import Server
-from servers.store.files.share_in_parts import Awaited, ShareInParts
+from servers.store.files.share_in_parts import Awaited, NotAsChecked, ShareInParts
 from servers.store.files.upload_parts import Upload, UploadParts
 from servers.store.study_records import StudyRecord
 
@@ -118,8 +118,11 @@ async def complete(server: Server, caller: Caller, study: StudyRecord, upload: U
     signed = replace(caller, body_digest=bytes.fromhex(upload.digest), digest_field=DigestField.SEALED)
     required = partial(signed.require_digest, digest_field=DigestField.SEALED)
     try:
-        header = await asyncio.to_thread(share.finish, required)
-        receipt = await collect.keep_opened(server, study, upload.key, header, upload.digest, share)
+        finished = await asyncio.to_thread(share.finish, required)
+        receipt = await collect.keep_opened(server, study, upload.key, finished, upload.digest, share)
+    except NotAsChecked:
+        server.uploads.drop(upload)
+        raise
     except BadSignature:
         server.uploads.drop(upload)
         raise Unavailable("the parts do not make the message with this digest: send them again") from None

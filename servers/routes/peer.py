@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.bodies import masked_sum as masked_sum_body
-from protocol.errors import NotListed, RolledBack, Unavailable, UnknownResource, WrongRound
+from protocol.errors import NotListed, RolledBack, ShareAltered, Unavailable, UnknownResource, WrongRound
 from protocol.mpc.ot.session import SITE_ELEMENTS, extension_message_bytes
 from protocol.protection.plan import RoundStep
 from protocol.release import masking_side
@@ -46,7 +46,7 @@ from servers.rounds.release import (
     with_mask_seed,
 )
 from servers.rounds.side_b import Answering
-from servers.rounds.sketches import most_elements, parameters_of
+from servers.rounds.sketches import most_elements, parameters_of, require_unaltered
 from servers.routes.numbers import Attempt, Round
 from servers.server import Server
 from servers.store.study_records import RoundRecord, StudyRecord
@@ -184,6 +184,8 @@ async def put_release_set(
     """Take the requester's release set from the other side."""
     signed = Signed[ReleaseSet].parse(await read_small(request, caller))
     _, key = _key(server, study, round, attempt)
+    if key in server.altered:
+        raise server.altered[key]
     with server.store.alone(key.study):
         accept_release_set(server, b.round(key), signed)
     return done()
@@ -224,8 +226,12 @@ async def put_masked_sum(
     with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
         parameters = parameters_of(record, current)
         intake = SealedMaskedSum(server, current, parameters, draft)
-        await stream_into(request, intake, masked_sum_body.most_bytes(summed_length(current, parameters)))
-        await asyncio.to_thread(intake.finish, caller)
+        try:
+            await stream_into(request, intake, masked_sum_body.most_bytes(summed_length(current, parameters)))
+            await asyncio.to_thread(intake.finish, caller)
+        except ShareAltered as error:  # the sum may still be coming, and this answer be lost
+            server.altered[key] = error
+            raise
         name = new_output_name(server, current)
         await asyncio.to_thread(draft.keep, name)
     keep_first_output(server, record, current, name, intake.half_digest())
@@ -236,7 +242,10 @@ async def put_masked_sum(
 async def get_masked_sum(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
     """Even rounds: give this side's masked sum."""
     record, key = _key(server, study, round, attempt)
-    current = with_noise_secret(server, with_mask_seed(server, _with_release_set(b.round(key), Side.B)))
+    current = _with_release_set(b.round(key), Side.B)
+    if current.state not in _SUMMED:
+        await asyncio.to_thread(require_unaltered, server, current)
+    current = with_noise_secret(server, with_mask_seed(server, current))
     if current.state not in _SUMMED:
         keep_mask(server, record, current)
     parameters = parameters_of(record, current)

@@ -1,7 +1,8 @@
 """Ranges as stateless tasks of a Ray cluster (docs/operating.md, "A cluster of workers").
 
-What Ray sees, keeps and writes down: names in the storage, ranges, challenges, wrapped keys, parts of sketches under a
-pad. A worker opens wrapped keys with a key from a file on its own machine. A lost worker's range is done again.
+What Ray sees, keeps and writes down: names in the storage, ranges, challenges, wrapped keys, tags of encrypted chunks
+and their key, parts of sketches under a pad. A worker opens wrapped keys with a key from a file on its own machine. A
+lost worker's range is done again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from host.network.loopback import is_loopback
-from protocol.errors import ConfigurationError, MoietyError, Unavailable
+from protocol.errors import ConfigurationError, ErrorCode, MoietyError, ShareAltered, Unavailable
 from servers.shards.ranges import Done, Task, carry_out
 from servers.shards.wrapping import WrappingKey, read_wrapping_key
 from servers.storage.opened import open_storage
@@ -82,6 +83,8 @@ class OnRay:
                 f"the cluster lost a range {_AGAIN_AFTER_A_LOST_WORKER + 1} times ({type(error).__name__}); look at "
                 "its machines (memory, above all), then it goes on by itself"
             ) from None
+        if isinstance(found, _Refused) and found.code == ErrorCode.SHARE_ALTERED:
+            raise ShareAltered(found.why)
         if isinstance(found, _Refused):
             raise Unavailable(found.why)
         return found
@@ -116,7 +119,7 @@ def _wrapping_there(path: str) -> WrappingKey:
 def code_digest() -> str:
     """SHA-256 over the code that decides what a range gives."""
     root, found = Path(__file__).resolve().parents[2], hashlib.sha256()
-    for folder in ("protocol", "servers/shards", "servers/storage"):
+    for folder in ("protocol", "servers/shards", "servers/storage", "servers/store/files"):
         for path in sorted((root / folder).rglob("*.py")):
             found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return found.hexdigest()

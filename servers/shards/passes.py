@@ -134,7 +134,9 @@ class Shards:
             self._sketching[bound] = over
         step = self._shares_a_task
         tasks = {
-            (first, start): SketchTask(bound, tuple(shares[first : first + step]), first, start, stop, parameters)
+            (first, start): SketchTask(
+                bound, _within(shares[first : first + step], start, stop), first, start, stop, parameters
+            )
             for start, stop in self._ranges(parameters.dimension)
             for first in range(0, len(shares), step)
         }
@@ -157,7 +159,10 @@ class Shards:
             found = self._sums.get(bound)
             if found is None or found.failed:
                 wrapped = self._wrapping.wrap(mask, mask_name(bound))
-                tasks = [SumTask(bound, tuple(shares), start, stop, wrapped) for start, stop in self._ranges(length)]
+                tasks = [
+                    SumTask(bound, _within(shares, start, stop), start, stop, wrapped)
+                    for start, stop in self._ranges(length)
+                ]
                 found = self._sums[bound] = SumPass(tasks, self._workers, self.storage, self._written)
             return found
 
@@ -172,6 +177,10 @@ class Shards:
     def _ranges(self, length: int) -> list[tuple[int, int]]:
         step = self._range_elements
         return [(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+def _within(shares: Sequence[StoredShare], start: int, stop: int) -> tuple[StoredShare, ...]:
+    return tuple(share.within(start, stop) for share in shares)
 
 
 class SumPass:

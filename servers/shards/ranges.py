@@ -10,7 +10,7 @@ import hashlib
 import os
 import resource
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -24,9 +24,11 @@ from protocol.parameters import StudyParameters
 from protocol.release import masked_sum_of
 from protocol.sharing import ChunkSource
 from protocol.wire.channel.body_range import BodyRange
+from protocol.wire.channel.sealing import CHUNK_BYTES, sealed_length
 from protocol.wire.messages import ShareKind
 from servers.shards.wrapping import WrappingKey
 from servers.storage.place import Storage
+from servers.store.files.chunk_tags import ENCRYPTED, ChunkTags
 
 CHUNK_ELEMENTS: Final = 2**16
 """Taken at once: small enough for the processor's cache."""
@@ -53,12 +55,32 @@ class Bound:
 
 @dataclass(frozen=True)
 class StoredShare:
-    """A share as it lies in the storage: the encrypted body of a contribution, its content key wrapped."""
+    """A share as it lies in the storage: the encrypted body of a contribution, its content key wrapped.
+
+    ``chunk_tags`` are those of the encrypted chunks from ``first_chunk`` on: of a range alone in what workers are told.
+    """
 
     name: str
     kind: ShareKind
     length: int
     wrapped_key: bytes = field(repr=False)
+    chunk_tags: bytes | None = field(repr=False)
+    first_chunk: int = 0
+
+    @property
+    def tags(self) -> ChunkTags:
+        """Compared with every chunk that is read."""
+        size = sealed_length(content_bytes(self.kind, self.length))
+        return ChunkTags(self.name, size, ENCRYPTED, self.chunk_tags, self.first_chunk)
+
+    def within(self, start: int, stop: int) -> StoredShare:
+        """The same share, with what a pass over these elements needs."""
+        if self.kind is ShareKind.SEED:
+            return self
+        size = element_bytes(self.kind.ring_bits)
+        first, last = size * start // CHUNK_BYTES, -(-size * stop // CHUNK_BYTES)
+        tags = self.tags.within(first * ENCRYPTED.step, last * ENCRYPTED.step)
+        return replace(self, chunk_tags=tags.kept, first_chunk=tags.first)
 
 
 @dataclass(frozen=True)
@@ -171,7 +193,7 @@ class _Ahead:
 
 
 def carry_out(task: Task, storage: Storage, wrapping: WrappingKey) -> Done:
-    """Do one range. Raises: BrokenSeal, ProtocolViolation, Unavailable; none says a byte of a share or key"""
+    """Do one range. Raises: ShareAltered, BrokenSeal, Unavailable; none says a byte of a share or key"""
     began_s, cpu_s, counted = time.perf_counter(), time.thread_time(), _Counted(storage)
     sources = [source_of(share, counted, wrapping) for share in task.shares]
 
@@ -200,13 +222,14 @@ def unpadded(task: SketchTask, done: SketchDone, wrapping: WrappingKey) -> Ring:
 def source_of(share: StoredShare, storage: _Counted | Storage, wrapping: WrappingKey) -> ChunkSource:
     """Chunk access to a stored share, in clear in this process's memory alone.
 
-    Raises: BrokenSeal, where the share's key is wrapped under another key; the source: BrokenSeal, ProtocolViolation
+    Raises: BrokenSeal, where the share's key is wrapped under another key; ShareAltered, and so does the source;
+            ProtocolViolation
     """
     content_key = wrapping.unwrap(share.wrapped_key, share.name)
     body = BodyRange(
         content_key,
         content_bytes(share.kind, share.length),
-        _Ahead(share.name, storage).read,
+        share.tags.reader(_Ahead(share.name, storage).read),
     )
     if share.kind is ShareKind.SEED:
         seed = bytes(body.bytes_at(0, content_bytes(share.kind, share.length)))

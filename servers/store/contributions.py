@@ -94,8 +94,9 @@ class ContributionRows(Database):
             connection.execute(
                 update(t.rounds).where(noise, t.rounds.c.noise_secret.is_not(None)).values(noise_secret=None)
             )
-            keyed = t.contributions.c.wrapped_key.is_not(None)
-            connection.execute(update(t.contributions).where(keys, keyed).values(wrapped_key=None))
+            of = t.contributions.c
+            keyed = or_(of.wrapped_key.is_not(None), of.chunk_tags.is_not(None))
+            connection.execute(update(t.contributions).where(keys, keyed).values(wrapped_key=None, chunk_tags=None))
             connection.execute(delete(t.answers).where(answers))
             files = [
                 *forget(connection, t.contributions, "file", study, (since, before_round)),
@@ -115,7 +116,9 @@ class ContributionRows(Database):
                 .all()
             )
             connection.execute(
-                update(t.contributions).where(*at(t.contributions, key)).values(file=None, wrapped_key=None)
+                update(t.contributions)
+                .where(*at(t.contributions, key))
+                .values(file=None, wrapped_key=None, chunk_tags=None)
             )
             connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(noise_secret=None))
         return [str(name) for name in files]

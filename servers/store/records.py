@@ -14,6 +14,7 @@ class ContributionRecord:
     """One site's share of one attempt; ``file`` is None once the share has been deleted.
 
     ``wrapped_key``: of a share that lies encrypted in the storage of a cluster; without it that is noise.
+    ``chunk_tags``: what every later reader compares the file with; None where an earlier release stored it.
     """
 
     key: RoundKey
@@ -23,6 +24,7 @@ class ContributionRecord:
     receipt: Signed[Receipt]
     file: str | None
     wrapped_key: bytes | None = field(default=None, repr=False)
+    chunk_tags: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

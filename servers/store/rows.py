@@ -150,6 +150,7 @@ def contribution_row(record: ContributionRecord) -> dict[str, Any]:
         "receipt": record.receipt.canonical(),
         "file": record.file,
         "wrapped_key": record.wrapped_key,
+        "chunk_tags": record.chunk_tags,
     }
 
 
@@ -162,6 +163,7 @@ def contribution_record(row: Row[Any]) -> ContributionRecord:
         receipt=Signed[Receipt].parse(row.receipt),
         file=row.file,
         wrapped_key=row.wrapped_key,
+        chunk_tags=row.chunk_tags,
     )
 
 

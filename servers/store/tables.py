@@ -134,6 +134,7 @@ contributions = Table(
     Column("receipt", LargeBinary, nullable=False),
     Column("file", Text),
     Column("wrapped_key", LargeBinary),
+    Column("chunk_tags", LargeBinary),
 )
 
 mail = Table(

@@ -66,7 +66,9 @@ def contribution(site: str, file: str | None = "share-1") -> ContributionRecord:
         length=2,
     )
     receipt = Receipt(study_digest=RECORD.digest, round=1, attempt=1, site=site, side=Side.A, body_digest="44" * 32)
-    return ContributionRecord(KEY, site, header, "44" * 32, Signed[Receipt](message=receipt), file)
+    return ContributionRecord(
+        KEY, site, header, "44" * 32, Signed[Receipt](message=receipt), file, None, None if file is None else b"t" * 48
+    )
 
 
 def sqlite_url(folder: Path) -> str:

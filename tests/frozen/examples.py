@@ -104,6 +104,7 @@ OUTCOME: Final[Fields] = {
     "found": 2,
     "needed": 3,
     "code": "correlation_reused",
+    "site": "clinic-1",
 }
 RECEIPT: Final[Fields] = {**ROUND, "site": "clinic-1", "side": "a", "body_digest": digest("body")}
 END: Final[Fields] = {

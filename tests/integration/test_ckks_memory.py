@@ -12,8 +12,10 @@ import pytest
 from harness.bench.probe import peak_mb, reset_peak
 from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, body_bytes, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
+from protocol.wire.messages import ShareKind
 from servers.ckks.process import CkksProcess
 from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
+from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
 
 PARAMETERS = CkksParameters()
 MOST_GROWTH_MB = 16
@@ -82,11 +84,15 @@ def test_checking_and_adding_many_parameters_takes_the_memory_of_one_million(tmp
                 file.write(header.to_bytes())
                 file.truncate(body_bytes(PARAMETERS, Kind.CONTRIBUTION, values))
             check = ContributionCheck(process, header.key_id, header.values)
+            layout = layout_of(ShareKind.CIPHERTEXT, PARAMETERS)
+            tagger = Tagger(layout)
             with path.open("rb") as file:
                 while piece := file.read(2**20):
                     check.write(piece)
+                    tagger.write(piece)
             check.finish()
-            sources = [stored_chunks(path, "site", PARAMETERS, values)]
+            tags = ChunkTags("site", path.stat().st_size, layout, tagger.finish())
+            sources = [stored_chunks(path, tags, PARAMETERS, values)]
             pieces = summed_body(process, BodyHeader(Kind.SUM, fingerprint, bytes(16), values), sources)
             total = sum(map(len, pieces))
             assert total == body_bytes(PARAMETERS, Kind.SUM, values)

@@ -117,7 +117,7 @@ def test_a_disk_that_loses_what_it_was_given_alters_no_model(
 
     finish, swept = ShareInParts.finish, list[Path]()
 
-    def taken_away(self: ShareInParts, require_digest: Callable[[bytes], None]) -> ContributionHeader:
+    def taken_away(self: ShareInParts, require_digest: Callable[[bytes], None]) -> tuple[ContributionHeader, bytes]:
         header = finish(self, require_digest)
         if not swept:
             swept.append(self.content.parent)

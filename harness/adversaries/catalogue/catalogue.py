@@ -41,6 +41,7 @@ from harness.adversaries.catalogue.by_sites.ciphertexts import hostile_ciphertex
 from harness.adversaries.catalogue.by_sites.crowds import crowds
 from harness.adversaries.catalogue.by_sites.exact_counts import exact_counts
 from harness.adversaries.catalogue.by_sites.flooding import floods
+from harness.adversaries.catalogue.by_sites.held_parts import held_parts, held_parts_of_ciphertexts
 from harness.adversaries.catalogue.by_sites.long_updates import long_updates
 from harness.adversaries.catalogue.by_sites.poisoning import poisonings
 from harness.adversaries.catalogue.by_sites.shares import hostile_shares
@@ -53,12 +54,14 @@ from protocol.errors import ConfigurationError
 _FAMILIES: Final = (
     vector_attacks,
     hostile_shares,
+    held_parts,
     floods,
     long_updates,
     own_weights,
     crowds,
     words_of_others,
     hostile_ciphertexts,
+    held_parts_of_ciphertexts,
     hostile_lists,
     declined_lists,
     hostile_messages,
@@ -93,7 +96,7 @@ _FAMILIES: Final = (
     enrolments,
     poisonings,
 )
-_WITH_TENSEAL: Final = (hostile_ciphertexts, forged_ciphertext_sums)
+_WITH_TENSEAL: Final = (hostile_ciphertexts, held_parts_of_ciphertexts, forged_ciphertext_sums)
 
 
 def has_ckks() -> bool:

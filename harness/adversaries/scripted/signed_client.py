@@ -25,7 +25,7 @@ from protocol.wire.paths import PEER_SEALED, SEALED
 
 _CONTRIBUTION = "/contribution"
 _PEER_PREFIX = "/v1/peer/"
-_ENCLOSED_OF_LONG_BODIES = 2**12
+ENCLOSED_OF_LONG_BODIES = 2**12
 
 
 def digest_of(body: bytes, digest_field: DigestField) -> bytes:
@@ -105,7 +105,7 @@ class SignedClient:
         operator = self.federation.roster.operator(side)
         between = Correspondence(self.key_id, operator.key_id, secrets.token_urlsafe(18))
         follows = field is DigestField.SEALED or len(body) > MAX_CONTROL_BYTES
-        enclosed = body[:_ENCLOSED_OF_LONG_BODIES] if follows else body
+        enclosed = body[:ENCLOSED_OF_LONG_BODIES] if follows else body
         asked = EnclosedRequest(
             method=cast(Literal["GET", "POST", "PUT"], method),
             target=path,
@@ -129,13 +129,14 @@ class SignedClient:
         )
         return Outgoing(side, url, list(signed), envelope + body[len(enclosed) :], between)
 
-    def post(self, outgoing: Outgoing, *, chunked: bool = False) -> httpx.Response:
+    def post(self, outgoing: Outgoing, *, chunked: bool = False, held_back: object = None) -> httpx.Response:
         """What a server answers, out of its envelope; as it came where it is not signed.
 
-        A chunked request states no length outside of its envelope.
+        A chunked request states no length outside of its envelope. ``held_back`` says when the body arrives.
         """
         content = iter([outgoing.content]) if chunked else outgoing.content
-        response = self.http.request("POST", outgoing.url, headers=outgoing.headers, content=content)
+        more = {} if held_back is None else {"held_back": held_back}
+        response = self.http.request("POST", outgoing.url, headers=outgoing.headers, content=content, extensions=more)
         if "signature" not in response.headers:
             return response
         operator = self.federation.roster.operator(outgoing.side)

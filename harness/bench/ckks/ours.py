@@ -29,8 +29,10 @@ from protocol.ckks.scheme import KEY_SEED_BYTES, Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ProtocolViolation
 from protocol.wire.channel.sealing import sealed_length
+from protocol.wire.messages import ShareKind
 from servers.ckks.process import CkksProcess
 from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
+from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
 
 LARGEST_ERROR: Final = 1e-5
 """What the whole average may be off by, in units of the clip norm."""
@@ -64,6 +66,7 @@ class _Place:
     folder: Path
     key: SecretKey
     dimension: int
+    tags: dict[int, ChunkTags] = field(default_factory=dict)
 
     def header(self, kind: Kind) -> BodyHeader:
         return body_header(kind, self.key, self.dimension)
@@ -108,14 +111,19 @@ def _contribute(place: _Place, site: int, sites: int, spent: _Spent) -> None:
             file.write(piece)
     with spent.step("check"):
         check = ContributionCheck(spent.process, header.key_id, header.values)
+        tagger = Tagger(layout_of(ShareKind.CIPHERTEXT, place.key.scheme.parameters))
         for piece in _pieces(place.contribution(site)):
             check.write(piece)
+            tagger.write(piece)
         check.finish()
+    size = place.contribution(site).stat().st_size
+    layout = layout_of(ShareKind.CIPHERTEXT, place.key.scheme.parameters)
+    place.tags[site] = ChunkTags(str(site), size, layout, tagger.finish())
 
 
 def _sum(place: _Place, sites: int, process: CkksProcess) -> None:
     parameters, header = place.key.scheme.parameters, place.header(Kind.SUM)
-    sources = [stored_chunks(place.contribution(i), str(i), parameters, header.values) for i in range(sites)]
+    sources = [stored_chunks(place.contribution(i), place.tags[i], parameters, header.values) for i in range(sites)]
     with place.sum.open("wb") as file:
         for piece in summed_body(process, header, sources):
             file.write(piece)

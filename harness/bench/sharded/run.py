@@ -29,6 +29,7 @@ from servers.shards.passes import Here, Shards, Workers
 from servers.shards.ranges import Bound, Cost, Done, StoredShare, SumDone, Task
 from servers.shards.wrapping import WrappingKey, read_wrapping_key
 from servers.storage.place import FolderStorage
+from servers.store.files.chunk_tags import ENCRYPTED, Tagger
 
 _PIECE: Final = 2**20
 _READ: Final = 2**17
@@ -98,11 +99,13 @@ def _store(storage: FolderStorage, wrapping: WrappingKey, place: int, parameters
     kind = ShareKind.SEED if place % 2 else ShareKind.VECTOR
     seed = secrets.token_bytes(SEED_BYTES)
     content = [seed] if kind is ShareKind.SEED else _vector(seed, parameters)
+    tagger = Tagger(ENCRYPTED)
     with tempfile.NamedTemporaryFile(dir=storage.folder, delete=False) as file:
         for chunk in encrypt_body(content_key, content):
             file.write(chunk)
+            tagger.write(chunk)
     storage.take_in(Path(file.name), name)
-    return StoredShare(name, kind, parameters, wrapping.wrap(content_key, name))
+    return StoredShare(name, kind, parameters, wrapping.wrap(content_key, name), tagger.finish())
 
 
 def _vector(seed: bytes, parameters: int) -> Iterator[memoryview]:

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio.to_thread
 import httpx
@@ -49,6 +49,12 @@ class _ToApps(httpx.AsyncBaseTransport):
         if request.extensions.get("purpose") in _LONG_POLLS:
             await asyncio.sleep(_MOMENT_S)
         return await self._carrier.carry(request, self._sender, side, partial(self._there.answer, side))
+
+
+class ComingBody(Protocol):
+    """A request's extension ``held_back``: says when which part of the body arrives."""
+
+    async def next_message(self, content: bytes) -> dict[str, Any]: ...
 
 
 class There:
@@ -90,11 +96,14 @@ async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
     """
     content = await request.aread()
     breaks_off = bool(request.extensions.get("breaks_off"))
+    held_back: ComingBody | None = request.extensions.get("held_back")
     coming = [{"type": "http.request", "body": content, "more_body": breaks_off}]
     bodies: list[bytes] = []
     begun: dict[str, Any] = {}
 
     async def receive() -> dict[str, Any]:
+        if held_back is not None:
+            return await held_back.next_message(content)
         if not coming and not breaks_off:
             await asyncio.Event().wait()
         return coming.pop() if coming else {"type": "http.disconnect"}

@@ -1,15 +1,20 @@
 """A sealed share that comes in parts, opened as it comes, and taken up again after a restart (docs/protocol.md 3).
 
-    head       the sealed message's head, as it came
-    content    the opened content, whole chunks of it
+    head              the sealed message's head, as it came
+    content-RANDOM    the opened content, whole chunks of it
 
 The state of a hash cannot be written down; but a key and a place have one encrypted form, so head and content give back
 every sealed byte that came, and with them the hash.
+
+What is summed must be the bytes that were checked. So each object writes to a file of its own, whose name no other ever
+has; once it is given up, or whole, it writes nothing more, whichever request still holds it; and the file is compared
+with what was checked after its last descriptor for writing is closed.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,8 +23,9 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from host.durable import is_full, write_durably
+from host.writers import has_writer
 from protocol.bodies.contribution import Part
-from protocol.errors import BrokenSeal, MoietyError, RefusedMessage, StorageFull, Unavailable
+from protocol.errors import BrokenSeal, MoietyError, RefusedMessage, ShareAltered, StorageFull, Unavailable
 from protocol.sharing import Side
 from protocol.wire.channel.known_body import KnownBody
 from protocol.wire.channel.sealing import (
@@ -34,6 +40,7 @@ from protocol.wire.channel.sealing import (
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import ContributionHeader
+from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
 
 CHUNKS_OF_A_PART: Final = 64
 _HEAD: Final = "head"
@@ -41,12 +48,25 @@ _CONTENT: Final = "content"
 _SEALED_CHUNK: Final = CHUNK_BYTES + TAG_BYTES
 
 
-def _kept_already(piece: bytes) -> None:
-    """Content is on disk before it is looked at."""
+def _own_name() -> str:
+    """A name for content that no other object has, in this process or a later one."""
+    return f"{_CONTENT}-{secrets.token_hex(16)}"
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+def _kept_later(piece: bytes) -> None:
+    """Content goes to disk once it has been looked at."""
+
+
+class NotAsChecked(Unavailable):
+    """The file of a whole upload is not what was checked as it came: its site must send it again."""
 
 
 class Check(Protocol):
-    """Looks at opened content, in order. Raises: what refuses it"""
+    """Looks at opened content, in order and before it is written. Raises: what refuses it"""
 
     def write(self, piece: bytes) -> None: ...
 
@@ -96,6 +116,8 @@ class ShareInParts:
         self._after_piece = after_piece
         self._lock = threading.Lock()
         self._file: int | None = None
+        self._given_up = False
+        self._whole = False
         self._take_up()
 
     def _begin(self) -> None:
@@ -105,14 +127,16 @@ class ShareInParts:
         self._reader = SealedReader(self._awaited.key, self._accept)
         self._header: ContributionHeader | None = None
         self._body: KnownBody | None = None
-        self._check = None if self._awaited.new_check is None else self._awaited.new_check(_kept_already)
+        self._check = None if self._awaited.new_check is None else self._awaited.new_check(_kept_later)
+        self._tagger = Tagger(layout_of(self._awaited.part.kind))
+        self._content = self._folder / _own_name()
         self._refused: RefusedMessage | None = None
         self._held_bytes = 0
 
     @property
     def content(self) -> Path:
         """The file with the opened content."""
-        return self._folder / _CONTENT
+        return self._content
 
     @property
     def content_key(self) -> bytes:
@@ -123,40 +147,58 @@ class ShareInParts:
 
     def encrypted_body(self) -> Iterator[bytes]:
         """The bytes behind the head as they came, of a share that is finished."""
-        body = KnownBody(self.content_key, self._awaited.content_bytes)
+        body, tags = KnownBody(self.content_key, self._awaited.content_bytes), self._tags()
         with self.content.open("rb", buffering=0) as file:
-            for content in self._whole_chunks(file, body):
+            while not body.ended:
+                place, content = body.done * CHUNK_BYTES, file.read(body.next_bytes)
+                if len(content) != body.next_bytes:
+                    raise tags.altered(place)
+                tags.require(place, content)
                 yield body.sealed_again(content)
 
     def held_bytes(self) -> int:
         """How many bytes of the sealed message are here, durably: the head and whole chunks.
 
-        Raises: StorageFull, where what came could not be made durable; then none are here any more
+        Raises: Unavailable, once it is given up; StorageFull, where what came could not be made durable; then none are
+                here any more
         """
         with self._lock, _explained():
+            self._require_going()
             self._make_durable()
             return self._held_bytes
 
     def take(self, at: int, unit: Octets) -> None:
         """The head, or the chunk, that begins at ``at``.
 
-        Raises: Unavailable, when others are here already, or it was altered on its way; StorageFull
+        A request whose body is held back comes here long after it was let in, so all is looked at again, each time.
+        Raises: Unavailable, when others are here already, it was altered on its way, or the upload is given up or
+                whole; StorageFull
         """
         with self._lock:
-            if at != self._held_bytes:
+            self._require_going()
+            if self._whole or at != self._held_bytes:
                 raise Unavailable("these bytes are here already: ask how many are, and go on there")
             with _explained():
                 (self._take_head if at == 0 else self._take_chunk)(unit)
             self._held_bytes += len(octets(unit))
         self._after_piece()
 
-    def finish(self, require_digest: Callable[[bytes], None]) -> ContributionHeader:
-        """The header, once all is here and is what ``require_digest`` takes.
+    def finish(self, require_digest: Callable[[bytes], None]) -> tuple[ContributionHeader, bytes]:
+        """The header and the content's tags, once all is here and is what ``require_digest`` takes.
 
-        Raises: what that raises; what was refused on the way; BrokenSeal, CommitmentMismatch; StorageFull, as
-        ``held_bytes``
+        From here on nothing is written; then the file is read once more and compared with what was checked.
+
+        Raises: what that raises; what was refused on the way; BrokenSeal, CommitmentMismatch; Unavailable, once it is
+                given up, or while another process has the file open; NotAsChecked; StorageFull, as ``held_bytes``
         """
-        with self._lock, _explained():
+        with _explained():
+            header = self._finish(require_digest)
+            self._require_as_checked()
+            return header, self._tagger.finish()
+
+    def _finish(self, require_digest: Callable[[bytes], None]) -> ContributionHeader:
+        with self._lock:
+            self._require_going()
             require_digest(self._digest.digest())
             if self._refused is not None:
                 raise self._refused
@@ -168,12 +210,36 @@ class ShareInParts:
             committed = header.commitment_a if self._awaited.part.side is Side.A else header.commitment_b
             check_commitment(bytes.fromhex(committed), salt, key, self._digest.body_hash())
             self._make_durable()
+            self._whole = True
             return header
 
+    def _require_as_checked(self) -> None:
+        """Without the lock: large files take seconds, and nobody here writes any more.
+
+        Where no lease can be had, that rests on the flags and names above, and on the tags that every reader compares.
+        """
+        with self.content.open("rb", buffering=0) as file:
+            if has_writer(file):
+                raise Unavailable("the contribution's file is still open elsewhere on this server: ask again")
+            try:
+                self._tags().require_file(file)
+            except ShareAltered:
+                raise NotAsChecked("the parts were altered on this server's disk: send them again") from None
+
+    def _tags(self) -> ChunkTags:
+        """Of a share that is finished."""
+        of = self._awaited
+        return ChunkTags(of.part.site, of.content_bytes, layout_of(of.part.kind), self._tagger.finish())
+
     def close(self) -> None:
-        """Nothing more comes of it."""
+        """Give it up: nothing more comes of it, whoever still holds it."""
         with self._lock, suppress(OSError):
+            self._given_up = True
             self._close()
+
+    def _require_going(self) -> None:
+        if self._given_up:
+            raise Unavailable("this upload was given up meanwhile: ask how many bytes are here")
 
     def _close(self) -> None:
         """Afterwards what was written is durable."""
@@ -197,7 +263,12 @@ class ShareInParts:
         """Nothing is here, after a restart neither."""
         self._begin()
         with suppress(OSError):
-            (self._folder / _HEAD).unlink()
+            self._forget_files()
+
+    def _forget_files(self) -> None:
+        (self._folder / _HEAD).unlink(missing_ok=True)
+        for path in self._folder.glob(f"{_CONTENT}*"):
+            path.unlink(missing_ok=True)
 
     # --- as bytes come ---
 
@@ -208,7 +279,8 @@ class ShareInParts:
         self._begin()
         self._open_head(head)
         if self._refused is None:
-            self._file = os.open(self.content, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._forget_files()
+            self._file = _new_file(self.content)
             write_durably(self._folder / _HEAD, bytes(head))
         self._digest.update(head)
 
@@ -230,8 +302,10 @@ class ShareInParts:
             except BrokenSeal as broken:
                 raise Unavailable(f"a part was altered on its way ({broken.detail}): send it again") from None
             try:
-                self._write(content, place)
                 self._look_at(content)
+                if self._refused is None:
+                    self._write(content, place)
+                    self._tagger.write(content)
             except (OSError, MoietyError):
                 self._take_up()  # as far as it is on disk
                 raise
@@ -256,10 +330,17 @@ class ShareInParts:
     # --- after a restart ---
 
     def _take_up(self) -> None:
-        """From head and content on disk; what does not fit, or cannot be made durable, is as if it had never come."""
+        """From head and content on disk; what does not fit, or cannot be made durable, is as if it had never come.
+
+        The file gets a new name. One that has a second name is a stored share already, and is never written to again.
+        """
         try:
             self._close()
             self._begin()
+            (found,) = self._folder.glob(f"{_CONTENT}*")
+            if found.stat().st_nlink != 1:
+                raise BrokenSeal("what is on disk is a stored share")
+            found.rename(self.content)
             head = (self._folder / _HEAD).read_bytes()
             self._open_head(head)
             if self._refused is not None or len(head) != self._awaited.head_bytes or self._body is None:
@@ -270,7 +351,7 @@ class ShareInParts:
                 file.truncate(content_bytes)
                 os.fdatasync(file.fileno())  # a process that was killed may have left it in memory alone
             self._held_bytes = len(head) + content_bytes + TAG_BYTES * self._body.done
-        except (OSError, MoietyError):
+        except (OSError, ValueError, MoietyError):  # ValueError: not one file of content
             self._start_over()
 
     def _again(self, content: bytes) -> int:
@@ -278,6 +359,7 @@ class ShareInParts:
         self._digest.update(self._body.sealed_again(content))
         if self._check is not None:
             self._check.write(content)
+        self._tagger.write(content)
         return len(content)
 
     @staticmethod

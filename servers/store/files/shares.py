@@ -17,6 +17,7 @@ from host.failpoints import Failpoints
 from protocol.errors import StorageFull
 from servers.points import Point
 from servers.storage.place import Storage
+from servers.store.files.chunk_tags import Layout, Tagger
 from servers.store.files.pieces import FilePieces
 
 _UNFINISHED: Final = ".unfinished"
@@ -62,7 +63,8 @@ class ShareFiles:
     def also(self, path: Path, name: str) -> None:
         """A durable file that lies elsewhere on the same disk, under a name here too, or instead.
 
-        One that has the name already has this content; whoever gave it the name may not have synced the folder.
+        One that has the name already has this content, since names are random; whoever gave it the name may not have
+        synced the folder.
         """
         here = self.path(name)
         try:
@@ -167,6 +169,22 @@ class Draft:
     def discard(self) -> None:
         self._file.close()
         self.path.unlink(missing_ok=True)
+
+
+class TaggedDraft:
+    """A share's draft that takes the tags of what is written to it."""
+
+    def __init__(self, draft: Draft, layout: Layout) -> None:
+        self._draft = draft
+        self._tagger = Tagger(layout)
+
+    def write(self, piece: bytes | memoryview) -> None:
+        self._draft.write(piece)
+        self._tagger.write(piece)
+
+    def tags(self) -> bytes:
+        """Once all has been written."""
+        return self._tagger.finish()
 
 
 def file_name(*parts: str | int) -> str:

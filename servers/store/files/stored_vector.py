@@ -10,8 +10,10 @@ import numpy as np
 from protocol.arithmetic.kernels import NUMBA
 from protocol.arithmetic.packing import element_bytes, unpacked
 from protocol.arithmetic.ring import Ring
-from protocol.errors import ProtocolViolation
+from protocol.bodies.contribution import content_bytes
 from protocol.parameters import WORD_BITS, RingBits
+from servers.store.files.chunk_tags import ChunkTags, layout_of
+from servers.store.records import ContributionRecord
 
 
 class Scratch:
@@ -39,20 +41,24 @@ class StoredVector:
     """One site's share of ``length`` elements in a file: never the whole vector in memory, nor the file mapped."""
 
     path: Path
-    site: str
     length: int
     bits: RingBits
+    tags: ChunkTags
 
     def require_whole(self) -> None:
-        """Raises: ProtocolViolation"""
-        found, needed = self.path.stat().st_size, element_bytes(self.bits) * self.length
-        if found != needed:
-            raise ProtocolViolation(
-                f"the stored share of {self.site!r} has {found} bytes, expected {needed}; check the disk"
-            )
+        """Raises: ShareAltered"""
+        try:
+            found = self.path.stat().st_size
+        except FileNotFoundError:
+            found = 0
+        if found != self.tags.size:
+            raise self.tags.altered(min(found, self.tags.size))
 
     def elements(self, start: int, stop: int, scratch: Scratch) -> Ring:
-        """Elements ``start`` to ``stop``, until the scratch is used again. Raises: ProtocolViolation"""
+        """Elements ``start`` to ``stop``, until the scratch is used again; compared with what was received.
+
+        Raises: ShareAltered
+        """
         out = scratch.take(stop - start)
         if self.bits == WORD_BITS:
             self._read(out.data.cast("B"), start)
@@ -62,14 +68,36 @@ class StoredVector:
         return unpacked(raw, out.size, self.bits, NUMBA, out)
 
     def _read(self, into: memoryview, start: int) -> None:
+        """Whole chunks, of which those at the ends may hold more than is wanted."""
+        wanted = element_bytes(self.bits) * start
+        begin, end = self.tags.cover(wanted, wanted + into.nbytes)
+        room = into if end - begin == into.nbytes else memoryview(bytearray(end - begin))
         try:
             with self.path.open("rb", buffering=0) as file:
-                file.seek(element_bytes(self.bits) * start)
-                taken = file.readinto(into)
+                file.seek(begin)
+                taken = file.readinto(room)
         except FileNotFoundError:
-            raise ProtocolViolation(
-                f"the share of {self.site!r} has been deleted meanwhile; its round is over"
-            ) from None
-        if taken != into.nbytes:
-            stop = start + into.nbytes // element_bytes(self.bits)
-            raise ProtocolViolation(f"the stored share of {self.site!r} ends before element {stop}")
+            raise self.tags.altered(0) from None
+        if taken != room.nbytes:
+            raise self.tags.altered(begin + (taken or 0))
+        self.tags.require(begin, room)
+        if room is not into:
+            into[:] = room[wanted - begin :][: into.nbytes]
+
+
+def tags_of(record: ContributionRecord) -> ChunkTags:
+    """What the content of a site's stored share is compared with, wherever it is read."""
+    kind = record.header.share_kind
+    return ChunkTags(record.site, content_bytes(kind, record.header.length), layout_of(kind), record.chunk_tags)
+
+
+def read_whole(path: Path, tags: ChunkTags) -> bytes:
+    """A short share, compared with what was received. Raises: ShareAltered"""
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        raise tags.altered(0) from None
+    if len(found) != tags.size:
+        raise tags.altered(min(len(found), tags.size))
+    tags.require(0, found)
+    return found

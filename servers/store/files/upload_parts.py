@@ -2,8 +2,9 @@
 
     uploads/STUDY/ROUND-ATTEMPT/SITE/DIGEST/    what ``share_in_parts`` keeps
 
-A site has one upload in an attempt: another digest's takes the place of the one before. No row names these files; they
-go when the upload is complete, when the next round is announced and when the study ends.
+A site has one upload in an attempt: another digest's takes the place of the one before, which is closed for good: a
+part of it that is still on its way is refused. No row names these files; they go when the upload is complete, when the
+next round is announced and when the study ends.
 """
 
 from __future__ import annotations

@@ -5,14 +5,16 @@ What it decides where, in these rounds and more, is recorded in tests/frozen/rec
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from protocol.errors import BadSignature
+from protocol.errors import BadSignature, ShareAltered
 from protocol.rounds import side_a
 from protocol.rounds.agree import agree, check_transcript, nonce_commitment
+from protocol.rounds.side_a import lost_share
 from protocol.rounds.states import (
     Chosen,
     Collecting,
@@ -27,6 +29,7 @@ from protocol.rounds.states import (
     TagsWrong,
 )
 from protocol.rounds.steps import Act, AwaitGo, End, Halt, Lock, Wait
+from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import AgreedSet, Announcement, OutcomeCause, RoundState, Signed
 from protocol.wire.peer_messages import LockReply
@@ -53,7 +56,25 @@ def decided(rounds: list[list[Decided]]) -> list[Decided]:
 def test_every_step_and_every_cause_comes_up(decided: list[Decided]) -> None:
     steps_seen = {one.step for one in decided if isinstance(one.step, Act)}
     assert steps_seen == set(Act)
-    assert {one.step.outcome.cause for one in decided if isinstance(one.step, End)} == set(OutcomeCause)
+    seen = {one.step.outcome.cause for one in decided if isinstance(one.step, End)}
+    assert seen == set(OutcomeCause) - {OutcomeCause.SHARE_ALTERED_AT_A, OutcomeCause.SHARE_ALTERED_AT_B}
+
+
+@pytest.mark.parametrize("at", Side)
+def test_a_lost_share_ends_every_round_that_can_still_be_skipped_and_names_server_and_site(
+    decided: list[Decided], at: Side
+) -> None:
+    error = ShareAltered("the stored share of 'hospital-1' is not what was received")
+    ends = Counter[str]()
+    for one in decided:
+        step = lost_share(one.state, error, at, "hospital-1")
+        signed = isinstance(one.state, Ending | Over | SumSigned | Gone)
+        assert isinstance(step, Halt if signed else End)
+        if isinstance(step, End):
+            assert (step.outcome.outcome, step.outcome.site) == (RoundState.SKIPPED, "hospital-1")
+            assert f"server {at.value.upper()}" in step.outcome.reason
+            ends[type(one.state).__name__] += 1
+    assert {"Measuring", "AwaitingQueries", "Chosen", "Masked"} <= set(ends)
 
 
 def test_an_attempt_is_locked_once_all_expected_are_there_or_time_is_over(decided: list[Decided]) -> None:

@@ -24,11 +24,13 @@ from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, SeededChunk
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
-from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
+from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, ShareAltered, Unavailable
+from protocol.wire.messages import ShareKind
 from servers.ckks import process as ckks_process
 from servers.ckks.process import CkksProcess
 from servers.ckks.worker import REQUEST, Operation, Verdict, limit_resources, serve
 from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
+from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2500
@@ -77,7 +79,7 @@ def test_contributions_are_checked_stored_and_summed(
         check.finish()
         path = tmp_path / str(number)
         path.write_bytes(body)
-        sources.append(stored_chunks(path, f"site-{number}", PARAMETERS, DIMENSION + 1))
+        sources.append(stored_chunks(path, tags_of(body), PARAMETERS, DIMENSION + 1))
     pieces = list(summed_body(process, body_header(Kind.SUM, key, DIMENSION), sources))
     checks = SumChecks(key, "a0" * 32, ("1", "2", "3"))
     found = average(
@@ -98,14 +100,26 @@ def test_batches_of_a_long_contribution_are_checked_as_they_come(
         check.write(header.to_bytes() + 64 * chunks(bodies[0])[0] + bad_chunk())
 
 
-def test_a_stored_contribution_that_ends_early_is_a_violation(bodies: list[bytes], tmp_path: Path) -> None:
+def tags_of(body: bytes) -> ChunkTags:
+    layout = layout_of(ShareKind.CIPHERTEXT, PARAMETERS)
+    tagger = Tagger(layout)
+    tagger.write(body)
+    return ChunkTags("site-1", len(body), layout, tagger.finish())
+
+
+def test_a_stored_contribution_that_is_cut_or_altered_is_never_added(bodies: list[bytes], tmp_path: Path) -> None:
     path = tmp_path / "cut"
+    source = stored_chunks(path, tags_of(bodies[0]), PARAMETERS, DIMENSION + 1)
+    with pytest.raises(ShareAltered, match="'site-1'"):
+        source(0)
     path.write_bytes(bodies[0][:-1])
-    source = stored_chunks(path, "site-1", PARAMETERS, DIMENSION + 1)
     assert source(1) == chunks(bodies[0])[1]
     for index in (2, 3):
-        with pytest.raises(ProtocolViolation, match="'site-1' has no chunk"):
+        with pytest.raises(ShareAltered, match="'site-1'"):
             source(index)
+    path.write_bytes(bodies[1])  # a sound body of another site, under the same key
+    with pytest.raises(ShareAltered, match="'site-1'"):
+        source(0)
 
 
 def test_a_refused_chunk_leaves_the_process_running(process: CkksProcess, bodies: list[bytes]) -> None:

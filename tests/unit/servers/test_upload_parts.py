@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from host.writers import has_writer
 from protocol.bodies.contribution import Part, PartSealing, content_bytes, share_parts
 from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage, StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
@@ -87,7 +88,7 @@ def test_a_restart_anywhere_changes_nothing(tmp_path: Path, before: int) -> None
     assert again.held_bytes() == there
     for at, unit in sent.units[before:]:
         again.take(at, unit)
-    header = again.finish(required(sent))
+    header, _ = again.finish(required(sent))
     assert header == awaited().part.require(header.canonical())
     assert again.content.read_bytes() == CONTENT
     assert b"".join(again.encrypted_body()) == sent.message[awaited().head_bytes :]
@@ -102,7 +103,7 @@ def test_what_was_not_written_whole_counts_for_nothing(tmp_path: Path) -> None:
     os.truncate(share.content, CHUNK_BYTES + 7)
     again = ShareInParts(tmp_path, awaited())
     assert again.held_bytes() == awaited().head_bytes + CHUNK_BYTES + TAG_BYTES
-    assert share.content.stat().st_size == CHUNK_BYTES
+    assert again.content.stat().st_size == CHUNK_BYTES
     (tmp_path / "head").write_bytes(b"x")
     assert ShareInParts(tmp_path, awaited()).held_bytes() == 0
 
@@ -337,3 +338,116 @@ def test_an_upload_whose_folder_another_process_took_away_begins_again(tmp_path:
     uploads(tmp_path).keep_only(KEY.study, None)  # as the driver's sweep does
     assert held.share(UPLOAD, awaited()).held_bytes() == 0
     assert begin(held, UPLOAD).held_bytes() == awaited().head_bytes
+
+
+# --- final means final ------------------------------------------------------------------------------------------------
+
+
+def test_what_was_pushed_out_writes_nothing_more_whoever_still_sends_it(tmp_path: Path) -> None:
+    """A part that is held back comes when its upload's place, and later its very digest, is another object's."""
+    held, sent, other = uploads(tmp_path), sealed(), sealed(key=b"o" * 32)
+    late = held.share(UPLOAD, awaited())
+    for at, unit in other.units[:2]:
+        late.take(at, unit)
+    begin(held, replace(UPLOAD, digest="ef" * 32))
+    again = held.share(UPLOAD, awaited())
+    for at, unit in sent.units[:3]:
+        again.take(at, unit)
+    for call in (lambda: late.take(*other.units[2]), lambda: late.take(*other.units[0]), late.held_bytes):
+        with pytest.raises(Unavailable, match="given up"):
+            call()
+    with pytest.raises(Unavailable, match="given up"):
+        late.finish(required(other))
+    again.take(*sent.units[3])
+    again.finish(required(sent))
+    with pytest.raises(Unavailable, match="given up"):
+        late.take(*other.units[2])
+    assert again.content.read_bytes() == CONTENT
+    assert late.content != again.content
+
+
+def test_every_object_has_a_file_of_its_own_and_never_empties_one(tmp_path: Path) -> None:
+    sent = sealed()
+    first = taken(tmp_path, sent, 2)
+    second = ShareInParts(tmp_path, awaited())  # as after a restart
+    assert first.content != second.content
+    first.close()
+    for at, unit in sent.units[2:]:
+        second.take(at, unit)
+    second.finish(required(sent))
+    assert second.content.read_bytes() == CONTENT
+
+
+def test_what_is_whole_takes_nothing_more_and_what_has_two_names_is_never_written_again(tmp_path: Path) -> None:
+    """A crash between the share's second name and its row: the upload begins anew, in another file."""
+    sent, stored = sealed(), tmp_path / "stored"
+    (tmp_path / "upload").mkdir()
+    share = taken(tmp_path / "upload", sent)
+    share.finish(required(sent))
+    for at, unit in sent.units:
+        with pytest.raises(Unavailable, match="here already"):
+            share.take(at, unit)
+    assert share.held_bytes() == len(sent.message)
+    stored.hardlink_to(share.content)
+    again = ShareInParts(tmp_path / "upload", awaited())
+    assert again.held_bytes() == 0
+    for at, unit in sealed(key=b"o" * 32).units:
+        again.take(at, unit)
+    assert stored.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("harm", ["altered", "cut", "longer"])
+def test_no_receipt_for_a_file_that_is_not_what_was_checked(tmp_path: Path, harm: str) -> None:
+    sent = sealed()
+    share = taken(tmp_path, sent)
+    share.held_bytes()
+    with share.content.open("r+b") as file:
+        file.seek({"altered": CHUNK_BYTES + 9, "cut": 0, "longer": len(CONTENT)}[harm])
+        file.truncate(CHUNK_BYTES) if harm == "cut" else file.write(b"altered")
+    with pytest.raises(share_in_parts.NotAsChecked, match="send them again"):
+        share.finish(required(sent))
+
+
+def test_no_receipt_while_anybody_can_still_write_to_the_file(tmp_path: Path) -> None:
+    sent = sealed()
+    share = taken(tmp_path, sent)
+    share.held_bytes()
+    with share.content.open("r+b"):
+        with share.content.open("rb") as file:
+            if not has_writer(file):
+                pytest.skip("no leases on this file system: what is written later is noticed where it is read")
+        with pytest.raises(Unavailable, match="still open elsewhere"):
+            share.finish(required(sent))
+    share.finish(required(sent))
+
+
+def test_content_is_looked_at_before_it_is_written(tmp_path: Path) -> None:
+    written: list[int] = []
+
+    class Looks:
+        def __init__(self, keep: Callable[[bytes], None]) -> None:
+            self.seen = 0
+
+        def write(self, piece: bytes) -> None:
+            written.append(share.content.stat().st_size)
+            self.seen += 1
+            if self.seen == 2:
+                raise MalformedMessage("no ciphertext")
+
+        def finish(self) -> None:
+            """Never asked."""
+
+    share = ShareInParts(tmp_path, awaited(check=Looks))
+    for at, unit in sealed().units:
+        share.take(at, unit)
+    assert written == [0, CHUNK_BYTES]
+    assert share.content.stat().st_size == CHUNK_BYTES
+
+
+def test_an_upload_that_an_earlier_release_began_goes_on(tmp_path: Path) -> None:
+    sent = sealed()
+    share = taken(tmp_path, sent, 2)
+    share.held_bytes()
+    share.content.rename(tmp_path / "content")
+    again = ShareInParts(tmp_path, awaited())
+    assert again.held_bytes() == sent.units[2][0]

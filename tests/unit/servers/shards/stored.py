@@ -17,6 +17,7 @@ from protocol.wire.messages import ShareKind
 from servers.shards.ranges import Bound, StoredShare
 from servers.shards.wrapping import WrappingKey
 from servers.storage.place import Storage
+from servers.store.files.chunk_tags import ENCRYPTED, Tagger
 
 STEP = 2**15
 """The shortest range: one chunk of an encrypted body."""
@@ -53,9 +54,11 @@ def store_all(storage: Storage) -> list[StoredShare]:
     for site in range(SITES):
         name = f"{site:064x}"
         content = seed(site) if site == SEEDED else to_bytes(values(site))
-        storage.write(name, b"".join(encrypt_body(content_key(site), [content])))
+        body, tagger = b"".join(encrypt_body(content_key(site), [content])), Tagger(ENCRYPTED)
+        tagger.write(body)
+        storage.write(name, body)
         kind = ShareKind.SEED if site == SEEDED else ShareKind.VECTOR
-        stored.append(StoredShare(name, kind, D, WRAPPING.wrap(content_key(site), name)))
+        stored.append(StoredShare(name, kind, D, WRAPPING.wrap(content_key(site), name), tagger.finish()))
     return stored
 
 

@@ -1,0 +1,91 @@
+"""Tags of stored chunks: every reader notices every byte that changed, whatever it asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protocol.arithmetic.packing import element_bytes, packed, unpacked
+from protocol.errors import ShareAltered
+from protocol.parameters import RingBits
+from protocol.wire.messages import ShareKind
+from servers.store.files.chunk_tags import ENCRYPTED, ChunkTags, Layout, Tagger, layout_of
+from servers.store.files.stored_vector import Scratch, StoredVector, read_whole
+
+STEP = 2**15
+D = 2 * STEP + 77
+
+
+def tags_of(content: bytes, layout: Layout, piece: int = 10**9) -> ChunkTags:
+    tagger = Tagger(layout)
+    for at in range(0, len(content), piece):
+        tagger.write(content[at : at + piece])
+    assert tagger.finish() == tagger.finish()
+    return ChunkTags("hospital-1", len(content), layout, tagger.finish())
+
+
+@pytest.mark.parametrize("layout", [layout_of(kind) for kind in ShareKind] + [ENCRYPTED, Layout(5, 16)])
+@pytest.mark.parametrize("piece", [7919, 2**18, 10**9])
+def test_tags_do_not_depend_on_the_pieces_and_each_chunk_has_its_own(layout: Layout, piece: int) -> None:
+    content = np.random.default_rng(1).bytes(min(3 * layout.step + 9, 2**20))
+    tags = tags_of(content, layout, piece)
+    tags.require(0, content)
+    part = tags.within(layout.step, 2 * layout.step)
+    begin, end = tags.cover(layout.step, 2 * layout.step)
+    part.require(begin, content[begin:end])
+    with pytest.raises(ShareAltered, match="'hospital-1'"):
+        part.require(0, content[: layout.first])
+    with pytest.raises(ShareAltered):
+        tags.require(0, content[: layout.first - 1])
+
+
+@pytest.mark.parametrize("bits", [64, 48])
+@pytest.mark.parametrize("reads", [(0, D), (STEP, D), (STEP - 5, STEP + 5), (0, STEP), (D - 1, D), (7, 9)])
+def test_a_vector_is_read_anywhere_and_never_as_anything_else(
+    tmp_path: Path, bits: RingBits, reads: tuple[int, int]
+) -> None:
+    vector = np.random.default_rng(2).integers(0, 2**47, D, dtype=np.uint64)
+    content, path, (start, stop) = bytes(packed(vector, bits)), tmp_path / "share", reads
+    path.write_bytes(content)
+    kind = ShareKind.vector_of(bits)
+    stored = StoredVector(path, D, bits, tags_of(content, layout_of(kind)))
+    stored.require_whole()
+    assert np.array_equal(stored.elements(start, stop, Scratch()), vector[start:stop])
+    swapped = bytearray(content)
+    swapped[element_bytes(bits) * start] ^= 1
+    path.write_bytes(swapped)
+    with pytest.raises(ShareAltered, match="'hospital-1'"):
+        stored.elements(start, stop, Scratch())
+    before = StoredVector(path, D, bits, ChunkTags("hospital-1", len(content), layout_of(kind), None))
+    expected = unpacked(bytes(swapped), D, bits)[start:stop]
+    assert np.array_equal(before.elements(start, stop, Scratch()), expected), "an earlier release stored no tags"
+    path.write_bytes(content[:-1])
+    for one in (stored, before):
+        with pytest.raises(ShareAltered):
+            one.require_whole()
+        with pytest.raises(ShareAltered):
+            one.elements(start, D, Scratch())
+
+
+def test_a_seed_and_a_whole_file(tmp_path: Path) -> None:
+    path, seed = tmp_path / "share", bytes(range(32))
+    tags = tags_of(seed, layout_of(ShareKind.SEED))
+    with pytest.raises(ShareAltered):
+        read_whole(path, tags)
+    path.write_bytes(seed)
+    assert read_whole(path, tags) == seed
+    with path.open("rb") as file:
+        tags.require_file(file)
+    for other in (bytes(32), seed[:-1], seed + b"x"):
+        path.write_bytes(other)
+        with pytest.raises(ShareAltered):
+            read_whole(path, tags)
+        with path.open("rb") as file, pytest.raises(ShareAltered):
+            tags.require_file(file)
+
+
+def test_no_two_shares_have_one_key() -> None:
+    layout = layout_of(ShareKind.SEED)
+    assert tags_of(bytes(32), layout).kept != tags_of(bytes(32), layout).kept
