@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.joining.compose import COMPOSE, compose_text
-from host.durable import is_full
 from host.placed_files import write_new
 from host.private_files import private_folder, read_secret
 from host.settings import read_text
-from protocol.errors import ConfigurationError, StorageFull
+from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
 from protocol.wire.keyfile import PartyKeys, dump_party, dump_party_keys, parse_party, parse_party_keys
@@ -105,12 +104,7 @@ def make_folder(folder: Path, site: str, wanted: Wanted, cards: tuple[OperatorCa
         *((folder / card_file(card.side), dump_card(card), _MODE) for card in cards),
     ]
     private_folder(folder)
-    try:
-        write_new(*files)
-    except ConfigurationError as refused:
-        if isinstance(refused.__context__, OSError) and is_full(refused.__context__):
-            raise StorageFull(f"no space left for {folder}; nothing was made: free space, and run this again") from None
-        raise
+    write_new(*files)
     return Joined(folder, keys, party, cards)
 
 

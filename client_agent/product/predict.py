@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from client_agent.product.exported import Exported
 from client_agent.scoring.predicted import Predicted
 from client_agent.tasks.targets import no_targets
+from host.placed_files import write_new
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TaskKind
 from protocol.wire.names import NamesKind
@@ -49,17 +51,18 @@ def _site_table(model: Exported, path: Path | None) -> SiteTable:
 def write_predictions(model: Exported, X: Features, path: Path) -> int:
     """A CSV with one line an example: probabilities and the likeliest class, numbers, rates, or the log hazard.
 
-    Returns: the number of lines below the first
+    Returns: the number of lines below the first. Raises: ConfigurationError, StorageFull; then no file is there
     """
     task, outputs = model.study.task, model.outputs(X)
     values = Predicted(task, outputs, no_targets(task, model.study.model.classes)).values
     names = _columns(model)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*names, "prediction"] if task.kind is TaskKind.CLASSES else names)
-        for row in values:
-            likeliest = [_classes(model)[int(row.argmax())]] if task.kind is TaskKind.CLASSES else []
-            writer.writerow([*(repr(float(value)) for value in row), *likeliest])
+    lines = io.StringIO(newline="")
+    writer = csv.writer(lines)
+    writer.writerow([*names, "prediction"] if task.kind is TaskKind.CLASSES else names)
+    for row in values:
+        likeliest = [_classes(model)[int(row.argmax())]] if task.kind is TaskKind.CLASSES else []
+        writer.writerow([*(repr(float(value)) for value in row), *likeliest])
+    write_new((path, lines.getvalue(), 0o600))
     return len(values)
 
 
