@@ -78,20 +78,25 @@ def rewrite(path: Path, content: str | bytes, *, mode: int = _ORDINARY) -> None:
     try:
         target = _followed(path)
         there = target.stat() if target.exists() else None
-        if there is None or stat.S_ISREG(there.st_mode):
-            try:
-                with _beside(target, data, mode, there) as beside:
-                    os.replace(beside, target)
-                return
-            except OSError as refused:
-                if there is None or refused.errno not in _NO_RENAME:
-                    raise
-            _write_in_place(target, data)
-        else:
+        if there is not None and not stat.S_ISREG(there.st_mode):
             with target.open("wb", buffering=0) as file:
                 file.write(data)
+        elif not _renamed_over(target, data, mode, there):
+            _write_in_place(target, data)
     except OSError as error:
         raise unwritable(path, error) from None
+
+
+def _renamed_over(target: Path, data: bytes, mode: int, there: os.stat_result | None) -> bool:
+    """False where a file is there that can only be written in place. Raises: OSError"""
+    try:
+        with _beside(target, data, mode, there) as beside:
+            os.replace(beside, target)
+    except OSError as refused:
+        if there is None or refused.errno not in _NO_RENAME:
+            raise
+        return False
+    return True
 
 
 def _write_in_place(target: Path, data: bytes) -> None:

@@ -89,7 +89,7 @@ def _no_other_tracebacks() -> Iterator[None]:
     """Threads, callbacks and libraries that log: an error that reaches nobody is one line as well."""
     before = threading.excepthook, sys.unraisablehook, logging.lastResort
     threading.excepthook = lambda hook: _say_unexpected(hook.exc_value)
-    sys.unraisablehook = lambda hook: _say_unexpected(hook.exc_value)
+    sys.unraisablehook = lambda hook: None if isinstance(hook.exc_value, OSError) else _say_unexpected(hook.exc_value)
     logging.lastResort = _OneLine(logging.WARNING)
     try:
         yield
@@ -106,7 +106,7 @@ class _OneLine(logging.StreamHandler[TextIO]):
 
 
 def _say_unexpected(error: BaseException | None) -> None:
-    if error is not None and not isinstance(error, SystemExit | OSError):  # whoever writes or calls notes those
+    if error is not None and not isinstance(error, SystemExit):
         _say(_UNEXPECTED, unexpected(error), EXIT_UNEXPECTED, as_json=False)
 
 

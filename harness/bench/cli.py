@@ -18,6 +18,7 @@ from harness.bench.against import DEFAULT_CACHE
 from harness.bench.folders import made
 from harness.bench.load.commands import endurance, load, waiting
 from harness.bench.results import RoundBenchmark, write_result
+from host.placed_files import rewrite
 
 app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True)
 app.command("load")(load)
@@ -184,7 +185,7 @@ def idle(
     signal.signal(signal.SIGTERM, _end)
     result = benchmark_idle(past_studies, seconds, folder)
     if json_file is not None:
-        json_file.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+        rewrite(json_file, json.dumps(asdict(result), indent=1) + "\n")
     typer.echo(idle_text(result))
 
 
@@ -285,7 +286,7 @@ def noise(
 
     cost = benchmark_noise(parameters, examples)
     if json_file is not None:
-        json_file.write_text(json.dumps(asdict(cost)) + "\n", encoding="utf-8")
+        rewrite(json_file, json.dumps(asdict(cost)) + "\n")
     typer.echo(noise_text(cost))
 
 
@@ -297,9 +298,9 @@ def report(
     """Write the page of all figures from the JSON files, and its charts beside them."""
     from harness.bench.report import charts_of, page_of
 
-    out.write_text(page_of(results), encoding="utf-8")
+    rewrite(out, page_of(results))
     for name, chart in charts_of(results).items():
-        (results / name).write_text(chart, encoding="utf-8")
+        rewrite(results / name, chart)
     typer.echo(f"wrote {out}")
 
 

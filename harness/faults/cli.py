@@ -23,7 +23,7 @@ from harness.faults.servers_only.run import restudied, studied
 from harness.faults.shrinking import Shrinking
 from harness.faults.simulated import Simulated, replayed, simulated
 from harness.faults.tally import Failure, Tally
-from host.durable import write_durably
+from host.placed_files import rewrite
 from host.settings import read_text
 from protocol.errors import ConfigurationError
 
@@ -97,7 +97,7 @@ def _kept(one: Simulated, folder: Path, shrink: bool) -> Failure:
         schedule = Shrinking(lambda some: again(some).promises).shrunk(schedule, one.promises)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"seed-{one.seed}.json"
-    write_durably(file, schedule.model_dump_json(indent=1).encode())
+    rewrite(file, schedule.model_dump_json(indent=1))
     left, of = len(schedule.faults), len(one.schedule.faults)
     command = f"moiety faults --replay {file}"
     return Failure(seed=one.seed, broken=one.failed, again=command, faults=left, of_faults=of)

@@ -14,7 +14,7 @@ from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Dep
 from harness.adversaries.catalogue.catalogue import catalogue, has_ckks
 from harness.adversaries.catalogue.outcome import Outcome, Outcomes, collected, table, tried, verdict
 from harness.demo.live import console_for
-from host.durable import write_durably
+from host.placed_files import rewrite
 from protocol.errors import ConfigurationError
 
 _HELD, _NOT_HELD = 0, 1
@@ -107,4 +107,4 @@ def _summarise(console: Console, found: Outcomes) -> None:
 def _write(found: Outcomes, json_file: Path | None) -> None:
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(json_file, found.model_dump_json(indent=1).encode())
+        rewrite(json_file, found.model_dump_json(indent=1))

@@ -22,6 +22,7 @@ from harness.simulation.progress import CaseBar
 from harness.simulation.runs import RunLine
 from harness.simulation.simulate import SimulationOptions, run_simulation
 from harness.simulation.summary import summarise_case, table_of, write_summary
+from host.placed_files import rewrite
 
 
 def simulate_study(asked: Asked, console: Console) -> None:
@@ -38,7 +39,7 @@ def simulate_study(asked: Asked, console: Console) -> None:
     result = run_simulation(options, lambda history: print_run(console, history))
     if asked.out is not None:
         asked.out.mkdir(parents=True, exist_ok=True)
-        (asked.out / "simulation.json").write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        rewrite(asked.out / "simulation.json", result.model_dump_json(indent=2) + "\n")
     if asked.as_json:
         typer.echo(result.model_dump_json())
     else:
