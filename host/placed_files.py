@@ -99,6 +99,28 @@ def _renamed_over(target: Path, data: bytes, mode: int, there: os.stat_result | 
     return True
 
 
+def writable(path: Path | None) -> Path | None:
+    """The callback of an option for a file that is written after minutes of work: a wrong place is said before.
+
+    Raises: ConfigurationError, StorageFull
+    """
+    if path is None:
+        return None
+    try:
+        target = _followed(path)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            with _beside(target, b"", _ORDINARY):
+                pass
+        elif not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise unwritable(path, error) from None
+    return path
+
+
 def _write_in_place(target: Path, data: bytes) -> None:
     before = target.read_bytes()
     try:

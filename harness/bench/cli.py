@@ -18,7 +18,7 @@ from harness.bench.against import DEFAULT_CACHE
 from harness.bench.folders import made
 from harness.bench.load.commands import endurance, load, waiting
 from harness.bench.results import RoundBenchmark, write_result
-from host.placed_files import rewrite
+from host.placed_files import rewrite, writable
 
 app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True)
 app.command("load")(load)
@@ -28,7 +28,9 @@ app.command("endurance")(endurance)
 _LONGEST_DELAY_MS: Final = 5000
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
 Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", callback=writable, help="Write the figures there.")
+]
 
 
 @app.command("round")
@@ -266,7 +268,7 @@ def grain(
     data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, in place of the case's.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File that the JSON lines are added to.")] = None,
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None,
 ) -> None:
     """Mallows averaging with weights for the model and for every layer, plain; then what their sketches would cost."""
     from harness.grain.report import run_grains

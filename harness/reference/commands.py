@@ -30,9 +30,10 @@ class Command:
     about: str
 
 
-def commands() -> Iterator[Command]:
-    """All of them, in the order in which the help names them."""
-    for name, place in SUBCOMMANDS.items():
+def commands(*names: str) -> Iterator[Command]:
+    """Those of these subcommands, or all of them, in the order in which the help names them."""
+    for name in names or SUBCOMMANDS:
+        place = SUBCOMMANDS[name]
         target = getattr(importlib.import_module(place.module), place.attribute)
         if place.group:
             yield from _below(f"moiety {name}", target)

@@ -14,7 +14,7 @@ from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Dep
 from harness.adversaries.catalogue.catalogue import catalogue, has_ckks
 from harness.adversaries.catalogue.outcome import Outcome, Outcomes, collected, table, tried, verdict
 from harness.demo.live import console_for
-from host.placed_files import rewrite
+from host.placed_files import rewrite, writable
 from protocol.errors import ConfigurationError
 
 _HELD, _NOT_HELD = 0, 1
@@ -60,7 +60,9 @@ def command_of(attack: Attack) -> typer.Typer:
     said = f"{attack.party.value} {attack.tries}. What should hold: {attack.defence}. The figure: {attack.figure}."
 
     def run(
-        json_file: Annotated[Path | None, typer.Option("--json", help="File for what was found, as JSON.")] = None,
+        json_file: Annotated[
+            Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
+        ] = None,
         defence_off: Annotated[
             bool, typer.Option("--defence-off", help="Without the defence, in this process alone: is the attack real?")
         ] = False,
