@@ -70,8 +70,8 @@ class NewServer:
             raise ConfigurationError("options --tls-certificate and --tls-key: name both files, or neither")
         if self.own_ca and self.certificate is not None:
             raise ConfigurationError("option --own-ca makes a certificate: leave --tls-certificate and --tls-key out")
-        chain = CHAIN if self.certificate is None else str(self.certificate.resolve())
-        key = TLS_KEY if self.tls_key is None else str(self.tls_key.resolve())
+        chain = CHAIN if self.certificate is None else os.path.realpath(self.certificate)
+        key = TLS_KEY if self.tls_key is None else os.path.realpath(self.tls_key)
         port = self.port or urlsplit(self.url).port or _USUAL_PORT
         return Told(self.side, self.operator, self.url, self.peer_url, port, chain, key)
 
