@@ -121,6 +121,20 @@ def writable(path: Path | None) -> Path | None:
     return path
 
 
+def writable_folder(folder: Path | None) -> Path | None:
+    """As ``writable``, for a folder, which is made where it is not there. Raises: ConfigurationError, StorageFull"""
+    if folder is None:
+        return None
+    try:
+        target = _followed(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        with _beside(target / folder.name, b"", _ORDINARY):
+            pass
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    return folder
+
+
 def _write_in_place(target: Path, data: bytes) -> None:
     before = target.read_bytes()
     try:

@@ -15,10 +15,9 @@ import structlog
 import typer
 
 from harness.bench.against import DEFAULT_CACHE
-from harness.bench.folders import made
 from harness.bench.load.commands import endurance, load, waiting
 from harness.bench.results import RoundBenchmark, write_result
-from host.placed_files import rewrite, writable
+from host.placed_files import rewrite, writable, writable_folder
 
 app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True)
 app.command("load")(load)
@@ -39,7 +38,7 @@ def one_round(
     sites: Sites = 10,
     json_file: JsonFile = None,
     folder: Annotated[
-        Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")
+        Path | None, typer.Option(callback=writable_folder, help="Where the processes keep their files while it runs.")
     ] = None,
     tags: Annotated[bool, typer.Option("--tags", help="Of a study whose sums have tags.")] = False,
     narrow: Annotated[bool, typer.Option("--ring-48", help="Of a study whose shares are modulo 2^48.")] = False,
@@ -137,7 +136,9 @@ def ckks(
     parameters: Parameters = 10**6,
     sites: Sites = 10,
     json_file: JsonFile = None,
-    folder: Annotated[Path | None, typer.Option(callback=made, help="Where contributions lie while it runs.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(callback=writable_folder, help="Where contributions lie while it runs.")
+    ] = None,
 ) -> None:
     """The CKKS path, common CKKS parameters and a round on shares, in one run."""
     from harness.bench.ckks.results import ckks_text
@@ -158,7 +159,7 @@ def envelopes(
     repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 15,
     json_file: JsonFile = None,
     folder: Annotated[
-        Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")
+        Path | None, typer.Option(callback=writable_folder, help="Where the processes keep their files while it runs.")
     ] = None,
 ) -> None:
     """What signing and sealing add to a request, and to a round by the requests that agents make."""
@@ -178,7 +179,7 @@ def idle(
     seconds: Annotated[float, typer.Option(min=10, help="In which exchanges are counted.")] = 120.0,
     json_file: JsonFile = None,
     folder: Annotated[
-        Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")
+        Path | None, typer.Option(callback=writable_folder, help="Where the processes keep their files while it runs.")
     ] = None,
 ) -> None:
     """What an agent without a study sends, receives and notes in a day."""
@@ -213,7 +214,9 @@ def shards(
     shares: Annotated[int, typer.Option(min=2, help="Contributions; every second one a seed.")] = 3,
     range_parameters: Annotated[int, typer.Option(min=2**15, help="Coordinates of one task.")] = 2**22,
     json_file: JsonFile = None,
-    folder: Annotated[Path | None, typer.Option(callback=made, help="Where shares lie while it runs.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(callback=writable_folder, help="Where shares lie while it runs.")
+    ] = None,
 ) -> None:
     """One side's sketches and sum by ranges, over a Ray cluster of this machine of so many workers."""
     from harness.bench.sharded.results import shards_section

@@ -56,7 +56,9 @@ def test_a_link_to_nothing_is_refused_as_its_disk_may_not_be_mounted(tmp_path: P
     (tmp_path / "dangling").symlink_to("nowhere/deep")
     (tmp_path / "loop").symlink_to("loop")
     for write in (lambda p: rewrite(p, "x"), lambda p: write_new((p, "x", 0o600)), lambda p: fill(p, "x"), writable):
-        with pytest.raises(ConfigurationError, match="is a link to .*, which is not there; nothing was changed: mount"):
+        with pytest.raises(
+            ConfigurationError, match=r"is a link to .*, which is not there; nothing was changed: mount"
+        ):
             write(tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "loop"]
 
@@ -84,7 +86,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
             lambda: fill(tmp_path / "new", "x" * 5000),
             lambda: fill(tmp_path / "filled", "x" * 5000),
         ):
-            with pytest.raises(StorageFull, match="no space left for .*; nothing was changed: free space"):
+            with pytest.raises(StorageFull, match=r"no space left for .*; nothing was changed: free space"):
                 write()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["filled", "old"]
     assert old.read_text() == "before"
@@ -165,7 +167,7 @@ def test_a_crash_in_between_never_looks_whole_and_is_mended_by_the_next(
 
     for calls in range(len(NAMES)):
         fill(tmp_path / "out", "old")
-        with monkeypatch.context() as monkeypatch:  # noqa: PLW2901
+        with monkeypatch.context() as monkeypatch:
             killed_after(calls)
             with pytest.raises(Killed):
                 fill(tmp_path / "out", "new")
@@ -180,12 +182,12 @@ def volume(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "volume"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:  # noqa: S603
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("only root may mount")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)  # noqa: S603, S607
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_mounted_volume_is_filled(volume: Path) -> None:
@@ -200,7 +202,7 @@ def test_a_read_only_or_full_volume_is_said(volume: Path) -> None:
         with pytest.raises(StorageFull):
             write()
     assert [path.name for path in volume.iterdir()] == ["fill"]
-    subprocess.run(["mount", "-o", "remount,ro", str(volume)], check=True)  # noqa: S603, S607
+    subprocess.run(["mount", "-o", "remount,ro", str(volume)], check=True)
     for path in (volume / "x", volume / "fill"):
         with pytest.raises(ConfigurationError, match="its disk is read-only"):
             rewrite(path, "x")
@@ -227,12 +229,12 @@ def test_a_file_mounted_alone_is_written_in_place(tmp_path: Path) -> None:
     file.write_text("before, and longer")
     mounted.write_text("")
     mount = ["mount", "--bind", str(file), str(mounted)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:  # noqa: S603
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("only root may mount")
     try:
         with pytest.raises(OSError, match=os.strerror(errno.EBUSY)):
             os.replace(tmp_path / "file", mounted)
         rewrite(mounted, "after")
     finally:
-        subprocess.run(["umount", "-l", str(mounted)], check=True)  # noqa: S603, S607
+        subprocess.run(["umount", "-l", str(mounted)], check=True)
     assert file.read_text() == "after"
