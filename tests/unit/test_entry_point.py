@@ -165,7 +165,7 @@ def test_an_output_that_takes_nothing(tmp_path: Path, into: str, code: int) -> N
     said = done.stderr.decode()
     assert (done.returncode, "Traceback" in said) == (code, False), said
     assert said.count("\n") == (1 if into == "/dev/full" else 0)
-    assert into != "/dev/full" or "standard output cannot be written: No space left on device" in said
+    assert into != "/dev/full" or "no space left" in said.lower()
 
 
 def test_interrupted(run) -> None:
