@@ -11,6 +11,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,9 +53,10 @@ MEASURES: Final = frozenset({"attack", "bench", "demo", "faults", "results"})
 """Subcommands that work for minutes where nothing is wrong."""
 LATE: Final = frozenset({("moiety bench peers", "cache"), ("moiety results", "data")})
 """Options of theirs that are looked at after the work that goes without."""
-LASTS: Final = frozenset({"moiety server run", "moiety agent run", "moiety agent page"})
+LASTS: Final = frozenset({"moiety agent page"})
 """Commands that run until they are interrupted where nothing is wrong."""
 ALWAYS: Final = (("file", Path | None), ("data", str))
+PLAIN: Final = STUDY.partition("[schema]")[0]
 READ_ONLY: Final = Path("/sys/moiety/file")
 GARBAGE: Final = b"\xef\xbb\xbf\xff\xfe\x00\x80" * 30
 
@@ -88,6 +90,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     folder = tmp_path_factory.mktemp("good")
     federation = prepare_servers(folder / "federation", ("requester", "c1", "c2", "c3"))
     table, study, ready = folder / "table.csv", folder / "study.toml", folder / "ready.csv"
+    (folder / "plain.toml").write_text(PLAIN)
     table.write_text(GOOD)
     study.write_text(STUDY)
     ready.write_text("age,pain,pulse\n1,2,3\n")
@@ -99,6 +102,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
         **dict.fromkeys(("roster", "roster_file", "proposal_file"), roster),
         "key": federation.folder / "c1" / "keys.toml",
         **dict.fromkeys(("file", "test"), table),
+        "study_file": folder / "plain.toml",
         **{"input_file": ready, "model": folder / "model", "data": federation.folder / "c1" / "data"},
         "": study,
     }
@@ -155,21 +159,9 @@ def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def run(words: Sequence[str]) -> str:
         monkeypatch.setattr(sys, "stdin", io.StringIO())
-        import time
-
-        t = time.process_time()
-        print("RUN", *words, file=sys.__stderr__, flush=True)
         with undone(), pytest.raises(SystemExit) as left:
             moiety.main(words)
         said = "".join(capsys.readouterr())
-        print(
-            "  ->",
-            left.value.code,
-            said[-300:].strip(),
-            round(time.process_time() - t, 2),
-            file=sys.__stderr__,
-            flush=True,
-        )
         wrong = "Traceback" in said or left.value.code not in (0, 1, 2, 3)
         return f"moiety {' '.join(words)}: {left.value.code}: {said}" if wrong else ""
 
@@ -217,3 +209,55 @@ def test_no_full_disk_ends_a_command_in_a_traceback(
             with full_disk():
                 found.append(ends(words))
     assert not [one for one in found if one]
+
+
+@pytest.mark.parametrize("part", ["everything", "state"])
+@pytest.mark.parametrize("subcommand", ["server", "doctor"])
+def test_no_broken_folder_ends_a_command_in_a_traceback(
+    folders: Folders, subcommand: str, part: str, tmp_path: Path, ends: Callable[..., str]
+) -> None:
+    """Settings that are right, in a folder in which whatever else they name is no text, no database and no key."""
+    settings = folders.good["server config"]
+    found = []
+    for command in commands(subcommand):
+        copy = tmp_path / command.words.replace(" ", "-")
+        shutil.copytree(settings.parents[1], copy)
+        (copy / "operator-a" / "data").mkdir(mode=0o700, exist_ok=True)
+        for path in [*copy.rglob("*"), copy / "operator-a" / "data" / "server.db"]:
+            if not path.is_dir() and path.name != settings.name and (part == "everything" or path.suffix == ".db"):
+                path.write_bytes(GARBAGE)
+        config = copy / settings.relative_to(settings.parents[1])
+        found.append(
+            ends(
+                words_of(
+                    command, {"config": config} if "config" in paths_of(command) else {}, folders.good, tmp_path / "new"
+                )
+            )
+        )
+    assert not [one for one in found if one]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "server run --config FOLDER",
+        "server studies --config BYTES",
+        "agent run --config LOOP",
+        "agent page --config MISSING",
+        "doctor --config BYTES",
+        "data schema BYTES",
+        "keys new --name c1 --role site --samples 40 --out /sys/moiety",
+        "roster show MISSING",
+        "audit verify FOLDER",
+        "simulate BYTES --json",
+    ],
+)
+def test_a_process_ends_with_one_line(folders: Folders, words: str) -> None:
+    wrong = folders.wrong()
+    for name, path in (("FOLDER", "folder"), ("BYTES", "bytes.toml"), ("LOOP", "loop"), ("MISSING", "missing")):
+        words = words.replace(name, str(wrong[path]))
+    command = [sys.executable, "-m", "moiety", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(moiety.__file__).parent, check=False)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode in (1, 2), done.stderr
+    assert len((done.stdout + done.stderr).splitlines()) == 1 or done.returncode == 1
