@@ -243,13 +243,13 @@ def test_no_broken_folder_ends_a_command_in_a_traceback(
         "server run --config FOLDER",
         "server studies --config BYTES",
         "agent run --config LOOP",
-        "agent page --config MISSING",
+        "model predict --model FOLDER --input BYTES --out new.csv",
         "doctor --config BYTES",
         "data schema BYTES",
         "keys new --name c1 --role site --samples 40 --out /sys/moiety",
         "roster show MISSING",
         "audit verify FOLDER",
-        "simulate BYTES --json",
+        "audit export BYTES --json",
     ],
 )
 def test_a_process_ends_with_one_line(folders: Folders, words: str) -> None:
