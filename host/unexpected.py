@@ -90,7 +90,8 @@ def _no_other_tracebacks() -> Iterator[None]:
     before = threading.excepthook, sys.unraisablehook, logging.lastResort
     threading.excepthook = lambda hook: _say_unexpected(hook.exc_value)
     sys.unraisablehook = lambda hook: None if isinstance(hook.exc_value, OSError) else _say_unexpected(hook.exc_value)
-    logging.lastResort = _OneLine(logging.WARNING)
+    logging.lastResort = _OneLine()
+    logging.lastResort.setLevel(logging.WARNING)
     try:
         yield
     finally:

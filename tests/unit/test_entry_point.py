@@ -126,6 +126,7 @@ def test_an_error_that_reaches_nobody_is_one_line_as_well(capsys: pytest.Capture
             record = logging.LogRecord("x", logging.ERROR, "", 1, "never retrieved: ValueError('HIV')", (), told)
         assert logging.lastResort is not None
         logging.lastResort.handle(record)
+        logging.lastResort.handle(logging.LogRecord("x", logging.ERROR, "", 1, "plain words", (), None))
 
     with pytest.raises(SystemExit) as ended:
         end_with(command)
@@ -134,6 +135,7 @@ def test_an_error_that_reaches_nobody_is_one_line_as_well(capsys: pytest.Capture
     assert said.count("error (unexpected): ValueError in test_entry_point.py:") == 2
     assert "HIV" not in said
     assert "Traceback" not in said
+    assert "plain words\n" in said
 
 
 def test_the_same_fault_keeps_one_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
