@@ -111,7 +111,11 @@ def test_what_the_machine_refuses_is_a_known_error_with_its_path(run, error: OSE
     assert said in err
 
 
-def test_an_error_that_reaches_nobody_is_one_line_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_that_reaches_nobody_is_one_line_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
     def fail() -> None:
         raise ValueError("HIV")
 
