@@ -176,6 +176,8 @@ def test_no_path_ends_a_command_in_a_traceback(
     for command in commands(subcommand):
         for name in paths_of(command):
             for how in folders.wrong():
+                if name == "config" and how in ("in a file", "file", "link"):  # read in one way everywhere
+                    continue
                 if (command.words, name) in LATE or (
                     subcommand in MEASURES and name in OUTPUTS and how not in ("link", "read-only")
                 ):
