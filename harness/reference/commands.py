@@ -46,8 +46,8 @@ def commands_page() -> str:
     return page(
         "Commands",
         "`moiety COMMAND --help` prints the same. Status 0: done; 1: it ran and the answer is no (a check failed, a "
-        "study did not federate); 2: refused, with one line that says what to do; 3: `study watch`, not federated; 70: an "
-        "unexpected error, whose traceback is in a file for you alone, which the line names.",
+        "study did not federate); 2: refused, with one line that says what to do; 3: `study watch`, not federated; 70: "
+        "an unexpected error, whose traceback is in a file for you alone, which the line names.",
         *(_section(command) for command in commands()),
     )
 
