@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from protocol.errors import ConfigurationError, MoietyError
+from host.unexpected import end_with
+from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from harness.api import Case, RayCluster, Results, Study, load_results, simulate
 
 __all__ = ["Case", "RayCluster", "Results", "Study", "build", "load_results", "main", "simulate"]
 _API: Final = frozenset({"Case", "RayCluster", "Results", "Study", "load_results", "simulate"})
-EXIT_REFUSED: Final = 2
 
 
 @dataclass(frozen=True)
@@ -123,17 +122,14 @@ def build(chosen: str | None) -> typer.Typer:
     return root
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; a refused input ends with one line on stderr (or JSON) and exit code 2."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line; an error ends it with one line on stderr (or JSON): code 2, or 70 for an unexpected one."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen = next((word for word in given if not word.startswith("-")), None)
-    try:
-        _naming_the_extra(lambda: build(chosen)(args=given, prog_name="moiety"), chosen)
-    except MoietyError as error:
-        _report(error, as_json="--json" in given)
-        sys.exit(EXIT_REFUSED)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    end_with(
+        lambda: _naming_the_extra(lambda: build(chosen)(args=given, prog_name="moiety"), chosen),
+        as_json="--json" in given,
+    )
 
 
 def _show_version(wanted: bool) -> None:
@@ -193,14 +189,6 @@ def _naming_the_extra(run: Callable[[], Any], chosen: str | None) -> None:
             f"'moiety {chosen}' needs the Python package {missing!r}, which is not installed; "
             f"install it with: pip install 'moiety[{extra}]'"
         ) from None
-
-
-def _report(error: MoietyError, *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(json.dumps({"error": error.code.value, "detail": error.detail}) + "\n")
-        return
-    red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
-    sys.stderr.write(f"{red}error ({error.code.value}): {error.detail}{plain}\n")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from host.audit.entry import Action
 from host.audit.log import AuditLog
 from host.clock import SYSTEM, Clock
 from host.randomness import site_randomness
+from host.unexpected import unexpected
 from protocol.errors import (
     AnnouncementMismatch,
     ConfigurationError,
@@ -305,10 +306,10 @@ class Agent:
                 return
             except (MoietyError, OSError) as refused:
                 if isinstance(refused, OSError):
-                    _log.exception("study_failed", site=self._context.site, study=name)
+                    _log.error("study_failed", site=self._context.site, study=name, problem=unexpected(refused))
                 self._failed(name, f"{words_of(refused)}; tried again in {pause_s:g} s")
             except Exception as failure:
-                _log.exception("study_failed", site=self._context.site, study=name)
+                _log.error("study_failed", site=self._context.site, study=name, problem=unexpected(failure))
                 text = f"unexpected {type(failure).__name__}: see the log; the journal is kept"
                 self._failed(name, f"{text}; tried again in {pause_s:g} s")
             else:

@@ -5,6 +5,7 @@ Relative paths are relative to the file that holds them.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -166,7 +167,7 @@ def load_settings(path: Path) -> AgentSettings:
 
     Raises: ConfigurationError that names every wrong key, what was found and what is allowed
     """
-    return validated(AgentSettings, file_table(AgentSettings, path, path.resolve().parent), str(path))
+    return validated(AgentSettings, file_table(AgentSettings, path, Path(os.path.realpath(path)).parent), str(path))
 
 
 class _DeviceOption(BaseModel):

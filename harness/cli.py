@@ -26,6 +26,7 @@ from harness.tracking.trackers import log_all, tracker_of
 from harness.training.energy import measured_into
 from host.commands.subcommand import command
 from host.extensions import load_plugins
+from host.placed_files import writable_folder
 from protocol.errors import ConfigurationError
 from protocol.protection.plan import USUAL, StudyProtection
 
@@ -34,7 +35,9 @@ SIMULATED: Final = Path("simulated")
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where report.html and summary.json go.")] = Path("demo-out"),
+    out: Annotated[Path, typer.Option(callback=writable_folder, help="Where report.html and summary.json go.")] = Path(
+        "demo-out"
+    ),
     data: Annotated[Path | None, typer.Option(help="PATH/heart_disease: the four real hospitals instead.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of the first study.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Fixes splits, batches and, on this machine, every secret.")] = 0,

@@ -62,8 +62,11 @@ def replacing_together(*paths: Path, folder_synced: bool = True) -> Iterator[tup
             os.replace(one, path)
         if folder_synced:
             sync_folder(paths[0].parent)
-    except OSError as error:
-        if is_full(error):
+    except BaseException as error:
+        for one in temporary:  # a full disk gets back what it took
+            with suppress(OSError):
+                os.unlink(one)
+        if isinstance(error, OSError) and is_full(error):
             names = ", ".join(path.name for path in paths)
             raise StorageFull(f"no space left for {names}: free space on this machine's disk") from None
         raise

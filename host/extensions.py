@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -105,7 +106,7 @@ def load_plugins(paths: Iterable[Path]) -> None:
     Raises: ConfigurationError for a file that is missing, that does not load, or that is called like another one
     """
     for path in paths:
-        _load(path.resolve())
+        _load(Path(os.path.realpath(path)))
 
 
 @dataclass(frozen=True)

@@ -27,4 +27,4 @@ def why_unreadable(path: Path, error: OSError | UnicodeDecodeError) -> str:
         return f"user {user} may not: give it to that user (chown {user} {path}), with all folders on the way"
     if isinstance(error, IsADirectoryError):
         return "it is a folder: name a file in it (a container engine makes one where a mounted file was missing)"
-    return error.strerror or type(error).__name__
+    return f"{error.strerror or type(error).__name__}: is it the right path, and its disk in order?"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from protocol.errors import MoietyError
+from host.unexpected import end_with
 from servers.commands import deleting, draining, enrolling, making, restoring
 
 app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
@@ -101,8 +100,4 @@ def page_password(
 
 
 if __name__ == "__main__":
-    try:
-        app()
-    except MoietyError as refused:
-        typer.echo(f"error ({refused.code.value}): {refused.detail}", err=True)
-        sys.exit(2)
+    end_with(app)

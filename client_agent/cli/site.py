@@ -74,7 +74,7 @@ app.command()(command(_Join, _join))
 @app.command()
 def fingerprint(config: ConfigOption, json_output: JsonOption = False) -> None:
     """This site's fingerprint, to be read to both operators and to the requester over the phone."""
-    _show_fingerprint(open_folder(config.resolve().parent), json_output=json_output)
+    _show_fingerprint(open_folder(Path(os.path.realpath(config)).parent), json_output=json_output)
 
 
 @app.command()
@@ -185,7 +185,7 @@ def _invitation(told: str) -> Invitation:
 
 
 def _opened(config: Path) -> tuple[Joined, Way]:
-    return open_folder(config.resolve().parent), Way(load_settings(config).web_proxy)
+    return open_folder(Path(os.path.realpath(config)).parent), Way(load_settings(config).web_proxy)
 
 
 def _looked(joined: Joined, way: Way, *, wait: bool) -> tuple[Together | None, str]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from client_agent.cli.tables import add_row, console, table
 from client_agent.site.journal import StudyJournal
 from client_agent.study.summarising import SUMMARY_FILE, Summary
+from host.placed_files import rewrite
 from protocol.errors import ConfigurationError
 from protocol.summary.opened import QUANTILES, CategorySummary, NumericSummary, TableOne
 from protocol.summary.scaling import scaling_of, scaling_text, spread_unknown
@@ -28,7 +29,7 @@ def show_summary(state_dir: Path, study: str, *, json_output: bool, csv_output: 
     summary, opened = _read(state_dir, study)
     if scaling is not None:
         common = scaling_of(opened, summary.study, summary.round)
-        scaling.write_text(scaling_text(common), encoding="utf-8")
+        rewrite(scaling, scaling_text(common))
         sys.stderr.write(f"{scaling}: {len(common.columns)} columns, digest {common.digest}\n")
         unknown = [one.name for one in opened.numeric if spread_unknown(one)]
         if unknown:

@@ -7,8 +7,6 @@ rows.npz                                the training part's columns, for the stu
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +24,9 @@ from client_agent.data.split import Side, patient_ids, sides
 from client_agent.data.tally import Tally
 from client_agent.data.targets import targets
 from client_agent.data.transformation import Transformation, features, fit, save_transformation
-from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.data import DATA_FILES, TRAIN_FILE, Examples, LocalData, save_folder
 from client_agent.learning.names import DataNames
+from host.placed_files import filling
 from protocol.errors import ConfigurationError
 from protocol.summary.question import OwnColumn
 from protocol.summary.scaling import CommonScaling
@@ -82,20 +81,11 @@ def prepared(
 
 
 def write(folder: Path, made: Prepared) -> None:
-    """The site's folder, whole or not at all. Raises: ConfigurationError where something else is there"""
-    if folder.exists() and any(folder.iterdir()) and not (folder / TRANSFORMATION_FILE).is_file():
-        raise ConfigurationError(
-            f"{folder} holds something that 'moiety data prepare' did not make: name another folder"
-        )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as made_in:
-        new = Path(made_in) / "new"
+    """The site's folder, whole or not at all. Raises: ConfigurationError where something else is there, StorageFull"""
+    with filling(folder, TRAIN_FILE, (*DATA_FILES, ROWS_FILE, TRANSFORMATION_FILE), TRANSFORMATION_FILE) as new:
         save_folder(new, made.data)
         save_rows(new / ROWS_FILE, made.transformation.table, made.training_rows, made.own)
         save_transformation(new, made.transformation)
-        if folder.exists():
-            folder.rename(Path(made_in) / "old")
-        shutil.move(new, folder)
 
 
 def _split(schema: TableSchema, tables: Tables, *, outcomes_differ: bool) -> tuple[Rows, NDArray[np.int8]]:

@@ -44,7 +44,7 @@ def look_at_trainer(settings: TrainerSettings) -> Finding:
 
 def _asked(settings: TrainerSettings, within_s: float) -> dict[str, str]:
     """What its interpreter says. Raises: OSError, subprocess.TimeoutExpired"""
-    words = (str(settings.kind), str(Path(settings.program or "").resolve()), settings.name)
+    words = (str(settings.kind), os.path.realpath(Path(settings.program or "")), settings.name)
     process = subprocess.Popen(  # noqa: S603 - the site's own program
         (str(settings.python), str(PROGRAMS / "look.py"), *words),
         stdin=subprocess.DEVNULL,

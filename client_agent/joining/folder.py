@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import ssl
 from dataclasses import dataclass
@@ -10,11 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.joining.compose import COMPOSE, compose_text
-from host.durable import is_full
 from host.placed_files import write_new
 from host.private_files import private_folder, read_secret
 from host.settings import read_text
-from protocol.errors import ConfigurationError, StorageFull
+from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
 from protocol.wire.keyfile import PartyKeys, dump_party, dump_party_keys, parse_party, parse_party_keys
@@ -86,8 +86,8 @@ def is_joined(folder: Path) -> bool:
 
 def make_folder(folder: Path, site: str, wanted: Wanted, cards: tuple[OperatorCard, OperatorCard]) -> Joined:
     """Keys are made here and leave this folder never. Raises: ConfigurationError, StorageFull; then nothing is left"""
-    brought = {path.resolve() for path in (wanted.ca, wanted.proxy_credentials) if path is not None}
-    if folder.is_dir() and {path.resolve() for path in folder.iterdir()} - brought:
+    brought = {Path(os.path.realpath(path)) for path in (wanted.ca, wanted.proxy_credentials) if path is not None}
+    if folder.is_dir() and {Path(os.path.realpath(path)) for path in folder.iterdir()} - brought:
         raise ConfigurationError(f"option --out: {folder} holds files already; nothing was changed: name another")
     keys = PartyKeys(
         name=site,
@@ -101,16 +101,11 @@ def make_folder(folder: Path, site: str, wanted: Wanted, cards: tuple[OperatorCa
         (folder / _PUBLIC, dump_party(party), _MODE),
         (folder / _CA, _authorities(cards, wanted.ca), _MODE),
         (folder / SETTINGS, _settings_text(site, wanted, folder), _MODE),
-        (folder / COMPOSE, compose_text(site, wanted.data.resolve()), _MODE),
+        (folder / COMPOSE, compose_text(site, Path(os.path.realpath(wanted.data))), _MODE),
         *((folder / card_file(card.side), dump_card(card), _MODE) for card in cards),
     ]
     private_folder(folder)
-    try:
-        write_new(*files)
-    except ConfigurationError as refused:
-        if isinstance(refused.__context__, OSError) and is_full(refused.__context__):
-            raise StorageFull(f"no space left for {folder}; nothing was made: free space, and run this again") from None
-        raise
+    write_new(*files)
     return Joined(folder, keys, party, cards)
 
 
@@ -140,8 +135,8 @@ def _settings_text(site: str, wanted: Wanted, folder: Path) -> str:
         "site": site,
         "roster": ROSTER,
         "keys": _KEYS,
-        "data": str(wanted.data.resolve()),
-        "state_dir": "state" if wanted.state is None else str(wanted.state.resolve()),
+        "data": os.path.realpath(wanted.data),
+        "state_dir": "state" if wanted.state is None else os.path.realpath(wanted.state),
         "ca": _CA,
         **({"proxy": wanted.proxy} if wanted.proxy else {}),
         **({"proxy_credentials": _named(wanted.proxy_credentials, folder)} if wanted.proxy_credentials else {}),
@@ -152,4 +147,6 @@ def _settings_text(site: str, wanted: Wanted, folder: Path) -> str:
 
 def _named(path: Path, folder: Path) -> str:
     """As the settings name it: one in this folder by its name alone, which holds wherever the folder is mounted."""
-    return path.name if path.resolve().parent == folder.resolve() else str(path.resolve())
+    return (
+        path.name if Path(os.path.realpath(path)).parent == Path(os.path.realpath(folder)) else os.path.realpath(path)
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from client_agent.joining.asking import Asking, Send
 from client_agent.joining.folder import Joined
-from host.durable import write_durably
+from host.placed_files import rewrite
 from host.settings import read_text
 from protocol.errors import RosterRefused
 from protocol.printable import printable
@@ -73,7 +73,7 @@ def keep_newest(joined: Joined, chain: RosterChain) -> None:
         if held.is_extension_of(chain):
             return
         require_extension(chain, held)
-    write_durably(joined.roster, dump_chain(chain).encode())
+    rewrite(joined.roster, dump_chain(chain))
 
 
 def askings_of(joined: Joined, send: Send, clock: Callable[[], float]) -> tuple[Asking, Asking]:

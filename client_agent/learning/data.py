@@ -28,8 +28,9 @@ from protocol.wire.task import CLASSES
 
 Features = NDArray[np.float32]
 Arrays = dict[str, NDArray[np.generic]]
+TRAIN_FILE: Final = "train.npz"
 VALIDATION_FILE: Final = "validation.npz"
-_FILES: Final = ("train.npz", "test.npz", VALIDATION_FILE)
+DATA_FILES: Final = (TRAIN_FILE, "test.npz", VALIDATION_FILE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def load_folder(folder: Path, inputs: tuple[int, ...], outputs: int, task: TaskS
 
     Raises: ConfigurationError that names the file, the array, what was found and what is expected
     """
-    train = _load(folder / "train.npz", inputs, outputs, task)
+    train = _load(folder / TRAIN_FILE, inputs, outputs, task)
     if len(train) == 0:
         raise ConfigurationError(f"{folder / 'train.npz'}: no example; a site needs at least one to train on")
     test = _load(folder / "test.npz", inputs, outputs, task)
@@ -89,14 +90,14 @@ def folder_names(folder: Path) -> DataNames:
 
 def folder_files(folder: Path) -> list[Path]:
     """Those of a site's files that are there."""
-    return [folder / name for name in _FILES if (folder / name).is_file()]
+    return [folder / name for name in DATA_FILES if (folder / name).is_file()]
 
 
 def save_folder(folder: Path, data: LocalData) -> None:
     """Write the folder that ``load_folder`` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     names: Arrays = {kind.value: np.array(data.names.of(kind)) for kind in NamesKind if data.names.of(kind)}
-    for name, part in zip(_FILES, (data.train, data.test, data.validation), strict=True):
+    for name, part in zip(DATA_FILES, (data.train, data.test, data.validation), strict=True):
         if part is not None:
             np.savez(folder / name, allow_pickle=False, X=part.X, y=part.y, **names)
 

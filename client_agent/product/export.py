@@ -23,6 +23,7 @@ from client_agent.product.baseline import fit_baseline
 from client_agent.product.card import CARD_FILE, ModelCard, card_of, file_digest
 from client_agent.product.card_text import card_markdown
 from client_agent.product.held import HeldModel
+from host.placed_files import filling
 from protocol.errors import ConfigurationError
 
 MODEL_FILE: Final = "model.safetensors"
@@ -43,11 +44,9 @@ def export(
 ) -> ModelCard:
     """Write the folder; ``data`` is the site's own, ``program`` asks for model.pt2, ``horizons`` for survival at them.
 
-    Raises: ConfigurationError when the folder is there already, the site's data were made by another schema, or do not
+    Raises: ConfigurationError when the folder holds something, the site's data were made by another schema, or do not
             carry the horizons
     """
-    if out.exists():
-        raise ConfigurationError(f"{out} exists; export into a new folder")
     files = {MODEL_FILE: _tensors(held), STUDY_FILE: held.study.canonical()}
     transformation = None
     if held.study.data_schema is not None:
@@ -63,11 +62,10 @@ def export(
     card = card_of(
         held, is_requester=is_requester, transformation_digest=transformation, files=digests, baseline=baseline
     )
-    out.mkdir(parents=True)
-    for name, content in files.items():
-        (out / name).write_bytes(content)
-    (out / CARD_FILE).write_text(card.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    (out / CARD_TEXT).write_text(card_markdown(card), encoding="utf-8")
+    files |= {CARD_FILE: (card.model_dump_json(indent=1) + "\n").encode(), CARD_TEXT: card_markdown(card).encode()}
+    with filling(out, CARD_FILE) as new:
+        for name, content in files.items():
+            (new / name).write_bytes(content)
     return card
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +17,7 @@ from client_agent.product.baseline import survival
 from client_agent.product.exported import Exported
 from client_agent.scoring.predicted import Predicted
 from client_agent.tasks.targets import no_targets
+from host.placed_files import write_new
 from protocol.errors import ConfigurationError
 from protocol.text_forms import comparable
 from protocol.wire.messages import ColumnSpec, ColumnType, TableSchema, TaskKind
@@ -103,13 +105,12 @@ def write_predictions(model: Exported, X: Features, path: Path, kept: Kept = NOT
     """A CSV with one line an example: what was kept of the input, then probabilities and the likeliest class, numbers,
     rates, or the log hazard and survival at the horizons that the model was exported with.
 
-    Returns: the number of lines below the first
+    Returns: the number of lines below the first. Raises: ConfigurationError, StorageFull; then no file is there
     """
     first, lines = _predicted(model, X, kept)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(first)
-        writer.writerows(lines)
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([first, *lines])
+    write_new((path, text.getvalue(), 0o600))
     return len(lines)
 
 

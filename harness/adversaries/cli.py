@@ -24,6 +24,7 @@ from harness.adversaries.over_case import OverCase
 from harness.adversaries.reconstruction import Prior
 from harness.simulation.options import parse_names, parse_seeds
 from host.commands.subcommand import command
+from host.placed_files import writable
 from protocol.errors import ConfigurationError
 
 
@@ -55,7 +56,9 @@ def _attack(
     ctx: typer.Context,
     listed: Annotated[bool, typer.Option("--list", help="Name every attack and what should hold.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Run every attack, one after the other.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="File for what was found, as JSON.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
+    ] = None,
 ) -> None:
     """Attack the protocol: --list, --all, or the NAME of one attack. Ends with 1 where a promise does not hold."""
     if ctx.invoked_subcommand is not None:

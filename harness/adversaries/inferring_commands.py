@@ -17,6 +17,7 @@ from harness.adversaries.over_case import OverCase
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import parse_names, parse_seeds
 from host.commands.subcommand import command
+from host.placed_files import writable
 from protocol.errors import ConfigurationError
 
 _BY_KEY: Final = {target.key: target for target in TARGETS}
@@ -31,7 +32,7 @@ class _Inversion:
     batches: Annotated[str, typer.Option(help="Records of each site, separated by commas.")] = "1,8,32"
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0"
     data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
-    out: Annotated[Path | None, typer.Option(help="File that the JSON lines are added to.")] = None
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False
 
     def runs(self) -> list[InvertedRun]:

@@ -15,6 +15,7 @@ from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import request_for, requesters_of
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import parse_seeds
+from host.placed_files import writable
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class OverCase:
     data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
     seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; the case's first one.")] = None
     rounds: Annotated[int | None, typer.Option(min=1, help="At most so many rounds.")] = None
-    out: Annotated[Path | None, typer.Option(help="File that the JSON lines are added to.")] = None
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of tables.")] = False
 
     def runs(self) -> Iterator[tuple[Case, int, str]]:

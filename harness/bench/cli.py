@@ -15,9 +15,9 @@ import structlog
 import typer
 
 from harness.bench.against import DEFAULT_CACHE
-from harness.bench.folders import made
 from harness.bench.load.commands import endurance, load, waiting
 from harness.bench.results import RoundBenchmark, write_result
+from host.placed_files import rewrite, writable, writable_folder
 
 app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True)
 app.command("load")(load)
@@ -27,7 +27,9 @@ app.command("endurance")(endurance)
 _LONGEST_DELAY_MS: Final = 5000
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
 Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", callback=writable, help="Write the figures there.")
+]
 
 
 @app.command("round")
@@ -36,7 +38,7 @@ def one_round(
     sites: Sites = 10,
     json_file: JsonFile = None,
     folder: Annotated[
-        Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")
+        Path | None, typer.Option(callback=writable_folder, help="Where the processes keep their files while it runs.")
     ] = None,
     tags: Annotated[bool, typer.Option("--tags", help="Of a study whose sums have tags.")] = False,
     narrow: Annotated[bool, typer.Option("--ring-48", help="Of a study whose shares are modulo 2^48.")] = False,
@@ -134,7 +136,9 @@ def ckks(
     parameters: Parameters = 10**6,
     sites: Sites = 10,
     json_file: JsonFile = None,
-    folder: Annotated[Path | None, typer.Option(callback=made, help="Where contributions lie while it runs.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(callback=writable_folder, help="Where contributions lie while it runs.")
+    ] = None,
 ) -> None:
     """The CKKS path, common CKKS parameters and a round on shares, in one run."""
     from harness.bench.ckks.results import ckks_text
@@ -155,7 +159,7 @@ def envelopes(
     repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 15,
     json_file: JsonFile = None,
     folder: Annotated[
-        Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")
+        Path | None, typer.Option(callback=writable_folder, help="Where the processes keep their files while it runs.")
     ] = None,
 ) -> None:
     """What signing and sealing add to a request, and to a round by the requests that agents make."""
@@ -175,7 +179,7 @@ def idle(
     seconds: Annotated[float, typer.Option(min=10, help="In which exchanges are counted.")] = 120.0,
     json_file: JsonFile = None,
     folder: Annotated[
-        Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")
+        Path | None, typer.Option(callback=writable_folder, help="Where the processes keep their files while it runs.")
     ] = None,
 ) -> None:
     """What an agent without a study sends, receives and notes in a day."""
@@ -184,7 +188,7 @@ def idle(
     signal.signal(signal.SIGTERM, _end)
     result = benchmark_idle(past_studies, seconds, folder)
     if json_file is not None:
-        json_file.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+        rewrite(json_file, json.dumps(asdict(result), indent=1) + "\n")
     typer.echo(idle_text(result))
 
 
@@ -210,7 +214,9 @@ def shards(
     shares: Annotated[int, typer.Option(min=2, help="Contributions; every second one a seed.")] = 3,
     range_parameters: Annotated[int, typer.Option(min=2**15, help="Coordinates of one task.")] = 2**22,
     json_file: JsonFile = None,
-    folder: Annotated[Path | None, typer.Option(callback=made, help="Where shares lie while it runs.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(callback=writable_folder, help="Where shares lie while it runs.")
+    ] = None,
 ) -> None:
     """One side's sketches and sum by ranges, over a Ray cluster of this machine of so many workers."""
     from harness.bench.sharded.results import shards_section
@@ -265,7 +271,7 @@ def grain(
     data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, in place of the case's.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File that the JSON lines are added to.")] = None,
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None,
 ) -> None:
     """Mallows averaging with weights for the model and for every layer, plain; then what their sketches would cost."""
     from harness.grain.report import run_grains
@@ -285,7 +291,7 @@ def noise(
 
     cost = benchmark_noise(parameters, examples)
     if json_file is not None:
-        json_file.write_text(json.dumps(asdict(cost)) + "\n", encoding="utf-8")
+        rewrite(json_file, json.dumps(asdict(cost)) + "\n")
     typer.echo(noise_text(cost))
 
 
@@ -297,9 +303,9 @@ def report(
     """Write the page of all figures from the JSON files, and its charts beside them."""
     from harness.bench.report import charts_of, page_of
 
-    out.write_text(page_of(results), encoding="utf-8")
+    rewrite(out, page_of(results))
     for name, chart in charts_of(results).items():
-        (results / name).write_text(chart, encoding="utf-8")
+        rewrite(results / name, chart)
     typer.echo(f"wrote {out}")
 
 

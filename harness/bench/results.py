@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from host.placed_files import rewrite
 from protocol.parameters import WORD_BITS, RingBits
 
 
@@ -113,4 +114,4 @@ class PeersBenchmark(_Result):
 def write_result(result: BaseModel, path: Path) -> None:
     """The JSON file that ``moiety bench report`` reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    rewrite(path, result.model_dump_json(indent=2) + "\n")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from client_agent.learning.data import Examples
 from harness.datasets.public_data import PublicFile, content
 from harness.datasets.site_data import Federation, SiteData, cut_site, split_random
+from host.settings import read_text
 from protocol.arithmetic.constant import is_constant
 from protocol.errors import ConfigurationError
 
@@ -92,7 +93,7 @@ def _table(path: Path) -> NDArray[np.float64]:
             f"{path} is missing: put the four files processed.{{{','.join(FILES.values())}}}.data of the UCI Heart "
             f"Disease data set (UCI repository no. 45) into {path.parent}"
         )
-    rows = [line.split(",") for line in path.read_text(encoding="utf-8").split()]
+    rows = [line.split(",") for line in read_text(path).split()]
     for number, row in enumerate(rows, start=1):
         if len(row) != COLUMNS:
             raise ConfigurationError(f"{path}, line {number}: {len(row)} columns, expected {COLUMNS}")

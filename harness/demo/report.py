@@ -11,6 +11,7 @@ from client_agent.report.settings_words import protection_words, rule_words, tra
 from client_agent.scoring.score import MetricName
 from harness.demo.plots import Plot, plots_of
 from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
+from host.placed_files import rewrite
 from protocol.wire.messages import Study
 
 _REVEALED: Final = (
@@ -52,7 +53,7 @@ _HELD_UNDER_KEY: Final = "Server A held ciphertexts, no server a key."
 
 
 def write_report(result: DemoResult, path: Path) -> None:
-    path.write_text(report(result), encoding="utf-8")
+    rewrite(path, report(result))
 
 
 def report(result: DemoResult) -> str:

@@ -16,6 +16,7 @@ from harness.engine.history import RoundKind, RunHistory, Series, alpha_series, 
 from harness.federation.federated_run import FederatedRun
 from harness.federation.measurements import Traffic
 from harness.versions import Version
+from host.placed_files import rewrite
 from protocol.wire.messages import RuleName, Study
 
 
@@ -192,7 +193,7 @@ def summarise(result: DemoResult) -> Summary:
 
 
 def write_summary(result: DemoResult, path: Path) -> None:
-    path.write_text(summarise(result).model_dump_json(indent=2, by_alias=True) + "\n", encoding="utf-8")
+    rewrite(path, summarise(result).model_dump_json(indent=2, by_alias=True) + "\n")
 
 
 def shared_round_seconds(study: StudyResult) -> tuple[float, ...]:

@@ -23,7 +23,7 @@ from harness.faults.servers_only.run import restudied, studied
 from harness.faults.shrinking import Shrinking
 from harness.faults.simulated import Simulated, replayed, simulated
 from harness.faults.tally import Failure, Tally
-from host.durable import write_durably
+from host.placed_files import rewrite, writable
 from host.settings import read_text
 from protocol.errors import ConfigurationError
 
@@ -37,7 +37,9 @@ RUNS: Final[dict[Level, Run]] = {Level.STUDIES: simulated, Level.SERVERS: studie
 def faults(
     seeds: Annotated[str, typer.Option(help="A seed, or a range of them: 0-99.")] = "0-9",
     jobs: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="File for what was found, as JSON.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on after the last seed that is in the file of --json.")] = False,
     replay: Annotated[Path | None, typer.Option(help="Run this schedule of faults, which a failure left.")] = None,
     shrink: Annotated[bool, typer.Option(help="Leave out of a failing schedule what it does not need.")] = True,
@@ -110,7 +112,7 @@ def _kept(one: Simulated, folder: Path, shrink: bool) -> Failure:
         schedule = Shrinking(lambda some: again(some).promises).shrunk(schedule, one.promises)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"seed-{one.seed}.json"
-    write_durably(file, schedule.model_dump_json(indent=1).encode())
+    rewrite(file, schedule.model_dump_json(indent=1))
     left, of = len(schedule.faults), len(one.schedule.faults)
     command = f"moiety faults --replay {file}"
     return Failure(seed=one.seed, broken=one.failed, again=command, faults=left, of_faults=of)

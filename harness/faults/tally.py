@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.faults.simulated import Simulated
 from harness.versions import versions
-from host.durable import write_durably
+from host.placed_files import rewrite
 from host.settings import read_text
 from protocol.errors import ConfigurationError
 
@@ -86,7 +86,7 @@ class Tally:
     def write(self) -> None:
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(self._file, self.found.model_dump_json(indent=1).encode())
+            rewrite(self._file, self.found.model_dump_json(indent=1))
 
 
 def _versions() -> dict[str, str]:

@@ -106,7 +106,7 @@ class RunningFederation:
     def __init__(self, spec: FederationSpec, folder: Path, *, forked: bool = True) -> None:
         self._start = fork_command if forked else spawn_command
         self.spec = spec
-        self.folder = folder.resolve()
+        self.folder = Path(os.path.realpath(folder))
         self._ports = dict(zip(Side, _free_ports(spec.host, spec.ports), strict=True))
         own = [port + _OPERATIONS_ABOVE for port in self._ports.values()]
         self._operations_ports = dict(zip(Side, _free_ports(_LOOPBACK, own), strict=True))

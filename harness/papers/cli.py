@@ -14,6 +14,7 @@ from harness.papers.build import PAGES, PageSpec
 from harness.papers.making import Making
 from harness.simulation.workers.cluster import Engine, cluster_of
 from host.commands.subcommand import command
+from host.placed_files import writable_folder
 from protocol.errors import ConfigurationError, MoietyError
 
 
@@ -21,10 +22,11 @@ from protocol.errors import ConfigurationError, MoietyError
 class _Results:
     """Run what is missing and write the pages; it can be stopped at any time and goes on where it was."""
 
-    out: Annotated[Path, typer.Option(help="Where the pages go.")] = Path("docs/results")
-    runs: Annotated[Path, typer.Option(help="Where runs are kept; those that are there are not done again.")] = Path(
-        "results-out"
-    )
+    out: Annotated[Path, typer.Option(callback=writable_folder, help="Where the pages go.")] = Path("docs/results")
+    runs: Annotated[
+        Path,
+        typer.Option(callback=writable_folder, help="Where runs are kept; those that are there are not done again."),
+    ] = Path("results-out")
     data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
     only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once, one core each.")] = 1

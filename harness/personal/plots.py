@@ -8,6 +8,7 @@ from harness.personal.case import PersonalCase
 from harness.personal.detection import personal_layers
 from harness.personal.heatmap import heatmap, score_curves
 from harness.personal.records import ResultFolder
+from host.placed_files import rewrite
 
 
 def write_plots(case: PersonalCase, folder: ResultFolder) -> tuple[Path, ...]:
@@ -27,5 +28,5 @@ def write_plots(case: PersonalCase, folder: ResultFolder) -> tuple[Path, ...]:
 
 
 def _write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
+    rewrite(path, text)
     return path

@@ -14,7 +14,7 @@ from harness.personal.records import Evaluated, PersonalLine, ResultFolder
 from harness.personal.run import Run, execute
 from harness.simulation.run_one import Protection
 from harness.training.device import one_thread
-from host.durable import write_durably
+from host.placed_files import rewrite
 from protocol.errors import ConfigurationError
 
 
@@ -60,7 +60,7 @@ def run_personal_case(
     write_plots(case, folder)
     found = detections(case, folder)
     if found:
-        write_durably(options.out / "detections.json", detections_json(found))
+        rewrite(options.out / "detections.json", detections_json(found))
     for one in found:
         tell(
             f"{one.variant}, seed {one.seed}: {one.found} of {one.changed} changed columns of {one.site} marked in the "

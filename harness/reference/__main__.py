@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.reference.study_file import page
+from host.placed_files import rewrite
 
 if __name__ == "__main__":
-    Path("docs/study_file.md").write_text(page(), encoding="utf-8")
+    rewrite(Path("docs/study_file.md"), page())

@@ -30,9 +30,10 @@ class Command:
     about: str
 
 
-def commands() -> Iterator[Command]:
-    """All of them, in the order in which the help names them."""
-    for name, place in SUBCOMMANDS.items():
+def commands(*names: str) -> Iterator[Command]:
+    """Those of these subcommands, or all of them, in the order in which the help names them."""
+    for name in names or SUBCOMMANDS:
+        place = SUBCOMMANDS[name]
         target = getattr(importlib.import_module(place.module), place.attribute)
         if place.group:
             yield from _below(f"moiety {name}", target)
@@ -45,7 +46,8 @@ def commands_page() -> str:
     return page(
         "Commands",
         "`moiety COMMAND --help` prints the same. Status 0: done; 1: it ran and the answer is no (a check failed, a "
-        "study did not federate); 2: refused, with one line that says what to do; 3: `study watch`, not federated.",
+        "study did not federate); 2: refused, with one line that says what to do; 3: `study watch`, not federated; 70: "
+        "an unexpected error, whose traceback is in a file for you alone, which the line names.",
         *(_section(command) for command in commands()),
     )
 

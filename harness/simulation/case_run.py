@@ -24,8 +24,8 @@ from harness.simulation.workers.cluster import RayCluster
 from harness.simulation.workers.run_all import run_all
 from harness.simulation.workers.told import RoundDone
 from harness.training.device import ON_CPU, Computing
-from host.durable import write_durably
 from host.extensions import loaded_plugins
+from host.placed_files import rewrite
 from protocol.errors import ConfigurationError
 
 
@@ -131,7 +131,7 @@ class _CaseRun:
         each = self.case.table.tuned_for == "each_requester"
         chosen = tuple(choose(variant, lines, requester) for requester in (requesters if each else (None,)))
         text = "[" + ",\n".join(choice.model_dump_json(indent=2) for choice in chosen) + "]\n"
-        write_durably(self.options.out / f"choices_{variant.name}.json", text.encode())
+        rewrite(self.options.out / f"choices_{variant.name}.json", text)
         return chosen
 
     def _tried(self, variant: Variant, requesters: tuple[str, ...]) -> list[TuningLine]:

@@ -19,7 +19,7 @@ from harness.simulation.drawing.similarity import over_rounds_chart, similarity_
 from harness.simulation.drawing.spread import Curve, Spread, curve, of_variant
 from harness.simulation.rewards import SiteReward, rewards_of
 from harness.simulation.runs import RunLine, Values
-from host.durable import write_durably
+from host.placed_files import rewrite
 
 COMPLETED: Final = RunEnd.COMPLETED.value
 _FAILED: Final = "failed"
@@ -139,10 +139,10 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
     """``summary.json``, ``accuracy.svg`` or another metric's, ``weights_<variant>.svg`` for variants whose weights
     move, and ``distances_<variant>.svg`` for those that open distances.
     """
-    write_durably(folder / "summary.json", (summary.model_dump_json(indent=2) + "\n").encode())
+    rewrite(folder / "summary.json", summary.model_dump_json(indent=2) + "\n")
     variants = tuple(dict.fromkeys(line.variant for line in lines))
     requesters = tuple(dict.fromkeys(line.requester for line in lines))
-    write_durably(folder / f"{summary.judged_by.value}.svg", drawn(lambda: metric_figure(lines)).encode())
+    rewrite(folder / f"{summary.judged_by.value}.svg", drawn(lambda: metric_figure(lines)))
     for variant in variants:
         moving = of_variant(lines, variant)
         if not any(_moves(run) for run in moving):
@@ -151,11 +151,11 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
         def weights(requester: str, moving: Sequence[RunLine] = moving) -> tuple[Curve, ...]:
             return _weight_curves([run for run in moving if run.requester == requester])
 
-        write_durably(folder / f"weights_{variant}.svg", _chart(requesters, weights, "weight", floor=0.0).encode())
+        rewrite(folder / f"weights_{variant}.svg", _chart(requesters, weights, "weight", floor=0.0))
     for variant in variants:
         measured = [run for run in of_variant(lines, variant) if run.distance]
         if measured:
-            write_durably(folder / f"distances_{variant}.svg", _distances(measured, variant).encode())
+            rewrite(folder / f"distances_{variant}.svg", _distances(measured, variant))
 
 
 def metric_figure(lines: Sequence[RunLine]) -> PlotFigure:

@@ -102,9 +102,9 @@ class MlFlow:
     def log(self, line: RunLine) -> None:
         mlflow = self.module
         own = not os.environ.get("MLFLOW_TRACKING_URI")
-        client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{self.database.resolve()}" if own else None)
+        client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{os.path.realpath(self.database)}" if own else None)
         known = client.get_experiment_by_name(line.case)
-        files = str(self.database.parent.resolve() / "mlflow_files") if own else None
+        files = str(Path(os.path.realpath(self.database.parent)) / "mlflow_files") if own else None
         experiment = known.experiment_id if known else client.create_experiment(line.case, artifact_location=files)
         same = f"tags.moiety_run = '{_name(line)}' and tags.code_digest = '{line.code_digest}'"
         if client.search_runs([experiment], same):

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from host.placed_files import rewrite
 from protocol.errors import ConfigurationError
 
 FILE: Final = "energy.json"
@@ -84,7 +85,7 @@ def measured(country: str, folder: Path) -> Iterator[None]:
         tracker.stop()
         folder.mkdir(parents=True, exist_ok=True)
         text = _energy(tracker.final_emissions_data).model_dump_json(indent=2)
-        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+        rewrite(folder / FILE, text + "\n")
 
 
 def _tracker(country: str) -> _Tracker:

@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import BinaryIO, Final
 
 from host.memory_file import MemoryFile
+from host.unexpected import end_with
 from protocol.ckks.cipher import Adder
 from protocol.ckks.ciphertext import Kind, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
@@ -85,4 +86,4 @@ def limit_resources() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

@@ -16,13 +16,12 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from pydantic import ValidationError
 
-from host.durable import is_full, write_durably
 from host.network.two_operators import require_apart
-from host.placed_files import write_new
+from host.placed_files import rewrite, unwritable, write_new
 from host.private_files import read_secret
 from host.settings import read_text
 from protocol.configuration import explain
-from protocol.errors import ConfigurationError, StorageFull
+from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from protocol.wire.enrolment.card import OperatorCard, dump_card
 from protocol.wire.keyfile import PartyKeys, dump_party_keys
@@ -71,8 +70,8 @@ class NewServer:
             raise ConfigurationError("options --tls-certificate and --tls-key: name both files, or neither")
         if self.own_ca and self.certificate is not None:
             raise ConfigurationError("option --own-ca makes a certificate: leave --tls-certificate and --tls-key out")
-        chain = CHAIN if self.certificate is None else str(self.certificate.resolve())
-        key = TLS_KEY if self.tls_key is None else str(self.tls_key.resolve())
+        chain = CHAIN if self.certificate is None else os.path.realpath(self.certificate)
+        key = TLS_KEY if self.tls_key is None else os.path.realpath(self.tls_key)
         port = self.port or urlsplit(self.url).port or _USUAL_PORT
         return Told(self.side, self.operator, self.url, self.peer_url, port, chain, key)
 
@@ -135,32 +134,18 @@ def write_folder(out: Path, files: list[tuple[Path, str, int]]) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_new(*files)
-    except ConfigurationError as refused:
-        _take_back(out, there)
-        if isinstance(refused.__context__, OSError) and is_full(refused.__context__):
-            raise StorageFull(
-                f"no space left for {out}; nothing was made: free space on this machine's disk, and run this again"
-            ) from None
-        raise
-    except OSError as error:
-        _take_back(out, there)
-        if is_full(error):
-            raise StorageFull(f"no space left for {out}; nothing was made: free space, and run this again") from None
-        raise ConfigurationError(f"option --out: {out} cannot be made: {error.strerror}; name another place") from None
-    except BaseException:
-        _take_back(out, there)
+    except BaseException as failed:
+        if not there:
+            with suppress(OSError):
+                out.rmdir()
+        if isinstance(failed, OSError):
+            raise unwritable(out, failed) from None
         raise
 
 
 def _require_empty(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()):
         raise ConfigurationError(f"option --out: {out} holds files already; nothing was changed: name another folder")
-
-
-def _take_back(out: Path, there: bool) -> None:
-    if not there:
-        with suppress(OSError):
-            out.rmdir()
 
 
 def require_free(port: int) -> None:
@@ -189,10 +174,6 @@ def renew(folder: Path, url: str) -> datetime:
         )
     ca = OwnCa(read_text(folder / CA), read_secret(folder / CA_KEY))
     made = issue(ca, urlsplit(url).hostname or "", datetime.now(UTC))
-    previous = os.umask(0o077)
-    try:
-        write_durably(folder / TLS_KEY, made.key.encode())
-    finally:
-        os.umask(previous)
-    write_durably(folder / CHAIN, made.certificate.encode())
+    rewrite(folder / TLS_KEY, made.key, mode=_SECRET)
+    rewrite(folder / CHAIN, made.certificate)
     return x509.load_pem_x509_certificate(made.certificate.encode()).not_valid_after_utc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from host.durable import write_durably
+from host.placed_files import rewrite
 from host.private_files import private_folder
 from protocol.errors import ConfigurationError, StorageFull
 from protocol.wire.authentic import require_roster
@@ -37,13 +37,11 @@ def put_in_place(settings: ServerSettings, text: str, operator: str) -> None:
     """Raises: ConfigurationError, StorageFull; what was there before stays"""
     try:
         private_folder(settings.roster.parent)
-        write_durably(settings.roster, text.encode())
-    except StorageFull:
-        raise
-    except OSError as error:
-        raise ConfigurationError(
-            f"{operator} cannot write its roster ({error.strerror}): its operator looks at key 'roster'"
-        ) from None
+        rewrite(settings.roster, text)
+    except StorageFull:  # others read these words, and learn no path of this machine from them
+        raise StorageFull(f"no space left for {settings.roster.name}: free space on this machine's disk") from None
+    except ConfigurationError:
+        raise ConfigurationError(f"{operator} cannot write its roster: its operator looks at key 'roster'") from None
 
 
 def end_renewals(settings: ServerSettings, register: Register) -> None:

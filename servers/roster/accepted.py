@@ -21,8 +21,8 @@ _log = log.logger("roster")
 
 
 def read_chain(path: Path) -> RosterChain:
-    """Raises: ConfigurationError, BadSignature, RosterRefused; OSError, when it cannot be read"""
-    return require_chain(parse_chain(path.read_text(encoding="utf-8"), str(path)))
+    """Raises: ConfigurationError, BadSignature, RosterRefused"""
+    return require_chain(_parsed(path))
 
 
 def chain_at_start(settings: ServerSettings) -> tuple[RosterChain, RosterChain | None]:

@@ -109,9 +109,6 @@ class RosterFile:
         self._seen = seen
         try:
             taken = take_chain(server, read_chain(server.settings.roster))
-        except OSError as error:
-            self._refused(f"{error.filename}: cannot be read: {error.strerror}")
-            return False
         except MoietyError as wrong:
             self._seen = None  # a study may end, and keys' files be put in place
             if wrong.detail != self._problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +31,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from host import log
 from host.one_holder import Owner
-from protocol.errors import RolledBack, StorageFull, Unavailable
+from protocol.errors import ConfigurationError, RolledBack, StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
 from servers.processes.beside import CHANNEL, Beside, News
 from servers.store import tables as t
@@ -69,7 +70,15 @@ def open_engine(url: str, *, durable: bool = True, beside: Beside | None = None)
     def prepare(connection: DBAPIConnection, _record: object) -> None:
         cursor = connection.cursor()
         if sqlite:
-            cursor.execute("PRAGMA journal_mode=WAL")
+            try:
+                cursor.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.DatabaseError as error:
+                if type(error) is not sqlite3.DatabaseError:  # one of its kinds: locked, full, not to be opened
+                    raise
+                raise ConfigurationError(
+                    f"{engine.url.database} is no whole SQLite database ({error}): put a backup in its place "
+                    "(docs/operating.md)"
+                ) from None
             cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             cursor.execute("PRAGMA foreign_keys=ON")
             cursor.execute("PRAGMA busy_timeout=5000")

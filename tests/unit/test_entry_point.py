@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
 
 import pytest
 import typer
 
 import moiety
+from host.unexpected import end_with, unexpected
 from protocol.errors import BadSignature, ConfigurationError
+
+ROOT = Path(__file__).parents[2]
 
 
 def failing(error: Exception) -> moiety.Subcommand:
@@ -54,6 +66,112 @@ def test_a_missing_package_names_its_extra(run, package: str, extra: str) -> Non
 def test_a_missing_module_of_our_own_is_a_bug_and_shows() -> None:
     with pytest.raises(ModuleNotFoundError):
         moiety._naming_the_extra(lambda: __import__("protocol.nowhere"), "x")
+
+
+def test_an_unexpected_error_is_one_line_without_its_text_which_a_private_file_has(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code, out, err = run(ValueError("patient 17, HIV"))
+    assert (code, out, err.count("\n")) == (70, "", 1)
+    assert err.startswith("error (unexpected): ValueError in test_entry_point.py:")
+    assert "HIV" not in err
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in err
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert "patient 17, HIV" in kept.read_text()
+    said = json.loads(run(KeyError("HIV"), "--json")[1])
+    assert said["error"] == "unexpected"
+    assert "HIV" not in said["detail"]
+
+
+def test_an_unexpected_error_is_said_also_where_its_traceback_cannot_be_kept(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    code, _, err = run(RuntimeError("HIV"))
+    assert code == 70
+    assert "its traceback could not be kept (No such file or directory)" in err
+    assert "HIV" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "error (storage_full): no space left: free space on its d"),
+        (OSError(errno.EFBIG, "x", "a/b.csv"), "error (storage_full): no space left for a/b.csv: free space on its d"),
+        (OSError(errno.EROFS, "Read-only", "a"), "error (configuration): a cannot be used: Read-only: is it the right"),
+        (FileNotFoundError(errno.ENOENT, "x", "a", None, "b"), "b cannot be used: there is no such file: is the path"),
+        (PermissionError(errno.EACCES, "x", b"c"), "error (configuration): c cannot be used: user "),
+    ],
+)
+def test_what_the_machine_refuses_is_a_known_error_with_its_path(run, error: OSError, said: str) -> None:
+    code, _, err = run(error)
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
+
+
+def test_an_error_that_reaches_nobody_is_one_line_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def fail() -> None:
+        raise ValueError("HIV")
+
+    def command() -> None:
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        try:
+            fail()
+        except ValueError as error:
+            told = (ValueError, error, error.__traceback__)
+            record = logging.LogRecord("x", logging.ERROR, "", 1, "never retrieved: ValueError('HIV')", (), told)
+        assert logging.lastResort is not None
+        logging.lastResort.handle(record)
+        logging.lastResort.handle(logging.LogRecord("x", logging.ERROR, "", 1, "plain words", (), None))
+
+    with pytest.raises(SystemExit) as ended:
+        end_with(command)
+    assert ended.value.code == 0
+    said = capsys.readouterr().err
+    assert said.count("error (unexpected): ValueError in test_entry_point.py:") == 2
+    assert "HIV" not in said
+    assert "Traceback" not in said
+    assert "plain words\n" in said
+
+
+def test_the_same_fault_keeps_one_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def again() -> str:
+        try:
+            raise ArithmeticError
+        except ArithmeticError as error:
+            return unexpected(error)
+
+    assert {again() for _ in range(5)} == {again()}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("into", "code"), [("/dev/full", 2), ("closed pipe", 1), ("nothing", 0)])
+def test_an_output_that_takes_nothing(tmp_path: Path, into: str, code: int) -> None:
+    """Real processes: what Python itself says when it ends counts as well."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "moiety", "--version"]
+    if into == "nothing":
+        command = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command]
+    with open("/dev/full" if into == "/dev/full" else os.devnull, "wb") as file:
+        done = subprocess.run(
+            command, stdout=theirs if into == "closed pipe" else file, stderr=subprocess.PIPE, cwd=ROOT, check=False
+        )
+    os.close(theirs)
+    said = done.stderr.decode()
+    assert (done.returncode, "Traceback" in said) == (code, False), said
+    assert said.count("\n") == (1 if into == "/dev/full" else 0)
+    assert into != "/dev/full" or "no space left" in said.lower()
 
 
 def test_interrupted(run) -> None:

@@ -13,6 +13,7 @@ from client_agent.cli.options import ConfigOption, JsonOption, NameArgument
 from client_agent.report.made import study_report
 from client_agent.report.written import report_html
 from client_agent.settings import load_settings
+from host.placed_files import rewrite
 
 _OUT = "{study}-report.html"
 
@@ -32,5 +33,5 @@ def report(
         sys.stdout.write(found.model_dump_json() + "\n")
         return
     path = out or Path(_OUT.format(study=name))
-    path.write_text(report_html(found), encoding="utf-8")
+    rewrite(path, report_html(found))
     sys.stdout.write(f"{path}: study {name}, {found.state}; open it in a browser\n")

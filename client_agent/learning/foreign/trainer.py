@@ -111,10 +111,10 @@ class ForeignTrainer:
         return {
             "round": round_number,
             "rounds": self.study.rounds,
-            "program": str(Path(settings.program or "").resolve()),
+            "program": os.path.realpath(Path(settings.program or "")),
             "name": settings.name,
             "tensors": settings.tensors,
-            "data": str(self.data.resolve()),
+            "data": os.path.realpath(self.data),
             "layers": [{"name": layer.name, "shape": list(layer.shape)} for layer in self.study.model.layers],
             "training": {
                 "local_learning_rate": training.local_learning_rate,

@@ -14,7 +14,7 @@ from harness.adversaries.catalogue.attack import Attack, Party
 from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
 from harness.adversaries.catalogue.catalogue import catalogue, has_ckks
 from harness.adversaries.catalogue.outcome import Outcome, Outcomes, collected, table, tried, verdict
-from host.durable import write_durably
+from host.placed_files import rewrite, writable
 from protocol.errors import ConfigurationError
 
 _HELD, _NOT_HELD = 0, 1
@@ -60,7 +60,9 @@ def command_of(attack: Attack) -> typer.Typer:
     said = f"{attack.party.value} {attack.tries}. What should hold: {attack.defence}. The figure: {attack.figure}."
 
     def run(
-        json_file: Annotated[Path | None, typer.Option("--json", help="File for what was found, as JSON.")] = None,
+        json_file: Annotated[
+            Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
+        ] = None,
         defence_off: Annotated[
             bool, typer.Option("--defence-off", help="Without the defence, in this process alone: is the attack real?")
         ] = False,
@@ -107,4 +109,4 @@ def _summarise(console: Console, found: Outcomes) -> None:
 def _write(found: Outcomes, json_file: Path | None) -> None:
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(json_file, found.model_dump_json(indent=1).encode())
+        rewrite(json_file, found.model_dump_json(indent=1))

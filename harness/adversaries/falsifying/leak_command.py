@@ -15,6 +15,7 @@ from harness.adversaries.falsifying.questions import Question
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import parse_names, parse_seeds
 from host.commands.subcommand import command
+from host.placed_files import writable
 from protocol.errors import ConfigurationError
 
 
@@ -31,7 +32,7 @@ class _Leak:
     without_clause: Annotated[
         bool, typer.Option("--without-clause", help="The site stays however often it was left out, in this process.")
     ] = False
-    out: Annotated[Path | None, typer.Option(help="File that the JSON lines are added to.")] = None
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False
 
     @property

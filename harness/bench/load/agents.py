@@ -26,6 +26,7 @@ from client_agent.site.events import AgentEvent, EventKind
 from harness.bench import probe
 from harness.bench.load.calls import Calls, TimedTransport
 from harness.federation.memory.learners import light_learner
+from host.placed_files import rewrite
 
 _USUAL_POLL_S: Final = AgentSettings.model_fields["poll_s"].default
 """Federations on loopback look for studies more often than an agent is told to."""
@@ -96,7 +97,7 @@ def main(folder: Path, out: Path, sites: Sequence[str]) -> None:
         cpu_ns=used_ns,
         peak_mb=peak_mb,
     )
-    out.write_text(played.model_dump_json(), encoding="utf-8")
+    rewrite(out, played.model_dump_json())
 
 
 if __name__ == "__main__":

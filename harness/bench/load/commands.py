@@ -10,11 +10,15 @@ from typing import Annotated
 
 import typer
 
-from harness.bench.folders import made
 from harness.bench.results import write_result
+from host.placed_files import writable, writable_folder
 
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
-Folder = Annotated[Path | None, typer.Option(callback=made, help="Where the processes keep their files while it runs.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", callback=writable, help="Write the figures there.")
+]
+Folder = Annotated[
+    Path | None, typer.Option(callback=writable_folder, help="Where the processes keep their files while it runs.")
+]
 Processes = Annotated[int, typer.Option(min=1, help="Of agents; the requester's has one of its own.")]
 
 

@@ -23,6 +23,7 @@ from harness.simulation.progress import CaseBar
 from harness.simulation.runs import RunLine
 from harness.simulation.simulate import SimulationOptions, run_simulation
 from harness.simulation.summary import summarise_case, table_of, write_summary
+from host.placed_files import rewrite, writable
 
 
 def simulate_study(asked: Asked, console: Console) -> None:
@@ -36,10 +37,10 @@ def simulate_study(asked: Asked, console: Console) -> None:
         site_plugin=asked.site_plugin,
         save_model=asked.save_model,
     )
+    place = writable(None if asked.out is None else asked.out / "simulation.json")
     result = run_simulation(options, lambda history: print_run(console, history))
-    if asked.out is not None:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        (asked.out / "simulation.json").write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    if place is not None:
+        rewrite(place, result.model_dump_json(indent=2) + "\n")
     if asked.as_json:
         typer.echo(result.model_dump_json())
     else:

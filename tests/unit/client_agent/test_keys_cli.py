@@ -136,8 +136,7 @@ def test_a_roster_that_cannot_be_written_is_as_it_was_and_the_text_says_what_to_
 
     with monkeypatch.context() as within:
         within.setattr(placed_files.os, "fsync", fails_once)  # type: ignore[attr-defined]
-        within.setattr(placed_files, "write_durably", lambda path, data: mounted_alone(path))
-        with pytest.raises(ConfigurationError, match=r"nothing was changed: copy it to a folder"):
+        with pytest.raises(ConfigurationError, match=r"nothing was changed: name another place, in which user"):
             run("sign", str(roster), "--key", str(folder / "op-a.secret.toml"))
     assert roster.read_bytes() == before
 

@@ -32,7 +32,7 @@ from client_agent.site.events import RoundEnd, RoundRecord, site_values
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models.finished_model import FinishedModel
 from client_agent.study.spending import training_of
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, StorageFull
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -56,6 +56,7 @@ from protocol.wire.studies.model import Buffers
 from protocol.wire.task import CLASSES
 from tests.unit.client_agent.test_buffers import PLUGIN, images, small_resnet
 from tests.unit.client_agent.test_buffers import study as images_study
+from tests.unit.host.test_durable import files_of_at_most
 
 NAMES = ("age", "pain", "pulse")
 SPEC = model_spec("mlp", (3,), (4,), 2).named(NAMES, ("well", "ill"))
@@ -116,6 +117,30 @@ def test_a_study_that_ended_local_only_says_so_in_the_card(tmp_path: Path) -> No
         whole = replace(held(ended=ended), records=(record(1, RoundEnd.RELEASED),))
         folder = tmp_path / f"out-{ended}"
         assert said in card_markdown(export(whole, tmp_path, folder, is_requester=False))
+
+
+def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
+    export(held(), tmp_path, tmp_path / "out", is_requester=True)
+    model, X = load_exported(tmp_path / "out", None, NO_SOURCES), np.ones((5000, 3), np.float32)
+    with files_of_at_most(65536), pytest.raises(StorageFull, match=r"no space left for .*p\.csv"):
+        write_predictions(model, X, tmp_path / "p.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert write_predictions(model, X, tmp_path / "p.csv") == 5000
+    with pytest.raises(ConfigurationError, match=r"there is no folder .*nowhere"):
+        write_predictions(model, X, tmp_path / "nowhere" / "p.csv")
+
+
+def test_an_export_onto_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    for there in (False, True):
+        out = tmp_path / "out"
+        if there:
+            out.mkdir()
+        with files_of_at_most(1000), pytest.raises(StorageFull, match=r"no space left for .*out"):
+            export(held(), tmp_path, out, is_requester=True)
+        assert out.exists() is there
+    export(held(), tmp_path, out, is_requester=True)
+    with pytest.raises(ConfigurationError, match=r"holds card\.json, which this command did not make"):
+        export(held(), tmp_path, out, is_requester=True)
 
 
 def test_ready_features_are_compared_by_name(tmp_path: Path) -> None:

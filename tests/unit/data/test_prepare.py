@@ -89,6 +89,28 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").read_text() == "x"
 
 
+def test_a_linked_folder_stays_a_link_and_its_disk_has_the_rows(tmp_path: Path) -> None:
+    made = prepare(schema(), written(tmp_path, GOOD), outcomes_differ=False)
+    write(tmp_path / "encrypted" / "data", made)
+    (tmp_path / "data").symlink_to("encrypted/data")
+    (tmp_path / "encrypted" / "data" / "train.npz").write_bytes(b"old rows")
+    write(tmp_path / "data", made)
+    assert (tmp_path / "data").is_symlink()
+    assert len(load_folder(tmp_path / "encrypted" / "data", (7,), 2).train) == len(made.data.train)
+
+
+@pytest.mark.parametrize("name", ["train.npz", "model.safetensors"])
+def test_a_folder_that_prepare_did_not_make_is_left_alone(tmp_path: Path, name: str) -> None:
+    """Arrays of the site's own, and an exported model, which has a transformation too."""
+    if name != "train.npz":
+        written(tmp_path, "{}", "transformation.json")
+    written(tmp_path, "mine", name)
+    made = prepare(schema(), written(tmp_path, GOOD, "../table.csv"), outcomes_differ=False)
+    with pytest.raises(ConfigurationError, match=f"holds {name}, which this command did not make"):
+        write(tmp_path, made)
+    assert (tmp_path / name).read_text() == "mine"
+
+
 def test_rows_are_kept_as_they_were_read_without_ids(tmp_path: Path) -> None:
     made_by = schema(*COLUMNS, WHO)
     path = written(tmp_path, "age,chol,pain,ill,who\n50,?,1,0,otto\n60,200,,1,eva\n")

@@ -139,13 +139,13 @@ def test_a_change_that_reached_one_server_alone_is_ended_by_the_next(
         name = f"clinic-of-{side.value}"
         late = admitted(both, requester, name)
 
-        def full(path: Path, data: bytes, side: Side = side) -> None:
+        def full(path: Path, data: str, side: Side = side) -> None:
             if path == both.settings[side].roster:
                 raise StorageFull(f"no space left for {path.name}: free space on this machine's disk")
-            path.write_bytes(data)
+            path.write_text(data)
 
         with monkeypatch.context() as patched:
-            patched.setattr("servers.enrolment.place.write_durably", full)
+            patched.setattr("servers.enrolment.place.rewrite", full)
             with pytest.raises(StorageFull, match=f"operator-{side.value}: no space left for roster"):
                 add(both, requester, name)
         assert look(late, both.send, both.clock).chain is None  # one operator alone shows it

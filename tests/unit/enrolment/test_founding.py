@@ -213,13 +213,13 @@ def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
 ) -> None:
     requester, _ = both.ready_to_found()
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: str) -> None:
         if path == both.settings[Side.B].roster:
             raise StorageFull(f"no space left for {path.name}: free space on this machine's disk")
-        path.write_bytes(data)
+        path.write_text(data)
 
     with monkeypatch.context() as patched:
-        patched.setattr("servers.enrolment.place.write_durably", full)
+        patched.setattr("servers.enrolment.place.rewrite", full)
         with pytest.raises(StorageFull, match="operator-b: no space left for roster"):
             found(both, requester)
     assert both.settings[Side.A].roster.exists()
@@ -236,7 +236,7 @@ def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
 
 def test_a_roster_that_cannot_be_written_is_said(both: Operators) -> None:
     requester, _ = both.ready_to_found()
-    both.settings[Side.A].data_dir.joinpath("roster.toml.tmp").mkdir()
+    both.settings[Side.A].data_dir.joinpath("roster.toml").symlink_to("nowhere")
     with pytest.raises(
         ConfigurationError, match=r"operator-a cannot write its roster.*its operator looks at key 'rost"
     ):

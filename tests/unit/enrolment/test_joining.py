@@ -153,7 +153,7 @@ def test_a_full_disk_at_the_site_leaves_nothing(both: Operators, monkeypatch: py
 
     with monkeypatch.context() as patched:
         patched.setattr("host.placed_files.os.fsync", full)
-        with pytest.raises(StorageFull, match="nothing was made: free space, and run this again"):
+        with pytest.raises(StorageFull, match="nothing was changed: free space on its disk"):
             both.joined(pair)
     assert not list((both.folder / "clinic-1").iterdir())
     assert is_joined(both.joined(pair).folder)

@@ -94,7 +94,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("host.placed_files.os.fsync", full)
-    with pytest.raises(StorageFull, match="nothing was made: free space"):
+    with pytest.raises(StorageFull, match="nothing was changed: free space"):
         make_folder(new_server(Side.A), tmp_path / "a")
     assert not (tmp_path / "a").exists()
     assert synced == 3
@@ -102,7 +102,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with refused("cannot be made: Not a directory; name another place"):
+    with refused("file is no folder; nothing was changed: name another place"):
         make_folder(new_server(Side.A), tmp_path / "file" / "a")
 
 

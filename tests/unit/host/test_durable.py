@@ -15,7 +15,7 @@ import pytest
 from host import durable
 from host.audit.entry import Action
 from host.audit.log import AUDIT, AuditLog, read_audit
-from host.durable import append_durably, new_folder
+from host.durable import append_durably, new_folder, write_durably
 from protocol.errors import StorageFull
 
 
@@ -43,6 +43,15 @@ def test_a_line_without_room_leaves_nothing(tmp_path: Path, before: bytes) -> No
     assert path.read_bytes() == before
     append_durably(path, b"two\n")
     assert path.read_bytes() == before + b"two\n"
+
+
+def test_a_file_without_room_leaves_nothing_beside(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    write_durably(path, b"old")
+    with files_of_at_most(2), pytest.raises(StorageFull, match="free space"):
+        write_durably(path, b"newer")
+    assert [one.name for one in tmp_path.iterdir()] == ["state"]
+    assert path.read_bytes() == b"old"
 
 
 @pytest.mark.parametrize("before", [b"", b"one\n"])

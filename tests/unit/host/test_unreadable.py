@@ -36,5 +36,5 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path: Path, read: object, name:
 
 def test_who_may_not_read_it_is_named() -> None:
     assert "user " in why_unreadable(Path("/x/keys.toml"), PermissionError(13, "Permission denied"))
-    assert why_unreadable(Path("/x"), OSError(5, "Input/output error")) == "Input/output error"
-    assert why_unreadable(Path("/x"), OSError()) == "OSError"
+    assert why_unreadable(Path("/x"), OSError(5, "Input/output error")).startswith("Input/output error: is it the ")
+    assert why_unreadable(Path("/x"), OSError()).startswith("OSError: ")

@@ -129,7 +129,7 @@ def whole_rounds(
     strange = [one for one in only if one not in KEYS]
     if strange:
         raise ConfigurationError(f"--only: {strange[0]!r} is no system, there are {', '.join(KEYS)}")
-    kept = cache.expanduser().resolve()
+    kept = Path(os.path.realpath(cache.expanduser()))
     say(f"environments of other systems are kept in {kept}")
     rows = []
     for system in SYSTEMS:
