@@ -128,7 +128,7 @@ def writable_folder(folder: Path | None) -> Path | None:
     try:
         target = _followed(folder)
         target.mkdir(parents=True, exist_ok=True)
-        with _beside(target / folder.name, b"", _ORDINARY):
+        with _beside(target / _DRAFT, b"", _ORDINARY):
             pass
     except OSError as error:
         raise unwritable(folder, error) from None

@@ -43,7 +43,9 @@ def end_with(run: Callable[[], object], *, as_json: bool = False) -> NoReturn:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # whoever read the output has seen enough
         sys.exit(1)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # also a cancelled task's, a group, a panic of a library in Rust
         known = known_error(error)
         if known is not None:
             sys.exit(_say(known.code.value, known.detail, EXIT_REFUSED, as_json=as_json))
@@ -51,7 +53,7 @@ def end_with(run: Callable[[], object], *, as_json: bool = False) -> NoReturn:
     sys.exit(0)
 
 
-def known_error(error: Exception) -> MoietyError | None:
+def known_error(error: BaseException) -> MoietyError | None:
     """What the machine refused, with its remedy: a full disk, or a file that cannot be used. Else None."""
     if not isinstance(error, OSError):
         return None

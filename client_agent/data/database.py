@@ -48,7 +48,7 @@ WITH may_be AS (SELECT * FROM pg_roles WHERE pg_has_role(session_user, oid, 'MEM
      reaches AS (
        SELECT DISTINCT proname FROM pg_proc, may_be
         WHERE (proname IN ('pg_read_file', 'pg_read_binary_file', 'pg_ls_dir', 'pg_stat_file', 'lo_import', 'lo_export')
-               OR proname ~ '^(pg_file_|dblink)')
+               OR proname ~ '^(pg_file_|dblink|http)' OR pronamespace = to_regnamespace('net'))
           AND has_function_privilege(may_be.oid, pg_proc.oid, 'EXECUTE')
           AND has_schema_privilege(may_be.oid, pronamespace, 'USAGE'))
 SELECT format('CREATE ROLE moiety_reader LOGIN PASSWORD ''CHOOSE ONE'';
@@ -59,7 +59,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA %2$I TO moiety_reader;', current_database()
             WHEN EXISTS (SELECT FROM may_be WHERE rolreplication) THEN 'may replicate'
             ELSE coalesce(
               (SELECT 'is a member of ' || string_agg(rolname, ', ' ORDER BY rolname) FROM may_be WHERE rolname IN
-                ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program', 'pg_signal_backend')),
+                ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program', 'pg_signal_backend',
+                 'pg_monitor', 'pg_read_all_settings', 'pg_read_all_stats', 'pg_stat_scan_tables')),
               (SELECT 'may call ' || string_agg(proname, ', ' ORDER BY proname) FROM reaches),
               (SELECT 'may read passwords in pg_authid'
                  FROM may_be WHERE has_table_privilege(oid, 'pg_authid', 'SELECT') LIMIT 1))

@@ -154,22 +154,18 @@ class Admission:
         return self._by_address[address] < self._limits.connections_per_address
 
     def _is_proxy(self, address: str) -> bool:
-        try:
-            found = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        return any(found in network for network in self._proxies)
+        found = _parsed(address)
+        return found is not None and any(found in network for network in self._proxies)
 
     def forwarded(self, peer: str, lines: Sequence[bytes]) -> str:
         """The last address that no declared proxy has; whatever stands before it anybody may have written."""
         said = [part.strip() for line in lines for part in line.decode("latin-1").split(",")]
         for address in reversed(said):
-            try:
-                found = str(ipaddress.ip_address(address))
-            except ValueError:
+            found = _parsed(address)
+            if found is None:
                 break
-            if not self._is_proxy(found):
-                return found
+            if not self._is_proxy(str(found)):
+                return str(found)
         return peer
 
     def begin(self, visit: Visit, address: str) -> bool:
@@ -267,12 +263,21 @@ class Visit:
 
 def _grouped(address: str) -> str:
     """What is counted as one: an IPv4 address, or the first 64 bits of an IPv6 one."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
+    found = _parsed(address)
+    if found is None:
         return address
     if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
         return str(ipaddress.ip_network((found, _IPV6_SITE_BITS), strict=False))
     return str(found)
+
+
+def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address as a socket or a proxy writes it: perhaps with a port, an IPv4 one perhaps as IPv6."""
+    bare = text[1:].partition("]")[0] if text.startswith("[") else text
+    if bare.count(":") == 1:
+        bare = bare.partition(":")[0]
+    try:
+        found = ipaddress.ip_address(bare)
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found

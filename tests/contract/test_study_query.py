@@ -21,6 +21,13 @@ REACHING = {
     "site_changing": ("GRANT site_files TO site_changing; ALTER ROLE site_changing NOINHERIT", FILES),
     "site_calling": ("GRANT EXECUTE ON FUNCTION pg_read_file(text) TO site_calling", "may call pg_read_file"),
     "site_all": ("GRANT pg_read_all_data TO site_all", "may read passwords in pg_authid"),
+    "site_watching": ("GRANT pg_monitor TO site_watching", "is a member of pg_monitor"),
+    "site_fetching": (
+        "CREATE FUNCTION omop.http_get(text) RETURNS text LANGUAGE sql AS 'SELECT $1'; "
+        "REVOKE EXECUTE ON FUNCTION omop.http_get FROM PUBLIC; GRANT USAGE ON SCHEMA omop TO site_fetching; "
+        "GRANT EXECUTE ON FUNCTION omop.http_get TO site_fetching",
+        "may call http_get",
+    ),
     "site_replica": ("ALTER ROLE site_replica REPLICATION", "may replicate"),
 }
 

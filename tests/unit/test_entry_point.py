@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
@@ -23,7 +24,7 @@ from protocol.errors import BadSignature, ConfigurationError
 ROOT = Path(__file__).parents[2]
 
 
-def failing(error: Exception) -> moiety.Subcommand:
+def failing(error: BaseException) -> moiety.Subcommand:
     def fail(json_output: bool = typer.Option(False, "--json")) -> None:
         raise error
 
@@ -33,7 +34,7 @@ def failing(error: Exception) -> moiety.Subcommand:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(error: Exception, *arguments: str) -> tuple[object, str, str]:
+    def call(error: BaseException, *arguments: str) -> tuple[object, str, str]:
         monkeypatch.setitem(moiety.SUBCOMMANDS, "fail", failing(error))
         with pytest.raises(SystemExit) as ended:
             moiety.main(["fail", *arguments])
@@ -80,6 +81,8 @@ def test_an_unexpected_error_is_one_line_without_its_text_which_a_private_file_h
     assert str(kept) in err
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert "patient 17, HIV" in kept.read_text()
+    code, _, err = run(BaseExceptionGroup("patient 17", [asyncio.CancelledError("HIV")]))
+    assert (code, err.count("\n"), "HIV" in err) == (70, 1, False)
     said = json.loads(run(KeyError("HIV"), "--json")[1])
     assert said["error"] == "unexpected"
     assert "HIV" not in said["detail"]

@@ -14,11 +14,11 @@ from typing import Final
 _PIECE: Final = re.compile(
     r"""
       (?P<skipped>--[^\n]*|/\*(?:(?!\*/|/\*).)*+\*/|[ \t\n]+)
-    | (?P<quoted>[eE]'(?:[^'\\]|\\.|'')*+'|'[^']*'|"[^"]*"|`[^`]*`|\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)
-    | (?P<word>\w[\w$]*)
+    | (?P<quoted>[eE]'(?:[^'\\]|\\.|'')*+'|'[^']*'|"[^"]*"|`[^`]*`|\$(?P<tag>(?:(?!\d)%W+)?)\$.*?\$(?P=tag)\$)
+    | (?P<word>%W[$\w\u0080-\U0010ffff]*)
     | (?P<open>/\*|['"`])
     | (?P<sign>.)
-    """,
+    """.replace("%W", r"[\w\u0080-\U0010ffff]"),  # every character beyond ASCII is a letter to both
     re.DOTALL | re.VERBOSE,
 )
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -36,9 +36,14 @@ def reading_statement(query: str) -> str:
         raise _refused("it holds a control character; lines end with a line feed")
     words: list[str] = []
     end = None
+    before = ""
     for piece in _PIECE.finditer(text):
         if piece.lastgroup == "skipped":
+            before += " "
             continue
+        if before.startswith("' ") and piece[0][0] == "'":  # PostgreSQL reads E'' and '' on two lines as one text
+            raise _refused("a text goes on in another one: join them with ||")
+        before = piece[0][-1]
         if piece[0] == ";":
             end = piece.start() if end is None else end
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -20,6 +21,23 @@ def test_it_is_made_or_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot be written: something else is there"):
         made(tmp_path / "file")
+
+
+def test_the_working_folder_is_tried_itself_and_not_the_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Path] = []
+    honest = os.open
+
+    def noting(path: str | Path, flags: int, mode: int = 0o777, **how: int | None) -> int:
+        if flags & os.O_CREAT:
+            tried.append(Path(path).parent)
+        return honest(path, flags, mode, **how)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("host.placed_files.os.open", noting)
+    assert made(Path()) == Path()
+    assert tried == [tmp_path]
 
 
 def test_every_command_with_a_folder_asks_so() -> None:

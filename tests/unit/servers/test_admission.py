@@ -153,13 +153,18 @@ def test_a_proxys_connections_are_not_one_addresss_but_the_requests_in_them_are_
         ([b"192.0.2.9, 192.0.2.1"], "192.0.2.1"),
         ([b"192.0.2.9", b"192.0.2.1, 10.3.0.1, fd00::1"], "192.0.2.1"),
         ([b"192.0.2.1, unknown"], "10.0.0.1"),
-        ([b"192.0.2.1:80"], "10.0.0.1"),
+        ([b"192.0.2.1:80"], "192.0.2.1"),
+        ([b"[2001:db8::1]:443"], "2001:db8::1"),
+        ([b"192.0.2.1, ::ffff:10.3.0.1"], "192.0.2.1"),
+        ([b"::ffff:192.0.2.1"], "192.0.2.1"),
         ([b"10.0.0.2"], "10.0.0.1"),
         ([b"\xff\xfe"], "10.0.0.1"),
     ],
 )
 def test_the_last_address_that_is_no_proxys_is_whom_it_forwards_for(lines: list[bytes], found: str) -> None:
     assert let_in(admission(), "10.0.0.1").begin(lines) == found
+    if lines and found != "10.0.0.1":
+        assert let_in(admission(), "::ffff:10.0.0.1").begin(lines) == found  # of a listener for both kinds of address
 
 
 def test_nobody_else_is_believed() -> None:

@@ -171,6 +171,9 @@ def test_one_statement_that_reads_is_a_query(query: str) -> None:
         ('WITH u AS (UPDATE "t" SET a = 1 RETURNING a) SELECT a FROM u', "leave out UPDATE"),
         ("SELECT a INTO u FROM t", "leave out INTO"),
         ("SELECT a FROM t FOR UPDATE", "leave out FOR UPDATE"),
+        ("SELECT E'a'\n'\\' || ' ; DELETE FROM t; --'", r"join them with \|\|"),
+        ("SELECT $\u201c$ ' $\u201c$ ; CREATE TEMP TABLE u (a int) --'", "leave out what follows"),
+        ("SELECT 1 AS \u201c$$ ; CHECKPOINT; --$$", "leave out what follows"),
     ],
 )
 def test_a_query_that_no_site_should_run_is_refused_when_the_study_is_written(query: str, said: str) -> None:
