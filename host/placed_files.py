@@ -191,27 +191,27 @@ def filling(folder: Path, last: str, replaced: Collection[str] = (), mark: str =
 
     Raises: ConfigurationError, StorageFull; then the folder is as it was, or without ``last``
     """
-    made = False
+    made: list[Path] = []
     draft = folder / _DRAFT
     try:
         target = _followed(folder)
         draft = target / _DRAFT
-        made = not target.exists()
+        made = [parent for parent in (target, *target.parents) if not parent.exists()]
         target.mkdir(parents=True, exist_ok=True, mode=0o700)
         _require_own(folder, target, replaced, mark)
         shutil.rmtree(draft, ignore_errors=True)  # of a call that was cut off
         draft.mkdir(mode=0o700)
         yield draft
         _take_places(draft, target, last, replaced)
-        made = False
+        made = []
     except OSError as error:
         raise unwritable(folder, error) from None
     finally:
-        if draft.is_dir() and not draft.is_symlink():
-            shutil.rmtree(draft, ignore_errors=True)
-        if made:
-            with suppress(OSError):
-                draft.parent.rmdir()
+        with suppress(OSError):
+            if draft.is_dir() and not draft.is_symlink():
+                shutil.rmtree(draft, ignore_errors=True)
+            for parent in made:
+                parent.rmdir()
 
 
 def _require_own(folder: Path, target: Path, replaced: Collection[str], mark: str) -> None:
@@ -242,11 +242,21 @@ def _followed(path: Path) -> Path:
     """The place behind links. Raises: ConfigurationError, for a link to nothing"""
     for link in (path, *path.parents):
         if link.is_symlink() and not os.path.exists(link):
+            _require_no_circle(link)
             raise ConfigurationError(
                 f"{path} cannot be written: {link} is a link to {os.readlink(link)}, which is not there; nothing was "
                 "changed: mount its disk or make it, or name another place"
             )
     return Path(os.path.realpath(path))
+
+
+def _require_no_circle(link: Path) -> None:
+    """Raises: OSError, where links lead in a circle"""
+    try:
+        link.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
 
 
 def unwritable(path: Path, error: OSError) -> ConfigurationError | StorageFull:

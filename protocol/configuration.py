@@ -26,7 +26,9 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     """The table in ``text``, with or without a byte-order mark; ConfigurationError with line and column otherwise."""
     try:
         return tomllib.loads(text.lstrip(_MARK))
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigurationError(f"{source}: not valid TOML: brackets inside of brackets without end") from None
+    except ValueError as error:  # also a number of thousands of digits
         raise ConfigurationError(f"{source}: not valid TOML: {error}") from None
 
 

@@ -113,16 +113,19 @@ def _engine(url: str) -> sqlalchemy.Engine:
             parsed = parsed.set(drivername="postgresql+psycopg")
         elif not Path(parsed.database or "").is_file():
             raise ConfigurationError("the address of the database names no file that is here")
-        if dialect == "duckdb" and parsed.query:
-            raise ConfigurationError("the address of a DuckDB database has no options: leave out what follows '?'")
+        if dialect != "postgresql" and parsed.query:
+            raise ConfigurationError("the address of a database in a file has no options: leave out what follows '?'")
         only_tables = {"read_only": True, "config": _DUCKDB} if dialect == "duckdb" else {}
         return sqlalchemy.create_engine(parsed, connect_args=only_tables, hide_parameters=True, poolclass=NullPool)
     except exc.NoSuchModuleError:
         raise ConfigurationError("no driver for DuckDB: pip install 'moiety[duckdb]'") from None
     except ModuleNotFoundError:
         raise ConfigurationError("no driver for PostgreSQL: pip install 'moiety[postgres]'") from None
-    except exc.ArgumentError:
-        raise ConfigurationError("the address of the database is none that SQLAlchemy knows: dialect://...") from None
+    except (exc.ArgumentError, ValueError):
+        raise ConfigurationError(
+            "the address of the database cannot be read: it is dialect+driver://user:password@host:port/name, and in a "
+            "password '@', ':' and '/' are written %40, %3A and %2F"
+        ) from None
 
 
 def _opened(engine: sqlalchemy.Engine, statement: str) -> tuple[tuple[str, ...], sqlalchemy.CursorResult[Any]]:

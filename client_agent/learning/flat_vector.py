@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from client_agent.architectures.statistics import local_statistics, require_no_buffers, shared_statistics
-from client_agent.learning.foreign_code import source_of
+from client_agent.learning.foreign_code import model_code, source_of
 from client_agent.learning.personal import shared_parameters, split_parameters
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape
@@ -78,7 +78,8 @@ def layer_shapes(model: nn.Module) -> tuple[LayerShape, ...]:
 def _layer_shapes(model: nn.Module) -> tuple[LayerShape, ...]:
     for name, parameter in model.named_parameters():
         _require_values(name, parameter)
-    require_no_buffers(model)
+    with model_code(model, "state_dict()"):
+        require_no_buffers(model)
     _require_own_memory(model)
     shared = _shared(model)
     if not shared_parameters(model):

@@ -115,6 +115,12 @@ def test_text_that_is_not_toml_gives_line_and_column() -> None:
         parse_toml('name = "x"\nage = = 3', "site.toml")
 
 
+@pytest.mark.parametrize("text", ["a = " + "1" * 5000, "a = " + "[" * 5000])
+def test_toml_that_no_reader_takes_is_one_line(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^study.toml: not valid TOML: "):
+        parse_toml(text, "study.toml")
+
+
 @pytest.mark.parametrize("mark", ["", "\ufeff", "\ufeff\ufeff"])
 def test_a_byte_order_mark_is_no_part_of_a_table(mark: str) -> None:
     assert parse_toml(f"{mark}name = 'a'", "file") == {"name": "a"}

@@ -263,6 +263,12 @@ def test_whatever_a_plugin_raises_is_one_line(tmp_path: Path, old: str, new: str
     assert "\n" not in str(found.value)
 
 
+def test_a_state_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    plugin = network(tmp_path, "type(self).state_dict = lambda self: 1 / 0")
+    with pytest.raises(ConfigurationError, match=r"state_dict\(\) fails.*: ZeroDivisionError"):
+        completed(SPEC, plugin.made(0))
+
+
 def test_a_failing_layer_is_named(tmp_path: Path) -> None:
     plugin = network(tmp_path, "self.b = torch.nn.Linear(3, 2)")
     spec = completed(SPEC, plugin.made(0))

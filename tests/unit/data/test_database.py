@@ -123,7 +123,9 @@ def test_what_does_not_read_is_refused(omop: Path, query: str, said: str) -> Non
         (f"mysql://me:{PASSWORD}@db/omop", "databases are sqlite, postgresql.psycopg and duckdb"),
         (f"postgresql+psycopg2://me:{PASSWORD}@db/omop", "databases are sqlite, postgresql.psycopg and duckdb"),
         (f"postgresql+psycopg://me:{PASSWORD}@127.0.0.1:1/omop", "cannot be reached"),
-        (f"{PASSWORD} is no address", "none that SQLAlchemy knows"),
+        (f"{PASSWORD} is no address", "the address of the database cannot be read"),
+        (f"postgresql://me:p@ss:{PASSWORD}@db/omop", "in a password '@', ':' and '/' are written %40"),
+        (f"postgresql://me:{PASSWORD}@db:port/omop", "the address of the database cannot be read"),
         (f"sqlite:////nowhere/{PASSWORD}/omop.sqlite", "names no file that is here"),
     ],
 )

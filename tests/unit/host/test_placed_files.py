@@ -56,11 +56,19 @@ def test_a_link_to_nothing_is_refused_as_its_disk_may_not_be_mounted(tmp_path: P
     (tmp_path / "dangling").symlink_to("nowhere/deep")
     (tmp_path / "loop").symlink_to("loop")
     for write in (lambda p: rewrite(p, "x"), lambda p: write_new((p, "x", 0o600)), lambda p: fill(p, "x"), writable):
-        with pytest.raises(
-            ConfigurationError, match=r"is a link to .*, which is not there; nothing was changed: mount"
-        ):
+        why = "its links lead in a circle" if name == "loop" else r"is a link to .*, which is not there; .*: mount"
+        with pytest.raises(ConfigurationError, match=why):
             write(tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "loop"]
+
+
+@pytest.mark.parametrize("name", ["x/y/z", "n" * 300])
+def test_a_folder_that_cannot_be_filled_leaves_none_of_its_parents(tmp_path: Path, name: str) -> None:
+    with pytest.raises((ConfigurationError, StorageFull), match="nothing was changed") as refused:  # noqa: SIM117
+        with filling(tmp_path / name, "last"):
+            raise OSError(errno.ENOSPC, "full")
+    assert ".moiety-draft" not in refused.value.detail
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
