@@ -24,6 +24,7 @@ from client_agent.network.enclosing import Closed, Enclosing, Method
 from client_agent.network.exchange import Exchange, Way
 from client_agent.network.sessions import HeldSession, SessionKeeper
 from client_agent.quiet_hours import NO_QUIET_HOURS, QuietHours
+from host.clock import SYSTEM, Clock
 from host.randomness import SystemRandomness
 from protocol.errors import (
     MalformedMessage,
@@ -94,8 +95,11 @@ class ServerClient:
         retry: RetryPolicy = RetryPolicy(),
         clock: Callable[[], float] = time.time,
         in_sessions: bool = False,
+        waits: Clock = SYSTEM,
     ) -> None:
-        """``in_sessions``: requests agree on keys once for many of them, where the server grants it."""
+        """``in_sessions``: requests agree on keys once for many of them, where the server grants it. ``waits``: the
+        clock on which its threads wait for each other.
+        """
         if operator.url is None:
             raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
         self.side = side
@@ -106,7 +110,7 @@ class ServerClient:
         self._quiet = NO_QUIET_HOURS
         drawn = SystemRandomness()  # seeded nonces would repeat after a restart and be refused as replays
         self._enclosing = Enclosing(keys, drawn, clock)
-        self._sessions = SessionKeeper(keys.key_id, drawn, clock) if in_sessions else None
+        self._sessions = SessionKeeper(keys.key_id, drawn, clock, waits) if in_sessions else None
         self._http = Way(transport, WAITS_S)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
 from protocol.errors import RefusedMessage
 from protocol.wire.channel.deflating import KEPT, worth_keeping
@@ -19,6 +20,8 @@ _RENEWED_BEFORE_S: Final = 300.0
 _SOON_S: Final = 60.0
 """A session that is over sooner than so after it began was not ended by a restart."""
 _LEFT_ALONE_S: Final = 600.0
+_WAITS_S: Final = 5.0
+"""For another thread that opens one; then envelopes will do."""
 
 Ask = Callable[[SessionOffer], SessionGrant]
 """Hands the offer in, in an envelope. Raises: what a request raises"""
@@ -56,25 +59,26 @@ class HeldSession:
 class SessionKeeper:
     """At most one session with one server at a time."""
 
-    def __init__(self, caller: str, randomness: Randomness, clock: Callable[[], float]) -> None:
+    def __init__(self, caller: str, randomness: Randomness, clock: Callable[[], float], waits: Clock = SYSTEM) -> None:
+        """``waits``: the clock on which a thread waits for another one that opens a session."""
         self._caller = caller
         self._randomness = randomness
         self._clock = clock
+        self._waits = waits
         self._held: HeldSession | None = None
-        self._opening = threading.Lock()
+        self._opened_or_not = threading.Condition()
+        self._opening = False
         self._not_before_s = 0.0
 
     def session(self, server: str, ask: Ask) -> HeldSession | None:
         """The session with the server of this key id, opened if need be; None while there can be none.
-
-        While another thread opens one, envelopes will do: nobody waits here, on whatever clock that thread does.
 
         Raises: what ``ask`` raises where the server cannot be reached, or has no time
         """
         found = self._usable(server)
         if found is not None or self._clock() < self._not_before_s:
             return found
-        if not self._opening.acquire(blocking=False):
+        if not self._begin_opening():
             return None
         try:
             found = self._usable(server)
@@ -82,7 +86,17 @@ class SessionKeeper:
                 found = self._held = self._opened(server, ask, self._clock())
             return found
         finally:
-            self._opening.release()
+            with self._opened_or_not:
+                self._opening = False
+                self._opened_or_not.notify_all()
+
+    def _begin_opening(self) -> bool:
+        """Wait until no other thread opens a session, but not for long."""
+        with self._opened_or_not:
+            if not self._waits.wait_for(self._opened_or_not, lambda: not self._opening, _WAITS_S):
+                return False
+            self._opening = True
+            return True
 
     def _usable(self, server: str) -> HeldSession | None:
         held, now = self._held, self._clock()

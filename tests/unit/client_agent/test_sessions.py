@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from client_agent.network.sessions import HeldSession, SessionKeeper
+from host.clock import SystemClock
 from host.randomness import SystemRandomness
 from protocol.errors import MalformedMessage, Unavailable
 from protocol.wire.channel.deflating import KEPT
@@ -119,20 +120,35 @@ def test_another_server_of_a_changed_roster_is_another_session() -> None:
     assert asked.keeper.session("c" * 32, grants) is not first
 
 
-def test_while_one_thread_opens_a_session_others_go_on_in_envelopes() -> None:
-    """Waiting here would be on this machine's clock, and hold up agents that run on another one."""
-    asked, while_opening = Asked(), list[HeldSession | None]()
+@pytest.mark.parametrize("comes", [True, False], ids=["in time", "too late"])
+def test_while_one_thread_opens_a_session_another_waits_on_its_own_clock_and_then_does_without(comes: bool) -> None:
+    """Waiting on this machine's clock would hold up agents that run on another one."""
+    asked, found = Asked(), list[HeldSession | None]()
+    others = [threading.Thread(target=lambda: found.append(asked.session()))]
+
+    class Waiting(SystemClock):
+        def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], at_most_s: float) -> bool:
+            if not holds():
+                waited.append(at_most_s)
+                waits.set()
+                if comes:
+                    changed.wait_for(holds, 60)
+            return holds()
+
+    waits, waited = threading.Event(), list[float]()
+    asked.keeper = SessionKeeper(CALLER, SystemRandomness(), lambda: asked.now, Waiting())
 
     def opening(offer: SessionOffer) -> SessionGrant:
-        other = threading.Thread(target=lambda: while_opening.append(asked.session()))
-        other.start()
-        other.join(60)
+        others[0].start()
+        assert waits.wait(60)
+        if not comes:
+            others[0].join(60)
         return asked.grants(offer)
 
     opened = asked.session(opening)
-    assert while_opening == [None]
-    assert opened is asked.session()
-    assert len(asked.offers) == 1
+    others[0].join(60)
+    assert found == [opened if comes else None]
+    assert (waited, len(asked.offers)) == ([5.0], 1)
 
 
 def test_the_last_answer_from_an_address_is_held_and_named_by_how_far_back_it_lies() -> None:
