@@ -197,7 +197,9 @@ def used(federation: Federation) -> None:
     federation.at(0, "moiety study report NAME")
     federation.at(0, "moiety study report heart", {"heart.html": "first.html"})
     assert "first" in (federation.folder / "first.html").read_text()
-    federation.at(0, "moiety model export heart", {"--out heart-model": "--out first-model"})
+    export = "moiety model export heart --config settings.toml --out heart-model"
+    federation.at(0, export, {"--out heart-model": "--out first-model"})
+    federation.at(0, f"{export} --horizon", {"--out heart-model": "--out hazard"}, status=2)  # no survival study
     federation.at(1, "moiety model export first", {"--out first-model": "--out its-model"})
     federation.at(0, "moiety model predict", {"heart-model": "first-model", "new.csv": "h0/data/test.npz"})
     assert len((federation.folder / "predictions.csv").read_text().splitlines()) > 5
