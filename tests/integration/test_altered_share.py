@@ -5,8 +5,10 @@ Real servers; the share is altered on disk after its receipt, before the challen
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from harness.federation.memory.servers import ServersInMemory
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.messages import OutcomeCause, RoundState
+from servers.rounds import sketches
 
 LENGTH = 70_000
 AT = {Side.A: OutcomeCause.SHARE_ALTERED_AT_A, Side.B: OutcomeCause.SHARE_ALTERED_AT_B}
@@ -97,3 +100,31 @@ def test_between_measurement_and_sum(pair: Pair[ServersInMemory], side: Side, ma
     opened.sites.release(opened.current)
     require_named(opened, side, site)
     pair.round(LENGTH, opens=Needs.NOTHING).finish()
+
+
+@pytest.mark.parametrize("failures", [2, None])
+def test_a_sketch_that_fails_is_made_again_until_the_rounds_time_is_over(
+    pair: Pair[ServersInMemory], monkeypatch: pytest.MonkeyPatch, failures: int | None
+) -> None:
+    """The requester is not blamed: its queries are there."""
+    works, failed = sketches.sketch_shares, list[int]()
+
+    def sketch(*given: Any, **named: Any) -> Any:
+        if failures is None or len(failed) < failures:
+            failed.append(1)
+            raise OSError(errno.EMFILE, "too many open files")
+        return works(*given, **named)
+
+    monkeypatch.setattr(sketches, "sketch_shares", sketch)
+    opened = pair.round(LENGTH, opens=Needs.NOTHING)
+    if failures is not None:
+        opened.finish()
+        assert len(failed) == failures
+        return
+    opened.sites.announce(opened.announcement)
+    opened.lock()
+    for side in Side:
+        outcome = opened.sites.wait_round(side, opened.number, RoundState.SKIPPED).outcome
+        assert outcome is not None
+        assert outcome.message.cause is OutcomeCause.NOT_MEASURED_IN_TIME
+        assert not outcome.message.cause.requester_absent

@@ -126,8 +126,7 @@ class ShareInParts:
         self._awaited = awaited
         self._after_piece = after_piece
         self._turns = turns or threading.Lock()
-        self._lock = threading.Lock()
-        """Held for a moment: around the three marks below, never around work."""
+        self._lock = threading.Lock()  # around the marks below, never around work
         self._file: int | None = None
         self._at_work = False
         self._given_up = False

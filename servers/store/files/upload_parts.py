@@ -38,8 +38,8 @@ class UploadParts:
         self._folder = new_folder(folder)
         self._after_piece = after_piece
         self._open: dict[Upload, ShareInParts] = {}
+        # a folder's next object waits for one that was given up and is still at work
         self._turns: WeakValueDictionary[Upload, threading.Lock] = WeakValueDictionary()
-        """Of each folder, as long as any object works in it: the next one waits for one that was given up."""
         self._lock = threading.Lock()
 
     def share(self, upload: Upload, awaited: Awaited) -> ShareInParts:
