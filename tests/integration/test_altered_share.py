@@ -17,7 +17,7 @@ from harness.federation.memory.servers import ServersInMemory
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.messages import OutcomeCause, RoundState
-from servers.rounds import sketches
+from servers.rounds import side_a, sketches
 
 LENGTH = 70_000
 AT = {Side.A: OutcomeCause.SHARE_ALTERED_AT_A, Side.B: OutcomeCause.SHARE_ALTERED_AT_B}
@@ -107,7 +107,7 @@ def test_a_sketch_that_fails_is_made_again_until_the_rounds_time_is_over(
     pair: Pair[ServersInMemory], monkeypatch: pytest.MonkeyPatch, failures: int | None
 ) -> None:
     """The requester is not blamed: its queries are there."""
-    works, failed = sketches.sketch_shares, list[int]()
+    works, failed, logged = sketches.sketch_shares, list[int](), list[str]()
 
     def sketch(*given: Any, **named: Any) -> Any:
         if failures is None or len(failed) < failures:
@@ -116,7 +116,9 @@ def test_a_sketch_that_fails_is_made_again_until_the_rounds_time_is_over(
         return works(*given, **named)
 
     monkeypatch.setattr(sketches, "sketch_shares", sketch)
-    opened = pair.round(LENGTH, opens=Needs.NOTHING)
+    monkeypatch.setattr(side_a._log, "exception", lambda event, **_: logged.append(event))
+    closes_at_s = int(pair.federation.clock.now()) + 9
+    opened = pair.round(LENGTH, opens=Needs.NOTHING, closes_at_s=closes_at_s)
     if failures is not None:
         opened.finish()
         assert len(failed) == failures
@@ -128,3 +130,4 @@ def test_a_sketch_that_fails_is_made_again_until_the_rounds_time_is_over(
         assert outcome is not None
         assert outcome.message.cause is OutcomeCause.NOT_MEASURED_IN_TIME
         assert not outcome.message.cause.requester_absent
+    assert logged[-1] == "not_measured"
