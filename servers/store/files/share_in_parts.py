@@ -267,10 +267,13 @@ class ShareInParts:
                 with self._lock:
                     self._at_work, given_up = False, self._given_up
                 if given_up:
-                    with suppress(OSError):
-                        self._let_go()
-                    with suppress(OSError):
-                        self._forget_files()
+                    self._leave_nothing()
+
+    def _leave_nothing(self) -> None:
+        with suppress(OSError):
+            self._let_go()
+        with suppress(OSError):
+            self._forget_files()
 
     def _let_go(self) -> None:
         """Without a sync: it counts for nothing any more."""
