@@ -14,6 +14,7 @@ import pytest
 
 from harness.adversaries.scripted.rounds import SITES, STRANGER, OpenRound, Pair, database
 from harness.federation.memory.servers import ServersInMemory
+from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.messages import OutcomeCause, RoundState
@@ -107,7 +108,7 @@ def test_a_sketch_that_fails_is_made_again_until_the_rounds_time_is_over(
     pair: Pair[ServersInMemory], monkeypatch: pytest.MonkeyPatch, failures: int | None
 ) -> None:
     """The requester is not blamed: its queries are there."""
-    works, failed, logged = sketches.sketch_shares, list[int](), list[str]()
+    works, failed, logged = sketch_shares, list[int](), list[str]()
 
     def sketch(*given: Any, **named: Any) -> Any:
         if failures is None or len(failed) < failures:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from host.durable import write_durably
 from host.writers import has_writer
 from protocol.bodies.contribution import Part, PartSealing, content_bytes, share_parts
 from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage, StorageFull, Unavailable
@@ -396,10 +397,12 @@ def test_what_is_given_up_at_work_leaves_nothing_and_closes_its_file(
     sent, opened = sealed(), list[int]()
     share = taken(tmp_path, sent, count)
     share.held_bytes()
-    works = share_in_parts.write_durably if count == 0 else os.pwrite
+    works = write_durably if count == 0 else os.pwrite
 
     def given_up_meanwhile(*given: Any) -> Any:
-        share.close()
+        closing = threading.Thread(target=share.close, daemon=True)
+        closing.start()
+        closing.join(WAITS_S)
         opened.append(share._file or -1)
         return works(*given)
 
