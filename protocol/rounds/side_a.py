@@ -142,8 +142,10 @@ def _lock(state: Collecting, facts: Facts, held: BothHold) -> Step:
     return Lock(agreed, RoundStep.TOSS in announcement.protection.plan.steps)
 
 
-def _unless_late(attempt: Attempt, facts: Facts, step: Act) -> Step:
-    return _skip(attempt, OutcomeCause.NOT_AGREED_IN_TIME) if facts.now_s >= _deadline_s(attempt, facts) else step
+def _unless_late(
+    attempt: Attempt, facts: Facts, step: Act, cause: OutcomeCause = OutcomeCause.NOT_AGREED_IN_TIME
+) -> Step:
+    return _skip(attempt, cause) if facts.now_s >= _deadline_s(attempt, facts) else step
 
 
 def _countersign(state: Countersigning, facts: Facts) -> Step:
@@ -166,14 +168,14 @@ def _await_queries(attempt: Attempt, facts: Facts) -> Step:
 
 
 def _measure(attempt: Attempt, facts: Facts) -> Step:
+    """This side has the requester's queries, so the requester is not blamed for what B, or this side, cannot do."""
     if not isinstance(facts.peer, Refused):
         return Act.MULTIPLY
     if not isinstance(facts.peer.error, Unavailable):
         return _burn(attempt, facts, OutcomeCause.PRODUCTS_REFUSED, facts.peer.error.code)
     if facts.study_ended:
         return TryLater("the study has ended")
-    late = facts.now_s >= _deadline_s(attempt, facts)
-    return _skip(attempt, OutcomeCause.QUERIES_MISSING) if late else Act.SEND_AGAIN
+    return _unless_late(attempt, facts, Act.SEND_AGAIN, OutcomeCause.NOT_MEASURED_IN_TIME)
 
 
 # --- release ----------------------------------------------------------------------------------------------------------

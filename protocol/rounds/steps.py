@@ -20,7 +20,7 @@ class Unasked:
 
 @dataclass(frozen=True)
 class Refused:
-    """B refused what it was asked, or could not be asked."""
+    """B refused what it was asked, or could not be asked, as where A cannot compute what it would ask with."""
 
     error: MoietyError
 
@@ -74,7 +74,7 @@ class Act(Enum):
     MULTIPLY = auto()
     """Mark correlations as used, exchange masked vectors, store the opening."""
     SEND_AGAIN = auto()
-    """The same masked vectors: B waits for queries, or was away."""
+    """The same masked vectors: B waits for queries, or was away; or A could not compute them."""
     COUNTERSIGN = auto()
     """Have B sign what A has signed: the set, the sum or the end."""
     TAKE = auto()

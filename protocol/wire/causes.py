@@ -17,6 +17,7 @@ class OutcomeCause(StrEnum):
     TOO_FEW_CONTRIBUTORS = "too_few_contributors"
     ANNOUNCED_AT_ONE_SERVER = "announced_at_one_server"
     NOT_AGREED_IN_TIME = "not_agreed_in_time"
+    NOT_MEASURED_IN_TIME = "not_measured_in_time"
     ATTEMPTS_BURNT = "attempts_burnt"
     OPENING_AT_ONE_SERVER = "opening_at_one_server"
     CORRELATIONS_LOST = "correlations_lost"
@@ -59,6 +60,7 @@ _TEXTS: Final = {
     OutcomeCause.TOO_FEW_CONTRIBUTORS: "{found} contributors, the announcement asks for at least {needed}",
     OutcomeCause.ANNOUNCED_AT_ONE_SERVER: "the other server never got the announcement",
     OutcomeCause.NOT_AGREED_IN_TIME: "the two servers could not agree on the set in time",
+    OutcomeCause.NOT_MEASURED_IN_TIME: "the two servers could not measure the updates in time",
     OutcomeCause.ATTEMPTS_BURNT: "{found} attempts were burnt",
     OutcomeCause.OPENING_AT_ONE_SERVER: "one server has its opening, the other could not make its own",
     OutcomeCause.CORRELATIONS_LOST: "side A lost the attempt's correlations before the products were done",

@@ -63,12 +63,9 @@ def stored_chunks(path: Path, tags: ChunkTags, parameters: CkksParameters, value
 
     def read(index: int) -> bytes:
         at = chunk_offset(parameters, Kind.CONTRIBUTION, index)
-        try:
-            with path.open("rb", buffering=0) as file:
-                file.seek(at)
-                chunk = file.read(size)
-        except FileNotFoundError:
-            raise tags.altered(0) from None
+        with tags.reading(at), path.open("rb", buffering=0) as file:
+            file.seek(at)
+            chunk = file.read(size)
         if index >= chunk_count(parameters, values) or len(chunk) != size:
             raise tags.altered(at)
         tags.require(at, chunk)

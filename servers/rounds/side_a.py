@@ -329,14 +329,28 @@ class Driver:
         server.failpoints.reach(Point.AFTER_CHALLENGE_STORED)
 
     async def _multiply(self, turn: _Turn) -> None:
+        """Try until it works, or until the round's time is over."""
+        try:
+            stock, own = await self._multiplied(turn)
+        except ShareAltered:
+            raise
+        except Exception:
+            following = next_step(self.server, turn.state, Refused(Unavailable("side A cannot measure now")))
+            if following is Act.SEND_AGAIN:
+                raise
+            _log.exception("not_measured", study=turn.study.name)
+            await self._do(following, turn)
+        else:
+            await self._exchange(turn, stock, own)
+
+    async def _multiplied(self, turn: _Turn) -> tuple[Stock, Products]:
         study, record = turn.study, turn.record
         parameters = parameters_of(study, record)
         sketching = self.sketches.begin(record, parameters)
         sketches, _ = await asyncio.gather(sketching, self.pool.check_session())
         stock = await self.pool.take(needed_lengths(self.server, record, parameters))
         halves = [c.half for c in stock.correlations]
-        own = await asyncio.to_thread(prepare_products, self.server, record, sketches, halves, parameters)
-        await self._exchange(turn, stock, own)
+        return stock, await asyncio.to_thread(prepare_products, self.server, record, sketches, halves, parameters)
 
     async def _exchange(self, turn: _Turn, stock: Stock, own: Products) -> None:
         """Mark the correlations as used, exchange the masked vectors, store the opening."""

@@ -115,11 +115,8 @@ def require_unaltered(server: Server, record: RoundRecord) -> None:
         if one.file is None or one.wrapped_key is not None:
             continue
         tags = tags_of(one)
-        try:
-            with server.files.path(one.file).open("rb", buffering=0) as file:
-                tags.require_file(file)
-        except FileNotFoundError:
-            raise tags.altered(0) from None
+        with tags.reading(), server.files.path(one.file).open("rb", buffering=0) as file:
+            tags.require_file(file)
 
 
 def _expanded(seed: bytes, start: int, out: Ring) -> Ring:
@@ -142,8 +139,9 @@ class Sketches:
         self._tasks: dict[RoundKey, asyncio.Task[list[Ring]]] = {}
 
     def begin(self, record: RoundRecord, parameters: StudyParameters) -> asyncio.Task[list[Ring]]:
-        """Start sketching every agreed share, unless that is under way; needs the transcript."""
-        if record.key not in self._tasks:
+        """Start sketching every agreed share, unless that is under way or done; needs the transcript."""
+        known = self._tasks.get(record.key)
+        if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
             for old in [key for key in self._tasks if key.study == record.key.study]:
                 self._tasks.pop(old).cancel()
             work = asyncio.to_thread(_sketched(self._server, record, parameters))

@@ -5,16 +5,20 @@ Real servers; the share is altered on disk after its receipt, before the challen
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.adversaries.scripted.rounds import SITES, STRANGER, OpenRound, Pair, database
 from harness.federation.memory.servers import ServersInMemory
+from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.messages import OutcomeCause, RoundState
+from servers.rounds import side_a, sketches
 
 LENGTH = 70_000
 AT = {Side.A: OutcomeCause.SHARE_ALTERED_AT_A, Side.B: OutcomeCause.SHARE_ALTERED_AT_B}
@@ -97,3 +101,34 @@ def test_between_measurement_and_sum(pair: Pair[ServersInMemory], side: Side, ma
     opened.sites.release(opened.current)
     require_named(opened, side, site)
     pair.round(LENGTH, opens=Needs.NOTHING).finish()
+
+
+@pytest.mark.parametrize("failures", [2, None])
+def test_a_sketch_that_fails_is_made_again_until_the_rounds_time_is_over(
+    pair: Pair[ServersInMemory], monkeypatch: pytest.MonkeyPatch, failures: int | None
+) -> None:
+    """The requester is not blamed: its queries are there."""
+    works, failed, logged = sketch_shares, list[int](), list[str]()
+
+    def sketch(*given: Any, **named: Any) -> Any:
+        if failures is None or len(failed) < failures:
+            failed.append(1)
+            raise OSError(errno.EMFILE, "too many open files")
+        return works(*given, **named)
+
+    monkeypatch.setattr(sketches, "sketch_shares", sketch)
+    monkeypatch.setattr(side_a._log, "exception", lambda event, **_: logged.append(event))
+    closes_at_s = int(pair.federation.clock.now()) + 9
+    opened = pair.round(LENGTH, opens=Needs.NOTHING, closes_at_s=closes_at_s)
+    if failures is not None:
+        opened.finish()
+        assert len(failed) == failures
+        return
+    opened.sites.announce(opened.announcement)
+    opened.lock()
+    for side in Side:
+        outcome = opened.sites.wait_round(side, opened.number, RoundState.SKIPPED).outcome
+        assert outcome is not None
+        assert outcome.message.cause is OutcomeCause.NOT_MEASURED_IN_TIME
+        assert not outcome.message.cause.requester_absent
+    assert logged[-1] == "not_measured"

@@ -10,10 +10,12 @@ not this key, finds no other bytes with the same tag.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
@@ -31,6 +33,8 @@ KEY_BYTES: Final = 32
 CIPHERTEXTS: Final = CkksParameters()
 _MARK_BYTES: Final = 16
 _PIECE_BYTES: Final = 2**20
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors of a busy machine, which say nothing about the file."""
 _CHUNK_ELEMENTS: Final = 2**15
 """Of a vector in either ring: passes read whole multiples of it."""
 
@@ -176,6 +180,16 @@ class ChunkTags:
         first, last = self.layout.index(start), self.layout.index(max(start, stop - 1))
         begin, end = (KEY_BYTES + _MARK_BYTES * (index - self.first) for index in (first, last + 1))
         return ChunkTags(self.named, self.size, self.layout, self.kept[:KEY_BYTES] + self.kept[begin:end], first)
+
+    @contextmanager
+    def reading(self, at: int = 0) -> Iterator[None]:
+        """Around reads of the share's file. Raises: ShareAltered, where it cannot be read; OSError of a busy machine"""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise
+            raise self.altered(at) from error
 
     def altered(self, at: int) -> ShareAltered:
         """The error that names the share."""

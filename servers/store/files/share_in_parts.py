@@ -8,7 +8,8 @@ every sealed byte that came, and with them the hash.
 
 What is summed must be the bytes that were checked. So each object writes to a file of its own, whose name no other ever
 has; once it is given up, or whole, it writes nothing more, whichever request still holds it; and the file is compared
-with what was checked after its last descriptor for writing is closed.
+with what was checked after its last descriptor for writing is closed. Objects of one folder work in turn: who gives one
+up does not wait for the thread at work in it, and that thread ends before the next object looks into the folder.
 """
 
 from __future__ import annotations
@@ -108,17 +109,30 @@ class Awaited:
 
 
 class ShareInParts:
-    """One upload's state. Blocks: for threads. Safe to use from several: each says where its bytes belong."""
+    """One upload's state. Blocks: for threads. Safe to use from several: each says where its bytes belong.
 
-    def __init__(self, folder: Path, awaited: Awaited, after_piece: Callable[[], None] = lambda: None) -> None:
+    ``turns``: the lock of all objects of this folder. What the folder holds is taken up by the first method that needs
+    it, since that takes as long as the upload is large.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        awaited: Awaited,
+        after_piece: Callable[[], None] = lambda: None,
+        turns: threading.Lock | None = None,
+    ) -> None:
         self._folder = folder
         self._awaited = awaited
         self._after_piece = after_piece
-        self._lock = threading.Lock()
+        self._turns = turns or threading.Lock()
+        self._lock = threading.Lock()  # around the marks below, never around work
         self._file: int | None = None
+        self._at_work = False
         self._given_up = False
+        self._taken_up = False
         self._whole = False
-        self._take_up()
+        self._begin()
 
     def _begin(self) -> None:
         with suppress(OSError):
@@ -162,8 +176,7 @@ class ShareInParts:
         Raises: Unavailable, once it is given up; StorageFull, where what came could not be made durable; then none are
                 here any more
         """
-        with self._lock, _explained():
-            self._require_going()
+        with _explained(), self._working():
             self._make_durable()
             return self._held_bytes
 
@@ -174,8 +187,7 @@ class ShareInParts:
         Raises: Unavailable, when others are here already, it was altered on its way, or the upload is given up or
                 whole; StorageFull
         """
-        with self._lock:
-            self._require_going()
+        with self._working():
             if self._whole or at != self._held_bytes:
                 raise Unavailable("these bytes are here already: ask how many are, and go on there")
             with _explained():
@@ -197,8 +209,7 @@ class ShareInParts:
             return header, self._tagger.finish()
 
     def _finish(self, require_digest: Callable[[bytes], None]) -> ContributionHeader:
-        with self._lock:
-            self._require_going()
+        with self._working():
             require_digest(self._digest.digest())
             if self._refused is not None:
                 raise self._refused
@@ -232,10 +243,43 @@ class ShareInParts:
         return ChunkTags(of.part.site, of.content_bytes, layout_of(of.part.kind), self._tagger.finish())
 
     def close(self) -> None:
-        """Give it up: nothing more comes of it, whoever still holds it."""
+        """Give it up: nothing more comes of it, whoever still holds it. Never waits: a thread that is at work in it
+        removes what it wrote."""
         with self._lock, suppress(OSError):
-            self._given_up = True
-            self._close()
+            given_up, self._given_up = self._given_up, True
+            if not given_up and not self._at_work:
+                self._let_go()
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """One thread at a time, with all that is on disk taken up. Raises: Unavailable, once it is given up"""
+        with self._turns:
+            with self._lock:
+                self._require_going()
+                self._at_work = True
+            try:
+                if not self._taken_up:
+                    self._take_up()
+                    self._require_going()
+                    self._taken_up = True
+                yield
+            finally:
+                with self._lock:
+                    self._at_work, given_up = False, self._given_up
+                if given_up:
+                    self._leave_nothing()
+
+    def _leave_nothing(self) -> None:
+        with suppress(OSError):
+            self._let_go()
+        with suppress(OSError):
+            self._forget_files()
+
+    def _let_go(self) -> None:
+        """Without a sync: it counts for nothing any more."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            os.close(file)
 
     def _require_going(self) -> None:
         if self._given_up:
@@ -355,6 +399,7 @@ class ShareInParts:
             self._start_over()
 
     def _again(self, content: bytes) -> int:
+        self._require_going()
         assert self._body is not None, "there is a head"
         self._digest.update(self._body.sealed_again(content))
         if self._check is not None:

@@ -47,10 +47,8 @@ class StoredVector:
 
     def require_whole(self) -> None:
         """Raises: ShareAltered"""
-        try:
+        with self.tags.reading():
             found = self.path.stat().st_size
-        except FileNotFoundError:
-            found = 0
         if found != self.tags.size:
             raise self.tags.altered(min(found, self.tags.size))
 
@@ -72,12 +70,9 @@ class StoredVector:
         wanted = element_bytes(self.bits) * start
         begin, end = self.tags.cover(wanted, wanted + into.nbytes)
         room = into if end - begin == into.nbytes else memoryview(bytearray(end - begin))
-        try:
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(begin)
-                taken = file.readinto(room)
-        except FileNotFoundError:
-            raise self.tags.altered(0) from None
+        with self.tags.reading(begin), self.path.open("rb", buffering=0) as file:
+            file.seek(begin)
+            taken = file.readinto(room)
         if taken != room.nbytes:
             raise self.tags.altered(begin + (taken or 0))
         self.tags.require(begin, room)
@@ -93,10 +88,8 @@ def tags_of(record: ContributionRecord) -> ChunkTags:
 
 def read_whole(path: Path, tags: ChunkTags) -> bytes:
     """A short share, compared with what was received. Raises: ShareAltered"""
-    try:
+    with tags.reading():
         found = path.read_bytes()
-    except FileNotFoundError:
-        raise tags.altered(0) from None
     if len(found) != tags.size:
         raise tags.altered(min(len(found), tags.size))
     tags.require(0, found)

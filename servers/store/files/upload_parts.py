@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from host.durable import new_folder
 from protocol.rounds.states import RoundKey
@@ -37,12 +38,15 @@ class UploadParts:
         self._folder = new_folder(folder)
         self._after_piece = after_piece
         self._open: dict[Upload, ShareInParts] = {}
+        # a folder's next object waits for one that was given up and is still at work
+        self._turns: WeakValueDictionary[Upload, threading.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def share(self, upload: Upload, awaited: Awaited) -> ShareInParts:
         """As far as it has come, after a restart too; anew, where another process has taken its folder away.
 
-        Blocks: for threads, where it was not asked for before.
+        Blocks: for threads, where it was not asked for before; the event loop waits for the same lock, so that nothing
+        is read or opened here.
         """
         with self._lock:
             found, folder = self._open.get(upload), self._of(upload)
@@ -51,7 +55,8 @@ class UploadParts:
                     self._forget(folder.parent)
                 for place in (folder.parents[2], folder.parents[1], folder.parent, folder):
                     new_folder(place)
-                found = self._open[upload] = ShareInParts(folder, awaited, self._after_piece)
+                turns = self._turns.setdefault(upload, threading.Lock())
+                found = self._open[upload] = ShareInParts(folder, awaited, self._after_piece, turns)
             return found
 
     def begun(self, upload: Upload) -> bool:

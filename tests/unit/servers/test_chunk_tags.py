@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from protocol.arithmetic.packing import element_bytes, packed, unpacked
+from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ShareAltered
 from protocol.parameters import RingBits
 from protocol.wire.messages import ShareKind
+from servers.rounds import sketches
+from servers.rounds.ciphertexts import stored_chunks
 from servers.store.files.chunk_tags import ENCRYPTED, ChunkTags, Layout, Tagger, layout_of
 from servers.store.files.stored_vector import Scratch, StoredVector, read_whole
 
@@ -84,6 +92,56 @@ def test_a_seed_and_a_whole_file(tmp_path: Path) -> None:
             read_whole(path, tags)
         with path.open("rb") as file, pytest.raises(ShareAltered):
             tags.require_file(file)
+
+
+def readers(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """Everything that reads a stored share of a server without a cluster."""
+    vector = tags_of(bytes(8 * D), layout_of(ShareKind.vector_of(64)))
+    stored = StoredVector(path, D, 64, vector)
+    monkeypatch.setattr(sketches, "tags_of", lambda record: vector)
+    one = SimpleNamespace(site="hospital-1", file="share", wrapped_key=None)
+    server: Any = SimpleNamespace(
+        store=SimpleNamespace(contributions=lambda key: [one]), files=SimpleNamespace(path=lambda name: path)
+    )
+    record: Any = SimpleNamespace(key=None, chosen=SimpleNamespace(message=SimpleNamespace(sites=["hospital-1"])))
+    chunk = stored_chunks(path, tags_of(bytes(9), layout_of(ShareKind.CIPHERTEXT)), CkksParameters(), 1)
+    return [
+        stored.require_whole,
+        lambda: stored.elements(0, 9, Scratch()),
+        lambda: read_whole(path, tags_of(bytes(32), layout_of(ShareKind.SEED))),
+        lambda: chunk(0),
+        lambda: sketches.require_unaltered(server, record),
+    ]
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("instead", [Path.mkdir, loop])
+def test_what_cannot_be_read_is_not_what_was_received(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instead: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "share"
+    instead(path)
+    for read in readers(path, monkeypatch):
+        with pytest.raises(ShareAltered, match="'hospital-1'"):
+            read()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_disk_that_fails_ends_the_round_and_a_machine_that_is_busy_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    for name in ("open", "stat", "read_bytes"):
+        monkeypatch.setattr(Path, name, fails)
+    expected: type[Exception] = ShareAltered if code in (errno.EIO, errno.EACCES) else OSError
+    for read in readers(tmp_path / "share", monkeypatch):
+        with pytest.raises(expected):
+            read()
 
 
 def test_no_two_shares_have_one_key() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from host.durable import write_durably
 from host.writers import has_writer
 from protocol.bodies.contribution import Part, PartSealing, content_bytes, share_parts
 from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage, StorageFull, Unavailable
@@ -27,6 +31,8 @@ from tests.unit.client_agent.federation import CONTRIBUTORS, ROSTER, announcemen
 
 SITE, NEIGHBOUR = CONTRIBUTORS[:2]
 LENGTH = 2 * CHUNK_BYTES // 8 + 100
+WAITS_S = 60.0
+"""Far above what anything here takes; reached only by code that waits for what it must not wait for."""
 CONTENT = np.random.default_rng(1).bytes(8 * LENGTH)
 KEY = RoundKey("ab" * 32, 3, 1)
 
@@ -173,6 +179,7 @@ def test_content_is_looked_at_again_after_a_restart(tmp_path: Path) -> None:
         share.take(at, unit)
     assert share.held_bytes() == sent.units[2][0]
     again = ShareInParts(tmp_path, of)
+    again.held_bytes()
     assert [len(piece) for piece in seen] == [CHUNK_BYTES] * 2
     for at, unit in sent.units[2:]:
         again.take(at, unit)
@@ -340,6 +347,76 @@ def test_an_upload_whose_folder_another_process_took_away_begins_again(tmp_path:
     assert begin(held, UPLOAD).held_bytes() == awaited().head_bytes
 
 
+def test_nobody_waits_for_an_upload_that_is_taken_up_and_pushed_out_it_leaves_nothing(tmp_path: Path) -> None:
+    """The event loop announces, closes and sweeps uploads while threads read gigabytes again after a restart."""
+    sent, started, goes_on = sealed(), threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    class Looks:
+        def __init__(self, keep: Callable[[bytes], None]) -> None:
+            """Keeps nothing."""
+
+        def write(self, piece: bytes) -> None:
+            started.set()
+            waited.append(goes_on.wait(WAITS_S))
+
+        def finish(self) -> None:
+            """Never asked."""
+
+    before = uploads(tmp_path)
+    for at, unit in sent.units[:3]:
+        before.share(UPLOAD, awaited()).take(at, unit)
+    before.share(UPLOAD, awaited()).held_bytes()
+    held, other = uploads(tmp_path), replace(UPLOAD, key=RoundKey("cd" * 32, 1, 1))
+    with ThreadPoolExecutor(2) as threads:
+        late = threads.submit(lambda: held.share(UPLOAD, awaited(check=Looks)).held_bytes())
+        assert started.wait(WAITS_S)
+        begin(held, other)
+        held.keep_only(other.key.study, other.key)
+        held.drop(other)
+        held.keep_only(KEY.study, None)
+        assert not held.begun(UPLOAD)
+        again = held.share(UPLOAD, awaited())
+        first = threads.submit(lambda: again.take(*sent.units[0]))  # waits for the thread that is still at work there
+        goes_on.set()
+        with pytest.raises(Unavailable, match="given up"):
+            late.result()
+        first.result()
+    assert waited == [True]
+    for at, unit in sent.units[1:]:
+        again.take(at, unit)
+    again.finish(required(sent))
+    assert again.content.read_bytes() == CONTENT
+    assert {path.name for path in again.content.parent.iterdir()} == {"head", again.content.name}
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_what_is_given_up_at_work_leaves_nothing_and_closes_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    sent, opened = sealed(), list[int]()
+    share = taken(tmp_path, sent, count)
+    share.held_bytes()
+    works = write_durably if count == 0 else os.pwrite
+
+    def given_up_meanwhile(*given: Any) -> Any:
+        closing = threading.Thread(target=share.close, daemon=True)
+        closing.start()
+        closing.join(WAITS_S)
+        opened.append(share._file or -1)
+        return works(*given)
+
+    place = "servers.store.files.share_in_parts.write_durably" if count == 0 else "os.pwrite"
+    with monkeypatch.context() as patched:
+        patched.setattr(place, given_up_meanwhile)
+        share.take(*sent.units[count])
+    with pytest.raises(Unavailable, match="given up"):
+        share.held_bytes()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
+
+
 # --- final means final ------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +496,30 @@ def test_no_receipt_while_anybody_can_still_write_to_the_file(tmp_path: Path) ->
         with pytest.raises(Unavailable, match="still open elsewhere"):
             share.finish(required(sent))
     share.finish(required(sent))
+
+
+@pytest.mark.parametrize("leases", [True, False])
+def test_a_refused_lease_counts_only_in_folders_where_leases_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leases: bool
+) -> None:
+    """NFS 4 refuses with EAGAIN whenever its server delegated nothing."""
+    sent, set_lease = sealed(), 1024
+    share = taken(tmp_path, sent)
+    share.held_bytes()
+
+    def fcntl_there(file: Any, command: int, argument: int = 0) -> int:
+        if (command, argument) == (set_lease, fcntl.F_RDLCK) and not (leases and file.name != str(share.content)):
+            raise OSError(errno.EAGAIN, "no lease")
+        return 0
+
+    monkeypatch.setattr("host.writers._SET_LEASE", set_lease)
+    monkeypatch.setattr(fcntl, "fcntl", fcntl_there)
+    if leases:
+        with pytest.raises(Unavailable, match="still open elsewhere"):
+            share.finish(required(sent))
+    else:
+        share.finish(required(sent))
+    assert {path.name for path in tmp_path.iterdir()} == {"head", share.content.name}
 
 
 def test_content_is_looked_at_before_it_is_written(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ WRITERS_GO_ON: Final[Mapping[str, object]] = {
     f"{_IN_PARTS}ShareInParts._require_going": passes,
     f"{_IN_PARTS}ShareInParts._require_as_checked": passes,
     f"{_IN_PARTS}ShareInParts._forget_files": passes,
+    f"{_IN_PARTS}ShareInParts._leave_nothing": passes,
     f"{_IN_PARTS}_own_name": _one_name,
     f"{_IN_PARTS}_new_file": _emptied,
     "servers.store.files.chunk_tags.ChunkTags.require": passes,
