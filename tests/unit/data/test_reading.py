@@ -108,8 +108,18 @@ def test_what_cannot_be_read_is_named_by_its_line(
         draft(path, SiteTable(**site), None)
 
 
-_NO_TEXT = ("hex", "rot13", "zip", "base64", "bz2")
-_NO_TEXT += ("undefined", "punycode", "idna", "unicode_escape", "raw_unicode_escape")
+_NO_TEXT = [
+    "hex",
+    "rot13",
+    "zip",
+    "base64",
+    "bz2",
+    "undefined",
+    "punycode",
+    "idna",
+    "unicode_escape",
+    "raw_unicode_escape",
+]
 
 
 @pytest.mark.parametrize(
