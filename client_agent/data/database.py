@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -31,6 +32,14 @@ _OF_THE_STATEMENT: Final = re.compile(r"^(no such (table|column|function)|near |
 _BEYOND_TABLES: Final = re.compile(
     "^(not authorized|access to .* prohibited|vtable constructor failed|Permission Error)"
 )
+_TYPES: Final = (
+    ({int}, pa.int64()),
+    ({int, float}, pa.float64()),
+    ({Decimal}, None),
+    ({date}, pa.date32()),
+    ({datetime}, pa.timestamp("us")),
+)
+"""Python's types of a column's values, and Arrow's; decimals have that of their digits."""
 _DRIVERS: Final = {"sqlite": "pysqlite", "postgresql": "psycopg", "duckdb": "duckdb_engine"}
 _DUCKDB: Final = {
     "enable_external_access": "false",
@@ -177,13 +186,22 @@ def _batches(names: Sequence[str], result: sqlalchemy.CursorResult[Any]) -> Iter
     columns = [str(place) for place in range(len(names))]
     try:
         for rows in result.partitions(_BATCH_ROWS):
-            arrays = [pa.array([_text(value) for value in values], pa.string()) for values in zip(*rows, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, columns)
+            yield pa.RecordBatch.from_arrays([_array(values) for values in zip(*rows, strict=True)], columns)
     except exc.SQLAlchemyError as error:
         raise _refused(error) from None
     finally:
         result.connection.rollback()
         result.connection.close()
+
+
+def _array(values: Sequence[object]) -> pa.Array:
+    """Numbers or times where all are: a text is read in the notation of the site's file."""
+    kinds = {type(value) for value in values} - {type(None)}
+    for python, arrow in _TYPES if kinds else ():
+        if kinds <= python:
+            with suppress(pa.ArrowException, OverflowError):  # it does not hold all of them
+                return pa.array(values, arrow)
+    return pa.array([_text(value) for value in values], pa.string())
 
 
 def _text(value: object) -> str | None:
@@ -194,11 +212,19 @@ def _text(value: object) -> str | None:
             return "true" if value else "false"
         case date() | datetime():
             return value.isoformat()
-        case Decimal():
-            return format(value, "f")
-        case int() | float() | str():
+        case float() | Decimal():
+            return _without_point(Decimal(str(value)))
+        case int() | str():
             return str(value)
     raise ConfigurationError(f"the query gives a column of {type(value).__name__}: cast it to a number, text or time")
+
+
+def _without_point(number: Decimal) -> str:
+    """A number among texts, the same in every site's notation: 1.234 is 1234e-3."""
+    if not number.is_finite() or number == number.to_integral_value():
+        return format(number.to_integral_value(), "f")
+    negative, digits, exponent = number.as_tuple()
+    return f"{'-' * negative}{''.join(map(str, digits))}e{exponent}"
 
 
 def _refused(error: exc.SQLAlchemyError) -> ConfigurationError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,7 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from client_agent.data.findings import Findings
-from client_agent.data.number_text import POINTED, comma_of_two_meanings, decimal_comma, grouped, limits
+from client_agent.data.number_text import (
+    POINTED,
+    NumberText,
+    comma_of_two_meanings,
+    decimal_comma,
+    grouped,
+    limits,
+    matches,
+    notation,
+)
 from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import open_table, texts_of
 from client_agent.data.values import seconds
@@ -33,6 +43,8 @@ _MOST_CATEGORIES: Final = 12
 _MOST_DISTINCT: Final = 10_000
 _RARE: Final = 10
 _WIDEST: Final = 1e308
+_LARGEST: Final = sys.float_info.max
+_INFINITE: Final = r"^(?i)[+-]?inf(inity)?$"
 _DATE: Final = re.compile(r"^\d{4}-\d{2}-\d{2}([T ].*)?$")
 _WHOLE: Final = r"^([+-]?\d+)(\.0*)?$"
 _UNNAMED: Final = re.compile(r"Unnamed: \d+")
@@ -42,7 +54,10 @@ _LEAST_SERIES: Final = 3
 
 @dataclass
 class _Seen:
-    """What a column holds: how often each text, as long as there are few, and the numbers' least and most."""
+    """What a column holds: how often each text, as long as there are few, and the numbers' least and most.
+
+    ``words`` are neither numbers nor usual marks of a missing value.
+    """
 
     name: str
     place: int
@@ -52,6 +67,7 @@ class _Seen:
     numbers: int = 0
     limits: int = 0
     foreign: int = 0
+    words: int = 0
     whole: bool = True
     least: float = math.inf
     most: float = -math.inf
@@ -62,7 +78,7 @@ class _Seen:
         texts = pc.fill_null(pc.utf8_trim_whitespace(pc.cast(column, pa.string())), "")
         texts = pc.if_else(pc.is_in(texts, pa.array(self.site.marks_of(self.name), pa.string())), "", texts)
         self.rows += len(texts)
-        texts, numeric = self._pointed(texts, typed=pa.types.is_primitive(column.type))
+        texts, numeric = self._pointed(texts, notation(column.type, self.site.numbers_of(self.name)))
         self.numbers += len(numeric)
         self.whole &= all(pc.match_substring_regex(numeric, _WHOLE).to_pylist())
         values = pc.cast(numeric, pa.float64()).filter(pc.invert(pc.is_in(numeric, pa.array(_MINUS_NINES))))
@@ -77,9 +93,8 @@ class _Seen:
             else:
                 self.many = True
 
-    def _pointed(self, texts: pa.Array, *, typed: bool) -> tuple[pa.Array, pa.Array]:
+    def _pointed(self, texts: pa.Array, form: NumberText) -> tuple[pa.Array, pa.Array]:
         """The texts as a file with decimal points has them, and those that are numbers, limits without their sign."""
-        form = POINTED if typed else self.site.numbers_of(self.name)
         if form.decimal == "," and form.thousands is None and comma_of_two_meanings(texts).any():
             raise ConfigurationError(
                 f"column {self.place}: a comma before three digits may part thousands: say thousands = ',' and "
@@ -89,6 +104,10 @@ class _Seen:
         plain, numbers = form.pointed(bare)
         self.limits += int(np.count_nonzero(limited & numbers))
         self.foreign += int(np.count_nonzero(~numbers & (decimal_comma(texts) | grouped(texts))))
+        infinite = matches(bare, _INFINITE)
+        self.whole &= not infinite.any()
+        marks = pc.is_in(texts, pa.array(["", *_MARKS])).to_numpy(zero_copy_only=False)
+        self.words += int(np.count_nonzero(~(numbers | infinite | marks)))
         plain = pc.replace_substring_regex(plain, _WHOLE, r"\1")
         return pc.if_else(pa.array(numbers & ~limited), plain, texts), plain.filter(pa.array(numbers))
 
@@ -141,6 +160,10 @@ def draft(path: Path, site: SiteTable, target: str | None, *, header: bool | Non
     aim = comparable(target) if target else (names or [""])[-1]
     if aim not in names:
         raise ConfigurationError(f"{path}: no column is called {aim!r}; there are {', '.join(names) or 'no names'}")
+    if len(names) == 1:
+        raise ConfigurationError(
+            f"{path}: a schema needs a feature and a target, and the only column with a name is {aim!r}"
+        )
     marks = sorted({mark for found in seen for mark in found.marks})
     notes = [f"# left out: {finding.text}" for finding in findings]
     drafts = [
@@ -185,7 +208,7 @@ def _column(found: _Seen, *, is_target: bool) -> str:
     if not given:
         return _commented([*lines, "# no value at all: leave it out"])
     few = len(given) <= _MOST_CATEGORIES and not found.many
-    numeric = found.numbers >= sum(given.values())
+    numeric = found.least <= found.most and not found.words
     if all(_is_date(text, found.site.of(found.name).format) for text in given):
         lines += ['type = "time"', 'role = "observed_at"']
     elif found.foreign and found.numbers + found.foreign >= sum(given.values()):
@@ -229,9 +252,11 @@ def _missing_rule(lines: list[str], *, is_target: bool) -> str:
 def _round_range(found: _Seen) -> str:
     """Outwards to one digit of the width."""
     width = min(found.most - found.least, _WIDEST)
-    step = 10.0 ** math.floor(math.log10(max(width, abs(found.most), 1e-9)))
+    least = 1 if found.whole else 1e-9
+    step = 10.0 ** math.floor(math.log10(max(width, abs(found.most), least)))
     low, high = math.floor(found.least / step) * step, math.ceil(found.most / step) * step
-    return f"[{low:g}, {high if high > low else low + step:g}]"
+    ends = (low, high if high > low else low + step)
+    return f"[{', '.join(f'{end:g}' if math.isfinite(end) else repr(math.copysign(_LARGEST, end)) for end in ends)}]"
 
 
 def _order(text: str) -> tuple[float, str]:

@@ -71,6 +71,11 @@ class NumberText:
 POINTED: Final = NumberText()
 
 
+def notation(kind: pa.DataType, written: NumberText) -> NumberText:
+    """The form in which a column's values are read as text: a site's own, unless they are numbers already."""
+    return POINTED if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) else written
+
+
 def thousands_sign(written: str) -> str:
     """The sign that a site's file names, by any of its characters. Raises: ValueError"""
     for sign, meant in (("", ""), (",", ","), (".", "."), (" ", SPACES), ("'", APOSTROPHES)):

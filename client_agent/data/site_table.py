@@ -52,15 +52,21 @@ SEPARATOR: Final = r"[^\w\"\r\n\0.+-]"
 """A character that stands in no number and no word."""
 
 
+_OF_PYTHON: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
+"""Encodings of names and of programs' text, which no table is written in."""
+
+
 def _known(encoding: str) -> str:
     try:
-        codecs.lookup(encoding)
+        name = codecs.lookup(encoding).name
     except (LookupError, ValueError):
         raise ValueError("Python knows no such encoding; take utf-8, latin-1, cp1252 or utf-16") from None
     try:
         "".encode(encoding)
     except (LookupError, UnicodeError):
-        raise ValueError("it is no encoding of text; take utf-8, latin-1, cp1252 or utf-16") from None
+        name = "undefined"
+    if name in _OF_PYTHON:
+        raise ValueError("it is no encoding of text in tables; take utf-8, latin-1, cp1252 or utf-16")
     return encoding
 
 

@@ -28,6 +28,7 @@ from protocol.text_forms import INVISIBLE, comparable
 
 _BATCH_FIELDS: Final = 2**20
 _BATCH_ROWS: Final = 2**16
+_BLOCK_BYTES: Final = 2**20
 _MOST_LINE_CHARACTERS: Final = 2**26
 _PARQUET: Final = b"PAR1"
 _PACKED: Final = {
@@ -205,6 +206,11 @@ def _encoding(path: Path, begins: bytes, site: SiteTable) -> str:
     """The site's encoding, or the form of it that takes off the byte-order mark. Raises: ConfigurationError"""
     marked = marked_encoding(begins)
     if not marked:
+        if _is_of_single_bytes(site.encoding) and _is_utf_8(path):
+            raise ConfigurationError(
+                f"{path}: it is written in utf-8, not in {site.encoding}: say encoding = 'utf-8' in the site's file "
+                "(--site FILE.toml)"
+            )
         return site.encoding
     if not codecs.lookup(site.encoding).name.startswith(marked):
         raise ConfigurationError(
@@ -212,6 +218,28 @@ def _encoding(path: Path, begins: bytes, site: SiteTable) -> str:
             f"= {marked!r} in the site's file (--site FILE.toml)"
         )
     return "utf-8-sig" if marked == "utf-8" else marked
+
+
+def _is_of_single_bytes(encoding: str) -> bool:
+    """Whether each byte is a character, so that text in UTF-8 is read without an error, as other letters."""
+    high = bytes(range(128, 256))
+    return not codecs.lookup(encoding).name.startswith("utf") and len(high.decode(encoding, "replace")) == len(high)
+
+
+def _is_utf_8(path: Path) -> bool:
+    """Whether a file has bytes beyond ASCII, and all of them are UTF-8. Raises: ConfigurationError"""
+    decoder, ascii_only = codecs.getincrementaldecoder("utf-8")(), True
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                ascii_only &= block.isascii()
+                decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {why_unreadable(path, error)}") from None
+    return not ascii_only
 
 
 def _records(path: Path, site: SiteTable, encoding: str) -> Iterator[_Record]:

@@ -47,7 +47,10 @@ class Tally:
             if not self._findings.stop:
                 self._findings.add(Problem.NO_ROWS, "", "no row is left to learn from")
             return
+        unread = {one.column for one in self._findings if one.problem.stops and one.problem is not Problem.MISSING}
         for column in self._schema.columns:
+            if column.name in unread:
+                continue  # nobody knows what the values are that were not read
             if self._given[column.name] == 0:
                 self._findings.add(Problem.ALL_MISSING, column.name, "there is nothing to learn from, or a wrong mark")
             elif self._outcomes_differ and column.role in (ColumnRole.TARGET, ColumnRole.EVENT):

@@ -31,6 +31,7 @@ from client_agent.data.number_text import (
     grouped,
     limits,
     matches,
+    notation,
 )
 from client_agent.data.site_table import SiteTable
 from protocol.text_forms import comparable, lookalike
@@ -78,7 +79,7 @@ class ColumnReader:
     def read(self, array: pa.Array, before: int) -> Read:
         """The values of a batch that follows ``before`` rows; what is wrong is a finding, and has no value either."""
         texts = pc.utf8_trim_whitespace(pc.cast(array, pa.string()))
-        form = POINTED if pa.types.is_primitive(array.type) or pa.types.is_decimal(array.type) else self._form
+        form = notation(array.type, self._form)
         missing = _bools(pc.fill_null(pc.is_in(texts, value_set=self._marks), True)) | _bools(pc.is_null(texts))
         if self._numeric_marks and not self.column.type.listed:
             missing |= np.isin(form.read(texts), list(self._numeric_marks))
@@ -90,8 +91,7 @@ class ColumnReader:
             case ColumnType.TIME:
                 values = self._times(texts, missing, before, typed=pa.types.is_temporal(array.type))
             case ColumnType.TEXT:
-                if form.decimal == ",":  # an id 1010,0 is the one that a file with points calls 1010.0
-                    texts = pc.replace_substring_regex(texts, r"^(\d+),(0+)$", r"\1.\2")
+                texts, _ = form.pointed(texts)  # an id 1.010,0 is the one that a file with points calls 1010.0
                 values = np.where(missing, "", texts.to_numpy(zero_copy_only=False).astype(str))
         return Read(values, missing)
 
@@ -185,6 +185,7 @@ class ColumnReader:
         else:
             values = self.column.values
             shown = ", ".join(values[:10]) + (", ..." if len(values) > 10 else "")
+            shown += self._other_sign(encoded.dictionary.filter(pa.array(np.array(known) == NO_CLASS)), form)
             alike = {lookalike(text) for text in written if text not in self._codes} & set(map(lookalike, values))
             self._wrong(Problem.UNDECLARED, undeclared, before, f"the schema has {shown}{self._alike if alike else ''}")
         codes[missing] = NO_CLASS
@@ -200,6 +201,13 @@ class ColumnReader:
 
     def _wrong(self, problem: Problem, wrong: Mask, before: int, detail: str = "") -> None:
         self._findings.add_rows(problem, self.column.name, wrong, before, detail)
+
+    def _other_sign(self, texts: pa.Array, form: NumberText) -> str:
+        """A hint where texts that are no category would be with the other decimal sign."""
+        sign = "." if form.decimal == "," else ","
+        if sign == form.thousands or not np.isin(NumberText(sign).read(texts), list(self._numeric_codes)).any():
+            return ""
+        return f"; for numbers such as 1{sign}0 say decimal = {sign!r} in the site's file (--site)"
 
     @property
     def _alike(self) -> str:
@@ -227,9 +235,9 @@ def _numeric_codes(column: ColumnSpec, own: Mapping[str, str], form: NumberText)
     """
     codes, mapped = _codes(column, own), [comparable(text) for text in own]
     found = dict[float, int]()
-    for texts, notation in ([text for text in codes if text not in mapped], POINTED), (mapped, form):
+    for texts, form_of in ([text for text in codes if text not in mapped], POINTED), (mapped, form):
         ways: dict[float, set[int]] = {}
-        for text, number in zip(texts, notation.read(pa.array(texts, pa.string())).tolist(), strict=True):
+        for text, number in zip(texts, form_of.read(pa.array(texts, pa.string())).tolist(), strict=True):
             ways.setdefault(number, set()).add(codes[text])
         found |= {number: min(places) if len(places) == 1 else NO_CLASS for number, places in ways.items()}
     return {number: place for number, place in found.items() if math.isfinite(number)}

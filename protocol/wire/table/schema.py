@@ -71,7 +71,7 @@ class TableSchema(Message):
     """
 
     KIND: ClassVar[str] = "schema"
-    columns: Annotated[tuple[ColumnSpec, ...], Field(min_length=2)]
+    columns: tuple[ColumnSpec, ...]
     header: bool = True
     missing_marks: tuple[str, ...] = ()
     split: SplitSpec = SplitSpec()
@@ -119,6 +119,8 @@ class TableSchema(Message):
 
     @model_validator(mode="after")
     def _consistent(self) -> TableSchema:
+        if len(self.columns) < 2:
+            raise ValueError("a schema needs a feature and a target, so two columns or more")
         counts = Counter(comparable(one.name) for one in self.columns)
         twice = next((name for name, times in counts.items() if times > 1), None)
         if twice is not None:

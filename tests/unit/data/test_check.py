@@ -12,7 +12,7 @@ import pytest
 from client_agent.data.findings import Problem
 from client_agent.data.site_table import SiteColumn, SiteTable, read_site_table
 from protocol.errors import ConfigurationError
-from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, WHO, report, schema, written
+from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, SEEN, WHO, report, schema, written
 
 TARGET = {"name": "y", "type": "integer", "role": "target", "range": [0, 9]}
 SURVIVAL = (
@@ -69,6 +69,29 @@ def test_what_is_wrong_is_named(
 def test_what_one_row_lacks_is_one_finding(tmp_path: Path) -> None:
     found = report(schema(), written(tmp_path, GOOD.replace("70,", "x,")))
     assert [finding.problem for finding in found.findings] == [Problem.NOT_A_NUMBER]
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "problem"),
+    [
+        ((), "age,chol,pain,ill\n50,x,1,0\n60,y,2,1\n", Problem.NOT_A_NUMBER),
+        ((), "age,chol,pain,ill\n500,?,1,0\n600,3,2,1\n", Problem.OUT_OF_RANGE),
+        ((), "age,chol,pain,ill\n50,1,1,no\n60,3,2,yes\n", Problem.UNDECLARED),
+        ((), "age,chol,pain,ill\n50,1,1,0\n60,3,2,yes\n", Problem.UNDECLARED),
+        (SURVIVAL, "age,days,died\n5,2,0\n6,3,yes\n", Problem.UNDECLARED),
+        ((AGE, ILL, SEEN), "age,ill,seen\n5,0,yesterday\n6,1,today\n", Problem.NOT_A_TIME),
+    ],
+)
+def test_values_that_cannot_be_read_are_neither_missing_nor_alike(
+    tmp_path: Path, columns: tuple[dict[str, Any], ...], text: str, problem: Problem
+) -> None:
+    """A column with them has no second finding, that it has no values or the same ones."""
+    assert [one.problem for one in report(schema(*columns), written(tmp_path, text)).findings] == [problem]
+
+
+def test_missing_values_are_said_to_be_all(tmp_path: Path) -> None:
+    found = report(schema(), written(tmp_path, "age,chol,pain,ill\n?,1,1,0\n?,3,2,1\n")).findings
+    assert [one.problem for one in found] == [Problem.MISSING, Problem.ALL_MISSING]
 
 
 def test_no_value_is_ever_said(tmp_path: Path) -> None:

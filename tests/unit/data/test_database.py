@@ -5,18 +5,25 @@ from __future__ import annotations
 import hashlib
 import runpy
 import sqlite3
+from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from client_agent.data.database import URL_VARIABLE, database_url, query_table
+from client_agent.data.findings import Findings
+from client_agent.data.rows import joined, read_rows
+from client_agent.data.site_table import SiteColumn, SiteTable
 from client_agent.learning.data import load_folder
 from client_agent.learning.study_file import parse_study_table
 from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TableSchema
-from tests.unit.data.made import ROOT
+from tests.unit.data.made import ILL, ROOT, SEEN, WHO
+from tests.unit.data.made import schema as made_of
 
 EXAMPLES = ROOT / "docs" / "examples"
 STUDY = EXAMPLES / "omop.toml"
@@ -84,6 +91,53 @@ def test_duckdb_gives_the_same_rows(omop: Path, tmp_path: Path) -> None:
 def rows_of(query: str, url: str) -> list[float]:
     columns = [column for batch in query_table(query, url).batches for column in batch.columns]
     return [float("nan" if value is None else value) for column in columns for value in column.to_pylist()]
+
+
+AGES = {"name": "age", "type": "number", "missing": "median"}
+POINTS = SiteTable(decimal=",", thousands=".", columns={"seen": SiteColumn(format="%d.%m.%Y")})
+
+
+def read(url: str, *columns: dict[str, Any]) -> list[list[Any]]:
+    """Values by column, in a site that writes 1.234,5 and 31.3.2026, of the table t."""
+    of_t, findings = made_of(*columns, ILL, missing_marks=["NA"]), Findings()
+    table = query_table(f"SELECT {', '.join(one['name'] for one in columns)}, ill FROM t", url)
+    rows = joined(of_t, list(read_rows(of_t, table, POINTS, findings)))
+    assert [finding.text for finding in findings] == []
+    return [values.tolist() for values in rows.columns]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ([1.234, 2.234, None], [1.234, 2.234, nan]),
+        ([1234, 5, 2**53 + 1], [1234, 5, 2**53]),
+        ([1.234, 5, None], [1.234, 5, nan]),
+        ([1.234, "NA", 1000.0], [1.234, nan, 1000]),
+        ([1.234, "1.234,5", 1e-300], [1.234, 1234.5, 1e-300]),
+        ([1.234, 2**63 - 1, -0.5], [1.234, 2**63, -0.5]),
+        ([1.234, *[None] * 2**14, "1.234"], [1.234, *[nan] * 2**14, 1234]),
+    ],
+)
+def test_a_databases_numbers_have_no_notation(tmp_path: Path, given: list[Any], meant: list[float]) -> None:
+    """Unlike its texts; SQLite may hold both in one column."""
+    with sqlite3.connect(tmp_path / "t.sqlite") as made:
+        made.execute("CREATE TABLE t (age, ill INTEGER)")
+        made.executemany("INSERT INTO t VALUES (?, ?)", [(value, n % 2) for n, value in enumerate(given)])
+    assert read(f"sqlite:///{tmp_path / 't.sqlite'}", AGES)[0] == pytest.approx(meant, rel=0, abs=0, nan_ok=True)
+
+
+def test_a_databases_ids_decimals_and_dates_have_no_notation(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    pytest.importorskip("duckdb_engine")
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as made:
+        made.execute(
+            "CREATE TABLE t AS SELECT 1.234::DECIMAL(8, 3) AS age, DATE '2026-03-31' AS seen, "
+            "TIMESTAMP '2026-03-31' AS again, 170141183460469231731687303715884105727::HUGEINT AS who, 1 AS ill"
+        )
+    again = {"name": "again", "type": "time", "role": "observed_at", "format": "%Y%m%d"}
+    url, day = f"duckdb:///{tmp_path / 't.duckdb'}", datetime(2026, 3, 31, tzinfo=UTC).timestamp()
+    assert [column[0] for column in read(url, AGES, SEEN, WHO)[:3]] == [1.234, day, str(2**127 - 1)]
+    assert [column[0] for column in read(url, AGES, again)[:2]] == [1.234, day]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,11 @@ def test_what_programs_write_is_read(tmp_path: Path, content: str | bytes, site:
         ("sep=;\n" + SEMICOLONS, {"separator": "|"}, r"line 1 says sep=; and the site's file .* separator = '\|'"),
         (GOOD, {"separator": ";"}, "line 1 is one field with commas in it: say separator = ','"),
         ("Alter;ill\n50,5;0\n", {}, "line 1 is one field with semicolons in it"),
+        *(
+            (text.encode(), {"encoding": name}, f"is written in utf-8, not in {name}: say encoding = 'utf-8'")
+            for text in (GOOD.replace("age", "größe"), GOOD + "50,200,ä,1\n")
+            for name in ("latin-1", "cp1252", "ascii", "cp850", "koi8-r")
+        ),
         (codecs.BOM_UTF8, {}, "the file is empty"),
         (b"\xd0\xcf\x11\xe0 of an old workbook", {}, "is a spreadsheet or another document"),
     ],
@@ -103,11 +108,24 @@ def test_what_cannot_be_read_is_named_by_its_line(
         draft(path, SiteTable(**site), None)
 
 
+_NO_TEXT = [
+    "hex",
+    "rot13",
+    "zip",
+    "base64",
+    "bz2",
+    "undefined",
+    "punycode",
+    "idna",
+    "unicode_escape",
+    "raw_unicode_escape",
+]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        *((f"encoding = '{name}'", "it is no encoding of text") for name in ("hex", "rot13", "zip", "base64", "bz2")),
-        ("encoding = 'undefined'", "it is no encoding of text"),
+        *((f"encoding = '{name}'", "it is no encoding of text") for name in _NO_TEXT),
         ('encoding = "utf\\u0000"', "Python knows no such encoding"),
         *((f"separator = '{one}'", "a separator is one character") for one in ('"', "", ";;", "a", ".", "-")),
         ("skip_lines = -1", "greater than or equal to 0"),
@@ -121,6 +139,16 @@ def test_what_cannot_be_read_is_named_by_its_line(
 def test_a_sites_file_says_what_can_be_done(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         read_site_table(written(tmp_path, text, "site.toml"), schema(SIZE, ILL))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "cp850", "cp037", "gbk", "shift_jis", "utf-7"])
+def test_what_an_encoding_wrote_is_read_in_it(tmp_path: Path, encoding: str) -> None:
+    """Also where its first bytes beyond ASCII could be UTF-8, as two letters of GBK are."""
+    name = {"gbk": "联通", "shift_jis": "年齢"}.get(encoding, "Ã¤ größe")
+    name = name.removeprefix("Ã¤ ") if encoding in ("cp850", "cp037") else name
+    path = written(tmp_path, GOOD.replace("age", name).encode(encoding))
+    assert report(schema({**AGE, "name": name}, CHOL, PAIN, ILL), path, SiteTable(encoding=encoding)).fits
+    assert report(schema(), written(tmp_path, GOOD.encode(encoding)), SiteTable(encoding=encoding)).fits
 
 
 def test_rows_are_numbered_with_those_that_have_another_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from client_agent.data.draft import draft
@@ -205,6 +207,15 @@ def test_a_code_that_is_none_of_the_schemas_is_refused(site: SiteTable, text: st
     assert [finding.problem for finding in findings] == [Problem.UNDECLARED]
 
 
+@pytest.mark.parametrize(
+    ("site", "text", "hint"),
+    [(PLAIN, "1,0", True), (COMMA, "1.0", True), (COMMAS, "1,0", False), (POINTS, "1.0", False), (PLAIN, "1,5", False)],
+)
+def test_a_code_with_the_other_decimal_sign_has_a_hint(site: SiteTable, text: str, hint: bool) -> None:
+    (finding,) = looked_at(KIND, ["1", text], site)[1]
+    assert (f"; for numbers such as {text} say decimal = {text[1]!r} in the site's file" in finding.detail) is hint
+
+
 def test_codes_that_a_number_does_not_tell_apart_are_told_by_their_text() -> None:
     two = {**KIND, "categories": ["1", "01"]}
     assert read(two, ["1", "01"]).tolist() == [0, 1]
@@ -244,6 +255,27 @@ def test_ids_of_a_file_with_commas_are_those_of_a_file_with_points() -> None:
     who = {"name": "x", "type": "text", "role": "patient", "missing_marks": ["-9"]}
     assert read(who, ["1010,0", "p,5", "-9,0"], COMMA).tolist() == read(who, ["1010.0", "p,5", "-9.0"]).tolist()
     assert read({**WHOLE, **PATIENT}, ["1010,0"], COMMA).tolist() == [1010]
+
+
+@pytest.mark.parametrize(
+    ("site", "ids"),
+    [
+        (COMMA, ["1010", "1010,0", "1010,", "1,01E+03", "+1,01e3"]),
+        (POINTS, ["1010", "1.010", "1.010,0", "1,01E+03"]),
+        (COMMAS, ["1010", "1,010", "1,010.0", "1.01E+03"]),
+        (SiteTable(thousands="'"), ["1010", "1'010"]),
+    ],
+)
+def test_an_id_is_one_patients_in_every_notation_of_a_number(tmp_path: Path, site: SiteTable, ids: list[str]) -> None:
+    """One patient was in training and test."""
+    site = site.model_copy(update={"separator": ";"})
+    training = written(tmp_path, f"age;ill;who\n50;0;{ids[0]}\n51;1;b\n")
+    for one in ids[1:]:
+        test = written(tmp_path, f"age;ill;who\n53;0;{one}\n54;1;c\n", "test.csv")
+        found = report(schema(AGE, ILL, WHO), training, site, test=test).findings
+        assert [finding.problem for finding in found] == [Problem.BOTH_SIDES], one
+    others = written(tmp_path, "age;ill;who\n53;0;1.01.0\n54;1;10,1\n", "test.csv")
+    assert report(schema(AGE, ILL, WHO), training, site, test=others).fits
 
 
 @pytest.mark.parametrize(
@@ -307,6 +339,44 @@ def test_a_draft_of_numbers_of_every_size(tmp_path: Path) -> None:
     rows = [f"{n}e307,{'1e999' if n == 3 else n},-{n}e-300,{n % 2}" for n in range(1, 18)]
     drafted = draft(written(tmp_path, "\n".join(["huge,x,tiny,ill", *rows])), PLAIN, None)
     assert 'name = "x"\ntype = "number"\nunit = ""\nrange = [0, 20]' in drafted
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        (["0", "17e307"], 'type = "number"\nunit = ""\nrange = [0, 1.7976931348623157e+308]'),
+        (["-17e307", "17e307"], "range = [-1.7976931348623157e+308, 1.7976931348623157e+308]"),
+        (["17.5e307"], "range = [1e+308, 1.7976931348623157e+308]"),
+        (["0"], 'type = "integer"\nunit = ""\nrange = [0, 1]'),
+        (["0.0"], 'type = "integer"\nunit = ""\nrange = [0, 1]'),
+        (["1e999"], "# name"),
+        (["inf", "-9"], "# name"),
+        (["word", "-9", "-9"], "# name"),
+        ([*map(str, range(30)), "inf"], 'type = "number"\nunit = ""\nrange = [0, 30]'),
+        (["1.5", "-Infinity", "2.5"], 'type = "number"\nunit = ""\nrange = [1, 3]'),
+    ],
+)
+def test_a_draft_has_the_numbers_that_there_are(tmp_path: Path, numbers: list[str], said: str) -> None:
+    path = written(tmp_path, "\n".join(["x_id,ill", *(f"{one},{n % 2}" for n, one in enumerate(numbers * 2))]))
+    drafted = draft(path, PLAIN, "ill", header=True)
+    assert said.removeprefix("# name") in drafted
+    assert ('# name = "x_id"' in drafted) is said.startswith("# name")
+    assert "patient" not in drafted.partition("[schema]")[2]
+    ranges = [one["range"] for one in tomllib.loads(drafted)["schema"]["columns"] if "range" in one]
+    assert np.isfinite(ranges).all()
+
+
+def test_a_draft_reads_typed_decimals_without_the_sites_notation(tmp_path: Path) -> None:
+    numbers = pa.array([1.234 + n for n in range(20)]).cast(pa.decimal128(8, 3), safe=False)
+    path = tmp_path / "table.parquet"
+    pyarrow.parquet.write_table(pa.table({"x": numbers, "ill": [0, 1] * 10}), path)
+    assert "range = [0, 30]" in draft(path, POINTS, None)
+
+
+def test_a_draft_of_one_column_is_refused(tmp_path: Path) -> None:
+    for text in ("age\n50\n60\n", ",age\n0,50\n1,60\n"):
+        with pytest.raises(ConfigurationError, match=r"a schema needs a feature and a target, .* is 'age'"):
+            draft(written(tmp_path, text), PLAIN, None, header=True)
 
 
 @pytest.mark.parametrize(

@@ -222,3 +222,14 @@ def test_errors_name_the_table_as_the_file_does() -> None:
     with pytest.raises(ConfigurationError, match=r"schema: key 'columns.0.type'"):
         parse_study_table(STUDY.replace('"number"', '"numeric"'), "s.toml")
     assert validated(TableSchema, schema().model_dump(), "x") == schema()
+
+
+def test_a_wrong_column_of_two_is_all_that_is_said() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_study_table(STUDY.replace('"number"', '"numeric"'), "s.toml")
+    assert caught.value.detail.count("key '") == 1
+    one_column = STUDY.rpartition("[[schema.columns]]")[0]
+    for text in (one_column, STUDY.partition("[[schema.columns]]")[0] + "columns = []\n"):
+        with pytest.raises(ConfigurationError) as caught:
+            parse_study_table(text, "s.toml")
+        assert caught.value.detail == "s.toml: schema: a schema needs a feature and a target, so two columns or more"
