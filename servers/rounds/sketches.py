@@ -145,7 +145,8 @@ class Sketches:
             for old in [key for key in self._tasks if key.study == record.key.study]:
                 self._tasks.pop(old).cancel()
             work = asyncio.to_thread(_sketched(self._server, record, parameters))
-            self._tasks[record.key] = asyncio.create_task(work)
+            task = self._tasks[record.key] = asyncio.create_task(work)
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody awaits it
         return self._tasks[record.key]
 
     def forget(self, key: RoundKey) -> None:
