@@ -110,7 +110,7 @@ def test_a_patient_on_both_sides_of_a_split_that_the_site_made(tmp_path: Path) -
     wrong = report(made, training, test=written(tmp_path, "age,ill,who\nx,0,d\n", "wrong.csv"))
     assert [finding.text for finding in wrong.findings] == [
         f"{tmp_path / 'wrong.csv'}: column 'age': no number in 1 rows (1): if it stands for a missing value, "
-        "missing_marks in the schema names it"
+        "say missing_marks in the site's file (--site) or the schema"
     ]
     assert report(made, training, test=written(tmp_path, "age,ill,who\n53,0,d\n54,1,c\n", "other.csv")).fits
 
