@@ -48,7 +48,6 @@ _POINTS: Final = (
     "all points stand before three digits and larger numbers have none, so that they seem to part thousands: say "
     "thousands = '.' and decimal = ',' in the site's file (--site), or decimal = '.' where they are decimal"
 )
-_FORMAT: Final = "say format under [columns.NAME] in the site's file (--site)"
 _SIGN: Final = (
     "say in the site's file (--site) what parts them, thousands = ',', '.', ' ' or \"'\", and which sign is decimal"
 )
@@ -219,11 +218,8 @@ class ColumnReader:
         given = "" if typed else self._format
         times = np.array([seconds(text, given) for text in texts.to_pylist()], dtype=np.float64)
         times[missing] = np.nan
-        how = (
-            f"written as {given}"
-            if given
-            else "ISO 8601, such as 2026-03-31, or {_FORMAT.replace('NAME', self.column.name)}"
-        )
+        said = f"say format under [columns.{self.column.name}] in the site's file (--site)"
+        how = f"written as {given}" if given else f"ISO 8601, such as 2026-03-31, or {said}"
         self._wrong(Problem.NOT_A_TIME, np.isnan(times) & ~missing, before, how)
         return times
 

@@ -12,7 +12,7 @@ import pytest
 from client_agent.data.findings import Problem
 from client_agent.data.site_table import SiteColumn, SiteTable, read_site_table
 from protocol.errors import ConfigurationError
-from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, WHO, report, schema, written
+from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, SEEN, WHO, report, schema, written
 
 TARGET = {"name": "y", "type": "integer", "role": "target", "range": [0, 9]}
 SURVIVAL = (
@@ -185,3 +185,22 @@ def test_a_file_without_names_has_the_schemas_columns(tmp_path: Path) -> None:
     assert report(made, written(tmp_path, GOOD.partition("\n")[2])).rows == 6
     (finding,) = report(made, written(tmp_path, "1,2,3\n")).findings
     assert "a row has its 4 columns in its order; found 3" in finding.text
+
+
+def test_a_line_that_holds_no_name_of_the_schema_is_named(tmp_path: Path) -> None:
+    """A title of two fields, or another separator, is likelier than a table without any of the columns."""
+    text = "Export;2026\n\n" + GOOD.replace(",", ";")
+    last = report(schema(), written(tmp_path, text)).findings[-1]
+    assert last.text == (
+        "missing column: the file has none of the schema's. Line 1 was taken for their names and has 1 field: the "
+        "separator or skip_lines is wrong in the site's file (--site)"
+    )
+    assert "Line 1" in report(schema(), written(tmp_path, text), SiteTable(separator=";")).findings[-1].text
+    some = report(schema(), written(tmp_path, GOOD.replace("chol", "other"))).findings
+    assert [finding.column for finding in some] == ["chol"]
+
+
+def test_a_wrong_date_is_explained_by_what_a_site_can_edit(tmp_path: Path) -> None:
+    path = written(tmp_path, "age,ill,seen\n50,0,1.2.2026\n51,1,2026-02-01\n")
+    (found,) = report(schema(AGE, ILL, SEEN), path).findings
+    assert found.text.endswith("or say format under [columns.seen] in the site's file (--site)")

@@ -146,7 +146,7 @@ def test_a_study_needs_its_data_and_a_case_has_them(tmp_path: Path) -> None:
         ({"seed": [1]}, "takes no 'seed'; it takes data, data_folder, seeds"),
         ({"only": "erosion"}, "only: found 'erosion'; give a list"),
         ({"only": ["other"]}, "no variant 'other'"),
-        ({"plugins": ["nowhere.py"]}, "nowhere.py is no Python file"),
+        ({"plugins": ["nowhere.py"]}, "nowhere.py does not exist"),
     ],
 )
 def test_wrong_options(wrong: dict, said: str) -> None:

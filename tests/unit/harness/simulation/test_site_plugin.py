@@ -209,7 +209,7 @@ def test_batch_norm_takes_a_left_over_example_and_names_a_site_that_has_only_one
     for name in ("X", "y"):
         path = tmp_path / "data" / "east" / f"{name}.npy"
         np.save(path, np.load(path)[:11])
-    with pytest.raises(ConfigurationError, match="site 'east' has 1 training examples in batches of 29"):
+    with pytest.raises(ConfigurationError, match="site 'east' has 1 training example in batches of 29"):
         run_simulation(given)
 
 
