@@ -26,6 +26,6 @@ def lookalike(text: str) -> str:
     return "".join(one for one in folded if one not in INVISIBLE and one != "_")
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int | None, noun: str) -> str:
     """A number and what it counts: 1 run, 2 runs."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

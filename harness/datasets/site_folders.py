@@ -36,7 +36,7 @@ def load_site_folders(
     Raises: ConfigurationError for a missing file, a site of another schema, wrong examples, or names that differ
     """
     names = site_names(folder)
-    _require_requester(requester, names, folder)
+    requester = _requester(requester, names, folder)
     for name in names:
         require_folder_of_schema(schema, folder / name, "the study")
     ordered = (requester, *(name for name in names if name != requester))
@@ -79,7 +79,7 @@ def load_by_plugin(folder: Path, requester: str | None, table: StudyTable, plugi
     Raises: ConfigurationError for data that the study does not take, or names that differ between sites
     """
     places = {path.stem: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
-    _require_requester(requester, places, folder)
+    requester = _requester(requester, places, folder)
     for place in places.values():
         require_folder_of_schema(table.data_schema, place, "the study")
     spec = ModelSpec(kind="plugin", inputs=table.model.inputs, classes=table.model.width, layers=())
@@ -95,10 +95,11 @@ def load_by_plugin(folder: Path, requester: str | None, table: StudyTable, plugi
     return federation
 
 
-def _require_requester(requester: str | None, names: Collection[str], folder: Path) -> None:
-    if requester not in names:
+def _requester(requester: str | None, names: Collection[str], folder: Path) -> str:
+    if requester is None or requester not in names:
         found = "no name" if requester is None else repr(requester)
         raise ConfigurationError(f"--requester: found {found}; give one of the sites in {folder}: {', '.join(names)}")
+    return requester
 
 
 def _site(folder: Path, inputs: tuple[int, ...], outputs: int, task: TaskSpec) -> SiteData:

@@ -9,6 +9,7 @@ import pytest
 import moiety
 from harness.api.studies import Case, Study
 from host.extensions import Kind, extension, load_again, load_plugins, loaded_plugins
+from host.unexpected import EXIT_REFUSED
 from moiety import Results, simulate
 from protocol.errors import ConfigurationError
 
@@ -196,7 +197,7 @@ def test_the_command_takes_a_file(own: Path, tmp_path: Path, capsys: pytest.Capt
     arguments = ["simulate", str(tmp_path / "case.toml"), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as refused:
         moiety.main(arguments)
-    assert refused.value.code == moiety.EXIT_REFUSED
+    assert refused.value.code == EXIT_REFUSED
     assert f"--plugin {own.stem}.py" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(SystemExit) as ended:
         moiety.main([*arguments, "--plugin", str(own)])
