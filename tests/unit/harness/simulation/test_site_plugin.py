@@ -235,6 +235,7 @@ def test_a_simulated_model_is_saved_and_predicts(tmp_path: Path, changed: str, b
     assert right.mean() == pytest.approx(result.runs[0].test_accuracy)
     card = (tmp_path / "saved" / "card.md").read_text()
     assert "**SIMULATED: trained in one place on the data of all sites; no site took part.**" in card
+    assert "## How well it does at the simulated requester\n" in card
     assert "10 test examples of that site alone" in card
     with pytest.raises(ConfigurationError, match="saved exists; name a new folder"):
         run_simulation(given)
