@@ -131,6 +131,8 @@ def load_again(plugins: Iterable[LoadedPlugin]) -> None:
 
 
 def _load(path: Path) -> None:
+    if not path.exists():
+        raise ConfigurationError(f"--plugin: {path} does not exist: give the path of a Python file")
     if not _FILE.fullmatch(path.name) or not path.is_file():
         raise ConfigurationError(
             f"--plugin: {path} is no Python file, or its name is not made of letters, digits and underscores"
@@ -172,8 +174,8 @@ def _of_package(kind: Kind, name: str, package: str, short: str) -> Extension:
         found = distribution(package)
     except PackageNotFoundError:
         raise ConfigurationError(
-            f"{kind} {name!r} is from a package that is not installed; install it with: pip install {package}; or it "
-            f"is from a file: name that with --plugin {package}.py"
+            f"{kind} {name!r} is not here: if it is in a file, name that with --plugin {package}.py; if it is in a "
+            "package, install the package that offers it"
         ) from None
     offered = {entry.name: entry for entry in found.entry_points.select(group=kind.group)}
     if short not in offered:

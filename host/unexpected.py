@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import sysconfig
 import tempfile
 import threading
 import traceback
@@ -25,6 +26,9 @@ EXIT_REFUSED: Final = 2
 EXIT_UNEXPECTED: Final = 70
 EXIT_INTERRUPTED: Final = 130
 _UNEXPECTED: Final = "unexpected"
+_ROOT: Final = Path(__file__).parents[1]
+_PACKAGES: Final = frozenset({"client_agent", "harness", "host", "moiety.py", "protocol", "servers"})
+_LIBRARY: Final = sysconfig.get_path("stdlib")
 _kept: dict[tuple[object, ...], str] = {}
 
 
@@ -71,9 +75,18 @@ def unexpected(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     fault = (type(error), *((frame.filename, frame.lineno) for frame in frames))
     if fault not in _kept:  # a daemon that tries again for ever fills no disk
-        where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+        last = next((frame for frame in reversed(frames) if _is_own(frame.filename)), frames[-1] if frames else None)
+        where = f" in {Path(last.filename).name}:{last.lineno}" if last else ""
         _kept[fault] = f"{type(error).__name__}{where}, a fault of this program; {_keep(error)}"
     return _kept[fault]
+
+
+def _is_own(file: str) -> bool:
+    """Whether it is one of this program or a plug-in, not of a library that they called."""
+    path = Path(file)
+    if path.is_relative_to(_ROOT) and path.relative_to(_ROOT).parts[0] in _PACKAGES:
+        return path != Path(__file__)
+    return path.is_absolute() and not path.is_relative_to(_LIBRARY) and "site-packages" not in path.parts
 
 
 def _keep(error: BaseException) -> str:

@@ -24,3 +24,8 @@ def lookalike(text: str) -> str:
     """The same for texts that people may take for one another: NFKC, without capitals, spaces or underscores."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return "".join(one for one in folded if one not in INVISIBLE and one != "_")
+
+
+def counted(count: int | None, noun: str) -> str:
+    """A number and what it counts: 1 run, 2 runs."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.text_forms import counted
 from protocol.wire.studies.model import Buffers
 
 Named: TypeAlias = list[tuple[str, torch.Tensor]]
@@ -112,8 +113,9 @@ def require_batches(model: nn.Module, examples: int, batch_size: int, site: str 
     """There are batches that the model can train on. Raises: ConfigurationError"""
     if min(examples, batch_size) < least_examples(model):
         raise ConfigurationError(
-            f"batch norm has no variance of a batch of one example, and {site} has {examples} training examples in "
-            f"batches of {batch_size}: take more of both, or torch.nn.GroupNorm instead of batch norm"
+            f"batch norm has no variance of a batch of one example, and {site} has "
+            f"{counted(examples, 'training example')} in batches of {batch_size}: take more of both, or "
+            "torch.nn.GroupNorm instead of batch norm"
         )
 
 

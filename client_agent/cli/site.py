@@ -24,6 +24,7 @@ from host.network.web_proxy import WebProxy
 from host.private_files import UMASK, read_secret
 from host.settings import read_text
 from protocol.errors import ConfigurationError, Unavailable
+from protocol.text_forms import counted
 from protocol.wire.enrolment.fingerprint import fingerprint_of
 from protocol.wire.enrolment.invitation import PREFIX, Invitation, read_invitation
 
@@ -112,7 +113,7 @@ def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
         sys.stdout.write(json.dumps([{"name": one.name, "lacks": one.lacks} for one in found]) + "\n")
         return
     for one in found:
-        samples = "" if one.party is None else f", {one.party.samples} training examples"
+        samples = "" if one.party is None else f", {counted(one.party.samples, 'training example')}"
         sys.stdout.write(f"{one.name}{samples}: {'; '.join(one.lacks) or 'admitted everywhere'}\n")
     if not found:
         sys.stdout.write("nothing is shown: this is for the requester, once both operators have admitted it\n")

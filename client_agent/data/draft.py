@@ -134,6 +134,12 @@ class _Seen:
         return {mark for mark in _MARKS if mark in self.texts and (self.numbers or mark not in ".-")} | minus
 
     @property
+    def is_time(self) -> bool:
+        """Whether there are values, all of them dates."""
+        given, form = self.given, self.site.of(self.name).format
+        return bool(given) and all(_is_date(text, form) for text in given)
+
+    @property
     def given(self) -> dict[str, int]:
         """Texts that are values, most frequent first."""
         return {text: count for text, count in self.texts.most_common() if text and text not in self.marks}
@@ -164,6 +170,8 @@ def draft(path: Path, site: SiteTable, target: str | None, *, header: bool | Non
         raise ConfigurationError(
             f"{path}: a schema needs a feature and a target, and the only column with a name is {aim!r}"
         )
+    if next(found for found in seen if found.name == aim).is_time:
+        raise ConfigurationError(f"{path}: column {aim!r} holds dates: say --target NAME, the column to be predicted")
     marks = sorted({mark for found in seen for mark in found.marks})
     notes = [f"# left out: {finding.text}" for finding in findings]
     drafts = [
@@ -209,7 +217,7 @@ def _column(found: _Seen, *, is_target: bool) -> str:
         return _commented([*lines, "# no value at all: leave it out"])
     few = len(given) <= _MOST_CATEGORIES and not found.many
     numeric = found.least <= found.most and not found.words
-    if all(_is_date(text, found.site.of(found.name).format) for text in given):
+    if found.is_time:
         lines += ['type = "time"', 'role = "observed_at"']
     elif found.foreign and found.numbers + found.foreign >= sum(given.values()):
         return _commented([*lines, "# numbers of another form: a site's file (--site) says decimal and thousands"])

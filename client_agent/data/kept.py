@@ -29,32 +29,37 @@ def require_made_by_schema(study: Study, folder: Path) -> None:
 
     Raises: ConfigurationError with the difference and what to do
     """
-    wanted = study.data_schema
+    require_folder_of_schema(study.data_schema, folder, f"study {study.name!r}")
+
+
+def require_folder_of_schema(wanted: TableSchema | None, folder: Path, of: str) -> None:
+    """The folder was made by the schema ``of`` a study or a case; without a schema nothing is asked.
+
+    Raises: ConfigurationError with the difference and what to do
+    """
     if wanted is None:
         return
-    kept = _schema_of(folder, study.name)
+    kept = _schema_of(folder, of)
     if kept.digest() == wanted.digest():
         return
     ours, theirs = (_lines(schema, ascii_only=False) for schema in (wanted, kept))
     if any(not unicodedata.is_normalized("NFKC", line) for line in {*ours} ^ {*theirs}):
         ours, theirs = (_lines(schema, ascii_only=True) for schema in (wanted, kept))  # they look the same otherwise
-    lines = list(difflib.unified_diff(ours, theirs, f"study {study.name}", str(folder), lineterm="", n=1))
+    lines = list(difflib.unified_diff(ours, theirs, of, str(folder), lineterm="", n=1))
     cut = lines[:_MOST_LINES] + ([f"... and {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else [])
     raise ConfigurationError(
-        f"study {study.name!r}: its schema is not the one that {folder} was made by:\n"
-        + "\n".join(cut)
-        + "\nprepare the "
+        f"{of}: its schema is not the one that {folder} was made by:\n" + "\n".join(cut) + "\nprepare the "
         "data again with this study's file (moiety data prepare), and start again"
     )
 
 
-def _schema_of(folder: Path, study: str) -> TableSchema:
+def _schema_of(folder: Path, of: str) -> TableSchema:
     path = folder / TRANSFORMATION_FILE
     try:
         return _Kept.model_validate_json(path.read_bytes()).table
     except OSError:
         raise ConfigurationError(
-            f"study {study!r} has a schema and {path} is missing, so nothing says how these data were made: make them "
+            f"{of} has a schema and {path} is missing, so nothing says how these data were made: make them "
             "with 'moiety data prepare', and start again"
         ) from None
     except ValidationError as error:

@@ -16,7 +16,7 @@ from client_agent.data.site_table import SiteColumn, SiteTable
 from client_agent.data.source import Table
 from protocol.errors import ConfigurationError
 from protocol.summary.question import FIRST_LINE, PLACES, OwnColumn
-from protocol.text_forms import comparable, lookalike
+from protocol.text_forms import comparable, counted, lookalike
 from protocol.wire.messages import ColumnSpec, TableSchema
 
 _NAME_AND_UNIT: Final = re.compile(r"^(?P<name>.*?)\s*[\[(](?P<unit>[^\[\]()]*)[\])]$")
@@ -47,6 +47,13 @@ def places(schema: TableSchema, table: Table, site: SiteTable, findings: Finding
         in_header = written["unit"].strip() if written is not None and names[index] != own else None
         _check_unit(column, of_site, in_header, findings)
         found.append(Place(column, index, of_site))
+    if not found and table.line:
+        findings.add(
+            Problem.NO_COLUMN,
+            "",
+            f"the file has none of the schema's. Line {table.line} was taken for their names and has "
+            f"{counted(table.width, 'field')}: the separator or skip_lines is wrong in the site's file (--site)",
+        )
     return tuple(found)
 
 

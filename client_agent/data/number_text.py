@@ -28,6 +28,8 @@ _EXPONENT: Final = r"([eE][+-]?\d+)?"
 _ENDLESS: Final = r"^(?i)[+-]?(nan|inf|infinity)$"
 _DECIMAL_COMMA: Final = rf"^[+-]?\d*,\d+{_EXPONENT}$"
 _THREE_AFTER_COMMA: Final = r"^[+-]?[1-9]\d{0,2},\d{3}$"
+_THREE_AFTER_POINT: Final = r"^[+-]?[1-9]\d{0,2}\.\d{3}$"
+_UNDER_THOUSAND: Final = r"^[+-]?\d{1,3}$"
 _GROUPED: Final = rf"^[+-]?\d{{1,3}}({_ANY_SIGN}\d{{2,3}})*{_ANY_SIGN}\d{{3}}([.,]\d*)?$"
 _LIMIT: Final = f"^(<=?|>=?|≤|≥|&lt;=?|&gt;=?|&le;|&ge;)[{SPACES}]*"
 _BELOW: Final = "^(<|≤|&l)"
@@ -71,9 +73,47 @@ class NumberText:
 POINTED: Final = NumberText()
 
 
+def is_typed(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are numbers already, which no site's notation concerns."""
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
+
+
 def notation(kind: pa.DataType, written: NumberText) -> NumberText:
     """The form in which a column's values are read as text: a site's own, unless they are numbers already."""
-    return POINTED if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) else written
+    return POINTED if is_typed(kind) else written
+
+
+@dataclass
+class PointUse:
+    """Tells a point that parts thousands, over a column's batches: 3.131 beside 562.
+
+    Every number has a point before exactly three digits, at least two of them, or is whole and below 1000, and a whole
+    one is larger than all others are as decimals. A measurement of three decimals has no such numbers beside it.
+    """
+
+    parted: int = 0
+    largest_parted: float = 0.0
+    largest_whole: float = 0.0
+    ruled_out: bool = False
+
+    def add(self, texts: pa.Array, numbers: Numbers, thousandfold: Mask) -> None:
+        """Texts and what they are as decimals, NaN where nothing counts; ``thousandfold``: it may be 1000 times that.
+
+        A decimal of an impossible thousandfold rules the column out.
+        """
+        if self.ruled_out:
+            return
+        given = ~np.isnan(numbers)
+        pointed = given & matches(_with_minus(texts), _THREE_AFTER_POINT)
+        whole = given & matches(_with_minus(texts), _UNDER_THOUSAND)
+        self.ruled_out = bool((given & ~pointed & ~whole).any() or (pointed & ~thousandfold).any())
+        self.parted += int(np.count_nonzero(pointed))
+        self.largest_parted = np.abs(numbers[pointed]).max(initial=self.largest_parted)
+        self.largest_whole = np.abs(numbers[whole]).max(initial=self.largest_whole)
+
+    @property
+    def parts_thousands(self) -> bool:
+        return not self.ruled_out and self.parted > 1 and self.largest_whole > self.largest_parted
 
 
 def thousands_sign(written: str) -> str:

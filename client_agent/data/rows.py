@@ -56,6 +56,9 @@ def read_rows(schema: TableSchema, table: Table, site: SiteTable, findings: Find
         kept = _kept(schema, [column.missing for column in read], before, findings)
         yield Rows(tuple(column.values for column in read)).where(kept)
         before += batch.num_rows
+    if not table.query:  # a database's numbers have no notation of their own
+        for reader in readers:
+            reader.close()
 
 
 def joined(schema: TableSchema, parts: Sequence[Rows]) -> Rows:

@@ -46,7 +46,8 @@ _BYTE_ORDER_MARK: Final = "\ufeff"
 class Table:
     """``names`` is the first line's, None where the file has none. ``batches`` can be gone through once.
 
-    ``query``: the study's, where that gave the table and its columns their names.
+    ``query``: the study's, where that gave the table and its columns their names. ``line``: of a text file's
+    names, or 0.
     """
 
     where: str
@@ -54,6 +55,7 @@ class Table:
     width: int
     batches: Iterable[pa.RecordBatch]
     query: str = ""
+    line: int = 0
 
     def __post_init__(self) -> None:
         if self.names is not None:
@@ -157,7 +159,8 @@ def _csv(path: Path, site: SiteTable, encoding: str, findings: Findings, *, head
         _refuse_title(path, first, second)
     rows = (one.fields for one in chain(begins[1:] if header else begins, records))
     width = len(first.fields)
-    return Table(str(path), tuple(first.fields) if header else None, width, _batches(path, width, rows, findings))
+    names, batches = tuple(first.fields) if header else None, _batches(path, width, rows, findings)
+    return Table(str(path), names, width, batches, line=first.line)
 
 
 def _until_second(records: Iterator[_Record]) -> Iterator[_Record]:

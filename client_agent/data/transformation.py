@@ -27,6 +27,10 @@ from protocol.summary.scaling import CommonScaling
 from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType, MissingRule, Scaling, TableSchema
 
 Features = NDArray[np.float32]
+_OTHER_SITE: Final = (
+    "; read as the exporting site's table was: --site FILE says how this one is written (an empty file: as the schema)"
+)
+_OF_NAMES: Final = frozenset({Problem.NO_COLUMN, Problem.ALMOST_COLUMN, Problem.COLUMN_COUNT})
 _LEAST_SPREAD: Final = 1e-150
 """Squares of deviations below it are no longer exact."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -125,19 +129,23 @@ def transform_file(path: Path, transformation: Transformation, site: SiteTable |
     """As ``transform_rows``, of a CSV or Parquet file; one without a first line of names has the features' columns,
     in the schema's order, and no others. Raises: ConfigurationError
     """
-    site, findings = site or transformation.reading, Findings()
+    findings, hint = Findings(), "" if site is not None else _OTHER_SITE
+    site = site or transformation.reading
     table = open_table(path, site, findings, header=transformation.table.header)
-    return _transformed(table, transformation, site, findings)
+    return _transformed(table, transformation, site, findings, hint)
 
 
-def _transformed(table: Table, transformation: Transformation, site: SiteTable, findings: Findings) -> Features:
+def _transformed(
+    table: Table, transformation: Transformation, site: SiteTable, findings: Findings, hint: str = ""
+) -> Features:
     given = transformation.table
     _require_spreads(transformation)
     of_features = TableSchema.model_construct(**{**dict(given), "columns": given.having(ColumnRole.FEATURE)})
     rows = joined(of_features, list(read_rows(of_features, table, site, findings)))
     found = [finding.text for finding in findings if finding.problem is not Problem.COUNTED_AS_OTHER]
     if found:
-        raise ConfigurationError(f"{table.where}: no prediction for these rows: {'; '.join(found)}")
+        hint = hint if any(finding.problem in _OF_NAMES for finding in findings) else ""
+        raise ConfigurationError(f"{table.where}: no prediction for these rows: {'; '.join(found)}{hint}")
     return features(transformation.model_copy(update={"table": of_features}), rows)
 
 

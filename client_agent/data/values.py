@@ -25,10 +25,12 @@ from client_agent.data.match import Place
 from client_agent.data.number_text import (
     POINTED,
     NumberText,
+    PointUse,
     comma_of_two_meanings,
     decimal_comma,
     endless,
     grouped,
+    is_typed,
     limits,
     matches,
     notation,
@@ -44,13 +46,17 @@ _COMMA: Final = (
     "a comma before three digits may part thousands: say thousands = ',' (and decimal = '.') in the site's file "
     "(--site), or thousands = '' where the comma is the decimal sign"
 )
+_POINTS: Final = (
+    "all points stand before three digits and larger numbers have none, so that they seem to part thousands: say "
+    "thousands = '.' and decimal = ',' in the site's file (--site), or decimal = '.' where they are decimal"
+)
 _SIGN: Final = (
     "say in the site's file (--site) what parts them, thousands = ',', '.', ' ' or \"'\", and which sign is decimal"
 )
 _POINT: Final = "they hold a point: where it parts thousands, say thousands = '.' in the site's file (--site)"
 _LIMIT: Final = "detection_limit in the schema says what it counts as: 'limit', 'half' or 'missing'"
 _NEGATIVE: Final = "half of a negative limit lies above it: the schema's detection_limit cannot be 'half'"
-_OTHER_MARK: Final = "if it stands for a missing value, missing_marks in the schema names it"
+_OTHER_MARK: Final = "if it stands for a missing value, say missing_marks in the site's file (--site) or the schema"
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,8 @@ class ColumnReader:
         self._numeric_marks = _numeric(marks, POINTED) | _numeric(site.marks_of(place.column.name), self._form)
         self._codes = _codes(place.column, place.site.values)
         self._numeric_codes = _numeric_codes(place.column, place.site.values, self._form)
+        said = "decimal" in site.model_fields_set or place.site.decimal is not None
+        self._points = None if said or self._form != POINTED else PointUse()
         self._format = place.column.format if place.site.format is None else place.site.format
         self.index = place.index
         self._findings = findings
@@ -80,6 +88,7 @@ class ColumnReader:
         """The values of a batch that follows ``before`` rows; what is wrong is a finding, and has no value either."""
         texts = pc.utf8_trim_whitespace(pc.cast(array, pa.string()))
         form = notation(array.type, self._form)
+        self._points = None if is_typed(array.type) else self._points
         missing = _bools(pc.fill_null(pc.is_in(texts, value_set=self._marks), True)) | _bools(pc.is_null(texts))
         if self._numeric_marks and not self.column.type.listed:
             missing |= np.isin(form.read(texts), list(self._numeric_marks))
@@ -95,6 +104,11 @@ class ColumnReader:
                 values = np.where(missing, "", texts.to_numpy(zero_copy_only=False).astype(str))
         return Read(values, missing)
 
+    def close(self) -> None:
+        """Say what only all batches of a text file show."""
+        if self._points is not None and self._points.parts_thousands:
+            self._findings.add(Problem.THOUSANDS, self.column.name, _POINTS, self._points.parted)
+
     def _numbers(self, texts: pa.Array, form: NumberText, missing: Mask, before: int) -> Values:
         """``missing`` is filled in, also with what is beyond a limit where that is missing."""
         texts, limited, below = limits(texts)
@@ -103,6 +117,9 @@ class ColumnReader:
         self._wrong(Problem.NOT_FINITE, too_large, before)
         self._explain(texts, form, np.isnan(numbers) & ~missing & ~too_large, before)
         numbers[too_large | missing] = np.nan
+        if self._points is not None:
+            with np.errstate(over="ignore"):
+                self._points.add(texts, numbers, self._in_range(numbers * 1000))
         if self._place.site.converts:
             numbers = self._converted(numbers, before)
         self._limit(numbers, limited, below ^ (self._place.site.factor < 0), missing, before)
@@ -121,6 +138,13 @@ class ColumnReader:
         self._wrong(Problem.DECIMAL_COMMA, decimal, before, "say decimal = ',' in the site's file (--site)")
         self._wrong(Problem.THOUSANDS, parted, before, _SIGN)
         self._wrong(Problem.NOT_A_NUMBER, unread & ~(comma | pointed | decimal | parted), before, _OTHER_MARK)
+
+    def _in_range(self, numbers: NDArray[np.float64]) -> Mask:
+        """Which the schema allows, as the file has them."""
+        least, most = self.column.range or (-math.inf, math.inf)
+        with np.errstate(over="ignore"):
+            converted = numbers * self._place.site.factor + self._place.site.offset
+        return (converted >= least) & (converted <= most)
 
     def _converted(self, numbers: NDArray[np.float64], before: int) -> NDArray[np.float64]:
         """In the schema's unit."""
@@ -195,7 +219,8 @@ class ColumnReader:
         given = "" if typed else self._format
         times = np.array([seconds(text, given) for text in texts.to_pylist()], dtype=np.float64)
         times[missing] = np.nan
-        how = f"written as {given}" if given else "ISO 8601, such as 2026-03-31, or say format in the schema"
+        said = f"say format under [columns.{self.column.name}] in the site's file (--site)"
+        how = f"written as {given}" if given else f"ISO 8601, such as 2026-03-31, or {said}"
         self._wrong(Problem.NOT_A_TIME, np.isnan(times) & ~missing, before, how)
         return times
 

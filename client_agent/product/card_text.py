@@ -23,11 +23,15 @@ def card_markdown(card: ModelCard) -> str:
         _origin(card),
         f"## What it may tell about a {_unit(card)}\n\n" + _privacy(card),
         "## Sites\n\n" + _sites(card),
-        f"## How well it does at the {card.exported_at} that exported it\n\n" + _scores(card),
+        f"## How well it does at the {_exported_at(card)}\n\n" + _scores(card),
         "## What goes in and comes out\n\n" + _inputs(card),
         "## Versions and digests\n\n" + _facts(card),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _exported_at(card: ModelCard) -> str:
+    return "simulated requester" if card.simulated else f"{card.exported_at} that exported it"
 
 
 def _warning(card: ModelCard) -> str:

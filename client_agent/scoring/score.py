@@ -109,7 +109,7 @@ def value_of(scores: tuple[Score, ...], name: str) -> float | None:
     return next((score.value for score in scores if score.name == name), None)
 
 
-_WORDS: Final = {
+_WORDS: Final[dict[str, str]] = {
     MetricName.AUROC: "AUROC",
     MetricName.AUPRC: "AUPRC",
     MetricName.F1: "F1",
@@ -124,9 +124,9 @@ _WORDS: Final = {
 }
 
 
-def words_of(metric: MetricName) -> str:
-    """The metric's name for people."""
-    return _WORDS.get(metric, metric.value.replace("_", " "))
+def words_of(metric: str) -> str:
+    """The metric's name for people, also of one that a plug-in brings."""
+    return _WORDS.get(metric, metric.replace("_", " "))
 
 
 def shown_score(score: Score) -> str:

@@ -49,7 +49,10 @@ def no_targets(task: TaskSpec, outputs: int) -> Targets:
 
 def _classes(y: NDArray[Any], classes: int, where: str) -> Targets:
     if y.ndim != 1:
-        raise ConfigurationError(f"{where}: y has shape {list(y.shape)}, expected one label for each row of X")
+        raise ConfigurationError(
+            f"{where}: y has shape {list(y.shape)}, expected one label for each row of X; a study that predicts "
+            "numbers says so: [task] kind = 'regression'"
+        )
     if y.dtype.kind not in "iub":
         raise ConfigurationError(
             f"{where}: y has type {y.dtype}, expected int64, the classes; a study that predicts numbers says so: "

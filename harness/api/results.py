@@ -15,6 +15,7 @@ from harness.simulation.store import RESULTS
 from harness.simulation.store import Results as ResultFolder
 from harness.simulation.summary import CaseSummary, SummaryRow, metric_figure, remarks_on, summarise_case
 from protocol.errors import ConfigurationError
+from protocol.text_forms import counted
 
 Row = dict[str, Any]
 BY_ROUND: Final = tuple(name for name, field in RunLine.model_fields.items() if field.annotation == Values)
@@ -35,7 +36,8 @@ class Results:
 
     def __repr__(self) -> str:
         cases = ", ".join(dict.fromkeys(line.case for line in self.lines)) or "nothing"
-        return f"<Results of {cases}: {len(self.lines)} runs; table(), plot(), runs(), rounds() and sites() show them>"
+        runs = counted(len(self.lines), "run")
+        return f"<Results of {cases}: {runs}; table(), plot(), runs(), rounds() and sites() show them>"
 
     def table(self) -> pd.DataFrame:
         """One row per variant and requester, over its seeds: the means of the case's metric and of what else was
@@ -93,10 +95,10 @@ def load_results(*folders: str | Path) -> Results:
 
 
 def _summed(row: SummaryRow, metric: str) -> Row:
-    found: Row = {"variant": row.variant, "requester": row.requester or "mean", "runs": row.runs}
+    found: Row = {"variant": row.variant, "requester": row.requester or "mean"}
     for name, figure in {metric: row.last_round, **row.scores}.items():
         found |= {name: figure.mean, f"{name}_se": figure.standard_error}
-    return {**found, "released_rounds": row.released_rounds, "remarks": ", ".join(remarks_on(row))}
+    return {**found, "runs": row.runs, "released_rounds": row.released_rounds, "remarks": ", ".join(remarks_on(row))}
 
 
 def _key(line: RunLine) -> Row:

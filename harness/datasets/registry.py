@@ -17,7 +17,7 @@ from harness.datasets.site_folders import load_site_folders, site_names
 from harness.datasets.whitening import whitened
 from host.extensions import FOLDER, Kind, extension, is_brought
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskSpec
+from protocol.wire.messages import TableSchema, TaskKind, TaskSpec
 from protocol.wire.task import CLASSES
 
 
@@ -27,8 +27,9 @@ class DataRequest:
 
     ``dirichlet``: training examples are dealt anew, by label. ``validation_share`` is the part of the requester's
     training examples that is kept to choose settings on. ``whitened``: by the moments of all training parts.
-    ``training_share``: the part of every site's training examples that is there at all. ``inputs``, ``outputs`` and
-    ``task`` are those of the case's study: what its model takes and gives, and what it predicts.
+    ``training_share``: the part of every site's training examples that is there at all. ``inputs``, ``outputs``,
+    ``task`` and ``schema`` are those of the case's study: what its model takes and gives, what it predicts, and from
+    which columns.
     """
 
     data: str
@@ -44,6 +45,7 @@ class DataRequest:
     inputs: tuple[int, ...] = ()
     outputs: int = 0
     task: TaskSpec = CLASSES
+    schema: TableSchema | None = None
 
 
 @dataclass(frozen=True)
@@ -95,19 +97,34 @@ def _brought(data: str) -> DataSource:
     """A ``DataSource``, or a function from a ``DataRequest`` that is offered every choice."""
     found = extension(Kind.DATASET, data).load()
     if isinstance(found, DataSource):
-        return found
+        return replace(found, load=lambda request: _checked(data, found.load(request), request))
     if not callable(found):
         raise ConfigurationError(
             f"data set {data!r}: found {type(found).__name__}, expected a function from a DataRequest to a Federation"
         )
 
     def load(request: DataRequest) -> Federation:
-        made = found(request)
-        if not isinstance(made, Federation):
-            raise ConfigurationError(f"data set {data!r}: gave {type(made).__name__}, expected a Federation")
-        return with_requester(made, request)
+        return with_requester(_checked(data, found(request), request), request)
 
     return DataSource(load, has_splits=True, any_number_of_sites=True)
+
+
+def _checked(data: str, made: object, request: DataRequest) -> Federation:
+    """Others' federation with the task of the case's study, and named outputs. Raises: ConfigurationError"""
+    if not isinstance(made, Federation):
+        raise ConfigurationError(f"data set {data!r}: gave {type(made).__name__}, expected a Federation")
+    kinds = ", ".join(TaskKind)
+    if made.task not in list(TaskKind):
+        raise ConfigurationError(f"data set {data!r}: Federation(task={made.task!r}) is none of {kinds}")
+    wanted = request.task.kind
+    if request.outputs and made.task != wanted:
+        raise ConfigurationError(
+            f"data set {data!r}: its task is {TaskKind(made.task).value}, the study's is {wanted.value}: return "
+            f"Federation(..., task=TaskKind.{wanted.name}), or say [task] kind in the study"
+        )
+    if not made.class_names:
+        raise ConfigurationError(f"data set {data!r}: Federation.class_names is empty: give a name for every output")
+    return replace(made, task=TaskKind(made.task))
 
 
 def path_of(data: str) -> Path:
@@ -118,8 +135,13 @@ def path_of(data: str) -> Path:
 def _in_folders(request: DataRequest) -> Federation:
     if not request.outputs:
         raise ConfigurationError(f"{request.data}: only a case reads folders, since its study says what is in them")
-    folder = path_of(request.data)
-    federation = load_site_folders(folder, site_names(folder)[0], request.inputs, request.outputs, request.task)
+    if request.folder is not None:
+        raise ConfigurationError(
+            f"--data: the case reads {request.data}, so that {request.folder} would not be read: leave --data out, or "
+            "name the folder in [case] data"
+        )
+    folder, about = path_of(request.data), (request.inputs, request.outputs, request.task, request.schema)
+    federation = load_site_folders(folder, site_names(folder)[0], *about)
     return with_requester(federation, request)
 
 

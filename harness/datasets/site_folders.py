@@ -7,8 +7,10 @@ must, the same ones in the same order.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 
+from client_agent.data.kept import require_folder_of_schema
 from client_agent.learning.data import Examples, LocalData, folder_files, folder_names, load_folder
 from client_agent.learning.names import Named, require_same_names
 from client_agent.learning.plugin import Plugin
@@ -16,21 +18,27 @@ from client_agent.learning.study_file import StudyTable
 from harness.datasets.checks import check_targets
 from harness.datasets.site_data import Federation, SiteData
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec, TaskSpec
+from protocol.wire.messages import ModelSpec, TableSchema, TaskSpec
 from protocol.wire.names import NamesKind
 from protocol.wire.task import CLASSES
 
 
 def load_site_folders(
-    folder: Path, requester: str | None, inputs: tuple[int, ...], outputs: int, task: TaskSpec = CLASSES
+    folder: Path,
+    requester: str | None,
+    inputs: tuple[int, ...],
+    outputs: int,
+    task: TaskSpec = CLASSES,
+    schema: TableSchema | None = None,
 ) -> Federation:
     """The federation, the requester first.
 
-    Raises: ConfigurationError for a missing file, wrong examples, or names that differ between sites
+    Raises: ConfigurationError for a missing file, a site of another schema, wrong examples, or names that differ
     """
     names = site_names(folder)
-    if requester not in names:
-        raise ConfigurationError(f"--requester: found {requester!r}; give one of the sites in {folder}: {list(names)}")
+    requester = _requester(requester, names, folder)
+    for name in names:
+        require_folder_of_schema(schema, folder / name, "the study")
     ordered = (requester, *(name for name in names if name != requester))
     called = {name: folder_names(folder / name) for name in ordered}
     for kind in NamesKind:
@@ -71,8 +79,9 @@ def load_by_plugin(folder: Path, requester: str | None, table: StudyTable, plugi
     Raises: ConfigurationError for data that the study does not take, or names that differ between sites
     """
     places = {path.stem: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
-    if requester not in places:
-        raise ConfigurationError(f"--requester: found {requester!r}; give one of the sites in {folder}: {list(places)}")
+    requester = _requester(requester, places, folder)
+    for place in places.values():
+        require_folder_of_schema(table.data_schema, place, "the study")
     spec = ModelSpec(kind="plugin", inputs=table.model.inputs, classes=table.model.width, layers=())
     ordered = (requester, *(name for name in places if name != requester))
     read = {name: plugin.data(places[name], spec, table.task) for name in ordered}
@@ -84,6 +93,13 @@ def load_by_plugin(folder: Path, requester: str | None, table: StudyTable, plugi
     federation = Federation(str(folder), table.model.inputs, outputs, sites, names.features, table.task.kind)
     check_targets(federation)
     return federation
+
+
+def _requester(requester: str | None, names: Collection[str], folder: Path) -> str:
+    if requester is None or requester not in names:
+        found = "no name" if requester is None else repr(requester)
+        raise ConfigurationError(f"--requester: found {found}; give one of the sites in {folder}: {', '.join(names)}")
+    return requester
 
 
 def _site(folder: Path, inputs: tuple[int, ...], outputs: int, task: TaskSpec) -> SiteData:

@@ -244,6 +244,7 @@ def request_for(
         inputs=study.model.inputs,
         outputs=study.model.width,
         task=study.task,
+        schema=study.data_schema,
     )
 
 

@@ -168,6 +168,11 @@ def _run(
 
 def _federation(options: SimulationOptions, table: StudyTable, seed: int, plugin: Plugin | None) -> Federation:
     if options.data in BUILT_IN:
+        if table.data_schema is not None:
+            raise ConfigurationError(
+                f"{options.study_file}: the study has a [schema], which {options.data} does not follow: give --data "
+                "FOLDER, with one folder per site from 'moiety data prepare'"
+            )
         return BUILT_IN[options.data](seed)
     folder = Path(options.data)
     if not folder.is_dir():
@@ -176,7 +181,8 @@ def _federation(options: SimulationOptions, table: StudyTable, seed: int, plugin
         )
     if plugin is not None:
         return load_by_plugin(folder, options.requester, table, plugin)
-    return load_site_folders(folder, options.requester, table.model.inputs, table.model.width, table.task)
+    about = table.model.inputs, table.model.width, table.task, table.data_schema
+    return load_site_folders(folder, options.requester, *about)
 
 
 def _seed_result(history: RunHistory) -> SeedResult:

@@ -20,6 +20,7 @@ from harness.simulation.drawing.spread import Curve, Spread, curve, of_variant
 from harness.simulation.rewards import SiteReward, rewards_of
 from harness.simulation.runs import RunLine, Values
 from host.placed_files import rewrite
+from protocol.text_forms import counted
 
 COMPLETED: Final = RunEnd.COMPLETED.value
 _FAILED: Final = "failed"
@@ -100,7 +101,7 @@ def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
 def table_of(summary: CaseSummary) -> Table:
     """For a terminal."""
     judged = f"test {words_of(summary.judged_by)}, mean ± SE"
-    table = Table(title=f"{summary.case}, {summary.protection}, {len(summary.seeds)} seeds: {judged}")
+    table = Table(title=f"{summary.case}, {summary.protection}, {counted(len(summary.seeds), 'seed')}: {judged}")
     others = tuple(dict.fromkeys(name for row in summary.rows for name in row.scores))
     named = (words_of(MetricName(name)) for name in others)
     for name in (

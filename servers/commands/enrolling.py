@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from protocol.errors import ConfigurationError
+from protocol.text_forms import counted
 from servers.commands.making import ConfigOption, JsonOption
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
         typer.echo(json.dumps(rows))
         return
     for one in found:
-        role = "the requester" if one.requester else f"{one.party.samples} training examples"
+        role = "the requester" if one.requester else counted(one.party.samples, "training example")
         standing = "admitted" if one.admitted else "waits: have its people read its fingerprint to you"
         typer.echo(f"{one.party.name}: {role}, {standing}")
     if not found:

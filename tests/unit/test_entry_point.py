@@ -16,10 +16,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from pydantic import ValidationError
 
 import moiety
 from host.unexpected import end_with, unexpected
 from protocol.errors import BadSignature, ConfigurationError
+from protocol.text_forms import comparable
+from protocol.wire.messages import RuleSpec
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,6 +159,19 @@ def test_the_same_fault_keeps_one_traceback(tmp_path: Path, monkeypatch: pytest.
 
     assert {again() for _ in range(5)} == {again()}
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_line_that_called_a_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of Moiety, or a plug-in; of a library alone its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ValidationError) as of_pydantic:
+        RuleSpec.model_validate({"name": 3})
+    with pytest.raises(json.JSONDecodeError) as of_json:
+        json.loads("{")
+    with pytest.raises(AttributeError) as of_moiety:
+        comparable(None)  # type: ignore[arg-type]
+    found = [unexpected(caught.value) for caught in (of_pydantic, of_json, of_moiety)]
+    assert [said.split(":")[0].split()[-1] for said in found] == [*2 * ["test_entry_point.py"], "text_forms.py"]
 
 
 @pytest.mark.parametrize(("into", "code"), [("/dev/full", 2), ("closed pipe", 1), ("nothing", 0)])

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from client_agent.cli.tables import console as console_for
+from client_agent.scoring.score import words_of
 from harness.datasets.downloads import fetch_missing
 from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
@@ -45,7 +46,7 @@ def simulate_study(asked: Asked, console: Console) -> None:
         typer.echo(result.model_dump_json())
     else:
         mean, error = accuracy_text(result.accuracy)
-        metric = result.metric.replace("_", " ")
+        metric = words_of(result.metric)
         console.print(f"{result.study}, {result.protection}: test {metric} {mean}{error and f' +- {error}'}")
 
 

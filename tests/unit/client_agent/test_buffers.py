@@ -130,7 +130,7 @@ def test_an_example_that_is_left_over_goes_into_the_batch_before(buffers: Buffer
 
 
 def test_a_site_with_a_single_example_is_refused_before_round_1() -> None:
-    with pytest.raises(ConfigurationError, match="this site has 1 training examples in batches of 6: take more of"):
+    with pytest.raises(ConfigurationError, match="this site has 1 training example in batches of 6: take more of"):
         trained(small_resnet(Buffers.LOCAL), 1, rows=1)
     single = SGD.model_copy(update={"batch_size": 1})
     with pytest.raises(ConfigurationError, match="this site has 12 training examples in batches of 1: take more"):

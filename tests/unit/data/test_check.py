@@ -133,7 +133,7 @@ def test_a_patient_on_both_sides_of_a_split_that_the_site_made(tmp_path: Path) -
     wrong = report(made, training, test=written(tmp_path, "age,ill,who\nx,0,d\n", "wrong.csv"))
     assert [finding.text for finding in wrong.findings] == [
         f"{tmp_path / 'wrong.csv'}: column 'age': no number in 1 rows (1): if it stands for a missing value, "
-        "missing_marks in the schema names it"
+        "say missing_marks in the site's file (--site) or the schema"
     ]
     assert report(made, training, test=written(tmp_path, "age,ill,who\n53,0,d\n54,1,c\n", "other.csv")).fits
 
@@ -208,3 +208,22 @@ def test_a_file_without_names_has_the_schemas_columns(tmp_path: Path) -> None:
     assert report(made, written(tmp_path, GOOD.partition("\n")[2])).rows == 6
     (finding,) = report(made, written(tmp_path, "1,2,3\n")).findings
     assert "a row has its 4 columns in its order; found 3" in finding.text
+
+
+def test_a_line_that_holds_no_name_of_the_schema_is_named(tmp_path: Path) -> None:
+    """A title of two fields, or another separator, is likelier than a table without any of the columns."""
+    text = "Export,2026\n\n" + GOOD
+    last = report(schema(), written(tmp_path, text)).findings[-1]
+    assert last.text == (
+        "missing column: the file has none of the schema's. Line 1 was taken for their names and has 2 fields: the "
+        "separator or skip_lines is wrong in the site's file (--site)"
+    )
+    assert "has 1 field:" in report(schema(), written(tmp_path, "sex|age\n1;2\n")).findings[-1].text
+    some = report(schema(), written(tmp_path, GOOD.replace("chol", "other"))).findings
+    assert [finding.column for finding in some] == ["chol"]
+
+
+def test_a_wrong_date_is_explained_by_what_a_site_can_edit(tmp_path: Path) -> None:
+    path = written(tmp_path, "age,ill,seen\n50,0,1.2.2026\n51,1,2026-02-01\n")
+    (found,) = report(schema(AGE, ILL, SEEN), path).findings
+    assert found.text.endswith("or say format under [columns.seen] in the site's file (--site)")

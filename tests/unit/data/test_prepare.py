@@ -322,6 +322,12 @@ def test_new_rows_are_read_as_the_sites_table_was(tmp_path: Path) -> None:
     assert transform_file(plain, kept, PLAIN).shape == (1, 7)
     with pytest.raises(ConfigurationError):
         transform_file(plain, kept)
+    renamed = written(tmp_path, "alter;chol;pain\n50,5;200;1\n", "renamed.csv")
+    with pytest.raises(ConfigurationError, match=r"no column 'age'.*; read as the exporting .*: --site FILE says how"):
+        transform_file(renamed, kept)
+    with pytest.raises(ConfigurationError) as told:
+        transform_file(renamed, kept, site)
+    assert "exporting site" not in told.value.detail
 
 
 def test_a_plain_tables_transformation_keeps_its_bytes(tmp_path: Path) -> None:

@@ -351,3 +351,11 @@ def test_every_column_of_a_batch_has_its_own_reader(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.csv.read_csv(path), tmp_path / "table.parquet")
     first, second = prepare(schema(), path), prepare(schema(AGE, CHOL, PAIN, ILL), tmp_path / "table.parquet")
     np.testing.assert_array_equal(first.data.train.X, second.data.train.X)
+
+
+def test_a_draft_takes_no_date_for_the_target(tmp_path: Path) -> None:
+    path = written(tmp_path, "age,ill,seen\n50,0,2026-01-01\n51,1,2026-01-02\n")
+    for target in (None, "seen"):
+        with pytest.raises(ConfigurationError, match="column 'seen' holds dates: say --target NAME"):
+            draft(path, PLAIN, target)
+    assert tomllib.loads(draft(path, PLAIN, "ill"))["schema"]["columns"][2]["role"] == "observed_at"

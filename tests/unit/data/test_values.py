@@ -399,3 +399,46 @@ def test_a_schema_without_detection_limits_keeps_its_bytes() -> None:
     ruled = schema({**X, "detection_limit": "half"}, ILL)
     assert json.loads(ruled.canonical())["columns"][0]["detection_limit"] == "half"
     assert ruled.digest() != plain.digest()
+
+
+DAYS = ["3.131", "3.111", "562", "3.339", "229"]
+
+
+@pytest.mark.parametrize("texts", [DAYS, ["-12.500", "1.200", "-980"], ["<1.200", "2.500", "<500"]])
+@pytest.mark.parametrize("rows_of_a_batch", [2**20, 4])
+def test_a_point_that_parts_thousands_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], rows_of_a_batch: int
+) -> None:
+    """All batches decide together; what the site says of its notation holds."""
+    monkeypatch.setattr("client_agent.data.source._BATCH_FIELDS", rows_of_a_batch)
+    path = written(tmp_path, "x;ill\n" + "".join(f"{text};{n % 2}\n" for n, text in enumerate(texts)))
+    made = schema({**X, "detection_limit": "limit"}, ILL)
+    pointed = sum("." in text for text in texts)
+    (finding,) = report(made, path, SiteTable(separator=";")).findings
+    assert finding.text.startswith(f"column 'x': parted thousands in {pointed} rows: all points stand before three")
+    for said in (
+        SiteTable(separator=";", decimal="."),
+        SiteTable(separator=";", decimal=",", thousands="."),
+        SiteTable(separator=";", thousands=""),
+        SiteTable(separator=";", columns={"x": SiteColumn(decimal=".")}),
+    ):
+        assert report(made, path, said).fits
+
+
+@pytest.mark.parametrize(
+    ("column", "texts"),
+    [
+        (X, ["1.234", "0.567", "12.345"]),
+        (X, ["1.234", "0.567", "120"]),
+        (X, ["1.234", "2.5", "120"]),
+        (X, ["1.234", "2.345", "2000"]),
+        (X, ["1.234", "2.345", "0", "2"]),
+        (X, ["1.234", "120", "56"]),
+        ({**X, "range": [0, 300]}, [*DAYS[:3], "229"]),
+        (X, pa.array([3.131, 3.111, 562.0])),
+        (X, [*DAYS, "1e3"]),
+    ],
+)
+def test_honest_decimals_are_no_parted_thousands(column: dict[str, Any], texts: Any) -> None:
+    _, findings = looked_at(column, texts)
+    assert Problem.THOUSANDS not in [finding.problem for finding in findings]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from host.extensions import Kind, extension
+from host.extensions import Kind, extension, load_plugins
 from protocol.errors import ConfigurationError
 from protocol.rules.packaged import PackagedRule
 from tests.rule_package import install
@@ -32,7 +32,7 @@ def test_an_entry_point_is_found_however_the_package_is_spelled(name: str) -> No
     [
         (
             "other-rules:median",
-            "'other-rules:median' is from a package .* not installed.*: pip install other-rules; or it",
+            "'other-rules:median' is .* name that with --plugin other-rules.py; .* install the package that offers it$",
         ),
         ("acme-rules:median", "acme-rules 1.2 offers no such rule; it offers eroding, gone, greedy, loose, .*nothing$"),
         ("acme-rules:acme", "offers no such rule"),
@@ -54,3 +54,10 @@ def test_a_package_that_cannot_be_imported_is_named() -> None:
     found = extension(Kind.RULE, "acme-rules:gone")
     with pytest.raises(ConfigurationError, match=r"'acme-rules:gone' of acme-rules 1.2 .* ModuleNotFoundError"):
         found.load()
+
+
+def test_a_plugin_that_is_not_there_and_one_that_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"nope\.py does not exist"):
+        load_plugins([tmp_path / "nope.py"])
+    with pytest.raises(ConfigurationError, match="is no Python file"):
+        load_plugins([tmp_path])

@@ -87,6 +87,7 @@ def test_the_table_has_a_row_a_variant_and_the_plot_a_curve(results: Results, tm
     (summed,) = results.summary().rows
     assert (row["variant"], row["runs"], row["accuracy"]) == ("erosion", 2, summed.last_round.mean)
     assert (row["accuracy_se"], row["log_loss"]) == (summed.last_round.standard_error, summed.scores["log_loss"].mean)
+    assert list(table)[:3] == ["variant", "requester", "accuracy"]  # 80 columns show them
     (axes,) = results.plot().axes
     assert [line.get_label() for line in axes.lines] == ["erosion"]
     assert np.asarray(axes.lines[0].get_ydata())[-1] == pytest.approx(summed.last_round.mean)
@@ -146,7 +147,7 @@ def test_a_study_needs_its_data_and_a_case_has_them(tmp_path: Path) -> None:
         ({"seed": [1]}, "takes no 'seed'; it takes data, data_folder, seeds"),
         ({"only": "erosion"}, "only: found 'erosion'; give a list"),
         ({"only": ["other"]}, "no variant 'other'"),
-        ({"plugins": ["nowhere.py"]}, "nowhere.py is no Python file"),
+        ({"plugins": ["nowhere.py"]}, "nowhere.py does not exist"),
     ],
 )
 def test_wrong_options(wrong: dict, said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import moiety
 from harness.datasets.registry import DataRequest, load_data
 from harness.simulation.case import Case, parse_case
 from harness.simulation.case_run import request_for
+from harness.simulation.run_one import Protection
+from harness.simulation.simulate import SimulationOptions, run_simulation
 from host.extensions import load_plugins
 from moiety import load_results
 from protocol.errors import ConfigurationError
@@ -107,3 +110,27 @@ def test_what_is_no_folder_of_sites_is_refused(tmp_path: Path, prepared: Path) -
         load_data(DataRequest(f"folder:{prepared / 'clinics'}", 0))
     with pytest.raises(ConfigurationError, match="no folder:PATH of one folder per site"):
         load_data(DataRequest("clinics", 0))
+
+
+def test_folders_of_another_schema_are_refused(prepared: Path, tmp_path: Path) -> None:
+    """Of a case and of a plain study, and by the name of the site."""
+    text = (prepared / "recurrence.toml").read_text().replace("folder:clinics", f"folder:{prepared / 'clinics'}")
+    other = text.replace('type = "number"', 'type = "number"\nrange = [0, 110]', 1)
+    with pytest.raises(ConfigurationError, match=r"(?s)its schema is not the one that .*clinics/east .*110"):
+        load_data(request_for(parse_case(other, "recurrence.toml"), None, None, 0))
+    study = (
+        other.split("[case]")[0] + '[rule]\nname = "fedavg"\n[model]\nkind = "linear"\n[parameters]\nclip_norm = 4.0\n'
+    )
+    (tmp_path / "study.toml").write_text(study)
+    options = SimulationOptions(tmp_path / "study.toml", str(prepared / "clinics"), "south", (0,), Protection.PLAIN)
+    with pytest.raises(ConfigurationError, match=r"its schema is not the one that .*clinics/east"):
+        run_simulation(options)
+    with pytest.raises(ConfigurationError, match=r"has a \[schema\], which breast_cancer does not follow: give --data"):
+        run_simulation(replace(options, data="breast_cancer"))
+    with pytest.raises(ConfigurationError, match=r"give one of the sites in .*clinics: east, north, south, west$"):
+        run_simulation(replace(options, requester=None))
+
+
+def test_data_beside_folders_are_refused(prepared: Path) -> None:
+    with pytest.raises(ConfigurationError, match="leave --data out"):
+        load_data(request_for(read(prepared), prepared, None, 0))

@@ -9,10 +9,12 @@ import pytest
 import moiety
 from harness.api.studies import Case, Study
 from host.extensions import Kind, extension, load_again, load_plugins, loaded_plugins
+from host.unexpected import EXIT_REFUSED
 from moiety import Results, simulate
 from protocol.errors import ConfigurationError
 
 FILE = """
+from dataclasses import replace
 import numpy as np
 from torch import nn
 from harness.datasets.site_data import Federation, cut_site, split_random
@@ -40,7 +42,23 @@ def broken(inputs, outputs):
     raise ValueError("no such layer")
 
 
-DATASETS = {"regions": regions, "source": DataSource(regions), "number": 3, "nothing": lambda request: None}
+def numbers(request, **changed):
+    made = regions(request)
+    sites = [replace(s, train=with_numbers(s.train), test=with_numbers(s.test)) for s in made.sites]
+    return replace(made, sites=tuple(sites), class_names=("weight",), **changed)
+
+
+def with_numbers(examples):
+    return replace(examples, y=examples.X[:, :1])
+
+
+DATASETS = {
+    "classes": numbers,
+    "worded": lambda request: numbers(request, task="regression"),
+    "unnamed": lambda request: replace(numbers(request, task="regression"), class_names=()),
+    "unknown": lambda request: numbers(request, task="regressio"),
+    "regions": regions, "source": DataSource(regions), "number": 3, "nothing": lambda request: None,
+}
 MODELS = {
     "net": lambda inputs, outputs: nn.Sequential(nn.Linear(inputs[0], 5), nn.Tanh(), nn.Linear(5, outputs)),
     "broken": broken,
@@ -109,7 +127,7 @@ def test_a_metric_is_measured_after_every_round(own: Path) -> None:
     [
         ({"data": "number"}, "found int, expected a function"),
         ({"data": "nothing"}, "gave NoneType, expected a Federation"),
-        ({"data": "gone"}, "offers no such dataset; its DATASETS has nothing, number, regions, source"),
+        ({"data": "gone"}, "offers no such dataset; its DATASETS has classes, nothing, number, regions, source, u"),
         ({"model": "gone"}, "offers no such model; its MODELS has"),
         ({"model": "nothing"}, "gave NoneType, expected a torch.nn.Module"),
         ({"model": "broken"}, "ValueError: no such layer"),
@@ -120,6 +138,25 @@ def test_a_metric_is_measured_after_every_round(own: Path) -> None:
 def test_what_is_wrong_with_them_is_named(own: Path, names: dict, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         run(own, **names)
+
+
+def test_numbers_are_predicted_and_what_lacks_is_named(own: Path) -> None:
+    def regression(data: str) -> Results:
+        model = {"kind": "linear", "inputs": [3], "outputs": 1}
+        study = Study("own", 1, model, {"clip_norm": 4.0}, task={"kind": "regression"})
+        return simulate(Case(study, f"{own.stem}:{data}", others={"policy": {"least_isolation": 0.0}}), plugins=[own])
+
+    assert regression("worded").lines[0].end == "completed"
+    for data, said in (
+        (
+            "classes",
+            r"is classes, the study's is regression: return Federation\(..., task=TaskKind.REGRESSION",
+        ),
+        ("unnamed", "class_names is empty: give a name for every output"),
+        ("unknown", r"Federation\(task='regressio'\) is none of classes"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            regression(data)
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path, own: Path) -> None:
@@ -160,7 +197,7 @@ def test_the_command_takes_a_file(own: Path, tmp_path: Path, capsys: pytest.Capt
     arguments = ["simulate", str(tmp_path / "case.toml"), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as refused:
         moiety.main(arguments)
-    assert refused.value.code == moiety.EXIT_REFUSED
+    assert refused.value.code == EXIT_REFUSED
     assert f"--plugin {own.stem}.py" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(SystemExit) as ended:
         moiety.main([*arguments, "--plugin", str(own)])

@@ -104,7 +104,11 @@ def test_options_are_tuned_and_checked_before_the_first_run(tmp_path: Path) -> N
         ("eroding", "nothing", "gave NoneType"),
         ("eroding", "gone", "cannot be loaded"),
         ("eroding", "median", "acme-rules 1.2 offers no such rule; it offers eroding"),
-        ("acme-rules", "other-rules", "not installed; install it with: pip install other-rules;"),
+        (
+            "acme-rules",
+            "other-rules",
+            "--plugin other-rules.py; if it is in a package, install the package that offers it",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_package_is_named_before_the_first_run(

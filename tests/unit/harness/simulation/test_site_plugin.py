@@ -209,7 +209,7 @@ def test_batch_norm_takes_a_left_over_example_and_names_a_site_that_has_only_one
     for name in ("X", "y"):
         path = tmp_path / "data" / "east" / f"{name}.npy"
         np.save(path, np.load(path)[:11])
-    with pytest.raises(ConfigurationError, match="site 'east' has 1 training examples in batches of 29"):
+    with pytest.raises(ConfigurationError, match="site 'east' has 1 training example in batches of 29"):
         run_simulation(given)
 
 
@@ -235,6 +235,7 @@ def test_a_simulated_model_is_saved_and_predicts(tmp_path: Path, changed: str, b
     assert right.mean() == pytest.approx(result.runs[0].test_accuracy)
     card = (tmp_path / "saved" / "card.md").read_text()
     assert "**SIMULATED: trained in one place on the data of all sites; no site took part.**" in card
+    assert "## How well it does at the simulated requester\n" in card
     assert "10 test examples of that site alone" in card
     with pytest.raises(ConfigurationError, match="saved exists; name a new folder"):
         run_simulation(given)
