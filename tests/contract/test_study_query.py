@@ -54,7 +54,7 @@ def test_a_role_that_reaches_beyond_tables_is_refused_with_what_to_type(cluster:
         assert f"```sql\n{shown}\n```" in PREPARING.read_text()
         owner.execute(typed[0])
         owner.execute("ALTER ROLE moiety_reader SET search_path = omop")
-        assert read_by("moiety_reader", url, "SELECT person_id FROM person; -- everybody") == ["7"]
+        assert read_by("moiety_reader", url, "SELECT person_id FROM person; -- everybody") == [7]
         with pytest.raises(ConfigurationError, match="permission denied for function pg_read_file"):
             read_by("moiety_reader", url, f"SELECT pg_read_file('{secret}')")
         owner.execute("DROP OWNED BY moiety_reader; DROP ROLE moiety_reader")

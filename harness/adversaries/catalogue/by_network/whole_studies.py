@@ -268,6 +268,7 @@ def _in_time() -> tuple[Attack, ...]:
             {
                 "servers.rounds.collect.awaited_sites": lambda *_: frozenset(),
                 "servers.rounds.standing.awaited_sites": lambda *_: frozenset(),
+                "protocol.rounds.side_a.still_awaited": lambda *_: frozenset(),
             },
         ),
         OverAWholeStudy(
