@@ -186,7 +186,7 @@ def test_what_the_agent_would_find_wrong_is_said_before_a_study_is_queued(tmp_pa
     own_data(tmp_path)
     (tmp_path / "own.py").write_text(BROKEN_PLUGIN)
     (tmp_path / "study.toml").write_text(FLAT.replace('kind = "mlp"', 'kind = "plugin"'))
-    with pytest.raises(ConfigurationError, match="the loss fails on this site's first training examples: NameError"):
+    with pytest.raises(ConfigurationError, match=r"own\.py, line 20: the loss or its gradient fails: NameError"):
         command("create", str(tmp_path / "study.toml"), "--config", str(config))
     assert not outbox(tmp_path / "state").exists()
 

@@ -251,7 +251,7 @@ OF_ANOTHER = {
     *(ErrorCode.POLICY_REFUSAL, ErrorCode.CONFIGURATION, ErrorCode.UNUSABLE_UPDATE, ErrorCode.LOCAL_OPTIMUM),
     *(ErrorCode.PROTOCOL_VIOLATION, ErrorCode.CONSISTENCY_CHECK_FAILED, ErrorCode.CORRELATION_REUSED),
     *(ErrorCode.TRANSCRIPT_MISMATCH, ErrorCode.AGGREGATE_OUT_OF_BOUNDS, ErrorCode.SUM_FORGED, ErrorCode.SUM_ALTERED),
-    ErrorCode.MODEL_DIVERGED,
+    *(ErrorCode.MODEL_DIVERGED, ErrorCode.SHARE_ALTERED),
 }
 """Faults of this site, and ends of a study: nobody signs a problem, so it can stand for neither."""
 
