@@ -88,7 +88,7 @@ def test_data_from_folders(tmp_path: Path) -> None:
     result = run_simulation(chosen)
     assert set(result.runs[0].alpha) == {"clinic", "south", "west"}
     assert result.runs[0].released_rounds == 2
-    with pytest.raises(ConfigurationError, match=r"--requester: found None; give one of the sites in .*: \['clinic'"):
+    with pytest.raises(ConfigurationError, match=r"--requester: found no name; give one of the sites in .*: clinic, "):
         run_simulation(SimulationOptions(file, str(tmp_path / "data"), None, (3,), Protection.PLAIN))
     empty = Examples(np.zeros((0, 3), np.float32), np.zeros(0, np.int64))
     save_folder(tmp_path / "data" / "west", LocalData(part, empty))
