@@ -43,6 +43,8 @@ FIXES: Final[dict[ErrorCode, str]] = {
     + _CALL,
     ErrorCode.CORRELATION_REUSED: _CALL,
     ErrorCode.TRANSCRIPT_MISMATCH: _CALL,
+    ErrorCode.SHARE_ALTERED: "a stored share was cut, altered or deleted: the log names server and site; on that "
+    "server look at the disk and at who can write to it",
     ErrorCode.AGGREGATE_OUT_OF_BOUNDS: _AT_SITES,
     ErrorCode.SUM_FORGED: _AT_SITES,
     ErrorCode.SUM_ALTERED: _AT_SITES,

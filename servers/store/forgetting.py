@@ -39,7 +39,7 @@ class ForgettingRows(Database):
             for table in (t.mail, t.answers):
                 connection.execute(delete(table).where(table.c.study == study))
             shares = update(t.contributions).where(t.contributions.c.study == study)
-            connection.execute(shares.values(file=None, wrapped_key=None))
+            connection.execute(shares.values(file=None, wrapped_key=None, chunk_tags=None))
             emptied = {column.name: None for column in (*_SECRETS, t.rounds.c.query_file, t.rounds.c.output_file)}
             connection.execute(update(t.rounds).where(t.rounds.c.study == study).values(emptied))
             self._touch(connection, study)

@@ -19,7 +19,6 @@ import structlog
 import client_agent.cli.agent
 import client_agent.cli.log
 import client_agent.cli.watched.watching
-import moiety
 from client_agent.cli.keys import show
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
@@ -34,6 +33,7 @@ from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
 from harness.demo.plots import _chart
 from harness.engine.history import Series
 from host import log as server_log
+from host.unexpected import end_with
 from protocol.bodies.letter import seal_letter
 from protocol.errors import ErrorCode, MalformedMessage, Unavailable
 from protocol.sharing import Side
@@ -187,7 +187,11 @@ def test_logs_of_both_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_error_that_a_command_ends_with(capsys: pytest.CaptureFixture[str]) -> None:
-    moiety._report(MalformedMessage(WORDS), as_json=False)
+    def refused() -> None:
+        raise MalformedMessage(WORDS)
+
+    with pytest.raises(SystemExit):
+        end_with(refused)
     shown = capsys.readouterr().err
     assert "\x1b]0" not in shown
     assert "\x07" not in shown
