@@ -25,7 +25,7 @@ from protocol.errors import ConfigurationError
 from protocol.rules.packaged import SEPARATOR
 
 FOLDER: Final = "folder:"
-"""What the name of data begins with that lie in folders of their own, one per site."""
+"""The beginning of the name of data that lie in folders of their own, one per site."""
 _NAME: Final = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?):([a-z0-9_]+)")
 _FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*\.py")
 

@@ -58,7 +58,7 @@ def end_with(run: Callable[[], object], *, as_json: bool = False) -> NoReturn:
 
 
 def known_error(error: BaseException) -> MoietyError | None:
-    """What the machine refused, with its remedy: a full disk, or a file that cannot be used. Else None."""
+    """Translate what the machine refused, with its remedy: a full disk, or a file that cannot be used. Else None."""
     if not isinstance(error, OSError):
         return None
     named = error.filename if error.filename2 is None else error.filename2
@@ -82,7 +82,7 @@ def unexpected(error: BaseException) -> str:
 
 
 def _is_own(file: str) -> bool:
-    """Whether it is one of this program or a plug-in, not of a library that they called."""
+    """Tell whether it is one of this program or a plug-in, not of a library that they called."""
     path = Path(file)
     if path.is_relative_to(_ROOT) and path.relative_to(_ROOT).parts[0] in _PACKAGES:
         return path != Path(__file__)

@@ -16,7 +16,7 @@ _HELD_ELSEWHERE: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK})
 
 
 def has_writer(file: BinaryIO) -> bool:
-    """Whether any process of this machine can still write to ``file``, which is itself open for reading alone.
+    """Tell whether any process of this machine can still write to ``file``, which is itself open for reading alone.
 
     The kernel refuses a read lease while a descriptor for writing is open. A network file system refuses it with the
     same error whenever its server grants no lease, so a new file beside ``file`` must get one before a refusal counts.

@@ -212,7 +212,7 @@ class ShareAltered(ProtocolViolation):
     code = ErrorCode.SHARE_ALTERED
 
     def is_of(self, name: str) -> bool:
-        """Whether the share is that of this site, or in this file."""
+        """Tell whether the share is that of this site, or in this file."""
         return f"{name!r}" in self.detail
 
 

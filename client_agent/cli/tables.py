@@ -35,7 +35,7 @@ def add_row(into: Table, *cells: str, style: str | None = None) -> None:
 
 
 class WholeNames(Console):
-    """Where tables have every word whole: as wide as they are into a pipe, with fewer columns on a narrow terminal."""
+    """A console whose tables have every word whole: wide in a pipe, with fewer columns on a narrow terminal."""
 
     def print(self, *objects: Any, **how: Any) -> None:  # noqa: ANN401  (as rich declares it)
         left_out = [name for one in objects if isinstance(one, Table) for name in self._fit(one)]

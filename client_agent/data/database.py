@@ -75,8 +75,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA %2$I TO moiety_reader;', current_database()
                  FROM may_be WHERE has_table_privilege(oid, 'pg_authid', 'SELECT') LIMIT 1))
        END
 """
-"""What the connection's role may do beyond reading tables, also as a role that it may become (a query can set one),
-and what to type for a role that may not.
+"""A query for what the connection's role may do beyond reading tables, also as one that it may become (a query can set
+a role), and for what to type to have a role that may not.
 """
 
 

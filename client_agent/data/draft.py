@@ -48,13 +48,13 @@ _INFINITE: Final = r"^(?i)[+-]?inf(inity)?$"
 _DATE: Final = re.compile(r"^\d{4}-\d{2}-\d{2}([T ].*)?$")
 _WHOLE: Final = r"^([+-]?\d+)(\.0*)?$"
 _UNNAMED: Final = re.compile(r"Unnamed: \d+")
-"""What pandas calls a column without a name."""
+"""The name that pandas gives a column without one."""
 _LEAST_SERIES: Final = 3
 
 
 @dataclass
 class _Seen:
-    """What a column holds: how often each text, as long as there are few, and the numbers' least and most.
+    """A column's content: how often each text, as long as there are few, and the numbers' least and most.
 
     ``words`` are neither numbers nor usual marks of a missing value.
     """
@@ -118,12 +118,12 @@ class _Seen:
 
     @property
     def is_word(self) -> bool:
-        """Whether its name is no value that a table without names could begin with."""
+        """Tell whether its name is no value that a table without names could begin with."""
         return not _is_value(self.name, self.site) and not _DATE.match(self.name)
 
     @property
     def holds_no_words(self) -> bool:
-        """Whether there are values, all of them numbers or dates."""
+        """Tell whether there are values, all of them numbers or dates."""
         texts = [text.lstrip("<>=≤≥ ") for text in self.given]
         return bool(texts) and all(re.match(POINTED.pattern, text) or _DATE.match(text) for text in texts)
 
@@ -135,7 +135,7 @@ class _Seen:
 
     @property
     def is_time(self) -> bool:
-        """Whether there are values, all of them dates."""
+        """Tell whether there are values, all of them dates."""
         given, form = self.given, self.site.of(self.name).format
         return bool(given) and all(_is_date(text, form) for text in given)
 

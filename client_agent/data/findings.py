@@ -99,7 +99,7 @@ class Findings:
         skipped.append(number - 1 - len(skipped))
 
     def add_rows(self, problem: Problem, column: str, wrong: Mask, before: int, detail: str = "") -> None:
-        """Where ``wrong`` bool[n] holds, in a batch that follows ``before`` rows of batches."""
+        """Add the rows where ``wrong`` bool[n] holds, in a batch that follows ``before`` rows of batches."""
         places = np.flatnonzero(wrong)
         if len(places) == 0:
             return

@@ -21,7 +21,7 @@ Numbers = NDArray[np.float64]
 SPACES: Final = " \u00a0\u2009\u202f"
 APOSTROPHES: Final = "'\u2019"
 _SIGNS: Final = {",": ",", ".": r"\.", " ": f"[{SPACES}]", "'": f"[{APOSTROPHES}]"}
-"""What a site may say of ``thousands``, and the expression of all characters that it stands for."""
+"""The values of ``thousands`` in a site's file, and the expression of all characters that it stands for."""
 _ANY_SIGN: Final = f"[,.{SPACES}{APOSTROPHES}]"
 _MINUS: Final = "\u2212"
 _EXPONENT: Final = r"([eE][+-]?\d+)?"
@@ -125,22 +125,22 @@ def thousands_sign(written: str) -> str:
 
 
 def endless(texts: pa.Array) -> Mask:
-    """Which say that they are infinite or no number at all."""
+    """Mark those that say that they are infinite or no number at all."""
     return matches(texts, _ENDLESS)
 
 
 def decimal_comma(texts: pa.Array) -> Mask:
-    """Which would be numbers if a comma were the decimal sign."""
+    """Mark those that would be numbers if a comma were the decimal sign."""
     return matches(_with_minus(texts), _DECIMAL_COMMA)
 
 
 def comma_of_two_meanings(texts: pa.Array) -> Mask:
-    """Which have a comma that parts a thousand or is the decimal sign."""
+    """Mark those with a comma that parts a thousand or is the decimal sign."""
     return matches(_with_minus(texts), _THREE_AFTER_COMMA)
 
 
 def grouped(texts: pa.Array) -> Mask:
-    """Which look like numbers whose thousands are parted, by whatever sign."""
+    """Mark those that look like numbers whose thousands are parted, by whatever sign."""
     return matches(_with_minus(texts), _GROUPED)
 
 

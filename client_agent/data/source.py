@@ -164,7 +164,7 @@ def _csv(path: Path, site: SiteTable, encoding: str, findings: Findings, *, head
 
 
 def _until_second(records: Iterator[_Record]) -> Iterator[_Record]:
-    """From the first record that is not blank to the second one."""
+    """Return the records from the first that is not blank to the second one."""
     found = 0
     for record in records:
         found += bool(record.fields)
@@ -224,13 +224,13 @@ def _encoding(path: Path, begins: bytes, site: SiteTable) -> str:
 
 
 def _is_of_single_bytes(encoding: str) -> bool:
-    """Whether each byte is a character, so that text in UTF-8 is read without an error, as other letters."""
+    """Tell whether each byte is a character, so that text in UTF-8 is read without an error, as other letters."""
     high = bytes(range(128, 256))
     return not codecs.lookup(encoding).name.startswith("utf") and len(high.decode(encoding, "replace")) == len(high)
 
 
 def _is_utf_8(path: Path) -> bool:
-    """Whether a file has bytes beyond ASCII, and all of them are UTF-8. Raises: ConfigurationError"""
+    """Tell whether a file has bytes beyond ASCII, and all of them are UTF-8. Raises: ConfigurationError"""
     decoder, ascii_only = codecs.getincrementaldecoder("utf-8")(), True
     try:
         with path.open("rb") as file:

@@ -47,7 +47,7 @@ class ColumnFit(BaseModel):
 
 
 class Transformation(BaseModel):
-    """What a site's examples were made with: the study's table, what was fitted, and where a common scale came from.
+    """The making of a site's examples: the study's table, what was fitted, and where a common scale came from.
 
     ``site``: how the site's table was written, so that new rows are read alike; None for a plain one.
     """

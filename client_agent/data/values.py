@@ -140,7 +140,7 @@ class ColumnReader:
         self._wrong(Problem.NOT_A_NUMBER, unread & ~(comma | pointed | decimal | parted), before, _OTHER_MARK)
 
     def _in_range(self, numbers: NDArray[np.float64]) -> Mask:
-        """Which the schema allows, as the file has them."""
+        """Mark the numbers that the schema allows, as the file has them."""
         least, most = self.column.range or (-math.inf, math.inf)
         with np.errstate(over="ignore"):
             converted = numbers * self._place.site.factor + self._place.site.offset

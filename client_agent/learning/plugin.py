@@ -68,7 +68,7 @@ class Plugin:
         return made
 
     def made(self, seed: int) -> nn.Module:
-        """What model() gives, initial values from ``seed``. Raises: ConfigurationError"""
+        """The model that model() gives, initial values from ``seed``. Raises: ConfigurationError"""
         with private_state(), foreign_code(self.source, "model()"):
             torch.manual_seed(seed % 2**63)
             made = self.model_function()

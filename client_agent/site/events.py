@@ -97,7 +97,7 @@ class Absence(BaseModel):
 
     @property
     def said_again(self) -> str:
-        """For people who have read the text."""
+        """Text for people who have read it once already."""
         return f"{self.site} ({self.why.value.replace('_', ' ')}, as before)"
 
 
@@ -182,7 +182,7 @@ class RoundRecord(RoundValues, _RoundAtSite):
         return "as before" if self.reason and before is not None and before.reason == self.reason else self.reason
 
     def missing_after(self, before: RoundRecord | None) -> str:
-        """Who is not in the round and why, without what the round ``before`` says of them too."""
+        """Name who is not in the round and why, without what the round ``before`` says of them too."""
         known = () if before is None else before.absences
         return ", ".join(one.said_again if one.text and one in known else one.said for one in self.absences)
 

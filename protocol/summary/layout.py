@@ -125,7 +125,7 @@ class Layout:
 
     @property
     def sums_grid(self) -> float:
-        """What a site rounds a sum of numbers within -1..1 to a multiple of: at least 2.5, above their distance of 2.
+        """The grid of a site's sum of numbers within -1..1: at least 2.5, above their distance of 2.
 
         So no patient's value moves a sum past a whole step, and what values a column can have (whole numbers, two
         clusters) leaves the same number of sums open for every count that is possible. ``rounded_to`` is a multiple

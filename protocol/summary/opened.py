@@ -177,7 +177,7 @@ def _covariance(one: Numeric, other: Numeric, part: Signed, layout: Layout, site
 
 
 def _off(grid: float, values: int, layout: Layout, sites: int) -> float:
-    """By how much a mean is off at most: each site's sum by a step of the grid, and a half from becoming an integer."""
+    """The most that a mean is off: each site's sum by a step of the grid, and a half from becoming an integer."""
     return sites * (grid + 0.5 / layout.resolution) / values
 
 

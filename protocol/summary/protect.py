@@ -59,7 +59,7 @@ class Protection:
         return (count // self.rounded_to + (drawn < count % self.rounded_to)) * self.rounded_to
 
     def parts(self, cells: Iterable[Rows], most: int) -> list[int]:
-        """How many rows are in each of several disjoint cells; together as many as in all of them, at most ``most``.
+        """Count the rows in each of several disjoint cells; together as many as in all of them, at most ``most``.
 
         Counted are the first cell, the first two, and so on. Were each cell rounded by itself, every column's cells
         would add up to another rounding of the same number of rows, and the average of many is that number.

@@ -67,7 +67,7 @@ class MissingRule(StrEnum):
 
 
 class LimitRule(StrEnum):
-    """What a value below a detection limit, such as "<5", counts as: the limit, half of it, or missing.
+    """The value that one below a detection limit, such as "<5", counts as: the limit, half of it, or missing.
 
     Above an upper limit, such as ">100", half is the limit itself.
     """

@@ -36,12 +36,12 @@ _PIECE_BYTES: Final = 2**20
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors of a busy machine, which say nothing about the file."""
 _CHUNK_ELEMENTS: Final = 2**15
-"""Of a vector in either ring: passes read whole multiples of it."""
+"""The step of a vector in either ring: passes read whole multiples of it."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where chunks begin: at 0, at ``first``, and from there every ``step`` bytes."""
+    """The places of chunks: at 0, at ``first``, and from there every ``step`` bytes."""
 
     first: int
     step: int
@@ -55,11 +55,11 @@ class Layout:
 
 
 ENCRYPTED: Final = Layout(CHUNK_BYTES + TAG_BYTES, CHUNK_BYTES + TAG_BYTES)
-"""Of an encrypted body, as a cluster's storage holds it."""
+"""The layout of an encrypted body, as a cluster's storage holds it."""
 
 
 def layout_of(kind: ShareKind, parameters: CkksParameters = CIPHERTEXTS) -> Layout:
-    """Of a share's content. ``parameters`` are those of ciphertexts, whose header is a chunk of its own."""
+    """The layout of a share's content. ``parameters`` are those of ciphertexts, whose header is a chunk of its own."""
     if kind is ShareKind.SEED:
         return Layout(CHUNK_BYTES, CHUNK_BYTES)
     if kind is ShareKind.CIPHERTEXT:
@@ -96,7 +96,7 @@ class Tagger:
                 self._end_chunk()
 
     def finish(self) -> bytes:
-        """What is kept of it, once all has come; the same when asked again."""
+        """Return what is kept of it, once all has come; the same when asked again."""
         if self._open is not None:
             self._end_chunk()
         return self._key + bytes(self._done)

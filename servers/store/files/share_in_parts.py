@@ -374,7 +374,7 @@ class ShareInParts:
     # --- after a restart ---
 
     def _take_up(self) -> None:
-        """From head and content on disk; what does not fit, or cannot be made durable, is as if it had never come.
+        """Take up head and content on disk; what does not fit, or cannot be made durable, is as if it had never come.
 
         The file gets a new name. One that has a second name is a stored share already, and is never written to again.
         """

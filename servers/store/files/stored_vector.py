@@ -81,7 +81,7 @@ class StoredVector:
 
 
 def tags_of(record: ContributionRecord) -> ChunkTags:
-    """What the content of a site's stored share is compared with, wherever it is read."""
+    """The tags that a site's stored share is compared with, wherever it is read."""
     kind = record.header.share_kind
     return ChunkTags(record.site, content_bytes(kind, record.header.length), layout_of(kind), record.chunk_tags)
 

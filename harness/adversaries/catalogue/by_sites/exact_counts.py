@@ -82,7 +82,7 @@ def _by_cells(heads: Signed, candidates: Signed, layout: Layout, rows: int) -> V
 
 
 def _by_sums(head: Signed, column: Numeric, candidates: Signed, count: int, layout: Layout) -> tuple[Vector, Vector]:
-    """How well a whole sum, and a whole sum of squares of the same parity, fit each count; and that sum."""
+    """Measure how well a whole sum, and one of squares of the same parity, fit each count; and that sum."""
     total, squares = float(head[2]) / layout.resolution, float(head[3]) / layout.resolution
     width, of_squares = _width(total, layout.sums_grid, layout), _width(squares, layout.squares_grid, layout)
     scale = count / candidates
@@ -104,7 +104,7 @@ def _by_products(
     count: int,
     layout: Layout,
 ) -> Vector:
-    """How well a whole sum of products fits each count, beside the sums that fit it."""
+    """Measure how well a whole sum of products fits each count, beside the sums that fit it."""
     product, (one, other) = float(pair[3]) / layout.resolution, columns
     unit = count / candidates / (one.half * other.half)
     moved = candidates * one.middle * other.middle - one.middle * sums[1] - other.middle * sums[0]

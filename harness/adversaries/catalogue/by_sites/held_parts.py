@@ -65,7 +65,7 @@ WRITERS_GO_ON: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True)
 class _Uploading:
-    """How the cheat sends messages in parts to one server."""
+    """The cheat's way to send messages in parts to one server."""
 
     client: SignedClient
     side: Side
