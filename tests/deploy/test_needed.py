@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -55,5 +56,6 @@ def test_an_engine_without_compose_ends_it(programs: Path, capsys: pytest.Captur
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 @pytest.mark.parametrize(("target", "tests"), [("test-deploy", "deploy"), ("soak", "soak")])
 def test_make_looks_first(target: str, tests: str) -> None:
-    done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # 'make test' runs us
+    done = subprocess.run(["make", "-n", target], cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
     assert f"-m tests.needed {tests}" in done.stdout.splitlines()[0]
