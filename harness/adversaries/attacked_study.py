@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
-from harness.adversaries.attack_line import AttackLine, PartyErrors
-from harness.adversaries.reconstruction import Prior, Reconstruction
+from harness.adversaries.reconstruction import AttackLine, PartyErrors, Prior, Reconstruction
 from harness.adversaries.recording import OpenedSum, Recorder
 from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation

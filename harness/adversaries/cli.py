@@ -13,15 +13,13 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from client_agent.cli.tables import console as console_for
-from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
-from harness.adversaries.falsifying.leak_command import leak
-from harness.adversaries.gaining.lies import Lie
-from harness.adversaries.gaining.lying_run import LyingRun
+from harness.adversaries.distances import LocatingRun
 from harness.adversaries.inferring_commands import differencing, inversion, membership
-from harness.adversaries.locating.locating_run import LocatingRun
+from harness.adversaries.leak import leak
+from harness.adversaries.lies import Lie, LyingRun
 from harness.adversaries.over_case import OverCase
-from harness.adversaries.reconstruction import Prior
+from harness.adversaries.reconstruction import AttackLine, Prior
 from harness.simulation.options import parse_names, parse_seeds
 from host.commands.subcommand import command
 from host.placed_files import writable

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 import typer
 
 from harness.adversaries.attacked_study import Setting
-from harness.adversaries.differencing.differenced_run import DifferencedRun
-from harness.adversaries.inferring.memorised_run import MemorisedRun
-from harness.adversaries.inverting.inverted_run import InvertedRun
-from harness.adversaries.inverting.targets import TARGETS
+from harness.adversaries.differencing import DifferencedRun
+from harness.adversaries.inversion import InvertedRun
+from harness.adversaries.inversion_targets import TARGETS
+from harness.adversaries.membership import MemorisedRun
 from harness.adversaries.over_case import OverCase
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import parse_names, parse_seeds

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from harness.adversaries.troubled.study import SITES
+from harness.adversaries.troubled_study import SITES
 from harness.faults.schedule import Away, Full, Parted, Party, Stepped, Timed, named
 from harness.federation.memory.network import Fate, Passing
 from protocol.sharing import Side

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import httpx
 
-from harness.adversaries.troubled.networks import kinds
+from harness.adversaries.troubled_study import kinds
 from harness.faults.drawing import delays
 from harness.faults.schedule import Schedule, Troubled, named
 from harness.federation.memory.network import Fate, Passing

@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.troubled.left import Left, left
-from harness.adversaries.troubled.study import SITES, Plan, federation_spec, study_of
+from harness.adversaries.troubled_study import SITES, Left, Plan, federation_spec, left, study_of
 from harness.faults.disks import Disks
 from harness.faults.drawing import PARTIES, Drawn
 from harness.faults.network import FaultyNetwork

@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from harness.adversaries.troubled.left import ended
-from harness.adversaries.troubled.study import SITES
+from harness.adversaries.troubled_study import SITES, ended
 from harness.faults.disks import Disks
 from harness.faults.network import FaultyNetwork
 from harness.faults.schedule import (

@@ -17,7 +17,7 @@ from harness.adversaries.catalogue.by_network.proxies import share_of
 from harness.adversaries.scripted.proxy import agents_client
 from harness.adversaries.scripted.rounds import SITES, VICTIM, Pair
 from harness.adversaries.scripted.there import there
-from harness.adversaries.troubled.networks import Troubled
+from harness.adversaries.troubled_study import Troubled
 from harness.federation.memory.network import Fate
 from harness.federation.memory.servers import ServersInMemory
 from protocol.parameters import Needs

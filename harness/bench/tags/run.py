@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from harness.adversaries.scripted.requester import ROSTER
-from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, TaggedRound
+from harness.adversaries.tagged_round import CONTRIBUTORS, TaggedRound
 from harness.bench import probe
 from harness.bench.envelope_results import Spread
 from harness.versions import versions

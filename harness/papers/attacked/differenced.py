@@ -10,9 +10,8 @@ from typing import Final
 import numpy as np
 from scipy.stats import spearmanr
 
-from harness.adversaries.attack_line import AttackLine
-from harness.adversaries.differencing.lines import DifferencedLine
-from harness.adversaries.reconstruction import Prior
+from harness.adversaries.differencing import DifferencedLine
+from harness.adversaries.reconstruction import AttackLine, Prior
 from harness.papers.attacked.differenced_runs import BATCHES, DIFFERENCED
 from harness.papers.page import Page
 from harness.simulation.case import read_case

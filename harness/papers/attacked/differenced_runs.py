@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.adversaries.attacked_study import Setting
-from harness.adversaries.differencing.differenced_run import DifferencedRun
-from harness.adversaries.differencing.lines import DifferencedLine
+from harness.adversaries.differencing import DifferencedLine, DifferencedRun
 from harness.datasets.registry import load_data
 from harness.simulation.case import read_case
 from harness.simulation.case_run import request_for, requesters_of

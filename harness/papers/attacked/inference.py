@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.inferring.class_mix import guessed
-from harness.adversaries.inferring.lines import InferenceLine, Told
+from harness.adversaries.inference import InferenceLine, guessed
+from harness.adversaries.membership import Told
 from harness.papers.attacked.inference_runs import INFERRED, Inferred
 from harness.papers.page import Page
 from harness.simulation.drawing.spread import Spread

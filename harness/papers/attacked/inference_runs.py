@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.inferring.lines import InferenceLine
-from harness.adversaries.inferring.watched_run import WatchedRun
+from harness.adversaries.inference import InferenceLine, WatchedRun
 from harness.datasets.registry import load_data
 from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import request_for, requesters_of

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.falsifying.leak_line import LeakLine
-from harness.adversaries.falsifying.leak_run import ROUNDS
-from harness.adversaries.falsifying.leaked import Asked, Leaked, leaked
-from harness.adversaries.falsifying.questions import Question
-from harness.adversaries.falsifying.search import most_bits
+from harness.adversaries.falsified_round import Question, most_bits
+from harness.adversaries.leak import ROUNDS, Asked, Leaked, LeakLine, leaked
 from harness.papers.attacked.leak_runs import CANARIES, LENGTHS, SEEDS, recorded, run_missing
 from harness.papers.making import Making
 from harness.papers.page import Page

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.falsifying.leak_line import LeakLine
-from harness.adversaries.falsifying.leak_run import ROUNDS, LeakRun, plans
-from harness.adversaries.falsifying.leaked import Asked
-from harness.adversaries.falsifying.questions import Question
+from harness.adversaries.falsified_round import Question
+from harness.adversaries.leak import ROUNDS, Asked, LeakLine, LeakRun, plans
 from harness.simulation.files.json_lines import append_line, read_lines
 
 LINES: Final = Path("leak") / "falsified.jsonl"

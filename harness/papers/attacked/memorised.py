@@ -7,9 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from harness.adversaries.inferring.lines import Told
-from harness.adversaries.inferring.memorised_lines import MemorisedLine
-from harness.adversaries.inferring.shadows import by_shadows
+from harness.adversaries.membership import MemorisedLine, Told, by_shadows
 from harness.papers.page import Page
 from harness.simulation.drawing.charts import Panel, curves_chart
 from harness.simulation.drawing.spread import Spread, curve

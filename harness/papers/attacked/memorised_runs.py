@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.inferring.memorised_lines import MemorisedLine
-from harness.adversaries.inferring.memorised_run import MemorisedRun
+from harness.adversaries.membership import MemorisedLine, MemorisedRun
 from harness.simulation.case import read_case
 from harness.simulation.files.json_lines import append_line, read_lines
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from harness.adversaries.attack_line import AttackLine
-from harness.adversaries.differencing.lines import DifferencedLine
-from harness.adversaries.inferring.class_mix import guessed
-from harness.adversaries.inferring.lines import InferenceLine, Told
-from harness.adversaries.inferring.memorised_lines import MemorisedLine
-from harness.adversaries.inverting.lines import InversionLine
-from harness.adversaries.reconstruction import Prior
+from harness.adversaries.differencing import DifferencedLine
+from harness.adversaries.inference import InferenceLine, guessed
+from harness.adversaries.inversion import InversionLine
+from harness.adversaries.membership import MemorisedLine, Told
+from harness.adversaries.reconstruction import AttackLine, Prior
 from harness.papers.attacked.memorised import of_variant, shadowed
 from harness.papers.attacked.records import share
 from harness.papers.attacked.sums_runs import SHIPPED

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.inverting.targets import TARGETS
+from harness.adversaries.inversion_targets import TARGETS
 from harness.papers.attacked import (
     bound_cost,
     differenced,

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Final
 
-from harness.adversaries.inverting.lines import How, InversionLine, Inverted
-from harness.adversaries.inverting.matching import CLOSE, EXACT, RECOGNISED
-from harness.adversaries.inverting.targets import TARGETS, Target
+from harness.adversaries.inversion import How, InversionLine, Inverted
+from harness.adversaries.inversion_targets import CLOSE, EXACT, RECOGNISED, TARGETS, Target
 from harness.papers.attacked.records_runs import BATCHES, SITES
 from harness.papers.page import Page
 from harness.simulation.drawing.points import Line, LinesPanel, lines_chart

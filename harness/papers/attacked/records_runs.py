@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.inverting.inverted_run import InvertedRun
-from harness.adversaries.inverting.lines import InversionLine
-from harness.adversaries.inverting.targets import TARGETS
+from harness.adversaries.inversion import InversionLine, InvertedRun
+from harness.adversaries.inversion_targets import TARGETS
 from harness.simulation.files.json_lines import append_line, read_lines
 
 LINES: Final = Path("privacy") / "records.jsonl"

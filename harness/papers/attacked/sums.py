@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.memory_attacks import ATTACKS
-from harness.adversaries.reconstruction import Prior
+from harness.adversaries.reconstruction import AttackLine, Prior
 from harness.papers.attacked.sums_runs import LIMIT, LINEAR, SHIPPED, Attacked, of, recorded, run_missing
 from harness.papers.making import Making
 from harness.papers.page import Page

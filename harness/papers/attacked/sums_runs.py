@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AttackedRun, Setting
+from harness.adversaries.reconstruction import AttackLine
 from harness.datasets.registry import load_data
 from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import request_for, requesters_of

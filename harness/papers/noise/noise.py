@@ -10,7 +10,8 @@ from typing import Final
 from client_agent.learning.private.drawn_rows import drawing_probability
 from client_agent.scoring.score import MetricName
 from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
-from harness.adversaries.inferring.lines import InferenceLine, Told
+from harness.adversaries.inference import InferenceLine
+from harness.adversaries.membership import Told
 from harness.papers.attacked.inference_runs import Inferred, recorded_in, run_missing_of
 from harness.papers.making import Making
 from harness.papers.noise import noise_of_servers

@@ -8,10 +8,9 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
-from harness.adversaries.gaining.lies import Lie
-from harness.adversaries.gaining.lying_line import LyingLine
-from harness.adversaries.locating.locating_line import Located, LocatingLine
-from harness.adversaries.poisoning.lines import PoisonedLine
+from harness.adversaries.distances import Located, LocatingLine
+from harness.adversaries.lies import Lie, LyingLine
+from harness.adversaries.poisoning import PoisonedLine
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.papers.robustness import poisoning, poisoning_runs

@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from harness.adversaries.poisoning.lines import PoisonedLine
-from harness.adversaries.poisoning.poisons import Poison
+from harness.adversaries.poisoning import Poison, PoisonedLine
 from harness.papers.page import Page
 from harness.papers.robustness.poisoning_runs import ALONE, CASES, POISONERS
 from harness.simulation.case import read_case

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.poisoning.lines import PoisonedLine
-from harness.adversaries.poisoning.poisoned_run import Poisoned
-from harness.adversaries.poisoning.poisons import Poison
+from harness.adversaries.poisoning import Poison, Poisoned, PoisonedLine
 from harness.simulation.case import Case, read_case
 from harness.simulation.files.json_lines import append_line, read_lines
 

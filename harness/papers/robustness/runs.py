@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from harness.adversaries.attacked_study import AS_IT_IS, Setting
-from harness.adversaries.gaining.lies import Lie
-from harness.adversaries.gaining.lying_line import LyingLine
-from harness.adversaries.gaining.lying_run import LyingRun
-from harness.adversaries.locating.locating_line import LocatingLine
-from harness.adversaries.locating.locating_run import LocatingRun
+from harness.adversaries.distances import LocatingLine, LocatingRun
+from harness.adversaries.lies import Lie, LyingLine, LyingRun
 from harness.datasets.registry import load_data
 from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import request_for, requesters_of

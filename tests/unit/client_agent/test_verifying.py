@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 import moiety
 from harness.adversaries.scripted.requester import PARTIES, REQUESTER
-from harness.adversaries.tagging.tagged_round import TaggedRound
+from harness.adversaries.tagged_round import TaggedRound
 from protocol.errors import ConfigurationError
 from protocol.transcript.kept import RoundTranscript
 from protocol.wire.authentic import sign

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.adversaries.scripted.requester import PARTIES, REQUESTER, ROSTER
-from harness.adversaries.tagging.tagged_round import TaggedRound
+from harness.adversaries.tagged_round import TaggedRound
 from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.errors import MalformedMessage
 from protocol.release import masking_side

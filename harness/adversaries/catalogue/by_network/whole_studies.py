@@ -18,9 +18,7 @@ import httpx
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.catalogue.refused import Words
-from harness.adversaries.troubled.left import Left, ended, left
-from harness.adversaries.troubled.networks import Draw, Troubled
-from harness.adversaries.troubled.study import SITES, Plan, federation, study_of
+from harness.adversaries.troubled_study import SITES, Draw, Left, Plan, Troubled, ended, federation, left, study_of
 from harness.federation.memory.clocks import START_S
 from harness.federation.memory.network import Fate, Passing
 from protocol.errors import ConflictingMessage

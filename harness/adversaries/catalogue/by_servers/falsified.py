@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party
-from harness.adversaries.falsifying.leak_run import CLAUSE, ROUNDS, most
-from harness.adversaries.falsifying.questions import Question
+from harness.adversaries.falsified_round import Question
+from harness.adversaries.leak import CLAUSE, ROUNDS, most
 
 _SEEDS: Final = (1, 2, 3)
 _ONE_BIT: Final = 1.0

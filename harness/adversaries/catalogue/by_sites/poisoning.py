@@ -15,9 +15,7 @@ from typing import Final
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party
-from harness.adversaries.poisoning.lines import PoisonedLine
-from harness.adversaries.poisoning.poisoned_run import Poisoned
-from harness.adversaries.poisoning.poisons import Poison
+from harness.adversaries.poisoning import Poison, Poisoned, PoisonedLine
 from harness.simulation.case import Case, read_case
 from harness.simulation.files.study_files import STUDIES
 

@@ -9,11 +9,10 @@ import pytest
 
 import moiety
 from harness.adversaries import cli as attack_cli
-from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
-from harness.adversaries.differencing.lines import DifferencedLine
-from harness.adversaries.inverting.lines import InversionLine
-from harness.adversaries.reconstruction import Prior
+from harness.adversaries.differencing import DifferencedLine
+from harness.adversaries.inversion import InversionLine
+from harness.adversaries.reconstruction import AttackLine, Prior
 from harness.simulation.case import read_case
 from harness.simulation.files.json_lines import read_lines
 from harness.simulation.files.study_files import STUDIES

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from harness.adversaries.attacked_study import Setting
-from harness.adversaries.differencing.differenced_run import DifferencedRun, difference_error
-from harness.adversaries.differencing.lines import DifferencedLine
+from harness.adversaries.differencing import DifferencedLine, DifferencedRun, difference_error
 from harness.adversaries.recording import OpenedSum
 from harness.papers.attacked.differenced import agreement
 from harness.simulation.case import read_case

@@ -10,13 +10,19 @@ import numpy as np
 import pytest
 
 import moiety
-from harness.adversaries.falsifying.leak_command import share_of_canaries
-from harness.adversaries.falsifying.leak_line import LeakLine
-from harness.adversaries.falsifying.leak_run import LeakRun, plans
-from harness.adversaries.falsifying.leaked import Asked, leaked
-from harness.adversaries.falsifying.measured import PARAMETERS, SITES, VICTIM, Falsehood, Measured, updates_of
-from harness.adversaries.falsifying.questions import Question
-from harness.adversaries.falsifying.search import cases, most_bits, share_that_fails
+from harness.adversaries.falsified_round import (
+    PARAMETERS,
+    SITES,
+    VICTIM,
+    Falsehood,
+    Measured,
+    Question,
+    cases,
+    most_bits,
+    share_that_fails,
+    updates_of,
+)
+from harness.adversaries.leak import Asked, LeakLine, LeakRun, leaked, plans, share_of_canaries
 from harness.simulation.files.json_lines import read_lines
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import ConfigurationError

@@ -13,10 +13,8 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import loss_gradient, take
-from harness.adversaries.inferring.class_mix import guessed
-from harness.adversaries.inferring.lines import InferenceLine, Told
-from harness.adversaries.inferring.membership import Opened, by_averages, by_loss, by_reference, told
-from harness.adversaries.inferring.watched_run import WatchedRun
+from harness.adversaries.inference import InferenceLine, WatchedRun, guessed
+from harness.adversaries.membership import Opened, Told, by_averages, by_loss, by_reference, told
 from harness.papers.attacked import inference
 from harness.papers.page import Page
 from harness.simulation.case import read_case

@@ -9,15 +9,13 @@ import torch
 from client_agent.learning.data import Examples
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import loss_gradient
-from harness.adversaries.inverting.analytic import rows_over_biases
-from harness.adversaries.inverting.inverted_run import InvertedRun, true_part
-from harness.adversaries.inverting.lines import How
-from harness.adversaries.inverting.matching import guesses, hit
-from harness.adversaries.inverting.optimised import Descent
-from harness.adversaries.inverting.targets import (
+from harness.adversaries.inversion import Descent, How, InvertedRun, rows_over_biases, true_part
+from harness.adversaries.inversion_targets import (
     TARGETS,
     Pool,
     Target,
+    guesses,
+    hit,
     signal_to_noise,
     structural_similarity,
 )

@@ -11,9 +11,7 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.adversaries.attacked_study import AS_IT_IS, Setting
-from harness.adversaries.gaining.lies import Lie, Seen, shown, summed
-from harness.adversaries.gaining.lying_line import LyingLine
-from harness.adversaries.gaining.lying_run import LyingRun
+from harness.adversaries.lies import Lie, LyingLine, LyingRun, Seen, shown, summed
 from harness.simulation.case import read_case
 from harness.simulation.files.json_lines import read_lines
 from harness.simulation.files.study_files import STUDIES

@@ -10,9 +10,16 @@ import pytest
 
 import moiety
 from harness.adversaries.attacked_study import AS_IT_IS
-from harness.adversaries.locating.located import Round, expected_error, located, located_over, relative_error
-from harness.adversaries.locating.locating_line import LocatingLine, Points
-from harness.adversaries.locating.locating_run import LocatingRun
+from harness.adversaries.distances import (
+    LocatingLine,
+    LocatingRun,
+    Points,
+    Round,
+    expected_error,
+    located,
+    located_over,
+    relative_error,
+)
 from harness.simulation.case import read_case
 from harness.simulation.files.json_lines import read_lines
 from harness.simulation.files.study_files import STUDIES

@@ -7,10 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.adversaries.inferring.lines import Told
-from harness.adversaries.inferring.membership import told
-from harness.adversaries.inferring.memorised_run import MemorisedRun, halved
-from harness.adversaries.inferring.shadows import by_shadows, likelihood_ratios
+from harness.adversaries.membership import MemorisedRun, Told, by_shadows, halved, likelihood_ratios, told
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.papers.attacked import memorised
 from harness.papers.page import Page

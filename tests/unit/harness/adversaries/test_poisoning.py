@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.adversaries.poisoning.poisoned_run import Poisoned
-from harness.adversaries.poisoning.poisons import Known, Poison, written
-from harness.adversaries.poisoning.tampered import TARGET, tampered, with_trigger
+from harness.adversaries.poisoning import TARGET, Known, Poison, Poisoned, tampered, with_trigger, written
 from harness.datasets.digits import digits_sites
 from harness.papers.page import Page
 from harness.papers.robustness import poisoning, poisoning_runs

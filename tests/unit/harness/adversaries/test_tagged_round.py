@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.adversaries.scripted.requester import REQUESTER, ROSTER
-from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, Half, TaggedRound
+from harness.adversaries.tagged_round import CONTRIBUTORS, Half, TaggedRound
 from protocol.arithmetic.ring import Ring
 from protocol.errors import AggregateOutOfBounds, BadSignature, CommitmentMismatch, SumAltered, Unavailable
 from protocol.protection.tagged import CheckedHalves

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.adversaries.inferring.lines import InferenceLine, Told
+from harness.adversaries.inference import InferenceLine
+from harness.adversaries.membership import Told
 from harness.bench.simulated.noise import benchmark_noise, noise_text
 from harness.papers.noise import noise_of_servers
 from harness.papers.noise.noise import CASES, COUNTED, EPSILONS, MEMBERSHIP, RULES, spent_of, variant_of, write

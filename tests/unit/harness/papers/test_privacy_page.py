@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.adversaries.attack_line import AttackLine, PartyErrors
-from harness.adversaries.differencing.lines import DifferencedLine
-from harness.adversaries.inferring.lines import Told
-from harness.adversaries.inferring.memorised_lines import MemorisedLine
-from harness.adversaries.inverting.lines import How, InversionLine, Inverted
-from harness.adversaries.inverting.targets import TARGETS
-from harness.adversaries.reconstruction import Prior
+from harness.adversaries.differencing import DifferencedLine
+from harness.adversaries.inversion import How, InversionLine, Inverted
+from harness.adversaries.inversion_targets import TARGETS
+from harness.adversaries.membership import MemorisedLine, Told
+from harness.adversaries.reconstruction import AttackLine, PartyErrors, Prior
 from harness.papers.attacked import (
     bound_cost,
     differenced_runs,

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.adversaries.attacked_study import AS_IT_IS
-from harness.adversaries.gaining.lies import Lie
-from harness.adversaries.gaining.lying_line import LyingLine
-from harness.adversaries.locating.locating_line import Located, LocatingLine, Points
+from harness.adversaries.distances import Located, LocatingLine, Points
+from harness.adversaries.lies import Lie, LyingLine
 from harness.papers.making import Making
 from harness.papers.robustness import runs as robustness_runs
 from harness.papers.robustness.page import RobustnessPage
@@ -113,7 +112,7 @@ def test_what_is_missing_is_run_and_nothing_twice(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("harness.papers.robustness.poisoning_runs.run_missing", lambda *given: None)
     monkeypatch.setattr(robustness_runs, "LYING", (lying_one,))
     monkeypatch.setattr(robustness_runs, "LOCATING", (locating,))
-    for module in ("harness.adversaries.gaining.lying_run", "harness.adversaries.locating.locating_run"):
+    for module in ("harness.adversaries.lies", "harness.adversaries.distances"):
         monkeypatch.setattr(
             f"{module}.simulated_study", lambda *given: simulated_study(*given).model_copy(update={"rounds": 1})
         )

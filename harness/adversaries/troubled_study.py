@@ -1,19 +1,68 @@
-"""What a study over a troubled network left: its end, its models, and whether the servers kept what they promise."""
+"""One study of several rounds over a troubled network: what becomes of each request, and what the study came to.
+
+A request's fate is drawn from a seed, from who asks whom and from how often it did. So the same request meets the same
+trouble in every run, whatever else passes meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
 
 from client_agent.site.events import METRICS, RoundEnd, read_metrics
 from client_agent.site.journal import StudyJournal
-from harness.adversaries.troubled.study import NAME, SITES
 from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.memory.network import Fate, Network, Passing
+from harness.federation.processes import FederationSpec
+from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire.messages import Receipt, Signed
+from protocol.wire.channel.signing import MAX_AGE_S
+from protocol.wire.messages import Receipt, RuleSpec, Signed, Study
 from servers.store.interface import Store
 from servers.store.study_records import RoundRecord, StudyRecord
+
+SITES: Final = ("requester", "c1", "c2", "c3")
+NAME: Final = "troubled"
+ROUNDS: Final = 3
+_LEAST: Final = 2
+_POLICY: Final = SitePolicy(least_isolation=0.0, least_contributors=_LEAST)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The study: how long a round waits for its sites, and how long anybody waits for the study's end (their time).
+
+    Most of a share of so many parameters stands behind its envelope.
+    """
+
+    rule: RuleSpec = EROSION
+    rounds: int = ROUNDS
+    dimension: int = 2_000
+    deadline_s: float = 120.0
+    within_s: float = 6 * 3600.0
+
+
+def federation_spec() -> FederationSpec:
+    """Four sites of whom any two contributors are enough."""
+    return FederationSpec("troubled", SITES[0], light_sites(SITES, _POLICY), seed=5)
+
+
+def federation(folder: Path, network: Network | None) -> InMemoryFederation:
+    return InMemoryFederation(federation_spec(), folder, light_learner, network=network)
+
+
+def study_of(running: InMemoryFederation, plan: Plan) -> Study:
+    study = light_study(running.parties, NAME, plan.rule, rounds=plan.rounds, dimension=plan.dimension)
+    parameters = study.parameters.model_copy(update={"least_contributors": _LEAST})
+    return study.model_copy(update={"parameters": parameters, "round_deadline_s": plan.deadline_s})
 
 
 @dataclass(frozen=True)
@@ -61,7 +110,7 @@ def _ended(running: InMemoryFederation, site: str) -> bool:
 
 def _broken(running: InMemoryFederation, journals: dict[str, StudyJournal]) -> Iterator[str]:
     stores = {side: store_of(running, side) for side in Side}
-    known = {side: _study(store) for side, store in stores.items()}
+    known = {side: _study_at(store) for side, store in stores.items()}
     a, b = known[Side.A], known[Side.B]
     if a is None or b is None:
         return
@@ -98,7 +147,7 @@ def store_of(running: InMemoryFederation, side: Side) -> Store:
     return store
 
 
-def _study(store: Store) -> StudyRecord | None:
+def _study_at(store: Store) -> StudyRecord | None:
     return next((one for one in store.studies() if one.name == NAME), None)
 
 
@@ -112,3 +161,57 @@ def _attempts(store: Store, digest: str) -> dict[RoundKey, RoundRecord]:
             if record is not None:
                 found[record.key] = record
     return found
+
+
+Draw = Callable[[random.Random, Passing], Fate]
+_OK: Final = 200
+
+
+class Troubled:
+    """``draw`` says what becomes of a request, over its own random numbers; ``injected`` counts what did, by kind.
+
+    ``steps`` are all requests.
+    ``taken_twice`` and ``late_taken``: how many requests a server opened and answered twice, and how many from longer
+    ago than a signature may be old.
+    """
+
+    def __init__(self, draw: Draw, seed: int) -> None:
+        self._draw, self._seed = draw, seed
+        self.injected: Counter[str] = Counter()
+        self.late_taken = 0
+        self.steps = 0
+        self._taken: Counter[Passing] = Counter()
+
+    def fate(self, passing: Passing) -> Fate:
+        drawn = random.Random(f"{self._seed} {passing.sender} {passing.to} {passing.number}")  # noqa: S311
+        fate = self._draw(drawn, passing)
+        self.injected.update(kinds(fate))
+        self.steps += 1
+        return fate
+
+    def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None:
+        """A server that opened a request answers in an envelope, which comes as 200 whatever it says."""
+        if answer.status_code == _OK:
+            self._taken[passing] += 1
+            self.late_taken += after_s > MAX_AGE_S
+
+    @property
+    def taken_twice(self) -> int:
+        return sum(times > 1 for times in self._taken.values())
+
+
+def kinds(fate: Fate) -> list[str]:
+    """What a fate does, in words."""
+    found = {
+        "request held": fate.held_s > 0,
+        "request lost": not fate.arrives,
+        "request copied": fate.again_after_s is not None,
+        "request cut": fate.cut_to < 1 and not fate.breaks_off,
+        "request broken off": fate.breaks_off,
+        "answer held": fate.answer_held_s > 0,
+        "answer lost": not fate.answer_arrives,
+        "answer cut": fate.answer_cut_to < 1,
+        "answer slow": fate.pause_s > 0,
+        "silence": fate.silent,
+    }
+    return [kind for kind, there in found.items() if there]

@@ -1,23 +1,28 @@
-"""A study run in this process, and what is inferred about every contributor from what its parties have."""
+"""What is inferred about every contributor of a study from what its parties have: members, and a site's classes.
+
+The guesser of classes sees one number of a site (its mean distance from the requester over the requester's norm, or its
+last weight) and guesses how far its class shares are from the requester's. It learns a line from other seeds'
+federations, of which it knows everything, and is judged on those it has not seen.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+from scipy.stats import spearmanr
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import checked_study_table
-from harness.adversaries.inferring.lines import InferenceLine
-from harness.adversaries.inferring.membership import by_averages, by_loss, by_reference, told
-from harness.adversaries.inferring.watched_models import Watched, watched
+from harness.adversaries.membership import Told, Watched, by_averages, by_loss, by_reference, told, watched
 from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory, alpha_series, distance_series
@@ -27,6 +32,44 @@ from harness.simulation.case_run import request_for
 from harness.simulation.simulated_study import simulated_study
 from harness.training.device import one_thread
 from protocol.wire.messages import RuleName, RuleSpec
+
+FORMAT: Final = "moiety-inference/1"
+
+
+class InferenceLine(BaseModel):
+    """One contributor of one study.
+
+    ``by_loss``, ``by_reference`` and ``by_averages`` are three attacks on membership (``membership.py``); the last is
+    None where nothing was summed. ``apart`` is half the absolute difference of the site's class shares from the
+    requester's, 0 to 1. ``distance`` is the mean opened distance over the requester's own norm, ``weight`` the site's
+    last weight; None where the rule opens or changes none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: str = FORMAT
+    study: str
+    variant: str
+    rule: str
+    requester: str
+    site: str
+    seed: int
+    sites: int
+    members: int
+    others: int
+    released: int
+    by_loss: Told
+    by_reference: Told
+    by_averages: Told | None
+    apart: float
+    distance: float | None
+    weight: float | None
+    seconds: float
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What tells a study's lines from another's."""
+        return (self.study, self.variant, self.requester, self.seed)
+
 
 _MANY: Final = 60
 """Records of each kind that are looked at: gradients of single records are what takes long."""
@@ -129,3 +172,35 @@ def with_sites(case: Case, sites: int | None) -> Case:
     """The case over another number of sites, where its data set allows that."""
     table = case.table if sites is None else case.table.model_copy(update={"sites": sites})
     return replace(case, table=table)
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """``explained``: the part of the variance of what is guessed that the guesses explain (0: no better than the mean,
+    1: all; below 0: worse than the mean). ``ranked``: Spearman's correlation over all sites.
+    """
+
+    sites: int
+    explained: float
+    ranked: float
+
+
+def guessed(lines: Sequence[InferenceLine], number: str) -> Guessed | None:
+    """From ``distance`` or ``weight``; every seed is guessed from the others. None where there is nothing to see."""
+    seen = [line for line in lines if getattr(line, number) is not None]
+    seeds = sorted({line.seed for line in seen})
+    values = np.array([getattr(line, number) for line in seen])
+    if len(seeds) < 2 or np.ptp(values) == 0:
+        return None
+    truth, of = np.array([line.apart for line in seen]), np.array([line.seed for line in seen])
+    guesses = np.concatenate([_line_of(values[of != s], truth[of != s], values[of == s]) for s in seeds])
+    true = np.concatenate([truth[of == s] for s in seeds])
+    left = float(np.sum((true - guesses) ** 2) / np.sum((true - true.mean()) ** 2))
+    return Guessed(len(seen), 1 - left, float(spearmanr(values, truth).statistic))
+
+
+def _line_of(x: NDArray[np.float64], y: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Least squares through (x, y), read at ``at``; the mean where all x are one number."""
+    if np.ptp(x) == 0:
+        return np.full(at.size, y.mean())
+    return np.asarray(np.polyval(np.polyfit(x, y, 1), at))

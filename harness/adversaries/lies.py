@@ -1,0 +1,336 @@
+"""Sites that lie about their update to gain weight and then to harm, and what they gain over a whole study.
+
+A liar knows what every listed site knows: the model, the lists, the opened averages, its own honest update and those of
+the liars it works with. From an average it takes its own part out: what is left is mostly the requester's update where
+the requester has most weight, and what it takes for the requester's last direction.
+
+Two rounds differ. Where updates are measured the lie has to look good; where they are only summed, with norms opened or
+nothing, nobody sees what the liar adds. Under rules that measure what they sum it must do both with one vector.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, SupportsFloat, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from harness.adversaries.attacked_study import Setting
+from harness.datasets.registry import load_data
+from harness.datasets.site_data import Federation
+from harness.engine.history import RunHistory
+from harness.engine.loop import run_rounds
+from harness.engine.run_state import Conditions
+from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
+from harness.simulation.case import Case
+from harness.simulation.case_run import request_for
+from harness.simulation.simulated_study import simulated_study
+from harness.training.device import one_thread
+from harness.versions import versions
+from protocol.errors import ConfigurationError
+from protocol.first_model import first_model
+from protocol.parameters import Needs
+from protocol.wire.messages import Announcement, Study
+
+Reals = NDArray[np.float64]
+Written: TypeAlias = dict[str, Reals]
+_SMALL: Final = 0.01
+
+
+class Lie(StrEnum):
+    """How a liar looks where it is measured.
+
+    REVERSED does not try: it sends the harm itself. NEAR has the requester's last known direction and its own length,
+    SMALL is a hundredth of its own update, COPY the last average, REPLAY what it takes for the requester's last update,
+    OPPOSED a pair of liars at both sides of that, whose mean it is. ORACLE is the requester's update itself, which
+    nobody has: what a perfect lie would gain.
+    """
+
+    REVERSED = "reversed"
+    NEAR = "near"
+    SMALL = "small"
+    COPY = "copy"
+    REPLAY = "replay"
+    OPPOSED = "opposed"
+    ORACLE = "oracle"
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A round as colluding liars see it; vectors are float64[D].
+
+    ``own`` are their honest updates, ``average`` the last opened one, ``rest`` that without their own part, both None
+    before the first sum that they were in. ``requester`` is the truth, which only ORACLE looks at.
+    """
+
+    own: Mapping[str, Reals] = field(repr=False)
+    average: Reals | None = field(repr=False)
+    rest: Reals | None = field(repr=False)
+    requester: Reals = field(repr=False)
+    clip_norm: float
+
+    @property
+    def harm(self) -> Reals:
+        """The direction, of length 1, that raises the liars' own loss the most, as far as they know."""
+        return -_direction(np.sum(list(self.own.values()), axis=0))
+
+    def reach(self, site: str) -> float:
+        """How far the site's honest update is from what it takes for the requester's: nobody expects it nearer."""
+        own = self.own[site]
+        return _length(own if self.rest is None else own - self.rest)
+
+
+def shown(lie: Lie, seen: Seen) -> Written:
+    """What liars send where they are measured and not summed."""
+    return {site: _clipped(vector, seen.clip_norm) for site, vector in _FACES[lie](seen).items()}
+
+
+def summed(lie: Lie, seen: Seen, *, measured: bool) -> Written:
+    """What liars send into a sum; ``measured``: distances to it are opened too, so the harm keeps within reach."""
+    if not measured or lie is Lie.REVERSED:
+        return dict.fromkeys(seen.own, seen.clip_norm * seen.harm)
+    faces = _FACES[lie](seen)
+    harmful = {site: face + seen.reach(site) * seen.harm for site, face in faces.items()}
+    return {site: _clipped(vector, seen.clip_norm) for site, vector in harmful.items()}
+
+
+def _reversed(seen: Seen) -> Written:
+    return dict.fromkeys(seen.own, seen.clip_norm * seen.harm)
+
+
+def _near(seen: Seen) -> Written:
+    if seen.rest is None:
+        return dict(seen.own)
+    return {site: _length(own) * _direction(seen.rest) for site, own in seen.own.items()}
+
+
+def _small(seen: Seen) -> Written:
+    return {site: _SMALL * own for site, own in seen.own.items()}
+
+
+def _copy(seen: Seen) -> Written:
+    return dict(seen.own) if seen.average is None else dict.fromkeys(seen.own, seen.average)
+
+
+def _replay(seen: Seen) -> Written:
+    return dict(seen.own) if seen.rest is None else dict.fromkeys(seen.own, seen.rest)
+
+
+def _opposed(seen: Seen) -> Written:
+    """By turns at either side; one that is left over stands in the middle."""
+    if seen.rest is None:
+        return dict(seen.own)
+    sites, apart = list(seen.own), max(seen.reach(site) for site in seen.own)
+    pairs = 2 * (len(sites) // 2)
+    sides = [(1 if place % 2 else -1) if place < pairs else 0 for place in range(len(sites))]
+    return {site: seen.rest + side * apart * seen.harm for site, side in zip(sites, sides, strict=True)}
+
+
+def _oracle(seen: Seen) -> Written:
+    return dict.fromkeys(seen.own, seen.requester)
+
+
+_FACES: Final[Mapping[Lie, Callable[[Seen], Written]]] = {
+    Lie.REVERSED: _reversed,
+    Lie.NEAR: _near,
+    Lie.SMALL: _small,
+    Lie.COPY: _copy,
+    Lie.REPLAY: _replay,
+    Lie.OPPOSED: _opposed,
+    Lie.ORACLE: _oracle,
+}
+
+
+def _length(vector: Reals) -> float:
+    return float(np.linalg.norm(vector))
+
+
+def _direction(vector: Reals) -> Reals:
+    length = _length(vector)
+    return vector if length == 0 else vector / length
+
+
+def _clipped(vector: Reals, clip_norm: float) -> Reals:
+    """No longer than what passes where norms are opened."""
+    return vector * min(1.0, clip_norm / max(_length(vector), clip_norm))
+
+
+FORMAT: Final = "moiety-lies/1"
+
+
+class LyingLine(BaseModel):
+    """One study with liars, beside the same study, seed and liars without a lie.
+
+    ``lie`` None is that study itself. ``weight`` is the liars' share of a sum, the mean over released rounds;
+    ``moved`` how far the requester's last model is from the honest study's, ``path`` how far that one went from the
+    first model. ``log_loss`` is on the requester's test part, ``honest_log_loss`` of the honest study.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: str = FORMAT
+    study: str
+    variant: str
+    setting: str
+    requester: str
+    seed: int
+    sites: int
+    liars: tuple[str, ...]
+    lie: Lie | None
+    rule: str
+    end: str
+    released: int
+    clip_norm: float
+    weight: float
+    moved: float
+    path: float
+    log_loss: float
+    honest_log_loss: float
+    seconds: float
+    versions: dict[str, str]
+
+    @property
+    def harm(self) -> float:
+        """How much log-loss the lie cost the requester."""
+        return self.log_loss - self.honest_log_loss
+
+
+_MEASURED = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS})
+
+
+class LyingSum:
+    """Sums as ``inner`` does what ``liars`` made of their updates; they learn from the averages that they were in.
+
+    ``weight`` has, for every released round, the liars' share of the sum.
+    """
+
+    def __init__(self, inner: Summing, liars: tuple[str, ...], lie: Lie | None) -> None:
+        self._inner = inner
+        self._liars = liars
+        self._lie = lie
+        self._average: Reals | None = None
+        self._rest: Reals | None = None
+        self.weight: list[float] = []
+
+    def updates(self, inputs: RoundInputs) -> Summed:
+        """The inner sum over the lies. None for a lie: all are honest, and only weights are noted."""
+        written = self._written(inputs)
+        lied = {site: replace(inputs.updates[site], values=vector) for site, vector in written.items()}
+        result = self._inner.updates(replace(inputs, updates={**inputs.updates, **lied}))
+        if result.average is not None and result.judgement is not None:
+            self._learn(inputs, result, written, result.judgement.measured.took_part)
+        return result
+
+    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
+        """Class counts as they are."""
+        return self._inner.counts(announcement, counts)
+
+    def _written(self, inputs: RoundInputs) -> Written:
+        own = {site: inputs.updates[site].values for site in self._liars if site in inputs.updates}
+        if self._lie is None or not own:
+            return own
+        seen = Seen(own, self._average, self._rest, inputs.own.values, inputs.clip_norm)
+        if not inputs.announcement.purpose.plan.summed:
+            return shown(self._lie, seen)
+        return summed(self._lie, seen, measured=inputs.announcement.opens in _MEASURED)
+
+    def _learn(self, inputs: RoundInputs, result: Summed, written: Written, took_part: tuple[str, ...]) -> None:
+        grid = inputs.weight_list.grid
+        listed = {one.site: one.numerator / grid for one in inputs.weight_list.weights}
+        parts = [(listed[site], written[site]) for site in written if site in took_part]
+        share = sum(weight for weight, _ in parts)
+        self.weight.append(share / result.sum_of_weights)
+        if not parts or result.average is None:
+            return
+        self._average = np.asarray(result.average, np.float64)
+        left = result.sum_of_weights - share
+        if left > 0:
+            others = self._average * result.sum_of_weights - sum(weight * vector for weight, vector in parts)
+            self._rest = np.asarray(others / left, np.float64)
+
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class LyingRun:
+    """One study, to be run honestly and under each of ``lies``; ``liars`` contributors lie, which ones goes by seed."""
+
+    case: Case
+    variant: str
+    setting: Setting
+    requester: str
+    seed: int
+    lies: Sequence[Lie]
+    liars: int = 1
+    data: Path | None = None
+    rounds: int | None = None
+
+    def lines(self) -> Iterator[LyingLine]:
+        """The honest study first. Raises: ConfigurationError for data or settings that do not fit"""
+        with one_thread():
+            yield from self._lines()
+
+    def _lines(self) -> Iterator[LyingLine]:
+        federation: Federation = load_data(request_for(self.case, self.data, self.requester, self.seed))
+        table = self.setting.of(self.case.variant(self.variant), self.case.source)
+        study = simulated_study(table, self.case.source, federation, self.seed)
+        if self.rounds is not None:
+            study = study.model_copy(update={"rounds": min(self.rounds, study.rounds)})
+        liars = self._chosen(federation)
+        honest = None
+        for lie in (None, *self.lies):
+            begun, summing = time.monotonic(), LyingSum(PlainSum(), liars, lie)
+            policy = self.setting.policy(self.case.table.policy.policy())
+            conditions = Conditions(policy=policy, finish=table.finish)
+            history = run_rounds(study, federation.sites, summing, conditions, protection="plain")
+            honest = honest or history
+            yield self._line(study, history, honest, summing, lie, liars, time.monotonic() - begun)
+
+    def _chosen(self, federation: Federation) -> tuple[str, ...]:
+        names = federation.names_of_sites[1:]
+        if not 0 < self.liars <= len(names):
+            raise ConfigurationError(f"{self.liars} liars: choose 1 to {len(names)} of the contributors")
+        return tuple(names[(self.seed + place) % len(names)] for place in range(self.liars))
+
+    def _line(
+        self,
+        study: Study,
+        history: RunHistory,
+        honest: RunHistory,
+        summing: LyingSum,
+        lie: Lie | None,
+        liars: tuple[str, ...],
+        seconds: float,
+    ) -> LyingLine:
+        begun = first_model(study)
+        return LyingLine(
+            study=self.case.name,
+            variant=self.variant,
+            setting=self.setting.name,
+            requester=self.requester,
+            seed=self.seed,
+            sites=len(history.contributors) + 1,
+            liars=liars,
+            lie=lie,
+            rule=history.rule.value,
+            end=history.end.value,
+            released=history.shared_rounds,
+            clip_norm=study.parameters.clip_norm,
+            weight=_rounded(np.mean(summing.weight)) if summing.weight else 0.0,
+            moved=_rounded(np.linalg.norm(history.final_model - honest.final_model)),
+            path=_rounded(np.linalg.norm(honest.final_model - begun)),
+            log_loss=_rounded(history.rounds[-1].test_loss),
+            honest_log_loss=_rounded(honest.rounds[-1].test_loss),
+            seconds=round(seconds, 3),
+            versions={one.name: one.version for one in versions()},
+        )
+
+
+def _rounded(value: SupportsFloat) -> float:
+    return float(f"{float(value):.{_DIGITS}g}")
