@@ -1,35 +1,45 @@
-"""A study run in this process and then attacked with what its parties have."""
+"""A case's study as an experiment attacks it: set up, run in this process, and its opened sums recorded.
+
+Every experiment over a whole study takes an :class:`AttackedStudy`, runs it inside :func:`timed`, and gives a
+:class:`Line` of JSON.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, SupportsFloat
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
-from harness.adversaries.reconstruction import AttackLine, PartyErrors, Prior, Reconstruction
-from harness.adversaries.recording import OpenedSum, Recorder
 from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation
-from harness.engine.history import RunHistory, isolation_series
+from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
-from harness.engine.run_state import Conditions
-from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
+from harness.engine.run_state import AfterRound, Conditions
+from harness.engine.site_updates import ClippedUpdate
+from harness.engine.summing import Counted, RoundInputs, Summed, Summing
 from harness.simulation.case import Case, Variant
 from harness.simulation.case_run import request_for
 from harness.simulation.packaged import refuse_package
-from harness.simulation.runs import Values
 from harness.simulation.simulated_study import simulated_study
 from harness.training.device import one_thread
 from harness.versions import versions
+from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement
+from protocol.wire.messages import Announcement, Study
 
-_DIGITS: Final = 4
+
+class Line(BaseModel):
+    """What an experiment found, as a line of JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -64,104 +74,131 @@ AS_IT_IS: Final = Setting("as_it_is")
 
 
 @dataclass(frozen=True)
-class AttackedRun:
-    """One study to run and attack; ``rounds`` replaces the study's number where they take long."""
+class AttackedStudy:
+    """One variant of a case under one seed; ``rounds`` is the most that are run, where a study takes long."""
 
     case: Case
     variant: str
-    setting: Setting
-    requester: str
     seed: int
+    requester: str | None = None
+    setting: Setting = AS_IT_IS
     data: Path | None = None
     rounds: int | None = None
 
-    def line(self) -> AttackLine:
-        """Run and attack. Raises: ConfigurationError for data or settings that do not fit"""
-        begun = time.monotonic()
-        with one_thread():
-            history, sums, dimension, noise = self._run()
-        return AttackLine(
-            study=self.case.name,
-            variant=self.variant,
-            setting=self.setting.name,
-            requester=history.requester,
-            seed=self.seed,
-            rule=history.rule.value,
-            end=history.end.value,
-            reason=history.reason,
-            ended_by=history.ended_by,
-            parameters=dimension,
-            test_accuracy=history.test_accuracy,
-            rounds=tuple(one.round for one in sums),
-            lists=len({tuple(sorted(one.weights.items())) for one in sums}),
-            weight={site: _rounded([one.weights.get(site) for one in sums]) for site in history.contributors},
-            isolation={one.site: _rounded(one.values) for one in isolation_series(history)},
-            attacks=attacks_on(sums, noise),
-            seconds=round(time.monotonic() - begun, 3),
-            versions={one.name: one.version for one in versions()},
-        )
+    @property
+    def table(self) -> StudyTable:
+        """The study file's tables under the setting. Raises: ConfigurationError"""
+        return self.setting.of(self.case.variant(self.variant), self.case.source)
 
-    def _run(self) -> tuple[RunHistory, tuple[OpenedSum, ...], int, float]:
-        federation: Federation = load_data(request_for(self.case, self.data, self.requester, self.seed))
-        table = self.setting.of(self.case.variant(self.variant), self.case.source)
-        study = simulated_study(table, self.case.source, federation, self.seed)
-        if self.rounds is not None:
-            study = study.model_copy(update={"rounds": min(self.rounds, study.rounds)})
-        summing: Summing = PlainSum()
-        if self.setting.noise:
-            summing = Noisy(summing, self.setting.noise, self.seed)
-        recorder = Recorder(summing)
-        history = run_rounds(study, federation.sites, recorder, Conditions(policy=self._policy()), protection="plain")
-        noise = (self.setting.noise * study.parameters.clip_norm) ** 2
-        return history, tuple(recorder.sums), study.parameters.dimension, noise
-
-    def _policy(self) -> SitePolicy:
+    @property
+    def policy(self) -> SitePolicy:
+        """Every site's policy."""
         return self.setting.policy(self.case.table.policy.policy())
 
+    def federation(self) -> Federation:
+        """The sites with their data. Raises: ConfigurationError for data that are missing or do not fit"""
+        return load_data(request_for(self.case, self.data, self.requester, self.seed))
 
-class Noisy:
-    """Every contributor adds Gaussian noise to its update before it shares it; recorded updates are those without."""
+    def study(self, federation: Federation, table: StudyTable | None = None) -> Study:
+        """The study for these sites, from ``table`` where it is not the usual one. Raises: ConfigurationError"""
+        study = simulated_study(table or self.table, self.case.source, federation, self.seed)
+        if self.rounds is None:
+            return study
+        return study.model_copy(update={"rounds": min(self.rounds, study.rounds)})
 
-    def __init__(self, inner: Summing, length: float, seed: int) -> None:
+    def run(
+        self,
+        study: Study,
+        federation: Federation,
+        summing: Summing,
+        *,
+        protection: str = "plain",
+        after_round: AfterRound = lambda progress: None,
+        **conditions: Any,  # noqa: ANN401  # fields of Conditions
+    ) -> RunHistory:
+        """Run it under the sites' policy and further :class:`Conditions`. Raises: ConfigurationError"""
+        under = Conditions(policy=self.policy, **conditions)
+        return run_rounds(study, federation.sites, summing, under, protection=protection, after_round=after_round)
+
+    def contributors_in_turn(self, federation: Federation) -> tuple[str, ...]:
+        """All contributors; the seed says who is first."""
+        names = federation.names_of_sites[1:]
+        return tuple(names[(self.seed + place) % len(names)] for place in range(len(names)))
+
+    def deviating(self, federation: Federation, number: int, *, what: str, least: int, most: int) -> tuple[str, ...]:
+        """The ``number`` contributors that deviate. Raises: ConfigurationError outside ``least`` to ``most``"""
+        if not least <= number <= most:
+            raise ConfigurationError(f"{number} {what}: choose {least} to {most} of the contributors")
+        return self.contributors_in_turn(federation)[:number]
+
+
+@contextmanager
+def timed() -> Iterator[Callable[[], float]]:
+    """Compute with one thread of torch, so that sums have one order; gives the seconds since the beginning."""
+    begun = time.monotonic()
+    with one_thread():
+        yield lambda: round(time.monotonic() - begun, 3)
+
+
+def program_versions() -> dict[str, str]:
+    """What a line was computed with."""
+    return {one.name: one.version for one in versions()}
+
+
+def rounded(value: SupportsFloat, digits: int) -> float:
+    """To significant digits, as lines keep figures."""
+    return float(f"{float(value):.{digits}g}")
+
+
+# --- opened sums ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedSum:
+    """One released round of updates: what every listed site has after it, and what the simulation alone knows.
+
+    ``weights`` are the weights of the sites in the sum, the requester's 1 among them; where sites weigh themselves
+    they are those, which an attacker would have to guess. ``total`` is the opened sum, float64[D]. ``updates`` are the
+    true ones, float32[D], and whatever a site was kept out of the sum for, they are there for sites in the sum only.
+    """
+
+    round: int
+    requester: str
+    weights: Mapping[str, float]
+    total: NDArray[np.float64] = field(repr=False)
+    updates: Mapping[str, NDArray[np.float32]] = field(repr=False)
+
+
+class Recorder:
+    """Sums as ``inner`` does, and keeps every released round in ``sums``; without it a run keeps no update."""
+
+    def __init__(self, inner: Summing) -> None:
         self._inner = inner
-        self._length = length
-        self._random = np.random.default_rng(seed)
+        self.sums: list[OpenedSum] = []
 
     def updates(self, inputs: RoundInputs) -> Summed:
-        """The sum of noisy updates."""
-        deviation = self._length * inputs.clip_norm / np.sqrt(inputs.own.values.size)
-        noisy = {
-            site: replace(update, values=update.values + self._random.normal(0, deviation, update.values.size))
-            for site, update in inputs.updates.items()
-        }
-        return self._inner.updates(replace(inputs, updates=noisy))
+        """The inner sum, noted."""
+        summed = self._inner.updates(inputs)
+        if summed.average is not None and summed.judgement is not None:
+            self.sums.append(_opened(inputs, summed, summed.judgement.measured.took_part))
+        return summed
 
     def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
-        """Class counts as they are."""
+        """Rounds of class counts open no update."""
         return self._inner.counts(announcement, counts)
 
 
-def attacks_on(sums: Sequence[OpenedSum], noise: float = 0.0) -> tuple[PartyErrors, ...]:
-    """The requester, every contributor, and the requester with each contributor, with every prior.
-
-    ``noise`` is the expected squared length of what every site adds to its update.
-    """
-    if not sums:
-        return ()
-    requester = sums[0].requester
-    others = tuple(dict.fromkeys(site for one in sums for site in one.weights if site != requester))
-    parties = [(requester,), *((site,) for site in others), *((requester, site) for site in others)]
-    return tuple(
-        PartyErrors(party=party, prior=prior, errors=_errors(sums, Reconstruction(party, prior, noise)))
-        for party in parties
-        for prior in Prior
-        if len(party) == 1 or prior is not Prior.AVERAGE
-    )
+def _opened(inputs: RoundInputs, summed: Summed, took_part: tuple[str, ...]) -> OpenedSum:
+    grid = inputs.weight_list.grid
+    weights, updates = {inputs.requester: _weight(inputs.own, 1.0)}, {inputs.requester: inputs.own}
+    for listed, update in inputs.contributed:
+        if listed.site in took_part:
+            weights[listed.site] = _weight(update, listed.numerator / grid)
+            updates[listed.site] = update
+    total = np.asarray(summed.average, np.float64) * summed.sum_of_weights
+    truth = {site: update.values.astype(np.float32) for site, update in updates.items()}
+    return OpenedSum(inputs.announcement.round, inputs.requester, weights, total, truth)
 
 
-def _errors(sums: Sequence[OpenedSum], attack: Reconstruction) -> dict[str, Values]:
-    return {site: _rounded(errors) for site, errors in attack.errors(sums).items()}
-
-
-def _rounded(values: Sequence[float | None]) -> Values:
-    return tuple(None if value is None else float(f"{value:.{_DIGITS}g}") for value in values)
+def _weight(update: ClippedUpdate, listed: float) -> float:
+    return listed if update.own_weight is None else update.own_weight

@@ -1,29 +1,51 @@
-"""``moiety attack``: a catalogue of named attacks, and reconstruction from a whole study; what they find."""
+"""``moiety attack``: a catalogue of named attacks, and experiments that attack whole studies; what they find.
+
+Experiments, and with them torch, are loaded when one is asked for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fractions import Fraction
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from pydantic import BaseModel
 from rich.table import Table
 from typer.core import TyperGroup
 
 from client_agent.cli.tables import console as console_for
-from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
-from harness.adversaries.distances import LocatingRun
-from harness.adversaries.inferring_commands import differencing, inversion, membership
-from harness.adversaries.leak import leak
-from harness.adversaries.lies import Lie, LyingRun
-from harness.adversaries.over_case import OverCase
-from harness.adversaries.reconstruction import AttackLine, Prior
+from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import parse_names, parse_seeds
 from host.commands.subcommand import command
 from host.placed_files import writable
 from protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from harness.adversaries.attacked_study import AttackedStudy, Setting
+    from harness.adversaries.reconstruction import AttackLine, Prior
+    from harness.simulation.case import Case
+
+QUESTIONS: Final = ("norm", "projection", "gap")
+TARGETS: Final = (
+    "breast-linear",
+    "breast-mlp",
+    "heart-linear",
+    "heart-mlp",
+    "digits-linear",
+    "digits-mlp",
+    "mnist-mlp",
+    "mnist-cnn",
+    "heart-noise-little",
+    "heart-noise",
+    "digits-noise-little",
+    "digits-noise",
+)
+"""Names in help texts: those of ``leak.Question`` and ``inversion_targets.TARGETS``, which load torch."""
 
 
 class _Named(TyperGroup):
@@ -71,104 +93,293 @@ def _attack(
         typer.echo(ctx.get_help())
 
 
-@dataclass(frozen=True)
-class _Reconstruction(OverCase):
-    """Run a study, then let every party estimate every other site's updates from the sums and lists it has."""
+# --- what commands have in common -------------------------------------------------------------------------------------
 
+
+def _keep(out: Path | None, line: BaseModel) -> None:
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        append_line(out, line)
+
+
+@dataclass(frozen=True)
+class _OverCase:
+    """What every attack on a whole study asks for."""
+
+    study_file: Annotated[Path, typer.Argument(help="A case, such as harness/studies/breast_cancer.toml.")]
+    data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; the case's first one.")] = None
+    rounds: Annotated[int | None, typer.Option(min=1, help="At most so many rounds.")] = None
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of tables.")] = False
+
+    def chosen(self, case: Case) -> tuple[str, ...]:
+        """The variants that are attacked."""
+        raise NotImplementedError
+
+    def studies(self, setting: Setting | None = None) -> Iterator[AttackedStudy]:
+        """Every seed, requester and variant in turn, variants innermost. Raises: ConfigurationError"""
+        from harness.adversaries.attacked_study import AS_IT_IS, AttackedStudy
+        from harness.datasets.registry import load_data
+        from harness.simulation.case import read_case
+        from harness.simulation.case_run import request_for, requesters_of
+
+        case = read_case(self.study_file)
+        requesters = requesters_of(case, load_data(request_for(case, self.data, None, case.table.seeds[0])))
+        for seed in case.table.seeds[:1] if self.seeds is None else parse_seeds(self.seeds):
+            for requester in requesters:
+                for variant in self.chosen(case):
+                    of = setting or AS_IT_IS
+                    yield AttackedStudy(case, variant, seed, requester, of, self.data, self.rounds)
+
+    def told(self, line: BaseModel, text: str) -> None:
+        """Keep a line, and print it or what it says."""
+        _keep(self.out, line)
+        typer.echo(line.model_dump_json() if self.as_json else text)
+
+
+@dataclass(frozen=True)
+class _FirstVariant(_OverCase):
     only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise the first.")] = None
+
+    def chosen(self, case: Case) -> tuple[str, ...]:
+        return case.names[:1] if self.only is None else parse_names(self.only, "--only")
+
+
+@dataclass(frozen=True)
+class _AllVariants(_OverCase):
+    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
+
+    def chosen(self, case: Case) -> tuple[str, ...]:
+        return case.names if self.only is None else parse_names(self.only, "--only")
+
+
+# --- experiments ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Reconstruction(_FirstVariant):
+    """Run a study, then let every party estimate every other site's updates from the sums and lists it has."""
 
 
 def _reconstruct(asked: _Reconstruction) -> None:
+    from harness.adversaries.reconstruction import AttackedRun
+
     console = console_for(stderr=asked.as_json)
-    for case, seed, requester in asked.runs():
-        for variant in case.names[:1] if asked.only is None else parse_names(asked.only, "--only"):
-            line = AttackedRun(case, variant, AS_IT_IS, requester, seed, asked.data, asked.rounds).line()
-            asked.keep(line)
-            if asked.as_json:
-                typer.echo(line.model_dump_json())
-            else:
-                _show(console, line)
+    for attacked in asked.studies():
+        line = AttackedRun(attacked).line()
+        _keep(asked.out, line)
+        if asked.as_json:
+            typer.echo(line.model_dump_json())
+            continue
+        head, table = _errors_of_requester(line)
+        console.print(head, soft_wrap=True, highlight=False)
+        console.print(table)
 
 
-def _named(name: str) -> Lie:
-    """Raises: ConfigurationError"""
-    if name not in tuple(Lie):
-        raise ConfigurationError(f"--lies: found {name!r}; the lies are {', '.join(Lie)}")
-    return Lie(name)
+def _errors_of_requester(line: AttackLine) -> tuple[str, Table]:
+    """Median and least error over rounds, by site, for the requester alone."""
+    from harness.adversaries.reconstruction import Prior
+
+    head = (
+        f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}: {len(line.rounds)} sums over "
+        f"{line.lists} different lists; relative error of the requester's estimates, median (least) over rounds"
+    )
+    table = Table("site", *(prior.value for prior in Prior), box=None)
+    for site in line.weight:
+        table.add_row(site, *(cell(line, prior, site) for prior in Prior))
+    return head, table
+
+
+def cell(line: AttackLine, prior: Prior, site: str) -> str:
+    """Nothing for a site that was in no sum."""
+    found = line.by((line.requester,), prior)
+    median, least = (None, None) if found is None else (found.median(site), found.least(site))
+    return "" if median is None or least is None else f"{median:.3f} ({least:.3f})"
 
 
 @dataclass(frozen=True)
-class _Lies(OverCase):
+class _Lies(_AllVariants):
     """Run a study honestly, then with sites that lie to gain weight and harm, and say what they gained."""
 
-    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
     lies: Annotated[str | None, typer.Option(help="Which lies, separated by commas; otherwise all.")] = None
     liars: Annotated[int, typer.Option(min=1, help="How many contributors lie.")] = 1
     clip_norm: Annotated[float | None, typer.Option(help="Replaces the study's: a liar is as long as that.")] = None
 
 
 def _lie(asked: _Lies) -> None:
-    chosen = tuple(Lie) if asked.lies is None else tuple(_named(name) for name in parse_names(asked.lies, "--lies"))
+    from harness.adversaries.attacked_study import AS_IT_IS, Setting
+    from harness.adversaries.lies import Lie, LyingRun
+
+    names = tuple(Lie) if asked.lies is None else parse_names(asked.lies, "--lies")
+    for unknown in (name for name in names if name not in tuple(Lie)):
+        raise ConfigurationError(f"--lies: found {unknown!r}; the lies are {', '.join(Lie)}")
+    chosen = tuple(Lie(name) for name in names)
     clip = asked.clip_norm
     setting = AS_IT_IS if clip is None else Setting("clipped", {"parameters": {"clip_norm": clip}})
-    for case, seed, requester in asked.runs():
-        for variant in case.names if asked.only is None else parse_names(asked.only, "--only"):
-            run = LyingRun(case, variant, setting, requester, seed, chosen, asked.liars, asked.data, asked.rounds)
-            for line in run.lines():
-                lie = "honest" if line.lie is None else line.lie.value
-                asked.told(
-                    line,
-                    f"{line.study}, {variant}, requester {requester}, seed {seed}, {lie}: share {line.weight:.3f}, "
-                    f"moved {line.moved:.3g} of {line.path:.3g}, log-loss {line.harm:+.4f}",
-                )
+    for attacked in asked.studies(setting):
+        for line in LyingRun(attacked, chosen, asked.liars).lines():
+            lie = "honest" if line.lie is None else line.lie.value
+            asked.told(
+                line,
+                f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}, {lie}: share "
+                f"{line.weight:.3f}, moved {line.moved:.3g} of {line.path:.3g}, log-loss {line.harm:+.4f}",
+            )
 
 
 @dataclass(frozen=True)
-class _Distances(OverCase):
+class _Distances(_OverCase):
     """Run a study, then locate every site's updates by their distances to the requester's and its accomplices'."""
 
     only: Annotated[str, typer.Option(help="A variant that sums everybody.")] = "fedavg"
     colluders: Annotated[str, typer.Option(help="Numbers of accomplices, separated by commas.")] = "0,1,2"
     every: Annotated[int, typer.Option(min=1, help="All pairs are opened in every so-manieth round.")] = 1
 
+    def chosen(self, case: Case) -> tuple[str, ...]:
+        return (self.only,)
+
 
 def _locate(asked: _Distances) -> None:
+    from harness.adversaries.distances import LocatingRun
+
     counts = parse_seeds(asked.colluders)
-    for case, seed, requester in asked.runs():
-        run = LocatingRun(case, asked.only, AS_IT_IS, requester, seed, counts, asked.every, asked.data, asked.rounds)
-        line = run.line()
+    for attacked in asked.studies():
+        line = LocatingRun(attacked, counts, asked.every).line()
         cells = "; ".join(
             f"{one.colluders} {one.points.value}: {one.single:.3f}, {one.together:.3f}" for one in line.located
         )
-        head = f"{line.study}, requester {requester}, seed {seed}, {line.parameters} parameters"
+        head = f"{line.study}, requester {line.requester}, seed {line.seed}, {line.parameters} parameters"
         asked.told(line, f"{head}; colluders: error from one round, from all: {cells}")
+
+
+@dataclass(frozen=True)
+class _Inversion:
+    """Read records out of an average of gradients, by rows over biases and by descent, beside guessing."""
+
+    targets: Annotated[str, typer.Argument(help=f"Data and model, separated by commas: {', '.join(TARGETS)}.")]
+    sites: Annotated[str, typer.Option(help="Numbers of sites in the average, separated by commas.")] = "1,2,4,8"
+    batches: Annotated[str, typer.Option(help="Records of each site, separated by commas.")] = "1,8,32"
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0"
+    data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False
+
+
+def _invert(asked: _Inversion) -> None:
+    from harness.adversaries import inversion_targets
+    from harness.adversaries.inversion import InvertedRun
+
+    by_key = {target.key: target for target in inversion_targets.TARGETS}
+    names = parse_names(asked.targets, "TARGETS")
+    unknown = [name for name in names if name not in by_key]
+    if unknown:
+        raise ConfigurationError(f"found {', '.join(unknown)}; data and model are one of {', '.join(by_key)}")
+    numbers = [parse_seeds(text) for text in (asked.sites, asked.batches, asked.seeds)]
+    for name, sites, batch, seed in product(names, *numbers):
+        line = InvertedRun(by_key[name], sites, batch, seed, asked.data).line()
+        _keep(asked.out, line)
+        cells = ", ".join(f"{one.how.value} {one.exact:.3f} ({one.close:.3f})" for one in line.attacks)
+        head = f"{line.target}, {line.sites} sites of {line.batch} records, seed {line.seed}"
+        typer.echo(line.model_dump_json() if asked.as_json else f"{head}: read exactly (closely): {cells}")
+
+
+@dataclass(frozen=True)
+class _Membership(_AllVariants):
+    """Train a case over a random half of every site's records, and tell which half that was, round by round."""
+
+
+def _tell_members(asked: _Membership) -> None:
+    from harness.adversaries.membership import MemorisedRun
+
+    for attacked in asked.studies():
+        line = MemorisedRun(attacked).line()
+        best = max((one.auc for one in line.by_average), default=float("nan"))
+        asked.told(
+            line,
+            f"{line.study}, {line.variant}, seed {line.seed}: accuracy on members {line.known:.3f}, on others "
+            f"{line.unknown:.3f}; area under the curve by loss {line.by_loss[-1].auc:.3f}, by the average that "
+            f"tells most {best:.3f}",
+        )
+
+
+@dataclass(frozen=True)
+class _Differencing(_FirstVariant):
+    """Open two sums that differ by one site, and compare the error of the difference with the sites' isolation."""
+
+    least: Annotated[int, typer.Option(min=1, help="So many contributors are enough for a sum.")] = 2
+
+
+def _subtract(asked: _Differencing) -> None:
+    from harness.adversaries.attacked_study import Setting
+    from harness.adversaries.differencing import DifferencedRun
+
+    setting = Setting("asked", {"parameters": {"least_contributors": asked.least}}, least_isolation=0.0)
+    for attacked in asked.studies(setting):
+        line = DifferencedRun(attacked).line()
+        asked.told(
+            line,
+            f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}: without {line.site} the "
+            f"difference is off by {line.difference:.3f}, the best estimate by {line.achieved:.3f}; isolation said "
+            f"{line.predicted:.3f}",
+        )
+
+
+@dataclass(frozen=True)
+class _Leak:
+    """Falsify products in a study of many rounds, one question per round, and count the bits that the answers tell."""
+
+    questions: Annotated[str, typer.Option(help=f"What is asked, separated by commas: {', '.join(QUESTIONS)}.")] = (
+        ",".join(QUESTIONS)
+    )
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0-39"
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of the study.")] = 30
+    canaries: Annotated[str, typer.Option(help="Share of canary rounds, such as 1/30 or 0.1; 0 as it is.")] = "0"
+    without_clause: Annotated[
+        bool, typer.Option("--without-clause", help="The site stays however often it was left out, in this process.")
+    ] = False
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False
+
+
+def share_of_canaries(text: str) -> float:
+    """``1/30`` or ``0.1`` as a share below 1. Raises: ConfigurationError"""
+    try:
+        share = Fraction(text.strip())
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(-1)
+    if not 0 <= share < 1:
+        raise ConfigurationError(f"--canaries: found {text!r}; give a share of the rounds below 1, such as 1/30 or 0.1")
+    return float(share)
+
+
+def _count(given: _Leak) -> None:
+    from harness.adversaries.leak import Asked, LeakRun, Question, leaked
+
+    names = parse_names(given.questions, "--questions")
+    unknown = [name for name in names if name not in tuple(Question)]
+    if unknown:
+        raise ConfigurationError(f"--questions: found {', '.join(unknown)}; they are {', '.join(Question)}")
+    share = share_of_canaries(given.canaries)
+    for asked in (Asked(Question(name), not given.without_clause, share, given.rounds) for name in names):
+        lines = []
+        for failures, seed in product(asked.plans, parse_seeds(given.seeds)):
+            lines.append(LeakRun(asked, failures, seed).line())
+            _keep(given.out, lines[-1])
+            if given.as_json:
+                typer.echo(lines[-1].model_dump_json())
+        found = leaked(lines, asked)
+        if found is not None and not given.as_json:
+            typer.echo(
+                f"{asked.question}: {found} bits about one site's update, mean and standard deviation over "
+                f"{found.seeds} seeds; asked in {found.asked:.1f} of {asked.rounds} rounds, {found.failed:.1f} failed "
+                f"checks that all sites see, caught in a canary round in {found.caught} studies"
+            )
 
 
 app.command("reconstruction")(command(_Reconstruction, _reconstruct))
 app.command("lies")(command(_Lies, _lie))
 app.command("distances")(command(_Distances, _locate))
-app.command("inversion")(inversion)
-app.command("membership")(membership)
-app.command("differencing")(differencing)
-app.command("leak")(leak)
-
-
-def _show(console: Console, line: AttackLine) -> None:
-    """Median and least error over rounds, by site, for the requester alone."""
-    head = f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}"
-    console.print(
-        f"{head}: {len(line.rounds)} sums over {line.lists} different lists; relative error of the requester's "
-        "estimates, median (least) over rounds",
-        soft_wrap=True,
-        highlight=False,
-    )
-    table = Table("site", *(prior.value for prior in Prior), box=None)
-    for site in line.weight:
-        table.add_row(site, *(cell(line, prior, site) for prior in Prior))
-    console.print(table)
-
-
-def cell(line: AttackLine, prior: Prior, site: str) -> str:
-    found = line.by((line.requester,), prior)
-    median, least = (None, None) if found is None else (found.median(site), found.least(site))
-    return "" if median is None or least is None else f"{median:.3f} ({least:.3f})"
+app.command("inversion")(command(_Inversion, _invert))
+app.command("membership")(command(_Membership, _tell_members))
+app.command("differencing")(command(_Differencing, _subtract))
+app.command("leak")(command(_Leak, _count))

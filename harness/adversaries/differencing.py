@@ -6,28 +6,17 @@ of its own) and who has most weight in the first; then with that site away at th
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
-from harness.adversaries.attacked_study import Setting
+from harness.adversaries.attacked_study import AttackedStudy, Line, OpenedSum, Recorder, rounded, timed
 from harness.adversaries.reconstruction import Prior, Reconstruction
-from harness.adversaries.recording import OpenedSum, Recorder
-from harness.datasets.registry import load_data
-from harness.datasets.site_data import SiteData
+from harness.datasets.site_data import Federation
 from harness.engine.history import RunHistory
-from harness.engine.loop import run_rounds
-from harness.engine.run_state import EVERYBODY, Attendance, Conditions
+from harness.engine.run_state import EVERYBODY, Attendance
 from harness.engine.summing import PlainSum
-from harness.simulation.case import Case
-from harness.simulation.case_run import request_for
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
 
@@ -35,7 +24,7 @@ FORMAT: Final = "moiety-differencing/1"
 DifferencedKey: TypeAlias = tuple[str, str, str, str, int]
 
 
-class DifferencedLine(BaseModel):
+class DifferencedLine(Line):
     """``site`` was in the first sum and away at the second; errors are of its update in the first, relative to its
     length: ``difference`` of the two sums, the requester's part taken out, over the site's weight; the others by what
     the attacker takes the sites' updates to do (:class:`Prior`).
@@ -43,7 +32,6 @@ class DifferencedLine(BaseModel):
     ``predicted`` is the least isolation that anybody worked out before the second sum, about whomever's update.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     study: str
     variant: str
@@ -82,68 +70,54 @@ _SUMS: Final = 2
 class DifferencedRun:
     """One study, of two sums; the site with the largest weight is away at the second, of equal ones it goes by seed."""
 
-    case: Case
-    variant: str
-    setting: Setting
-    requester: str
-    seed: int
-    data: Path | None = None
+    attacked: AttackedStudy
 
     @property
     def key(self) -> DifferencedKey:
         """As the line's that comes of it."""
-        return (self.case.name, self.variant, self.setting.name, self.requester, self.seed)
+        of = self.attacked
+        return (of.case.name, of.variant, of.setting.name, of.requester or "", of.seed)
 
     def line(self) -> DifferencedLine:
         """Raises: ConfigurationError for data or settings that do not fit, and where there were no two sums"""
-        with one_thread():
-            return self._line(time.monotonic())
-
-    def _line(self, begun: float) -> DifferencedLine:
-        federation = load_data(request_for(self.case, self.data, self.requester, self.seed))
-        table = self.setting.of(self.case.variant(self.variant), self.case.source)
-        study = simulated_study(table, self.case.source, federation, self.seed).model_copy(update={"rounds": _SUMS})
-        whole = self._run(study, federation.sites, EVERYBODY)[1]
-        site = self._chosen(whole[0], federation.names_of_sites[1:])
-        away = Attendance(missed=frozenset({(whole[1].round, site)}))
-        history, sums = self._run(study, federation.sites, away)
-        errors = {prior: Reconstruction((self.requester,), prior).errors(sums)[site][0] for prior in Prior}
-        return DifferencedLine(
-            study=self.case.name,
-            variant=self.variant,
-            setting=self.setting.name,
-            requester=self.requester,
-            site=site,
-            seed=self.seed,
-            rule=history.rule.value,
-            sites=len(federation.sites),
-            parameters=study.parameters.dimension,
-            weight=_rounded(sums[0].weights[site]),
-            predicted=_rounded(_predicted(history, sums[1].round)),
-            difference=_rounded(difference_error(sums, site)),
-            average=_rounded(errors[Prior.AVERAGE]),
-            own=_rounded(errors[Prior.OWN]),
-            fitted=_rounded(errors[Prior.FITTED]),
-            true=_rounded(errors[Prior.TRUE]),
-            seconds=round(time.monotonic() - begun, 3),
-        )
-
-    def _run(
-        self, study: Study, sites: Sequence[SiteData], attendance: Attendance
-    ) -> tuple[RunHistory, list[OpenedSum]]:
-        recorder = Recorder(PlainSum())
-        policy = self.setting.policy(self.case.table.policy.policy())
-        conditions = Conditions(policy=policy, attendance=attendance)
-        history = run_rounds(study, sites, recorder, conditions, protection="plain")
-        if len(recorder.sums) < _SUMS:
-            raise ConfigurationError(
-                f"{self.case.name}, {self.variant}: {len(recorder.sums)} sums were opened, two are needed"
+        with timed() as seconds:
+            of = self.attacked
+            federation = of.federation()
+            study = of.study(federation).model_copy(update={"rounds": _SUMS})
+            whole = self._run(study, federation, EVERYBODY)[1]
+            turned = of.contributors_in_turn(federation)
+            site = max(turned, key=lambda name: whole[0].weights.get(name, 0.0))
+            away = Attendance(missed=frozenset({(whole[1].round, site)}))
+            history, sums = self._run(study, federation, away)
+            requester = federation.requester.name
+            errors = {prior: Reconstruction((requester,), prior).errors(sums)[site][0] for prior in Prior}
+            return DifferencedLine(
+                study=of.case.name,
+                variant=of.variant,
+                setting=of.setting.name,
+                requester=requester,
+                site=site,
+                seed=of.seed,
+                rule=history.rule.value,
+                sites=len(federation.sites),
+                parameters=study.parameters.dimension,
+                weight=_rounded(sums[0].weights[site]),
+                predicted=_rounded(_predicted(history, sums[1].round)),
+                difference=_rounded(difference_error(sums, site)),
+                average=_rounded(errors[Prior.AVERAGE]),
+                own=_rounded(errors[Prior.OWN]),
+                fitted=_rounded(errors[Prior.FITTED]),
+                true=_rounded(errors[Prior.TRUE]),
+                seconds=seconds(),
             )
-        return history, recorder.sums
 
-    def _chosen(self, first: OpenedSum, names: tuple[str, ...]) -> str:
-        turned = [names[(self.seed + place) % len(names)] for place in range(len(names))]
-        return max(turned, key=lambda name: first.weights.get(name, 0.0))
+    def _run(self, study: Study, federation: Federation, attendance: Attendance) -> tuple[RunHistory, list[OpenedSum]]:
+        recorder = Recorder(PlainSum())
+        history = self.attacked.run(study, federation, recorder, attendance=attendance)
+        if len(recorder.sums) < _SUMS:
+            name, found = f"{self.attacked.case.name}, {self.attacked.variant}", len(recorder.sums)
+            raise ConfigurationError(f"{name}: {found} sums were opened, two are needed")
+        return history, recorder.sums
 
 
 def difference_error(sums: list[OpenedSum], site: str) -> float:
@@ -163,4 +137,4 @@ def _predicted(history: RunHistory, number: int) -> float:
 
 
 def _rounded(value: float | None) -> float:
-    return float("nan") if value is None else float(f"{value:.{_DIGITS}g}")
+    return float("nan") if value is None else rounded(value, _DIGITS)

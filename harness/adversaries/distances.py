@@ -23,28 +23,24 @@ Since K is a guess, the system is solved with a ridge: what it cannot explain is
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Final, SupportsFloat
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from harness.adversaries.attacked_study import Setting
-from harness.adversaries.recording import OpenedSum, Recorder
-from harness.datasets.registry import load_data
-from harness.engine.loop import run_rounds
-from harness.engine.run_state import Conditions
+from harness.adversaries.attacked_study import (
+    AttackedStudy,
+    Line,
+    OpenedSum,
+    Recorder,
+    program_versions,
+    rounded,
+    timed,
+)
 from harness.engine.summing import PlainSum
-from harness.simulation.case import Case
-from harness.simulation.case_run import request_for
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
-from harness.versions import versions
 from protocol.errors import ConfigurationError
 
 Reals = NDArray[np.float64]
@@ -123,7 +119,7 @@ class Points(StrEnum):
 FORMAT: Final = "moiety-distances/1"
 
 
-class Located(BaseModel):
+class Located(Line):
     """Medians over honest sites and rounds of ||estimate - g|| / ||g||, but for ``offset`` and ``expected``.
 
     ``colluders`` accomplices send ``points``; ``rounds`` were measured. ``single``: from each round alone; ``summed``:
@@ -133,7 +129,6 @@ class Located(BaseModel):
     directions give.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     colluders: int
     points: Points
     rounds: int
@@ -145,10 +140,9 @@ class Located(BaseModel):
     expected: float
 
 
-class LocatingLine(BaseModel):
+class LocatingLine(Line):
     """One study, its updates located by every number of colluders."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     study: str
     variant: str
@@ -162,54 +156,43 @@ class LocatingLine(BaseModel):
     versions: dict[str, str]
 
 
-_DIGITS = 4
+_DIGITS: Final = 4
 
 
 @dataclass(frozen=True)
 class LocatingRun:
     """A study whose every ``every``-th sum counts as a measured round; in it all pairs are opened."""
 
-    case: Case
-    variant: str
-    setting: Setting
-    requester: str
-    seed: int
+    attacked: AttackedStudy
     colluders: Sequence[int] = (0, 1, 2)
     every: int = 1
-    data: Path | None = None
-    rounds: int | None = None
 
     def line(self) -> LocatingLine:
         """Run and locate. Raises: ConfigurationError for data or settings that do not fit, or too few honest sites"""
-        begun = time.monotonic()
-        with one_thread():
+        with timed() as seconds:
             sums, dimension = self._run()
-        measured = sums[:: self.every]
-        return LocatingLine(
-            study=self.case.name,
-            variant=self.variant,
-            setting=self.setting.name,
-            requester=self.requester,
-            seed=self.seed,
-            sites=len(sums[0].updates),
-            parameters=dimension,
-            located=tuple(self._located(measured, dimension)),
-            seconds=round(time.monotonic() - begun, 3),
-            versions={one.name: one.version for one in versions()},
-        )
+            return LocatingLine(
+                study=self.attacked.case.name,
+                variant=self.attacked.variant,
+                setting=self.attacked.setting.name,
+                requester=sums[0].requester,
+                seed=self.attacked.seed,
+                sites=len(sums[0].updates),
+                parameters=dimension,
+                located=tuple(self._located(sums[:: self.every], dimension)),
+                seconds=seconds(),
+                versions=program_versions(),
+            )
 
     def _run(self) -> tuple[list[OpenedSum], int]:
-        federation = load_data(request_for(self.case, self.data, self.requester, self.seed))
-        table = self.setting.of(self.case.variant(self.variant), self.case.source)
-        study = simulated_study(table, self.case.source, federation, self.seed)
-        if self.rounds is not None:
-            study = study.model_copy(update={"rounds": min(self.rounds, study.rounds)})
-        recorder = Recorder(PlainSum())
-        policy = self.setting.policy(self.case.table.policy.policy())
-        run_rounds(study, federation.sites, recorder, Conditions(policy=policy), protection="plain")
+        federation = self.attacked.federation()
+        study, recorder = self.attacked.study(federation), Recorder(PlainSum())
+        self.attacked.run(study, federation, recorder)
         everybody = [one for one in recorder.sums if len(one.updates) == len(federation.sites)]
         if not everybody:
-            raise ConfigurationError(f"variant {self.variant!r} has no sum with everybody in it: choose fedavg")
+            raise ConfigurationError(
+                f"variant {self.attacked.variant!r} has no sum with everybody in it: choose fedavg"
+            )
         return everybody, study.model_dimension
 
     def _located(self, measured: Sequence[OpenedSum], dimension: int) -> Iterator[Located]:
@@ -227,7 +210,7 @@ class LocatingRun:
         """One float64[c, D] a round; random points are about the requester's update."""
         if kind is Points.HONEST:
             return [_rows([one.updates[site] for site in accomplices], dimension) for one in measured]
-        drawn = np.random.default_rng([self.seed, len(accomplices)])
+        drawn = np.random.default_rng([self.attacked.seed, len(accomplices)])
         found = []
         for one in measured:
             points = _update(one, one.requester) + drawn.normal(size=(len(accomplices), dimension))
@@ -248,12 +231,12 @@ def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Seque
         colluders=known,
         points=kind,
         rounds=len(measured),
-        single=_rounded(np.median(found.single)),
-        summed=_rounded(np.median(found.summed)),
-        together=_rounded(min(np.median(errors) for errors in found.together.values())),
-        true=_rounded(min(np.median(errors) for errors in found.true.values())),
-        offset=_rounded(np.sqrt(np.mean(found.offsets))),
-        expected=_rounded(expected_error(origins.shape[1], known)),
+        single=rounded(np.median(found.single), _DIGITS),
+        summed=rounded(np.median(found.summed), _DIGITS),
+        together=rounded(min(np.median(errors) for errors in found.together.values()), _DIGITS),
+        true=rounded(min(np.median(errors) for errors in found.true.values()), _DIGITS),
+        offset=rounded(np.sqrt(np.mean(found.offsets)), _DIGITS),
+        expected=rounded(expected_error(origins.shape[1], known), _DIGITS),
     )
 
 
@@ -290,7 +273,3 @@ def _update(one: OpenedSum, site: str) -> Reals:
 
 def _rows(vectors: Sequence[object], dimension: int) -> Reals:
     return np.asarray(vectors, dtype=np.float64).reshape(len(vectors), dimension)
-
-
-def _rounded(value: SupportsFloat) -> float:
-    return float(f"{float(value):.{_DIGITS}g}")

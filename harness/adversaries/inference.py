@@ -7,36 +7,26 @@ federations, of which it knows everything, and is judged on those it has not see
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
-from scipy.stats import spearmanr
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector
 from client_agent.learning.models import build_model
-from client_agent.learning.study_file import checked_study_table
+from harness.adversaries.attacked_study import AttackedStudy, Line, rounded, timed
 from harness.adversaries.membership import Told, Watched, by_averages, by_loss, by_reference, told, watched
-from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory, alpha_series, distance_series
-from harness.engine.run_state import Conditions
-from harness.simulation.case import Case
-from harness.simulation.case_run import request_for
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
 from protocol.wire.messages import RuleName, RuleSpec
 
 FORMAT: Final = "moiety-inference/1"
 
 
-class InferenceLine(BaseModel):
+class InferenceLine(Line):
     """One contributor of one study.
 
     ``by_loss``, ``by_reference`` and ``by_averages`` are three attacks on membership (``membership.py``); the last is
@@ -45,7 +35,6 @@ class InferenceLine(BaseModel):
     last weight; None where the rule opens or changes none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     study: str
     variant: str
@@ -68,7 +57,7 @@ class InferenceLine(BaseModel):
     @property
     def key(self) -> tuple[str, str, str, int]:
         """What tells a study's lines from another's."""
-        return (self.study, self.variant, self.requester, self.seed)
+        return (self.study, self.attacked.variant, self.requester, self.seed)
 
 
 _MANY: Final = 60
@@ -80,48 +69,43 @@ _DIGITS: Final = 5
 class WatchedRun:
     """One study to run and look at."""
 
-    case: Case
-    variant: str
-    requester: str | None
-    seed: int
-    data: Path | None = None
+    attacked: AttackedStudy
 
     def lines(self) -> Iterator[InferenceLine]:
         """One for every contributor. Raises: ConfigurationError for data or settings that do not fit"""
-        with one_thread():
-            yield from self._lines()
-
-    def _lines(self) -> Iterator[InferenceLine]:
-        federation = load_data(request_for(self.case, self.data, self.requester, self.seed))
-        seen = self._watched(federation, alone=False)
-        reference = self._watched(federation, alone=True).history.final_model
-        for site in federation.sites[1:]:
-            yield self._line(federation, site, seen, reference)
+        with timed():
+            federation = self.attacked.federation()
+            seen = self._watched(federation, alone=False)
+            reference = self._watched(federation, alone=True).history.final_model
+        for site in federation.contributors:
+            with timed() as seconds:
+                line = self._line(federation, site, seen, reference, seconds)
+            yield line
 
     def _watched(self, federation: Federation, *, alone: bool) -> Watched:
-        tables = dict(self.case.variant(self.variant).tables)
-        table = checked_study_table(tables, f"{self.case.source}: variant {self.variant!r}")
+        table = self.attacked.table
         if alone:
             table = table.model_copy(update={"rule": RuleSpec(name=RuleName.LOCAL), "privacy": None})
-        study = simulated_study(table, self.case.source, federation, self.seed)
-        policy = self.case.table.policy.policy()
-        conditions = Conditions(policy=policy, works_out_isolation=policy.least_isolation > 0)
-        return watched(study, federation.sites, conditions)
+        study = self.attacked.study(federation, table)
+        demanded = self.attacked.policy.least_isolation > 0
+        return watched(self.attacked, study, federation, works_out_isolation=demanded)
 
-    def _line(self, federation: Federation, site: SiteData, seen: Watched, reference: Vector) -> InferenceLine:
-        begun, history, model = time.monotonic(), seen.history, build_model(seen.study.model, 0)
+    def _line(
+        self, federation: Federation, site: SiteData, seen: Watched, reference: Vector, seconds: Callable[[], float]
+    ) -> InferenceLine:
+        history, model = seen.history, build_model(seen.study.model, 0)
         inside, outside = _some(site.train), _some(site.test)
         last = history.final_model
         averages = None
         if seen.rounds:
             averages = told(*(by_averages(model, seen.rounds, data) for data in (inside, outside)))
         return InferenceLine(
-            study=self.case.name,
-            variant=self.variant,
+            study=self.attacked.case.name,
+            variant=self.attacked.variant,
             rule=history.rule.value,
             requester=history.requester,
             site=site.name,
-            seed=self.seed,
+            seed=self.attacked.seed,
             sites=len(federation.sites),
             members=len(inside),
             others=len(outside),
@@ -129,10 +113,10 @@ class WatchedRun:
             by_loss=told(*(by_loss(model, last, data) for data in (inside, outside))),
             by_reference=told(*(by_reference(model, last, reference, data) for data in (inside, outside))),
             by_averages=averages,
-            apart=_rounded(_apart(federation, site)),
+            apart=rounded(_apart(federation, site), _DIGITS),
             distance=_distance(history, site.name),
             weight=_weight(history, site.name),
-            seconds=round(time.monotonic() - begun, 3),
+            seconds=seconds(),
         )
 
 
@@ -155,52 +139,10 @@ def _distance(history: RunHistory, site: str) -> float | None:
     series = next(one.values for one in distance_series(history) if one.site == site)
     norms = [record.requester_norm for record in history.rounds]
     found = [value / norm for value, norm in zip(series, norms, strict=True) if value is not None and norm > 0]
-    return _rounded(float(np.mean(found))) if found else None
+    return rounded(float(np.mean(found)), _DIGITS) if found else None
 
 
 def _weight(history: RunHistory, site: str) -> float | None:
     series = next(one.values for one in alpha_series(history) if one.site == site)
     found = [value for value in series if value is not None]
-    return _rounded(found[-1]) if found else None
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
-
-
-def with_sites(case: Case, sites: int | None) -> Case:
-    """The case over another number of sites, where its data set allows that."""
-    table = case.table if sites is None else case.table.model_copy(update={"sites": sites})
-    return replace(case, table=table)
-
-
-@dataclass(frozen=True)
-class Guessed:
-    """``explained``: the part of the variance of what is guessed that the guesses explain (0: no better than the mean,
-    1: all; below 0: worse than the mean). ``ranked``: Spearman's correlation over all sites.
-    """
-
-    sites: int
-    explained: float
-    ranked: float
-
-
-def guessed(lines: Sequence[InferenceLine], number: str) -> Guessed | None:
-    """From ``distance`` or ``weight``; every seed is guessed from the others. None where there is nothing to see."""
-    seen = [line for line in lines if getattr(line, number) is not None]
-    seeds = sorted({line.seed for line in seen})
-    values = np.array([getattr(line, number) for line in seen])
-    if len(seeds) < 2 or np.ptp(values) == 0:
-        return None
-    truth, of = np.array([line.apart for line in seen]), np.array([line.seed for line in seen])
-    guesses = np.concatenate([_line_of(values[of != s], truth[of != s], values[of == s]) for s in seeds])
-    true = np.concatenate([truth[of == s] for s in seeds])
-    left = float(np.sum((true - guesses) ** 2) / np.sum((true - true.mean()) ** 2))
-    return Guessed(len(seen), 1 - left, float(spearmanr(values, truth).statistic))
-
-
-def _line_of(x: NDArray[np.float64], y: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Least squares through (x, y), read at ``at``; the mean where all x are one number."""
-    if np.ptp(x) == 0:
-        return np.full(at.size, y.mean())
-    return np.asarray(np.polyval(np.polyfit(x, y, 1), at))
+    return rounded(found[-1], _DIGITS) if found else None

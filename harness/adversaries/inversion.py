@@ -18,7 +18,7 @@ Source: Phong et al. 2018; Geiping et al. 2020, Proposition 3.1; Boenisch et al.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -28,7 +28,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from client_agent.learning.data import Examples
@@ -38,9 +37,8 @@ from client_agent.learning.personal import shared_parameters
 from client_agent.learning.private.clipped_gradients import NOISE_STEPS, Grid, clipped_sum
 from client_agent.learning.trainer import loss_gradient, take
 from client_agent.tasks.losses import cross_entropy
+from harness.adversaries.attacked_study import Line, program_versions, rounded, timed
 from harness.adversaries.inversion_targets import Hit, Pool, Target, guesses, hit
-from harness.training.device import one_thread
-from harness.versions import versions
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
@@ -134,10 +132,9 @@ class How(StrEnum):
     GUESSED = "guessed"
 
 
-class Inverted(BaseModel):
+class Inverted(Line):
     """One attack: shares of the true records that it has exactly and closely; PSNR and SSIM of images."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     how: How
     candidates: int
     exact: float
@@ -146,10 +143,9 @@ class Inverted(BaseModel):
     alike: float | None
 
 
-class InversionLine(BaseModel):
+class InversionLine(Line):
     """One average over ``sites`` sites' gradients, ``batch`` records each."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     target: str
     sites: int
@@ -198,10 +194,10 @@ class InvertedRun:
 
     def line(self) -> InversionLine:
         """Raises: ConfigurationError for data that are missing or too few"""
-        with one_thread():
-            return self._line(time.monotonic())
+        with timed() as seconds:
+            return self._line(seconds)
 
-    def _line(self, begun: float) -> InversionLine:
+    def _line(self, seconds: Callable[[], float]) -> InversionLine:
         target, pool = self.target, _pool(self.target, self.folder)
         draw = np.random.default_rng([self.seed, self.sites, self.batch])
         true, others = self._dealt(pool, draw)
@@ -225,8 +221,8 @@ class InvertedRun:
             seed=self.seed,
             parameters=len(model_vector(model)),
             attacks=tuple(_inverted(how, number, one) for how, number, one in found),
-            seconds=round(time.monotonic() - begun, 3),
-            versions={one.name: one.version for one in versions()},
+            seconds=seconds(),
+            versions=program_versions(),
         )
 
     def _sent(self, model: nn.Module, part: Examples, site: int) -> Vector:
@@ -268,12 +264,8 @@ def _inverted(how: How, candidates: int, found: Hit) -> Inverted:
     return Inverted(
         how=how,
         candidates=candidates,
-        exact=_rounded(found.exact),
-        close=_rounded(found.close),
-        noise=None if found.noise is None else _rounded(found.noise),
-        alike=None if found.alike is None else _rounded(found.alike),
+        exact=rounded(found.exact, _DIGITS),
+        close=rounded(found.close, _DIGITS),
+        noise=None if found.noise is None else rounded(found.noise, _DIGITS),
+        alike=None if found.alike is None else rounded(found.alike, _DIGITS),
     )
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")

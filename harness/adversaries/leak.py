@@ -6,20 +6,16 @@ updates are drawn anew and known to the requester, which ends the study when any
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from fractions import Fraction
-from pathlib import Path
 from statistics import mean, stdev
-from typing import Annotated, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import typer
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.requester.measuring.judging import Judgement
+from harness.adversaries.attacked_study import Line, program_versions, timed
 from harness.adversaries.catalogue.attack import passes, taken_out
 from harness.adversaries.falsified_round import (
     PARAMETERS,
@@ -33,21 +29,35 @@ from harness.adversaries.falsified_round import (
     Search,
     Victim,
 )
-from harness.simulation.files.json_lines import append_line
-from harness.simulation.options import parse_names, parse_seeds
-from harness.versions import versions
-from host.commands.subcommand import command
-from host.placed_files import writable
 from protocol.arithmetic.prg import derive
-from protocol.errors import ConfigurationError, ProtocolViolation
+from protocol.errors import ProtocolViolation
 from protocol.policy.clauses import TIMES_LEFT_OUT
 from protocol.rules.registry import rule_for
 
 FORMAT: Final = "moiety-leak/1"
+CLAUSE: Final = {"protocol.policy.clauses.check_left_out_twice": passes}
+ROUNDS: Final = 30
+_CANARY: Final = 10**6
+"""Added to a seed for canaries' draws and updates."""
 LeakKey: TypeAlias = tuple[Question, bool, int, float, int, int]
 
 
-class LeakLine(BaseModel):
+@dataclass(frozen=True)
+class Asked:
+    """What is asked, and against what: see :class:`LeakLine`."""
+
+    question: Question
+    clause: bool = True
+    canaries: float = 0.0
+    rounds: int = ROUNDS
+
+    @property
+    def plans(self) -> tuple[int, int]:
+        """How many failures a server may mean to spend: as many as a site bears, or as if it bore any number."""
+        return (TIMES_LEFT_OUT, self.rounds + 1)
+
+
+class LeakLine(Line):
     """``bits`` about one site's update, in at most ``rounds`` rounds, by a plan that means to spend ``failures``.
 
     ``clause``: whether the site goes by the clause on sites left out twice. ``canaries``: the chance of a round to be a
@@ -56,7 +66,6 @@ class LeakLine(BaseModel):
     a server deviates, which ends the study: in a canary round anything but what it knows, in others what cannot be.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     question: Question
     clause: bool
@@ -72,20 +81,14 @@ class LeakLine(BaseModel):
     versions: dict[str, str]
 
     @property
+    def answers(self) -> Asked:
+        """What the study asked."""
+        return Asked(self.question, self.clause, self.canaries, self.rounds)
+
+    @property
     def key(self) -> LeakKey:
         """What tells a line from another."""
         return (self.question, self.clause, self.failures, self.canaries, self.rounds, self.seed)
-
-
-CLAUSE: Final = {"protocol.policy.clauses.check_left_out_twice": passes}
-ROUNDS: Final = 30
-_CANARY: Final = 10**6
-"""Added to a seed for canaries' draws and updates."""
-
-
-def plans(rounds: int) -> tuple[int, int]:
-    """How many failures a server may mean to spend: as many as a site bears, or as if it bore any number."""
-    return (TIMES_LEFT_OUT, rounds + 1)
 
 
 @dataclass(frozen=True)
@@ -102,47 +105,46 @@ class Learned:
 class LeakRun:
     """One study; ``seed`` draws updates, shares, challenges and which rounds are canaries."""
 
-    question: Question
-    clause: bool
+    asked: Asked
     failures: int
     seed: int
-    canaries: float = 0.0
-    rounds: int = ROUNDS
 
     @property
     def key(self) -> LeakKey:
         """As the line's that comes of it."""
-        return (self.question, self.clause, self.failures, self.canaries, self.rounds, self.seed)
+        asked = self.asked
+        return (asked.question, asked.clause, self.failures, asked.canaries, asked.rounds, self.seed)
 
     def line(self) -> LeakLine:
         """Run it, without the clause where that is asked."""
-        begun = time.monotonic()
-        with nullcontext() if self.clause else taken_out(CLAUSE):
-            found = self.learned()
-        return LeakLine(
-            question=self.question,
-            clause=self.clause,
-            failures=self.failures,
-            canaries=self.canaries,
-            rounds=self.rounds,
-            seed=self.seed,
-            bits=round(found.bits, 4),
-            asked=found.asked,
-            failed=found.failed,
-            caught=found.caught,
-            seconds=round(time.monotonic() - begun, 3),
-            versions={one.name: one.version for one in versions()},
-        )
+        asked = self.asked
+        with timed() as seconds:
+            with nullcontext() if asked.clause else taken_out(CLAUSE):
+                found = self.learned()
+            return LeakLine(
+                question=asked.question,
+                clause=asked.clause,
+                failures=self.failures,
+                canaries=asked.canaries,
+                rounds=asked.rounds,
+                seed=self.seed,
+                bits=round(found.bits, 4),
+                asked=found.asked,
+                failed=found.failed,
+                caught=found.caught,
+                seconds=seconds(),
+                versions=program_versions(),
+            )
 
     def learned(self) -> Learned:
         """With the defences as they are in this process."""
-        search, canary = SEARCHES[self.question](), np.random.default_rng(_CANARY + self.seed)
+        search, canary = SEARCHES[self.asked.question](), np.random.default_rng(_CANARY + self.seed)
         victim = Victim(selects=rule_for(search.spec, batch_size=16, grid=PARAMETERS.weight_grid).selects)
         asked, failed, spent, caught = 0, 0, 0, None
-        for number in range(1, self.rounds + 1):
-            real = bool(canary.random() >= self.canaries)
+        for number in range(1, self.asked.rounds + 1):
+            real = bool(canary.random() >= self.asked.canaries)
             measured = self._measured(search, number, real=real)
-            left = Left(self.rounds + 1 - number, max(0, self.failures - spent))
+            left = Left(self.asked.rounds + 1 - number, max(0, self.failures - spent))
             if not victim.takes_part(number) or (falsehood := search.ask(measured, left)) is None:
                 break
             asked += 1
@@ -172,30 +174,10 @@ def _judged(measured: Measured, falsehood: Falsehood, number: int, *, real: bool
         return None
 
 
-def most(question: Question, seeds: Sequence[int], rounds: int = ROUNDS) -> float:
+def most(question: Question, seeds: Sequence[int]) -> float:
     """Bits, mean over seeds, by whichever plan tells more, with the defences as they are in this process."""
-    return max(
-        mean(LeakRun(question, True, failures, seed, rounds=rounds).learned().bits for seed in seeds)
-        for failures in plans(rounds)
-    )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is asked, and against what: see :class:`LeakLine`."""
-
-    question: Question
-    clause: bool = True
-    canaries: float = 0.0
-    rounds: int = 30
-
-    def of(self, line: LeakLine) -> bool:
-        return (line.question, line.clause, line.canaries, line.rounds) == (
-            self.question,
-            self.clause,
-            self.canaries,
-            self.rounds,
-        )
+    asked = Asked(question)
+    return max(mean(LeakRun(asked, failures, seed).learned().bits for seed in seeds) for failures in asked.plans)
 
 
 @dataclass(frozen=True)
@@ -221,7 +203,7 @@ def leaked(lines: Iterable[LeakLine], asked: Asked, failures: int | None = None)
     """By the plan with most bits in the mean, or by one plan alone; None without lines."""
     plans: dict[int, list[LeakLine]] = {}
     for line in lines:
-        if asked.of(line) and failures in (None, line.failures):
+        if line.answers == asked and failures in (None, line.failures):
             plans.setdefault(line.failures, []).append(line)
     return max((_over(found) for found in plans.values()), key=lambda one: one.bits, default=None)
 
@@ -237,65 +219,3 @@ def _over(lines: Sequence[LeakLine]) -> Leaked:
         failed=mean(line.failed for line in lines),
         caught=sum(line.caught is not None for line in lines),
     )
-
-
-@dataclass(frozen=True)
-class _Leak:
-    """Falsify products in a study of many rounds, one question per round, and count the bits that the answers tell."""
-
-    questions: Annotated[str, typer.Option(help=f"What is asked, separated by commas: {', '.join(Question)}.")] = (
-        ",".join(Question)
-    )
-    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0-39"
-    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of the study.")] = ROUNDS
-    canaries: Annotated[str, typer.Option(help="Share of canary rounds, such as 1/30 or 0.1; 0 as it is.")] = "0"
-    without_clause: Annotated[
-        bool, typer.Option("--without-clause", help="The site stays however often it was left out, in this process.")
-    ] = False
-    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False
-
-    @property
-    def asked(self) -> list[Asked]:
-        """Raises: ConfigurationError"""
-        names = parse_names(self.questions, "--questions")
-        unknown = [name for name in names if name not in tuple(Question)]
-        if unknown:
-            raise ConfigurationError(f"--questions: found {', '.join(unknown)}; they are {', '.join(Question)}")
-        share = share_of_canaries(self.canaries)
-        return [Asked(Question(name), not self.without_clause, share, self.rounds) for name in names]
-
-
-def share_of_canaries(text: str) -> float:
-    """``1/30`` or ``0.1`` as a share below 1. Raises: ConfigurationError"""
-    try:
-        share = Fraction(text.strip())
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(-1)
-    if not 0 <= share < 1:
-        raise ConfigurationError(f"--canaries: found {text!r}; give a share of the rounds below 1, such as 1/30 or 0.1")
-    return float(share)
-
-
-def _count(given: _Leak) -> None:
-    for asked in given.asked:
-        lines = []
-        for failures in plans(asked.rounds):
-            for seed in parse_seeds(given.seeds):
-                run = LeakRun(asked.question, asked.clause, failures, seed, asked.canaries, asked.rounds)
-                lines.append(run.line())
-                if given.out is not None:
-                    given.out.parent.mkdir(parents=True, exist_ok=True)
-                    append_line(given.out, lines[-1])
-                if given.as_json:
-                    typer.echo(lines[-1].model_dump_json())
-        found = leaked(lines, asked)
-        if found is not None and not given.as_json:
-            typer.echo(
-                f"{asked.question}: {found} bits about one site's update, mean and standard deviation over "
-                f"{found.seeds} seeds; asked in {found.asked:.1f} of {asked.rounds} rounds, {found.failed:.1f} failed "
-                f"checks that all sites see, caught in a canary round in {found.caught} studies"
-            )
-
-
-leak: Final = command(_Leak, _count)

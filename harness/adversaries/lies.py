@@ -10,30 +10,17 @@ nothing, nobody sees what the liar adds. Under rules that measure what they sum 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Final, SupportsFloat, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from harness.adversaries.attacked_study import Setting
-from harness.datasets.registry import load_data
-from harness.datasets.site_data import Federation
+from harness.adversaries.attacked_study import AttackedStudy, Line, program_versions, rounded, timed
 from harness.engine.history import RunHistory
-from harness.engine.loop import run_rounds
-from harness.engine.run_state import Conditions
 from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
-from harness.simulation.case import Case
-from harness.simulation.case_run import request_for
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
-from harness.versions import versions
-from protocol.errors import ConfigurationError
 from protocol.first_model import first_model
 from protocol.parameters import Needs
 from protocol.wire.messages import Announcement, Study
@@ -164,7 +151,7 @@ def _clipped(vector: Reals, clip_norm: float) -> Reals:
 FORMAT: Final = "moiety-lies/1"
 
 
-class LyingLine(BaseModel):
+class LyingLine(Line):
     """One study with liars, beside the same study, seed and liars without a lie.
 
     ``lie`` None is that study itself. ``weight`` is the liars' share of a sum, the mean over released rounds;
@@ -172,7 +159,6 @@ class LyingLine(BaseModel):
     first model. ``log_loss`` is on the requester's test part, ``honest_log_loss`` of the honest study.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     study: str
     variant: str
@@ -254,49 +240,32 @@ class LyingSum:
             self._rest = np.asarray(others / left, np.float64)
 
 
-_DIGITS = 6
+_DIGITS: Final = 6
 
 
 @dataclass(frozen=True)
 class LyingRun:
     """One study, to be run honestly and under each of ``lies``; ``liars`` contributors lie, which ones goes by seed."""
 
-    case: Case
-    variant: str
-    setting: Setting
-    requester: str
-    seed: int
+    attacked: AttackedStudy
     lies: Sequence[Lie]
     liars: int = 1
-    data: Path | None = None
-    rounds: int | None = None
 
     def lines(self) -> Iterator[LyingLine]:
         """The honest study first. Raises: ConfigurationError for data or settings that do not fit"""
-        with one_thread():
-            yield from self._lines()
-
-    def _lines(self) -> Iterator[LyingLine]:
-        federation: Federation = load_data(request_for(self.case, self.data, self.requester, self.seed))
-        table = self.setting.of(self.case.variant(self.variant), self.case.source)
-        study = simulated_study(table, self.case.source, federation, self.seed)
-        if self.rounds is not None:
-            study = study.model_copy(update={"rounds": min(self.rounds, study.rounds)})
-        liars = self._chosen(federation)
+        federation = self.attacked.federation()
+        table = self.attacked.table
+        study = self.attacked.study(federation, table)
+        contributors = len(federation.contributors)
+        liars = self.attacked.deviating(federation, self.liars, what="liars", least=1, most=contributors)
         honest = None
         for lie in (None, *self.lies):
-            begun, summing = time.monotonic(), LyingSum(PlainSum(), liars, lie)
-            policy = self.setting.policy(self.case.table.policy.policy())
-            conditions = Conditions(policy=policy, finish=table.finish)
-            history = run_rounds(study, federation.sites, summing, conditions, protection="plain")
-            honest = honest or history
-            yield self._line(study, history, honest, summing, lie, liars, time.monotonic() - begun)
-
-    def _chosen(self, federation: Federation) -> tuple[str, ...]:
-        names = federation.names_of_sites[1:]
-        if not 0 < self.liars <= len(names):
-            raise ConfigurationError(f"{self.liars} liars: choose 1 to {len(names)} of the contributors")
-        return tuple(names[(self.seed + place) % len(names)] for place in range(self.liars))
+            with timed() as seconds:
+                summing = LyingSum(PlainSum(), liars, lie)
+                history = self.attacked.run(study, federation, summing, finish=table.finish)
+                honest = honest or history
+                line = self._line(study, history, honest, summing, lie, liars, seconds())
+            yield line
 
     def _line(
         self,
@@ -308,13 +277,12 @@ class LyingRun:
         liars: tuple[str, ...],
         seconds: float,
     ) -> LyingLine:
-        begun = first_model(study)
         return LyingLine(
-            study=self.case.name,
-            variant=self.variant,
-            setting=self.setting.name,
-            requester=self.requester,
-            seed=self.seed,
+            study=self.attacked.case.name,
+            variant=self.attacked.variant,
+            setting=self.attacked.setting.name,
+            requester=history.requester,
+            seed=self.attacked.seed,
             sites=len(history.contributors) + 1,
             liars=liars,
             lie=lie,
@@ -322,15 +290,11 @@ class LyingRun:
             end=history.end.value,
             released=history.shared_rounds,
             clip_norm=study.parameters.clip_norm,
-            weight=_rounded(np.mean(summing.weight)) if summing.weight else 0.0,
-            moved=_rounded(np.linalg.norm(history.final_model - honest.final_model)),
-            path=_rounded(np.linalg.norm(honest.final_model - begun)),
-            log_loss=_rounded(history.rounds[-1].test_loss),
-            honest_log_loss=_rounded(honest.rounds[-1].test_loss),
-            seconds=round(seconds, 3),
-            versions={one.name: one.version for one in versions()},
+            weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
+            moved=rounded(np.linalg.norm(history.final_model - honest.final_model), _DIGITS),
+            path=rounded(np.linalg.norm(honest.final_model - first_model(study)), _DIGITS),
+            log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
+            honest_log_loss=rounded(honest.rounds[-1].test_loss, _DIGITS),
+            seconds=seconds,
+            versions=program_versions(),
         )
-
-
-def _rounded(value: SupportsFloat) -> float:
-    return float(f"{float(value):.{_DIGITS}g}")

@@ -16,16 +16,14 @@ Source: Yeom et al. 2018 (loss); Watson et al. 2022 (loss against a reference mo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import nn
@@ -35,21 +33,13 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, load_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.private.drawn_rows import drawing_probability, steps_of
-from client_agent.learning.study_file import checked_study_table
 from client_agent.learning.trainer import take
 from client_agent.site.budget.accounting import Steps, epsilon_of
-from harness.adversaries.recording import Recorder
-from harness.datasets.registry import load_data
+from harness.adversaries.attacked_study import AttackedStudy, Line, Recorder, program_versions, rounded, timed
 from harness.datasets.site_data import Federation, SiteData, parts_of, split_random
 from harness.engine.history import RunHistory
-from harness.engine.loop import run_rounds
-from harness.engine.run_state import Conditions, Progress
+from harness.engine.run_state import Progress
 from harness.engine.summing import PlainSum
-from harness.simulation.case import Case
-from harness.simulation.case_run import request_for
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
-from harness.versions import versions
 from protocol.first_model import first_model
 from protocol.wire.messages import Study
 
@@ -159,7 +149,7 @@ class Watched:
     models: tuple[Vector, ...] = field(repr=False)
 
 
-def watched(study: Study, sites: Sequence[SiteData], conditions: Conditions) -> Watched:
+def watched(attacked: AttackedStudy, study: Study, federation: Federation, *, works_out_isolation: bool) -> Watched:
     """Run it plainly, which opens what a protected run opens but for its rounding. Raises: ConfigurationError"""
     recorder, models = Recorder(PlainSum()), [first_model(study)]
     dimension = study.parameters.dimension
@@ -167,7 +157,7 @@ def watched(study: Study, sites: Sequence[SiteData], conditions: Conditions) -> 
     def keep(progress: Progress) -> None:
         models.append(progress.state.vector[:dimension].copy())
 
-    history = run_rounds(study, sites, recorder, conditions, protection="plain", after_round=keep)
+    history = attacked.run(study, federation, recorder, after_round=keep, works_out_isolation=works_out_isolation)
     opened = tuple(Opened(models[one.round - 1], one.total / sum(one.weights.values())) for one in recorder.sums)
     return Watched(study, history, opened, tuple(models))
 
@@ -176,18 +166,17 @@ FORMAT: Final = "moiety-memorised/1"
 MemorisedKey: TypeAlias = tuple[str, str, int]
 
 
-class Told(BaseModel):
+class Told(Line):
     """How well members are told from others: area under the ROC curve, and the true positive rate at 1 % false ones.
 
     0.5 and 0.01 are chance.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     auc: float
     at_one_percent: float
 
 
-class MemorisedLine(BaseModel):
+class MemorisedLine(Line):
     """One study. ``by_loss`` has an entry for every model after a round, ``by_average`` one for every opened average,
     both in order; ``rounds`` are the numbers of the latter's rounds. ``by_averages`` is over all rounds together.
 
@@ -198,7 +187,6 @@ class MemorisedLine(BaseModel):
     log p / (1 - p) of its class under the last model. ``known`` and ``unknown`` are that model's accuracy on both.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     study: str
     variant: str
@@ -215,7 +203,7 @@ class MemorisedLine(BaseModel):
     by_averages: Told | None
     members: tuple[bool, ...]
     confidence: tuple[float, ...]
-    epsilon: dict[str, float] = {}
+    epsilon: dict[str, float] = Field(default_factory=dict)
     seconds: float
     versions: dict[str, str]
 
@@ -259,58 +247,45 @@ def halved(federation: Federation, seed: int) -> Halved:
 
 @dataclass(frozen=True)
 class MemorisedRun:
-    """One study to run and look at."""
+    """One study to run over halves and look at; the first site is the requester."""
 
-    case: Case
-    variant: str
-    seed: int
-    data: Path | None = None
-    rounds: int | None = None
+    attacked: AttackedStudy
 
     @property
     def key(self) -> MemorisedKey:
         """As the line's that comes of it."""
-        return (self.case.name, self.variant, self.seed)
+        return (self.attacked.case.name, self.attacked.variant, self.attacked.seed)
 
     def line(self) -> MemorisedLine:
         """Raises: ConfigurationError for data or settings that do not fit"""
-        with one_thread():
-            return self._line(time.monotonic())
-
-    def _line(self, begun: float) -> MemorisedLine:
-        half = halved(load_data(request_for(self.case, self.data, None, self.case.table.seeds[0])), self.seed)
-        study = self._study(half.federation)
-        conditions = Conditions(policy=self.case.table.policy.policy(), works_out_isolation=False)
-        seen = watched(study, half.federation.sites, conditions)
-        model, last = build_model(study.model, 0), seen.models[-1]
-        right, confidence = _answers(model, last, half.records)
-        inside = half.members
-        return MemorisedLine(
-            study=self.case.name,
-            variant=self.variant,
-            rule=seen.history.rule.value,
-            seed=self.seed,
-            end=seen.history.end.value,
-            parameters=study.parameters.dimension,
-            released=seen.history.shared_rounds,
-            known=_rounded(right[inside].mean()),
-            unknown=_rounded(right[~inside].mean()),
-            rounds=tuple(one.round for one in seen.history.rounds if one.kind.value == "released"),
-            by_loss=tuple(_told(by_loss(model, one, half.records), inside) for one in seen.models[1:]),
-            by_average=tuple(_told(by_averages(model, [one], half.records), inside) for one in seen.rounds),
-            by_averages=_by_all(model, seen, half),
-            members=tuple(bool(one) for one in inside),
-            confidence=tuple(_rounded(one) for one in confidence),
-            epsilon=_epsilons(study, half.federation.contributors),
-            seconds=round(time.monotonic() - begun, 3),
-            versions={one.name: one.version for one in versions()},
-        )
-
-    def _study(self, federation: Federation) -> Study:
-        tables = dict(self.case.variant(self.variant).tables)
-        table = checked_study_table(tables, f"{self.case.source}: variant {self.variant!r}")
-        study = simulated_study(table, self.case.source, federation, self.seed)
-        return study if self.rounds is None else study.model_copy(update={"rounds": self.rounds})
+        with timed() as seconds:
+            of = self.attacked
+            half = halved(replace(of, requester=None, seed=of.case.table.seeds[0]).federation(), of.seed)
+            study = of.study(half.federation)
+            seen = watched(of, study, half.federation, works_out_isolation=False)
+            model, last = build_model(study.model, 0), seen.models[-1]
+            right, confidence = _answers(model, last, half.records)
+            inside = half.members
+            return MemorisedLine(
+                study=of.case.name,
+                variant=of.variant,
+                rule=seen.history.rule.value,
+                seed=of.seed,
+                end=seen.history.end.value,
+                parameters=study.parameters.dimension,
+                released=seen.history.shared_rounds,
+                known=rounded(right[inside].mean(), _DIGITS),
+                unknown=rounded(right[~inside].mean(), _DIGITS),
+                rounds=tuple(one.round for one in seen.history.rounds if one.kind.value == "released"),
+                by_loss=tuple(_told(by_loss(model, one, half.records), inside) for one in seen.models[1:]),
+                by_average=tuple(_told(by_averages(model, [one], half.records), inside) for one in seen.rounds),
+                by_averages=_told(by_averages(model, seen.rounds, half.records), inside) if seen.rounds else None,
+                members=tuple(bool(one) for one in inside),
+                confidence=tuple(rounded(one, _DIGITS) for one in confidence),
+                epsilon=_epsilons(study, half.federation.contributors),
+                seconds=seconds(),
+                versions=program_versions(),
+            )
 
 
 def _epsilons(study: Study, sites: Sequence[SiteData]) -> dict[str, float]:
@@ -323,11 +298,7 @@ def _epsilons(study: Study, sites: Sequence[SiteData]) -> dict[str, float]:
         name: Steps(drawing_probability(count, batch), noise, study.rounds * steps_of(count, study.training))
         for name, count in counts.items()
     }
-    return {name: _rounded(epsilon_of([steps], DELTA)) for name, steps in spent.items()}
-
-
-def _by_all(model: torch.nn.Module, seen: Watched, half: Halved) -> Told | None:
-    return _told(by_averages(model, seen.rounds, half.records), half.members) if seen.rounds else None
+    return {name: rounded(epsilon_of([steps], DELTA), _DIGITS) for name, steps in spent.items()}
 
 
 def _told(scores: Scores, inside: NDArray[np.bool_]) -> Told:
@@ -353,7 +324,3 @@ def _whole(site: SiteData) -> Examples:
 
 def _part(data: Examples, number: int) -> Examples:
     return Examples(data.X[:number], data.y[:number])
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")

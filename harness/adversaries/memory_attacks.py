@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.adversaries.attacked_study import OpenedSum
 from harness.adversaries.reconstruction import Prior, Reconstruction
-from harness.adversaries.recording import OpenedSum
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
 from protocol.policy.linked import told_of_all

@@ -10,35 +10,25 @@ Source: Blanchard et al. 2017 (sign flip, noise); Bagdasaryan et al. 2020 (scali
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Final, SupportsFloat, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 from scipy.stats import norm
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model
-from client_agent.learning.study_file import checked_study_table
-from harness.datasets.registry import load_data
+from client_agent.learning.study_file import StudyTable
+from harness.adversaries.attacked_study import AttackedStudy, Line, Setting, rounded, timed
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory
-from harness.engine.loop import run_rounds
-from harness.engine.run_state import Conditions
 from harness.engine.secure import secure_sum
 from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
-from harness.simulation.case import Case
-from harness.simulation.case_run import request_for
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
-from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
 from protocol.wire.messages import Announcement, RuleName, Study
 
@@ -248,7 +238,7 @@ def run_key(study: str, variant: str, protection: str, seed: int, poisoners: int
     return (study, variant, protection, seed, poisoners, "" if poison is None else poison.value)
 
 
-class PoisonedLine(BaseModel):
+class PoisonedLine(Line):
     """One study of one rule with poisoners; ``poison`` None is the study without, over the same sites and seed.
 
     ``weight`` is the poisoners' share of a sum, the mean over released rounds. ``accuracy`` and ``log_loss`` are the
@@ -256,7 +246,6 @@ class PoisonedLine(BaseModel):
     turns into the target class.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     study: str
     variant: str
@@ -331,72 +320,64 @@ _DIGITS: Final = 5
 
 @dataclass(frozen=True)
 class Poisoned:
-    """One study: ``poisoners`` of its contributors, which ones goes by seed, send or train on ``poison``."""
+    """One study: ``poisoners`` of its contributors, which ones goes by seed, send or train on ``poison``.
 
-    case: Case
-    variant: str
-    seed: int
+    Multi-Krum is told how many poisoners there are, or as many as it can stand.
+    """
+
+    attacked: AttackedStudy
     poisoners: int
     poison: Poison | None
-    data: Path | None = None
     secure: bool = False
+
+    @property
+    def protection(self) -> str:
+        """How updates are summed."""
+        return "secure" if self.secure else "plain"
 
     @property
     def key(self) -> RunKey:
         """As the line's that comes of it."""
-        protection = "secure" if self.secure else "plain"
-        return run_key(self.case.name, self.variant, protection, self.seed, self.poisoners, self.poison)
+        of = self.attacked
+        return run_key(of.case.name, of.variant, self.protection, of.seed, self.poisoners, self.poison)
 
     def line(self) -> PoisonedLine:
         """Raises: ConfigurationError for data or settings that do not fit"""
-        with one_thread():
-            return self._line(time.monotonic())
+        with timed() as seconds:
+            of = self.attacked
+            federation = of.federation()
+            most = len(federation.contributors) - 1
+            chosen = of.deviating(federation, self.poisoners, what="poisoners", least=0, most=most)
+            if self.poison is not None:
+                federation = tampered(federation, self.poison, chosen)
+            study = of.study(federation, self._table(federation))
+            inner = secure_sum(study, federation.sites, "dealer") if self.secure else PlainSum()
+            summing = PoisonedSum(inner, chosen, self.poison, of.seed)
+            history = of.run(study, federation, summing, protection=self.protection, works_out_isolation=False)
+            return PoisonedLine(
+                study=of.case.name,
+                variant=of.variant,
+                rule=history.rule.value,
+                protection=self.protection,
+                seed=of.seed,
+                sites=len(federation.sites),
+                poisoners=len(chosen),
+                poison=self.poison,
+                end=history.end.value,
+                released=history.shared_rounds,
+                weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
+                accuracy=rounded(history.test_accuracy, _DIGITS),
+                log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
+                triggered=rounded(_triggered(study, history, federation.requester), _DIGITS),
+                seconds=seconds(),
+            )
 
-    def _line(self, begun: float) -> PoisonedLine:
-        federation = load_data(request_for(self.case, self.data, None, self.seed))
-        chosen = self._chosen(federation)
-        if self.poison is not None:
-            federation = tampered(federation, self.poison, chosen)
-        study = self._study(federation)
-        summing = PoisonedSum(self._summing(study, federation), chosen, self.poison, self.seed)
-        conditions = Conditions(policy=self.case.table.policy.policy(), works_out_isolation=False)
-        protection = "secure" if self.secure else "plain"
-        history = run_rounds(study, federation.sites, summing, conditions, protection=protection)
-        return PoisonedLine(
-            study=self.case.name,
-            variant=self.variant,
-            rule=history.rule.value,
-            protection=protection,
-            seed=self.seed,
-            sites=len(federation.sites),
-            poisoners=len(chosen),
-            poison=self.poison,
-            end=history.end.value,
-            released=history.shared_rounds,
-            weight=_rounded(np.mean(summing.weight)) if summing.weight else 0.0,
-            accuracy=_rounded(history.test_accuracy),
-            log_loss=_rounded(history.rounds[-1].test_loss),
-            triggered=_rounded(_triggered(study, history, federation.requester)),
-            seconds=round(time.monotonic() - begun, 3),
-        )
-
-    def _chosen(self, federation: Federation) -> tuple[str, ...]:
-        names = federation.names_of_sites[1:]
-        if not 0 <= self.poisoners < len(names):
-            raise ConfigurationError(f"{self.poisoners} poisoners: choose 0 to {len(names) - 1} of the contributors")
-        return tuple(names[(self.seed + place) % len(names)] for place in range(self.poisoners))
-
-    def _study(self, federation: Federation) -> Study:
-        """The case's study; multi-Krum is told how many poisoners there are, or as many as it can stand."""
-        tables = dict(self.case.variant(self.variant).tables)
-        rule = dict(tables["rule"])
-        if rule["name"] == RuleName.MULTI_KRUM.value:
-            rule["byzantine"] = min(self.poisoners, (len(federation.sites) - 3) // 2)
-        table = checked_study_table({**tables, "rule": rule}, f"{self.case.source}: variant {self.variant!r}")
-        return simulated_study(table, self.case.source, federation, self.seed)
-
-    def _summing(self, study: Study, federation: Federation) -> Summing:
-        return secure_sum(study, federation.sites, "dealer") if self.secure else PlainSum()
+    def _table(self, federation: Federation) -> StudyTable:
+        table = self.attacked.table
+        if table.rule.name is not RuleName.MULTI_KRUM:
+            return table
+        byzantine = min(self.poisoners, (len(federation.sites) - 3) // 2)
+        return replace(self.attacked, setting=Setting("multi_krum", {"rule": {"byzantine": byzantine}})).table
 
 
 def _triggered(study: Study, history: RunHistory, requester: SiteData) -> float:
@@ -408,7 +389,3 @@ def _triggered(study: Study, history: RunHistory, requester: SiteData) -> float:
     with torch.no_grad():
         outputs = model(torch.from_numpy(with_trigger(requester.test.X)[others]))
     return float((outputs.argmax(dim=1) == TARGET).float().mean())
-
-
-def _rounded(value: SupportsFloat) -> float:
-    return float(f"{float(value):.{_DIGITS}g}")

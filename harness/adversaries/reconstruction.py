@@ -12,18 +12,28 @@ and all depends on what the attacker takes for C_i; :class:`Prior` says what it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from harness.adversaries.recording import OpenedSum
+from harness.adversaries.attacked_study import (
+    AttackedStudy,
+    Line,
+    OpenedSum,
+    Recorder,
+    program_versions,
+    rounded,
+    timed,
+)
+from harness.engine.history import isolation_series
+from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
 from harness.simulation.runs import Values
 from protocol.clauses import Clause
+from protocol.wire.messages import Announcement
 
 SUMS_OFF_BY: Final = 1e-6
 """Relative error of an opened sum that the attacker counts with: float32, and the rounding of fixed point."""
@@ -160,13 +170,15 @@ def _error(estimate: NDArray[np.float64], truth: NDArray[np.float32] | None) -> 
     return float(np.linalg.norm(estimate - truth)) / length
 
 
+# --- a study, attacked by everybody in it ---------------------------------------------------------------------------
+
 FORMAT: Final = "moiety-attack/2"
+_DIGITS: Final = 4
 
 
-class PartyErrors(BaseModel):
+class PartyErrors(Line):
     """What one party got with one prior: by site, the relative error of every released round."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     party: tuple[str, ...]
     prior: Prior
     errors: dict[str, Values]
@@ -181,7 +193,7 @@ class PartyErrors(BaseModel):
         return min((error for error in self.errors.get(site, ()) if error is not None), default=None)
 
 
-class AttackLine(BaseModel):
+class AttackLine(Line):
     """One study, run once and attacked by everybody in it; lists have one entry a released round, ``isolation`` one
     for every round of the study.
 
@@ -191,7 +203,6 @@ class AttackLine(BaseModel):
     policy's clause that ended the shared part, None where none did.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     study: str
     variant: str
@@ -232,3 +243,88 @@ class AttackLine(BaseModel):
     def key(self) -> tuple[str, str, str, str, int]:
         """What tells a line from another."""
         return (self.study, self.variant, self.setting, self.requester, self.seed)
+
+
+@dataclass(frozen=True)
+class AttackedRun:
+    """One study to run and attack."""
+
+    attacked: AttackedStudy
+
+    def line(self) -> AttackLine:
+        """Run and attack. Raises: ConfigurationError for data or settings that do not fit"""
+        with timed() as seconds:
+            of = self.attacked
+            federation = of.federation()
+            study = of.study(federation)
+            recorder = Recorder(Noisy(PlainSum(), of.setting.noise, of.seed) if of.setting.noise else PlainSum())
+            history = of.run(study, federation, recorder)
+            sums = recorder.sums
+            return AttackLine(
+                study=of.case.name,
+                variant=of.variant,
+                setting=of.setting.name,
+                requester=history.requester,
+                seed=of.seed,
+                rule=history.rule.value,
+                end=history.end.value,
+                reason=history.reason,
+                ended_by=history.ended_by,
+                parameters=study.parameters.dimension,
+                test_accuracy=history.test_accuracy,
+                rounds=tuple(one.round for one in sums),
+                lists=len({tuple(sorted(one.weights.items())) for one in sums}),
+                weight={site: _values([one.weights.get(site) for one in sums]) for site in history.contributors},
+                isolation={one.site: _values(one.values) for one in isolation_series(history)},
+                attacks=attacks_on(sums, (of.setting.noise * study.parameters.clip_norm) ** 2),
+                seconds=seconds(),
+                versions=program_versions(),
+            )
+
+
+class Noisy:
+    """Every contributor adds Gaussian noise to its update before it shares it; recorded updates are those without."""
+
+    def __init__(self, inner: Summing, length: float, seed: int) -> None:
+        self._inner = inner
+        self._length = length
+        self._random = np.random.default_rng(seed)
+
+    def updates(self, inputs: RoundInputs) -> Summed:
+        """The sum of noisy updates."""
+        deviation = self._length * inputs.clip_norm / np.sqrt(inputs.own.values.size)
+        noisy = {
+            site: replace(update, values=update.values + self._random.normal(0, deviation, update.values.size))
+            for site, update in inputs.updates.items()
+        }
+        return self._inner.updates(replace(inputs, updates=noisy))
+
+    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
+        """Class counts as they are."""
+        return self._inner.counts(announcement, counts)
+
+
+def attacks_on(sums: Sequence[OpenedSum], noise: float = 0.0) -> tuple[PartyErrors, ...]:
+    """The requester, every contributor, and the requester with each contributor, with every prior.
+
+    ``noise`` is the expected squared length of what every site adds to its update.
+    """
+    if not sums:
+        return ()
+    requester = sums[0].requester
+    others = tuple(dict.fromkeys(site for one in sums for site in one.weights if site != requester))
+    parties = [(requester,), *((site,) for site in others), *((requester, site) for site in others)]
+    return tuple(
+        PartyErrors(party=party, prior=prior, errors=_errors(sums, Reconstruction(party, prior, noise)))
+        for party in parties
+        for prior in Prior
+        if len(party) == 1 or prior is not Prior.AVERAGE
+    )
+
+
+def _errors(sums: Sequence[OpenedSum], attack: Reconstruction) -> dict[str, Values]:
+    return {site: _values(errors) for site, errors in attack.errors(sums).items()}
+
+
+def _values(values: Sequence[float | None]) -> Values:
+    return tuple(None if value is None else rounded(value, _DIGITS) for value in values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from harness.adversaries.attacked_study import Setting
+from harness.adversaries.attacked_study import AttackedStudy, Setting
 from harness.adversaries.differencing import DifferencedLine, DifferencedRun
 from harness.datasets.registry import load_data
 from harness.simulation.case import read_case
@@ -36,7 +36,7 @@ class Differenced:
                 for name, training in BATCHES.items():
                     changes = {"training": training, "parameters": {"least_contributors": self.least}}
                     setting = Setting(name, changes, least_isolation=0.0)
-                    yield DifferencedRun(case, rule, setting, requester, seed, data)
+                    yield DifferencedRun(AttackedStudy(case, rule, seed, requester, setting, data))
 
 
 def _gradient(batch: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.inference import InferenceLine, WatchedRun
 from harness.datasets.registry import load_data
 from harness.simulation.case import Case, read_case
@@ -35,7 +36,8 @@ class Inferred:
         requesters = requesters_of(case, load_data(request_for(case, data, None, self.seeds[0])))
         for seed in self.seeds:
             for requester in requesters:
-                yield from (WatchedRun(case, variant, requester, seed, data) for variant in self.variants)
+                for variant in self.variants:
+                    yield WatchedRun(AttackedStudy(case, variant, seed, requester, data=data))
 
 
 _TEN: Final = tuple(range(10))
@@ -60,7 +62,8 @@ def run_missing_of(
     done = {line.key for line in recorded_in(path)}
     for inferred in chosen:
         for run in inferred.runs(studies, data):
-            key = (run.case.name, run.variant, run.requester or "", run.seed)
+            of = run.attacked
+            key = (of.case.name, of.variant, of.requester or "", of.seed)
             if key not in done:
                 for line in tuple(run.lines()):
                     append_line(path, line)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.adversaries.falsified_round import Question
-from harness.adversaries.leak import ROUNDS, Asked, LeakLine, LeakRun, plans
+from harness.adversaries.leak import ROUNDS, Asked, LeakLine, LeakRun
 from harness.simulation.files.json_lines import append_line, read_lines
 
 LINES: Final = Path("leak") / "falsified.jsonl"
@@ -27,9 +27,9 @@ def asked() -> list[Asked]:
 def runs() -> Iterator[LeakRun]:
     """Every run, seeds innermost."""
     for one in asked():
-        for failures in plans(one.rounds):
+        for failures in one.plans:
             for seed in SEEDS:
-                yield LeakRun(one.question, one.clause, failures, seed, one.canaries, one.rounds)
+                yield LeakRun(one, failures, seed)
 
 
 def run_missing(out: Path, tell: Callable[[str], None]) -> None:

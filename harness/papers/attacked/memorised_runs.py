@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.membership import MemorisedLine, MemorisedRun
 from harness.simulation.case import read_case
 from harness.simulation.files.json_lines import append_line, read_lines
@@ -20,7 +21,7 @@ def run_missing(studies: Path, out: Path, data: Path | None, tell: Callable[[str
     path.parent.mkdir(parents=True, exist_ok=True)
     case, done = read_case(studies / f"{CASE}.toml"), {line.key for line in recorded(out)}
     for seed in case.table.seeds:
-        for one in (MemorisedRun(case, variant, seed, data) for variant in case.names):
+        for one in (MemorisedRun(AttackedStudy(case, variant, seed, data=data)) for variant in case.names):
             if one.key not in done:
                 line = one.line()
                 append_line(path, line)

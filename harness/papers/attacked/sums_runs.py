@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from harness.adversaries.attacked_study import AttackedRun, Setting
-from harness.adversaries.reconstruction import AttackLine
+from harness.adversaries.attacked_study import AttackedStudy, Setting
+from harness.adversaries.reconstruction import AttackedRun, AttackLine
 from harness.datasets.registry import load_data
 from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import request_for, requesters_of
@@ -51,7 +51,7 @@ class Attacked:
         case = self._case(studies)
         found = requesters_of(case, load_data(request_for(case, data, None, case.table.seeds[0])))[: self.requesters]
         return [
-            AttackedRun(case, self.variant, setting, requester, seed, data, self.rounds)
+            AttackedRun(AttackedStudy(case, self.variant, seed, requester, setting, data, self.rounds))
             for seed in self.seeds
             for requester in found
             for setting in self.settings
@@ -172,7 +172,8 @@ def run_missing(studies: Path, runs: Path, data: Path | None, tell: Callable[[st
     done = {line.key for line in recorded(runs)}
     for attacked in (*LINEAR, *SHIPPED):
         for one in attacked.runs(studies, data):
-            key = (one.case.name, one.variant, one.setting.name, one.requester, one.seed)
+            of = one.attacked
+            key = (of.case.name, of.variant, of.setting.name, of.requester or "", of.seed)
             if key not in done:
                 line = one.line()
                 append_line(path, line)

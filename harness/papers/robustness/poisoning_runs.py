@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.poisoning import Poison, Poisoned, PoisonedLine
 from harness.simulation.case import Case, read_case
 from harness.simulation.files.json_lines import append_line, read_lines
@@ -26,12 +27,13 @@ def runs(case: Case, poisoners: Sequence[int] = POISONERS) -> Iterator[Poisoned]
     """Every run, seeds outermost, honest ones first."""
     for seed in case.table.seeds:
         for variant in case.names:
-            yield Poisoned(case, variant, seed, 0, None)
+            study = AttackedStudy(case, variant, seed)
+            yield Poisoned(study, 0, None)
             for number in poisoners if variant != ALONE else ():
-                yield from (Poisoned(case, variant, seed, number, poison) for poison in Poison)
+                yield from (Poisoned(study, number, poison) for poison in Poison)
     seed = case.table.seeds[0]
     for variant, poison in CHECKED:
-        yield Poisoned(case, variant, seed, _CHECKED_POISONERS, poison, secure=True)
+        yield Poisoned(AttackedStudy(case, variant, seed), _CHECKED_POISONERS, poison, secure=True)
 
 
 def run_missing(studies: Path, out: Path, tell: Callable[[str], None]) -> None:

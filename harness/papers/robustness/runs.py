@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.adversaries.attacked_study import AS_IT_IS, Setting
+from harness.adversaries.attacked_study import AS_IT_IS, AttackedStudy, Setting
 from harness.adversaries.distances import LocatingLine, LocatingRun
 from harness.adversaries.lies import Lie, LyingLine, LyingRun
 from harness.datasets.registry import load_data
@@ -44,7 +44,7 @@ class Lying:
                     if {(case.name, setting.name, variant, requester, seed, lie) for lie in (None, *lies)} <= known:
                         continue
                     tell(f"{case.name}, {setting.name}, {variant}, requester {requester}, seed {seed}")
-                    run = LyingRun(case, variant, setting, requester, seed, lies, self.liars, data)
+                    run = LyingRun(AttackedStudy(case, variant, seed, requester, setting, data), lies, self.liars)
                     for line in run.lines():
                         if _key(line) not in known:
                             _keep(runs / LIES, line)
@@ -77,7 +77,8 @@ class Locating:
             tell(f"distances: {self.title}, seed {seed}")
             setting = Setting(self.key, self.setting.changes, least_isolation=0.0)
             requester = _requesters(case, data)[0]
-            run = LocatingRun(case, "fedavg", setting, requester, seed, self.colluders, self.every, data)
+            study = AttackedStudy(case, "fedavg", seed, requester, setting, data)
+            run = LocatingRun(study, self.colluders, self.every)
             _keep(runs / DISTANCES, run.line())
 
 

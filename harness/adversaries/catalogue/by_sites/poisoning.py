@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.catalogue.attack import Attack, Found, Party
 from harness.adversaries.poisoning import Poison, Poisoned, PoisonedLine
 from harness.simulation.case import Case, read_case
@@ -41,9 +42,13 @@ def _case() -> Case:
     return read_case(STUDIES / "poisoning.toml")
 
 
+def _poisoned(variant: str, seed: int, poisoners: int, poison: Poison | None) -> PoisonedLine:
+    return Poisoned(AttackedStudy(_case(), variant, seed), poisoners, poison).line()
+
+
 @cache
 def _honest(variant: str) -> PoisonedLine:
-    return Poisoned(_case(), variant, _SEED, 0, None).line()
+    return _poisoned(variant, _SEED, 0, None)
 
 
 class UnderFedAvg(Attack):
@@ -60,7 +65,7 @@ class UnderFedAvg(Attack):
         self._poison = poison
 
     def attempt(self, folder: Path) -> Found:
-        line = Poisoned(_case(), "fedavg", _SEED, _POISONERS, self._poison).line()
+        line = _poisoned("fedavg", _SEED, _POISONERS, self._poison)
         lost = _honest("fedavg").accuracy - line.accuracy
         return Found(lost > _LOST or line.triggered > 0.5, lost)
 
@@ -80,7 +85,7 @@ class TooLong(Attack):
     }
 
     def attempt(self, folder: Path) -> Found:
-        line = Poisoned(_case(), "norm_bounded_fedavg", _SEED, _POISONERS, Poison.SCALED).line()
+        line = _poisoned("norm_bounded_fedavg", _SEED, _POISONERS, Poison.SCALED)
         return Found(line.weight > 0.0, line.weight)
 
 
@@ -105,8 +110,8 @@ class Adaptive(Attack):
         return Found(mean > _LOST, mean, f"standard deviation over {len(lost)} seeds {spread:.3f}")
 
     def _lost(self, seed: int) -> float:
-        honest = Poisoned(_case(), self._variant, seed, 0, None).line()
-        return honest.accuracy - Poisoned(_case(), self._variant, seed, _POISONERS, self._poison).line().accuracy
+        honest = _poisoned(self._variant, seed, 0, None)
+        return honest.accuracy - _poisoned(self._variant, seed, _POISONERS, self._poison).accuracy
 
 
 class UnderErosion(Adaptive):

@@ -9,10 +9,10 @@ import pytest
 
 import moiety
 from harness.adversaries import cli as attack_cli
-from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
+from harness.adversaries.attacked_study import AS_IT_IS, AttackedStudy, Setting
 from harness.adversaries.differencing import DifferencedLine
 from harness.adversaries.inversion import InversionLine
-from harness.adversaries.reconstruction import AttackLine, Prior
+from harness.adversaries.reconstruction import AttackedRun, AttackLine, Prior
 from harness.simulation.case import read_case
 from harness.simulation.files.json_lines import read_lines
 from harness.simulation.files.study_files import STUDIES
@@ -22,7 +22,7 @@ CASE = read_case(STUDIES / "breast_cancer.toml")
 
 
 def run(setting: Setting = AS_IT_IS, rounds: int = 3, variant: str = "weight_erosion") -> AttackLine:
-    return AttackedRun(CASE, variant, setting, REQUESTER, 0, rounds=rounds).line()
+    return AttackedRun(AttackedStudy(CASE, variant, 0, REQUESTER, setting, rounds=rounds)).line()
 
 
 def test_a_line_says_who_tried_what_and_how_far_off_it_was() -> None:
@@ -63,7 +63,8 @@ def test_class_counts_and_weights_of_ones_own_are_recorded() -> None:
     tables = {"rule": {"name": "wfedavg"}, "parameters": {"weight_grid": 2}}
     variant = replace(CASE.variant("fedavg"), tables={**CASE.variant("fedavg").tables, "rule": {}})
     case = replace(CASE, variants=(variant,))
-    line = AttackedRun(case, "fedavg", Setting("wfedavg", {**tables, "rounds": 2}, 0.1), REQUESTER, 0).line()
+    setting = Setting("wfedavg", {**tables, "rounds": 2}, 0.1)
+    line = AttackedRun(AttackedStudy(case, "fedavg", 0, REQUESTER, setting)).line()
     assert line.rounds == (2, 3)
     assert all(0 < weight <= 1 for weights in line.weight.values() for weight in weights if weight is not None)
     assert len({weights[0] for weights in line.weight.values()}) > 1

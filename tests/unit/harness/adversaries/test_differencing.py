@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.adversaries.attacked_study import Setting
+from harness.adversaries.attacked_study import AttackedStudy, OpenedSum, Setting
 from harness.adversaries.differencing import DifferencedLine, DifferencedRun, difference_error
-from harness.adversaries.recording import OpenedSum
 from harness.papers.attacked.differenced import agreement
 from harness.simulation.case import read_case
 from harness.simulation.files.study_files import STUDIES
@@ -20,7 +19,8 @@ CASE = read_case(STUDIES / "breast_cancer.toml")
 def run(batch: int, rate: float = 0.1, variant: str = "fedavg", least: int = 3) -> DifferencedLine:
     training = {"batch_size": batch, "batches": "shuffled", "server_learning_rate": rate}
     changes = {"training": training, "parameters": {"least_contributors": least}}
-    return DifferencedRun(CASE, variant, Setting("here", changes, least_isolation=0.0), "city-hospital", 0).line()
+    setting = Setting("here", changes, least_isolation=0.0)
+    return DifferencedRun(AttackedStudy(CASE, variant, 0, "city-hospital", setting)).line()
 
 
 def opened(number: int, weights: dict[str, float], updates: dict[str, np.ndarray]) -> OpenedSum:

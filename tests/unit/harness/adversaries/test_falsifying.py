@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import moiety
+from harness.adversaries.cli import QUESTIONS, share_of_canaries
 from harness.adversaries.falsified_round import (
     PARAMETERS,
     SITES,
@@ -22,7 +23,7 @@ from harness.adversaries.falsified_round import (
     share_that_fails,
     updates_of,
 )
-from harness.adversaries.leak import Asked, LeakLine, LeakRun, leaked, plans, share_of_canaries
+from harness.adversaries.leak import Asked, LeakLine, LeakRun, leaked
 from harness.simulation.files.json_lines import read_lines
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import ConfigurationError
@@ -89,28 +90,29 @@ def test_what_is_added_moves_the_bound_of_one_site_alone() -> None:
 
 
 def test_the_clause_keeps_a_norm_to_as_many_bits_as_there_are_sequences_and_without_it_each_round_tells_one() -> None:
-    by_two, by_any = (LeakRun(Question.NORM, True, failures, 0, rounds=8).learned() for failures in plans(8))
+    asked = Asked(Question.NORM, rounds=8)
+    by_two, by_any = (LeakRun(asked, failures, 0).learned() for failures in asked.plans)
     assert by_two.bits == pytest.approx(most_bits(8, 2), abs=0.001)
     assert (by_two.failed, by_two.caught) == (2, None)
     assert by_any.bits <= by_two.bits
     assert by_any.failed == 2
-    without = LeakRun(Question.NORM, False, plans(8)[1], 0, rounds=8).line()
+    without = LeakRun(Asked(Question.NORM, clause=False, rounds=8), 9, 0).line()
     assert (without.bits, without.asked) == (pytest.approx(8.0, abs=0.001), 8)
 
 
 def test_a_projections_bits_are_what_its_answers_had_as_chances() -> None:
-    told = LeakRun(Question.PROJECTION, True, 2, 3, rounds=5).learned()
+    told = LeakRun(Asked(Question.PROJECTION, rounds=5), 2, 3).learned()
     assert 0 < told.bits < 10
     assert told.asked == 5
-    assert LeakRun(Question.PROJECTION, True, 2, 3, rounds=5).learned() == told
+    assert LeakRun(Asked(Question.PROJECTION, rounds=5), 2, 3).learned() == told
 
 
 def test_the_first_canary_catches_a_falsified_gap_and_a_norm_but_a_projection_only_where_it_fails() -> None:
     almost_always = 1 - 1e-9
     for question in (Question.NORM, Question.GAP):
-        found = LeakRun(question, True, 2, 0, almost_always, rounds=5).learned()
+        found = LeakRun(Asked(question, True, almost_always, 5), 2, 0).learned()
         assert (found.bits, found.asked, found.caught) == (0.0, 1, 1)
-    caught = [LeakRun(Question.PROJECTION, True, 2, seed, almost_always, rounds=3).learned() for seed in range(6)]
+    caught = [LeakRun(Asked(Question.PROJECTION, True, almost_always, 3), 2, seed).learned() for seed in range(6)]
     assert {one.caught == 1 for one in caught} == {True, False}
     assert all(one.bits == 0 and one.failed == 0 for one in caught)
 
@@ -150,6 +152,10 @@ def test_the_command_prints_means_and_keeps_lines(tmp_path: Path, capsys: pytest
     with pytest.raises(SystemExit):
         moiety.main([*asked, "--questions", "everything"])
     assert "they are norm, projection, gap" in capsys.readouterr().err
+
+
+def test_the_help_names_every_question() -> None:
+    assert tuple(Question) == QUESTIONS
 
 
 @pytest.mark.parametrize("text", ["1", "-0.1", "1/0", "some"])

@@ -13,6 +13,7 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import loss_gradient, take
+from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.inference import InferenceLine, WatchedRun, guessed
 from harness.adversaries.membership import Opened, Told, by_averages, by_loss, by_reference, told
 from harness.papers.attacked import inference
@@ -99,7 +100,7 @@ def test_what_a_number_explains() -> None:
 
 
 def test_a_watched_study_and_its_page(tmp_path: Path) -> None:
-    lines = list(WatchedRun(read_case(STUDIES / "breast_cancer.toml"), "weight_erosion", None, 0).lines())
+    lines = list(WatchedRun(AttackedStudy(read_case(STUDIES / "breast_cancer.toml"), "weight_erosion", 0)).lines())
     assert len(lines) == 4
     assert all(one.by_averages is not None and one.released == 10 for one in lines)
     assert all(one.distance is not None and one.distance > 0 for one in lines)

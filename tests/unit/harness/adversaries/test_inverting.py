@@ -9,6 +9,7 @@ import torch
 from client_agent.learning.data import Examples
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import loss_gradient
+from harness.adversaries import cli
 from harness.adversaries.inversion import Descent, How, InvertedRun, rows_over_biases, true_part
 from harness.adversaries.inversion_targets import (
     TARGETS,
@@ -132,6 +133,7 @@ def test_the_average_over_sites_is_that_of_all_their_records() -> None:
     np.testing.assert_allclose(apart, loss_gradient(model, data, CPU), atol=1e-6)
 
 
-def test_every_target_has_a_name_and_a_model_of_its_own() -> None:
+def test_every_target_has_a_name_and_a_model_of_its_own_and_is_in_the_help() -> None:
+    assert tuple(BY_KEY) == cli.TARGETS
     assert len(BY_KEY) == len(TARGETS)
     assert all(isinstance(target, Target) and target.title for target in TARGETS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import moiety
-from harness.adversaries.attacked_study import AS_IT_IS
+from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.distances import (
     LocatingLine,
     LocatingRun,
@@ -27,6 +27,10 @@ from protocol.errors import ConfigurationError
 
 CASE = read_case(STUDIES / "breast_cancer.toml")
 D = 12
+
+
+def attacked(variant: str, rounds: int) -> AttackedStudy:
+    return AttackedStudy(CASE, variant, 0, "city-hospital", rounds=rounds)
 
 
 def one_round(random: np.random.Generator, colluders: int, update: np.ndarray | None = None) -> Round:
@@ -67,7 +71,7 @@ def test_what_does_not_move_is_known_after_enough_rounds_and_what_moves_afresh_i
 
 
 def test_a_studys_updates_are_located_better_by_more_colluders() -> None:
-    line = LocatingRun(CASE, "fedavg", AS_IT_IS, "city-hospital", 0, (0, 2), rounds=3).line()
+    line = LocatingRun(attacked("fedavg", 3), (0, 2)).line()
     assert line.parameters == CASE.variant("fedavg").study.model.inputs[0] * 2 + 2
     none, own, drawn, zeros = line.located
     assert (none.colluders, own.points, drawn.points, zeros.points) == (0, Points.HONEST, Points.RANDOM, Points.ZEROS)
@@ -77,9 +81,9 @@ def test_a_studys_updates_are_located_better_by_more_colluders() -> None:
     assert zeros.single < 1
     assert none.summed < none.single
     with pytest.raises(ConfigurationError, match="leave no honest contributor"):
-        LocatingRun(CASE, "fedavg", AS_IT_IS, "city-hospital", 0, (4,), rounds=1).line()
+        LocatingRun(attacked("fedavg", 1), (4,)).line()
     with pytest.raises(ConfigurationError, match="no sum with everybody"):
-        LocatingRun(CASE, "local", AS_IT_IS, "city-hospital", 0, rounds=1).line()
+        LocatingRun(attacked("local", 1)).line()
 
 
 def test_the_command_writes_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.membership import MemorisedRun, Told, by_shadows, halved, likelihood_ratios, told
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.papers.attacked import memorised
@@ -59,6 +60,10 @@ def test_a_record_that_no_shadow_knew_takes_the_mean_of_those_that_were_known() 
     assert np.isfinite(likelihood_ratios(np.array([4.0]), np.zeros((2, 1)), np.zeros((2, 1), bool))).all()
 
 
+def run_of(case: Case, variant: str, seed: int, rounds: int) -> MemorisedRun:
+    return MemorisedRun(AttackedStudy(case, variant, seed, rounds=rounds))
+
+
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """The study of heart disease over data that are bundled."""
@@ -69,27 +74,27 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def test_a_watched_study_says_of_every_round_what_its_model_and_its_average_tell(case: Case) -> None:
-    line = MemorisedRun(case, "small_fedavg", 0, rounds=2).line()
+    line = run_of(case, "small_fedavg", 0, rounds=2).line()
     assert line.rounds == (1, 2)
     assert len(line.by_loss) == len(line.by_average) == 2
     assert line.by_averages is not None
     assert len(line.members) == len(line.confidence)
     assert line.known >= 0.5
-    other = MemorisedRun(case, "small_fedavg", 1, rounds=1).line()
+    other = run_of(case, "small_fedavg", 1, rounds=1).line()
     assert other.members != line.members
     assert (other.released, other.key) == (1, ("memorising", "small_fedavg", 1))
 
 
 def test_noise_is_said_as_epsilon_of_every_contributor_and_less_of_it_is_more(case: Case) -> None:
-    much, little = (MemorisedRun(case, f"small_noise_{level}", 0, rounds=1).line() for level in (4, 1))
+    much, little = (run_of(case, f"small_noise_{level}", 0, rounds=1).line() for level in (4, 1))
     assert set(much.epsilon) == set(little.epsilon) == set(breast_cancer_five_hospitals(0).names_of_sites[1:])
     assert all(0 < much.epsilon[site] < little.epsilon[site] for site in much.epsilon)
     assert much.members == little.members
-    assert MemorisedRun(case, "linear_fedavg", 0, rounds=1).line().epsilon == {}
+    assert run_of(case, "linear_fedavg", 0, rounds=1).line().epsilon == {}
 
 
 def test_the_best_round_is_the_same_in_all_seeds(case: Case) -> None:
-    lines = [MemorisedRun(case, "linear_fedavg", seed, rounds=2).line() for seed in (0, 1)]
+    lines = [run_of(case, "linear_fedavg", seed, rounds=2).line() for seed in (0, 1)]
     raised = [
         line.model_copy(update={"by_average": (line.by_average[0], Told(auc=0.9, at_one_percent=0.5))})
         for line in lines

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.poisoning import TARGET, Known, Poison, Poisoned, tampered, with_trigger, written
 from harness.datasets.digits import digits_sites
 from harness.papers.page import Page
@@ -102,6 +103,10 @@ def test_data_are_tampered_with_at_the_poisoners_alone() -> None:
     assert tampered(honest, Poison.SIGN_FLIP, ["site-2"]) is honest
 
 
+def run_of(case: Case, variant: str, poisoners: int, poison: Poison | None, *, secure: bool = False) -> Poisoned:
+    return Poisoned(AttackedStudy(case, variant, 0), poisoners, poison, secure)
+
+
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     text = (STUDIES / "poisoning.toml").read_text()
@@ -112,31 +117,30 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def test_poisoners_show_in_what_they_do_and_honest_ones_in_nothing(case: Case) -> None:
     nobody, honest, liars = (
-        Poisoned(case, "fedavg", 0, number, poison).line()
-        for number, poison in ((0, None), (4, None), (4, Poison.SCALED))
+        run_of(case, "fedavg", number, poison).line() for number, poison in ((0, None), (4, None), (4, Poison.SCALED))
     )
     assert (nobody.accuracy, nobody.log_loss) == (honest.accuracy, honest.log_loss)
     assert honest.weight == pytest.approx(0.4)
     assert liars.log_loss > honest.log_loss
-    bounded = Poisoned(case, "norm_bounded_fedavg", 0, 4, Poison.SCALED).line()
+    bounded = run_of(case, "norm_bounded_fedavg", 4, Poison.SCALED).line()
     assert bounded.weight == 0.0
 
 
 def test_under_mallows_two_faced_ones_keep_their_weight_and_are_summed(case: Case) -> None:
     """Measured they are the requester itself; with two of ten that is worth more than an even share."""
     reversed_, two_faced = (
-        Poisoned(case, "mallows", 0, 2, poison).line() for poison in (Poison.SIGN_FLIP, Poison.TWO_FACED)
+        run_of(case, "mallows", 2, poison).line() for poison in (Poison.SIGN_FLIP, Poison.TWO_FACED)
     )
     assert two_faced.weight > 0.2 > reversed_.weight
 
 
 def test_more_liars_than_multi_krum_stands_leave_the_requester_alone(case: Case) -> None:
-    line = Poisoned(case, "multi_krum", 0, 4, Poison.SCALED).line()
+    line = run_of(case, "multi_krum", 4, Poison.SCALED).line()
     assert (line.end, line.released) == ("local_only", 0)
 
 
 def test_under_the_protocol_it_is_the_same_but_for_rounding(case: Case) -> None:
-    plain, secure = (Poisoned(case, "fedavg", 0, 2, Poison.SCALED, secure=secure).line() for secure in (False, True))
+    plain, secure = (run_of(case, "fedavg", 2, Poison.SCALED, secure=secure).line() for secure in (False, True))
     assert secure.protection == "secure"
     assert secure.log_loss == pytest.approx(plain.log_loss, rel=1e-3)
     assert plain.key != secure.key
@@ -144,11 +148,11 @@ def test_under_the_protocol_it_is_the_same_but_for_rounding(case: Case) -> None:
 
 def test_too_many_poisoners_are_refused(case: Case) -> None:
     with pytest.raises(ConfigurationError, match="choose 0 to 8"):
-        Poisoned(case, "fedavg", 0, 9, Poison.ZEROS).line()
+        run_of(case, "fedavg", 9, Poison.ZEROS).line()
 
 
 def test_the_page_says_what_was_not_run(case: Case, tmp_path: Path) -> None:
-    lines = [Poisoned(case, "fedavg", 0, number, poison).line() for number, poison in ((0, None), (1, Poison.ZEROS))]
+    lines = [run_of(case, "fedavg", number, poison).line() for number, poison in ((0, None), (1, Poison.ZEROS))]
     page = Page(tmp_path / "robustness.md", "What poisoners reach")
     poisoning.write(page, lines, STUDIES)
     page.write()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.adversaries.attacked_study import OpenedSum
 from harness.adversaries.reconstruction import Prior, Reconstruction, equations_of, gram
-from harness.adversaries.recording import OpenedSum
 
 SITES = ("one", "two", "three")
 ROUNDS, DIMENSION = 16, 12

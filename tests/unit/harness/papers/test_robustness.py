@@ -112,10 +112,10 @@ def test_what_is_missing_is_run_and_nothing_twice(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("harness.papers.robustness.poisoning_runs.run_missing", lambda *given: None)
     monkeypatch.setattr(robustness_runs, "LYING", (lying_one,))
     monkeypatch.setattr(robustness_runs, "LOCATING", (locating,))
-    for module in ("harness.adversaries.lies", "harness.adversaries.distances"):
-        monkeypatch.setattr(
-            f"{module}.simulated_study", lambda *given: simulated_study(*given).model_copy(update={"rounds": 1})
-        )
+    monkeypatch.setattr(
+        "harness.adversaries.attacked_study.simulated_study",
+        lambda *given: simulated_study(*given).model_copy(update={"rounds": 1}),
+    )
     told: list[str] = []
     making = Making(tmp_path, None, 1, "cpu", told.append)
     PAGE.run_missing(making)
