@@ -122,8 +122,6 @@ def test_poisoners_show_in_what_they_do_and_honest_ones_in_nothing(case: Case) -
     assert (nobody.accuracy, nobody.log_loss) == (honest.accuracy, honest.log_loss)
     assert honest.weight == pytest.approx(0.4)
     assert liars.log_loss > honest.log_loss
-    bounded = run_of(case, "norm_bounded_fedavg", 4, Poison.SCALED).line()
-    assert bounded.weight == 0.0
 
 
 def test_under_mallows_two_faced_ones_keep_their_weight_and_are_summed(case: Case) -> None:
