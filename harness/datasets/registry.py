@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from harness.datasets import diabetes, har, heart_disease, mnist, survival, titanic
-from harness.datasets.breast_cancer import HOSPITALS, breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
-from harness.datasets.dirichlet import dealt_anew
+from harness.datasets import bundled, har, heart_disease, mnist, titanic
 from harness.datasets.public_data import PublicFile, data_folder
-from harness.datasets.site_data import Federation, split_random, thinned, with_validation
+from harness.datasets.site_data import Federation, split_random
 from harness.datasets.site_folders import load_site_folders, site_names
-from harness.datasets.whitening import whitened
+from harness.datasets.transforms import dealt_anew, thinned, whitened, with_validation
 from host.extensions import FOLDER, Kind, extension, is_brought
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TableSchema, TaskKind, TaskSpec
@@ -161,22 +158,22 @@ def with_requester(federation: Federation, request: DataRequest) -> Federation:
 
 
 def _breast_cancer(request: DataRequest) -> Federation:
-    _require_site(request, HOSPITALS)
-    return breast_cancer_five_hospitals(request.seed, request.requester)
+    _require_site(request, bundled.HOSPITALS)
+    return bundled.breast_cancer_five_hospitals(request.seed, request.requester)
 
 
 def _breast_cancer_survival(request: DataRequest) -> Federation:
-    _require_site(request, survival.HOSPITALS)
-    return survival.breast_cancer_survival(request.seed, request.requester)
+    _require_site(request, bundled.SURVIVAL_HOSPITALS)
+    return bundled.breast_cancer_survival(request.seed, request.requester)
 
 
 def _diabetes(request: DataRequest) -> Federation:
-    _require_site(request, diabetes.PRACTICES)
-    return diabetes.diabetes_five_practices(request.seed, request.requester)
+    _require_site(request, bundled.PRACTICES)
+    return bundled.diabetes_five_practices(request.seed, request.requester)
 
 
 def _digits(request: DataRequest) -> Federation:
-    return _with_fixed_requester(digits_sites(request.seed, request.sites or 5), request)
+    return _with_fixed_requester(bundled.digits_sites(request.seed, request.sites or 5), request)
 
 
 def _with_fixed_requester(federation: Federation, request: DataRequest) -> Federation:

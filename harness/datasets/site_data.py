@@ -1,19 +1,21 @@
-"""One site's examples in three parts, and how a split is cut and described."""
+"""A data set split over sites: each site's examples in three parts, how a split is cut, described and checked."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.data import Examples, LocalData, checked, save_folder
 from client_agent.learning.names import NO_NAMES, DataNames
-from client_agent.tasks.targets import Targets
-from protocol.wire.messages import TaskKind
+from client_agent.tasks.targets import EVENT, Targets
+from protocol.errors import ConfigurationError
+from protocol.rules.registry import require_sites
+from protocol.wire.messages import RuleSpec, TaskKind, TaskSpec
 
 Rows = NDArray[np.int64]
 
@@ -60,14 +62,6 @@ class Federation:
     @property
     def contributors(self) -> tuple[SiteData, ...]:
         return self.sites[1:]
-
-
-def pooled(federation: Federation) -> Federation:
-    """The same federation, but for the requester's training part: all sites' together, as if data could be moved."""
-    parts = [site.train for site in federation.sites]
-    train = Examples(np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts]))
-    requester = replace(federation.requester, train=train, note="all sites' training parts")
-    return replace(federation, sites=(requester, *federation.contributors))
 
 
 @dataclass(frozen=True)
@@ -131,29 +125,6 @@ def parts_of(y: Targets, shares: Sequence[float], random: np.random.Generator) -
     return tuple(np.sort(part) for part in np.split(random.permutation(len(y)), ends))
 
 
-def with_validation(site: SiteData, share: float, random: np.random.Generator) -> SiteData:
-    """A part of the site's training examples, drawn at random, kept to choose settings on."""
-    order = random.permutation(len(site.train))
-    kept, apart = np.split(order, [len(order) - round(share * len(order))])
-    train, validation = (Examples(site.train.X[np.sort(rows)], site.train.y[np.sort(rows)]) for rows in (kept, apart))
-    return replace(site, train=train, validation=validation)
-
-
-def thinned(federation: Federation, share: float, seed: int) -> Federation:
-    """The same sites, validation and test parts, with ``share`` of every training part, classes cut alike.
-
-    What a site keeps follows from its name, so a seed has one choice, whoever is the requester.
-    """
-
-    def kept(site: SiteData) -> SiteData:
-        y = site.train.y if federation.task is TaskKind.CLASSES else np.zeros(len(site.train), np.int64)
-        random = split_random(f"training share {site.name}", seed)
-        rows, _ = stratified_parts(y, (share, 1 - share), random)
-        return replace(site, train=Examples(site.train.X[rows], site.train.y[rows]))
-
-    return replace(federation, sites=tuple(map(kept, federation.sites)))
-
-
 def cut_site(
     name: str,
     X: NDArray[np.float64],
@@ -183,3 +154,57 @@ def owners(
         for number, piece in enumerate(np.split(random.permutation(rows), ends)):
             owner[piece] = number
     return owner
+
+
+def check_federation(federation: Federation, rule: RuleSpec, least_contributors: int) -> None:
+    """Every site's examples against the model, all sites together against its classes, and their number.
+
+    Raises: ConfigurationError
+    """
+    check_examples(federation)
+    check_targets(federation)
+    require_sites(rule, [site.name for site in federation.contributors], least_contributors)
+
+
+def check_examples(federation: Federation) -> None:
+    """Types, shapes, labels and finite values, of every part of every site; every site has something to train on."""
+    outputs, task = len(federation.class_names), TaskSpec(kind=federation.task)
+    for site in federation.sites:
+        for part, examples in (("training", site.train), ("validation", site.validation), ("test", site.test)):
+            where = f"{federation.title}: site {site.name!r}, {part} part"
+            checked(examples.X, examples.y, federation.inputs, outputs, where, task)
+        if not len(site.train):
+            raise ConfigurationError(
+                f"{federation.title}: site {site.name!r} has no sample of any class to train on: leave it out"
+            )
+    if not len(federation.requester.test):
+        raise ConfigurationError(
+            f"{federation.title}: the requester {federation.requester.name!r} has no test example, and the run is "
+            "judged by them"
+        )
+
+
+def check_targets(federation: Federation) -> None:
+    """All sites together have what the task cannot be learned without: every class, or an event.
+
+    Raises: ConfigurationError
+    """
+    if federation.task is TaskKind.CLASSES:
+        _check_classes(federation)
+    if federation.task is TaskKind.SURVIVAL and not any(site.train.y[:, EVENT].any() for site in federation.sites):
+        raise ConfigurationError(
+            f"{federation.title}: no site has a training example with an event, so that no order of risks can be "
+            "learned: follow up longer, or choose another endpoint"
+        )
+
+
+def _check_classes(federation: Federation) -> None:
+    seen = np.zeros(len(federation.class_names), np.int64)
+    for site in federation.sites:
+        seen += np.bincount(site.train.y, minlength=len(seen))
+    missing = [name for name, count in zip(federation.class_names, seen, strict=True) if count == 0]
+    if missing:
+        raise ConfigurationError(
+            f"{federation.title}: no site has a training example of class {', '.join(map(repr, missing))}; leave it "
+            "out of the classes, or add a site that has some"
+        )

@@ -15,8 +15,7 @@ from client_agent.learning.data import Examples, LocalData, folder_files, folder
 from client_agent.learning.names import Named, require_same_names
 from client_agent.learning.plugin import Plugin
 from client_agent.learning.study_file import StudyTable
-from harness.datasets.checks import check_targets
-from harness.datasets.site_data import Federation, SiteData
+from harness.datasets.site_data import Federation, SiteData, check_targets
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec, TableSchema, TaskSpec
 from protocol.wire.names import NamesKind

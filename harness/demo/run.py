@@ -20,8 +20,7 @@ from rich.console import Console
 from client_agent.learning.data import LocalData
 from client_agent.report.settings_words import RULE_NAMES
 from harness.bounds.error_bound import bound_of_run
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation, describe
 from harness.demo.live import LiveRun, print_accuracies, print_split

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.datasets.downloads import fetch_missing
-from harness.datasets.public_data import data_folder
+from harness.datasets.public_data import data_folder, fetch_missing
 from harness.datasets.registry import source_of
 from harness.simulation.workers.cluster import RayCluster, computing_of
 from harness.training.device import Computing

@@ -13,9 +13,8 @@ import torch
 from client_agent.learning.evaluation import predicted
 from client_agent.learning.flat_vector import model_vector
 from client_agent.learning.models import build_model
-from harness.datasets.checks import check_examples, check_targets
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation
+from harness.datasets.site_data import Federation, check_examples, check_targets
 from harness.personal.averaging import UnderTheProtocol, in_the_open
 from harness.personal.case import PersonalCase, Variant
 from harness.personal.records import Evaluated, PersonalLine, Progress, ResultFolder

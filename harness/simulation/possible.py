@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from client_agent.learning.models import build_model
 from harness.baselines.run import require_baseline
-from harness.datasets.checks import check_examples, check_targets
-from harness.datasets.site_data import Federation
+from harness.datasets.site_data import Federation, check_examples, check_targets
 from harness.engine.announcing import require_willing
 from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.files.own_metrics import own_metrics

@@ -16,9 +16,9 @@ from client_agent.learning.study_file import StudyTable
 from client_agent.scoring.score import FOLLOWED, MetricName
 from harness.baselines.run import run_baseline
 from harness.baselines.tables import BaselineTable
-from harness.datasets.checks import check_federation
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation, pooled
+from harness.datasets.site_data import Federation, check_federation
+from harness.datasets.transforms import pooled
 from harness.engine.history import RunEnd, RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.protected import run_protected

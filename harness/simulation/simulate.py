@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.learning.plugin import Plugin, load_plugin
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from client_agent.scoring.score import METRICS, FinalScores, Score, value_of
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.site_data import Federation
 from harness.datasets.site_folders import load_by_plugin, load_site_folders
 from harness.demo.results import Accuracy

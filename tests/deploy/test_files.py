@@ -23,7 +23,7 @@ from client_agent.settings import load_settings as load_agent_settings
 from client_agent.site.identity import load_chain
 from deploy.prepare_demo import STUDY_FILE, demo_sites, prepare
 from deploy.requirements import requirements
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER
 from harness.engine.parties import OPERATOR_NAMES
 from protocol.sharing import Side

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import write_site_folder
 from tests.deploy.containers import ROOT, build_images, compose_command, run, wait_until
 from tests.deploy.parties import Networks, Stranger

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from rich.console import Console
 
 from client_agent.learning.data import LocalData
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo import run as demo
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.federation.federated_run import run_study

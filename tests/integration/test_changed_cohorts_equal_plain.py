@@ -11,7 +11,7 @@ import pytest
 from client_agent.learning.data import LocalData
 from client_agent.site.events import RoundEnd
 from harness.bounds.error_bound import bound_of_run
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind
 from harness.engine.run_state import Attendance

@@ -9,7 +9,7 @@ import pytest
 
 from harness.bounds.error_bound import bound_of_run
 from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RunHistory
 from harness.engine.run_state import Attendance, Conditions, Progress

@@ -16,7 +16,7 @@ from client_agent.learning.data import LocalData
 from client_agent.site.journal import SiteState
 from harness.bounds.error_bound import bound_of_run
 from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind
 from harness.federation.federated_run import run_study

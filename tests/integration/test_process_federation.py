@@ -16,8 +16,7 @@ import pytest
 from client_agent.learning.data import LocalData
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.site_data import Federation
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd

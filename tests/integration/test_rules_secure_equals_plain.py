@@ -10,8 +10,7 @@ import pytest
 
 from harness.adversaries.vectors import wrap_around_entry
 from harness.bounds.error_bound import bound_of_run
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RoundRecord, RunHistory
 from harness.engine.run_state import Attendance, Conditions

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from harness.bounds.error_bound import bound_of_run
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RunHistory
 from protocol.arithmetic.fixed_point import encode

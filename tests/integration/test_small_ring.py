@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from client_agent.site.events import RoundEnd
 from harness.bounds.error_bound import bound_of_run
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study

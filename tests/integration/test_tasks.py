@@ -12,9 +12,8 @@ from client_agent.learning.study_file import checked_study_table, study_from_tab
 from client_agent.scoring.score import METRICS, FinalScores, value_of
 from client_agent.site.events import RoundEnd
 from client_agent.site.journal import FINAL_SCORES
-from harness.datasets.diabetes import diabetes_five_practices
+from harness.datasets.bundled import breast_cancer_survival, diabetes_five_practices
 from harness.datasets.site_data import Federation
-from harness.datasets.survival import breast_cancer_survival
 from harness.engine.loop import run_plain
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner

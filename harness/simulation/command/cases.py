@@ -11,8 +11,7 @@ from rich.console import Console
 
 from client_agent.cli.tables import console as console_for
 from client_agent.scoring.score import words_of
-from harness.datasets.downloads import fetch_missing
-from harness.datasets.public_data import data_folder
+from harness.datasets.public_data import data_folder, fetch_missing
 from harness.datasets.registry import source_of
 from harness.demo.live import print_run
 from harness.demo.report import accuracy_text

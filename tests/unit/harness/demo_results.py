@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from client_agent.site.events import RoundEnd, RoundRecord
 from harness.bounds.error_bound import bound_of_run
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import describe
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult
 from harness.demo.studies import BREAST_CANCER, study_of

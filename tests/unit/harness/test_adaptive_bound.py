@@ -10,7 +10,7 @@ import pytest
 from harness.bounds.adaptive_bound import AdaptiveRound, adaptive_difference, adaptive_rounds
 from harness.bounds.error_bound import bound_of_run
 from harness.bounds.regression_facts import RegressionFacts, RoundFacts, average_error
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER, study_of
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters

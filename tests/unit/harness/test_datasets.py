@@ -11,23 +11,30 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from client_agent.learning.data import Examples, load_folder
-from harness.datasets.breast_cancer import CENTRE, HOSPITALS, SCALE, breast_cancer_five_hospitals
-from harness.datasets.checks import check_examples, check_targets
-from harness.datasets.diabetes import PRACTICES, diabetes_five_practices
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import (
+    CENTRE,
+    HOSPITALS,
+    PRACTICES,
+    SCALE,
+    SURVIVAL_HOSPITALS,
+    breast_cancer_five_hospitals,
+    breast_cancer_survival,
+    diabetes_five_practices,
+    digits_sites,
+)
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import (
     Federation,
     SiteData,
+    check_examples,
+    check_targets,
     cut_site,
     describe,
     split_random,
     stratified_parts,
     write_site_folder,
 )
-from harness.datasets.survival import HOSPITALS as SURVIVAL_HOSPITALS
-from harness.datasets.survival import breast_cancer_survival
 from harness.demo.studies import HEART_DISEASE, study_of
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName

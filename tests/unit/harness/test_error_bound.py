@@ -11,8 +11,7 @@ import torch
 
 from harness.bounds.error_bound import bound_of_run, difference_bound
 from harness.bounds.regression_facts import RegressionFacts, RoundFacts, average_error, longest_row, smoothness
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind
 from harness.engine.run_state import Attendance

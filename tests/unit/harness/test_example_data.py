@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.learning.data import load_folder
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.example_data import main
 
 

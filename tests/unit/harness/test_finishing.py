@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from client_agent.learning.at_requester.finish_table import FinishTable
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind
 from harness.engine.loop import run_rounds

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RunHistory, isolation_series
 from harness.engine.loop import run_plain, run_rounds

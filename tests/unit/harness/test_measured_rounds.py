@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import digits_sites
 from harness.demo.studies import DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.loop import run_plain

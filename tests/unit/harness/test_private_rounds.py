@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from harness.datasets.breast_cancer import HOSPITALS
+from harness.datasets.bundled import HOSPITALS
 from harness.engine.loop import run_plain
 from harness.engine.protected import run_protected
 from harness.simulation.case import parse_case

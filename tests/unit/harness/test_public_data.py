@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.datasets import downloads
-from harness.datasets.downloads import fetch_missing
-from harness.datasets.public_data import PublicFile, content, data_folder
+from harness.datasets import public_data
+from harness.datasets.public_data import PublicFile, content, data_folder, fetch_missing
 from protocol.errors import ConfigurationError
 
 CONTENT = b"a,b\n1,2\n" * 50
@@ -114,7 +113,7 @@ def test_what_cannot_be_fetched_says_where_to_put_it(
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"answers 404; .*put it at set/rows\.csv in the data folder"):
         fetch_missing([replace(FILE, url=f"{origin}/none.csv")], tmp_path, lambda text: None)
-    monkeypatch.setattr(downloads, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(public_data, "LARGEST_BYTES", 100)
     with pytest.raises(ConfigurationError, match="longer than 100 bytes"):
         fetch_missing([replace(FILE, url=f"{origin}/rows.csv")], tmp_path, lambda text: None)
 

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from client_agent.cli.tables import console as console_for
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.live import LiveRun, print_accuracies, print_run, print_split
 from harness.demo.plots import plots_of
 from harness.demo.report import report, write_report

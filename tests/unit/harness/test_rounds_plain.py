@@ -14,8 +14,7 @@ from client_agent.learning.models import build_model, dimension, model_spec
 from client_agent.learning.trainer import compute_update
 from client_agent.learning.training_seeds import site_seed
 from client_agent.report.settings_words import RULE_NAMES
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.site_data import SiteData
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series

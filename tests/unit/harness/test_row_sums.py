@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.engine.loop import run_plain, run_rounds
 from harness.engine.row_sums import RowSums
 from harness.simulation.case import read_case

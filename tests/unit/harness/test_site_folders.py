@@ -10,8 +10,7 @@ import pytest
 
 from client_agent.learning.data import Examples
 from client_agent.learning.names import DataNames
-from harness.datasets.checks import check_federation
-from harness.datasets.site_data import Federation, SiteData
+from harness.datasets.site_data import Federation, SiteData, check_federation
 from harness.datasets.site_folders import load_site_folders
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName, RuleSpec

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from client_agent.learning.data import Examples
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.whitening import whitened
+from harness.datasets.bundled import breast_cancer_five_hospitals
+from harness.datasets.transforms import whitened
 from protocol.errors import ConfigurationError
 
 

@@ -22,7 +22,7 @@ from client_agent.learning.trainer import compute_update
 from harness.adversaries.catalogue.attack import Attack, Found, Party
 from harness.adversaries.scripted.requester import ROSTER, SITES, START, Federation, study
 from harness.adversaries.trap_weights import Trap, records_read, steered
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import to_signed
 from protocol.first_model import first_model

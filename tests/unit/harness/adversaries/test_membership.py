@@ -27,7 +27,7 @@ from harness.adversaries.membership import (
     likelihood_ratios,
     told,
 )
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.papers.attacked import inference, memorised
 from harness.papers.page import Page
 from harness.simulation.case import Case, read_case

@@ -9,7 +9,7 @@ import pytest
 
 from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.poisoning import TARGET, Known, Poison, Poisoned, tampered, with_trigger, written
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import digits_sites
 from harness.papers.page import Page
 from harness.papers.robustness import poisoning, poisoning_runs
 from harness.simulation.case import Case, read_case

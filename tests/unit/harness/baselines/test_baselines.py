@@ -18,9 +18,9 @@ from client_agent.learning.trainer import epoch_rows
 from client_agent.learning.training_seeds import site_seed
 from harness.baselines.run import run_baseline
 from harness.baselines.tables import BaselineTable
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.dirichlet import dealt_anew
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import SiteData
+from harness.datasets.transforms import dealt_anew
 from harness.engine.run_state import Attendance, Conditions, Progress
 from harness.simulation.case import parse_case
 from harness.simulation.case_run import CaseOptions, run_case

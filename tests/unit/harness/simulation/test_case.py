@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.learning.models import dimension, model_spec
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.registry import SOURCES
 from harness.simulation.case import Case, parse_case, read_case
 from harness.simulation.case_run import CaseOptions, requesters_of, run_case

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.simulation.case import Case, parse_case
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.run_one import Protection

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client_agent.learning.study_file import study_from_table
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
+from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, study_of
 from harness.engine.parties import SiteEntry, make_parties
 from harness.simulation.case import read_case

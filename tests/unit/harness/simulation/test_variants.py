@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.site_data import pooled
+from harness.datasets.bundled import breast_cancer_five_hospitals
+from harness.datasets.transforms import pooled
 from harness.simulation.case import parse_case
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.run_one import Protection
