@@ -30,7 +30,7 @@ from client_agent.requester.round import RequesterRound
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.letter import StudyRefusal
 from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
-from harness.demo.plots import _chart
+from harness.demo.report import _chart
 from harness.engine.history import Series
 from host import log as server_log
 from host.unexpected import end_with

@@ -17,8 +17,7 @@ from rich.console import Console
 from client_agent.cli.tables import console as console_for
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.live import LiveRun, print_accuracies, print_run, print_split
-from harness.demo.plots import plots_of
-from harness.demo.report import report, write_report
+from harness.demo.report import plots_of, report, write_report
 from harness.demo.results import Accuracy, summarise, write_summary
 from harness.engine.history import RoundKind
 from harness.federation.federated_run import Progress
