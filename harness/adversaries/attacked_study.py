@@ -7,9 +7,9 @@ Every experiment over a whole study takes an :class:`AttackedStudy`, runs it ins
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, SupportsFloat
 
@@ -34,6 +34,8 @@ from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, Study
+
+Reals = NDArray[np.float64]
 
 
 class Line(BaseModel):
@@ -169,35 +171,66 @@ class OpenedSum:
     updates: Mapping[str, NDArray[np.float32]] = field(repr=False)
 
 
-class Recorder:
-    """Sums as ``inner`` does, and keeps every released round in ``sums``; without it a run keeps no update."""
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What a released round opened: the average float64[D], and who is in it."""
+
+    average: Reals = field(repr=False)
+    sum_of_weights: float
+    took_part: tuple[str, ...]
+
+    def share(self, inputs: RoundInputs, sites: Collection[str]) -> float:
+        """The part of the sum's weight that these sites have together."""
+        listed = (weight for weight, _ in inputs.contributed if weight.site in self.took_part and weight.site in sites)
+        return sum(weight.numerator for weight in listed) / inputs.weight_list.grid / self.sum_of_weights
+
+
+class DeviatingSum:
+    """Sums as ``inner`` does; subclasses replace what sites send, and look at what released rounds opened."""
 
     def __init__(self, inner: Summing) -> None:
         self._inner = inner
-        self.sums: list[OpenedSum] = []
+
+    def sent(self, inputs: RoundInputs) -> Mapping[str, Reals]:
+        """What sites send in place of their updates."""
+        return {}
+
+    def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
+        """Look at a released round; ``inputs`` are as they were before anything was replaced."""
 
     def updates(self, inputs: RoundInputs) -> Summed:
-        """The inner sum, noted."""
-        summed = self._inner.updates(inputs)
+        """The inner sum over what is sent."""
+        sent = self.sent(inputs)
+        changed = {site: replace(inputs.updates[site], values=values) for site, values in sent.items()}
+        summed = self._inner.updates(replace(inputs, updates={**inputs.updates, **changed}))
         if summed.average is not None and summed.judgement is not None:
-            self.sums.append(_opened(inputs, summed, summed.judgement.measured.took_part))
+            average = np.asarray(summed.average, np.float64)
+            took_part = summed.judgement.measured.took_part
+            self.released(inputs, sent, Released(average, summed.sum_of_weights, took_part))
         return summed
 
     def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
-        """Rounds of class counts open no update."""
+        """Class counts as they are; they open no update."""
         return self._inner.counts(announcement, counts)
 
 
-def _opened(inputs: RoundInputs, summed: Summed, took_part: tuple[str, ...]) -> OpenedSum:
-    grid = inputs.weight_list.grid
-    weights, updates = {inputs.requester: _weight(inputs.own, 1.0)}, {inputs.requester: inputs.own}
-    for listed, update in inputs.contributed:
-        if listed.site in took_part:
-            weights[listed.site] = _weight(update, listed.numerator / grid)
-            updates[listed.site] = update
-    total = np.asarray(summed.average, np.float64) * summed.sum_of_weights
-    truth = {site: update.values.astype(np.float32) for site, update in updates.items()}
-    return OpenedSum(inputs.announcement.round, inputs.requester, weights, total, truth)
+class Recorder(DeviatingSum):
+    """Keeps every released round in ``sums``; without it a run keeps no update."""
+
+    def __init__(self, inner: Summing) -> None:
+        super().__init__(inner)
+        self.sums: list[OpenedSum] = []
+
+    def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
+        grid = inputs.weight_list.grid
+        weights, updates = {inputs.requester: _weight(inputs.own, 1.0)}, {inputs.requester: inputs.own}
+        for listed, update in inputs.contributed:
+            if listed.site in opened.took_part:
+                weights[listed.site] = _weight(update, listed.numerator / grid)
+                updates[listed.site] = update
+        total = opened.average * opened.sum_of_weights
+        truth = {site: update.values.astype(np.float32) for site, update in updates.items()}
+        self.sums.append(OpenedSum(inputs.announcement.round, inputs.requester, weights, total, truth))
 
 
 def _weight(update: ClippedUpdate, listed: float) -> float:

@@ -29,12 +29,12 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.adversaries.attacked_study import (
     AttackedStudy,
     Line,
     OpenedSum,
+    Reals,
     Recorder,
     program_versions,
     rounded,
@@ -43,7 +43,6 @@ from harness.adversaries.attacked_study import (
 from harness.engine.summing import PlainSum
 from protocol.errors import ConfigurationError
 
-Reals = NDArray[np.float64]
 RIDGES = (1e-9, 1e-5, 1e-2, 1.0)
 """Of the mean product's variance."""
 _NONE = 1e-10

@@ -37,13 +37,12 @@ from client_agent.learning.personal import shared_parameters
 from client_agent.learning.private.clipped_gradients import NOISE_STEPS, Grid, clipped_sum
 from client_agent.learning.trainer import loss_gradient, take
 from client_agent.tasks.losses import cross_entropy
-from harness.adversaries.attacked_study import Line, program_versions, rounded, timed
+from harness.adversaries.attacked_study import Line, Reals, program_versions, rounded, timed
 from harness.adversaries.inversion_targets import Hit, Pool, Target, guesses, hit
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 
-Reals = NDArray[np.float64]
 _LEAST: Final = 1e-7
 """Below this part of the largest bias gradient a row says nothing but rounding."""
 

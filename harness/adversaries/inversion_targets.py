@@ -20,11 +20,11 @@ from scipy.ndimage import uniform_filter
 
 from client_agent.learning.data import Examples
 from client_agent.learning.models import model_spec
+from harness.adversaries.attacked_study import Reals
 from harness.datasets.mnist import DEVIATION, MEAN
 from harness.datasets.registry import DataRequest, load_data
 from protocol.wire.messages import ModelSpec, PrivacySpec
 
-Reals = NDArray[np.float64]
 _POOL: Final = 4000
 """Records of a pool at most, so that every digit of MNIST need not be unpacked for every run."""
 _WINDOW: Final = 5

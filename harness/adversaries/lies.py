@@ -11,21 +11,28 @@ nothing, nobody sees what the liar adds. Under rules that measure what they sum 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from harness.adversaries.attacked_study import AttackedStudy, Line, program_versions, rounded, timed
+from harness.adversaries.attacked_study import (
+    AttackedStudy,
+    DeviatingSum,
+    Line,
+    Reals,
+    Released,
+    program_versions,
+    rounded,
+    timed,
+)
 from harness.engine.history import RunHistory
-from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
+from harness.engine.summing import PlainSum, RoundInputs, Summing
 from protocol.first_model import first_model
 from protocol.parameters import Needs
-from protocol.wire.messages import Announcement, Study
+from protocol.wire.messages import Study
 
-Reals = NDArray[np.float64]
 Written: TypeAlias = dict[str, Reals]
 _SMALL: Final = 0.01
 
@@ -189,34 +196,22 @@ class LyingLine(Line):
 _MEASURED = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS})
 
 
-class LyingSum:
-    """Sums as ``inner`` does what ``liars`` made of their updates; they learn from the averages that they were in.
+class LyingSum(DeviatingSum):
+    """Sums what ``liars`` made of their updates; they learn from the averages that they were in.
 
-    ``weight`` has, for every released round, the liars' share of the sum.
+    ``weight`` has, for every released round, the liars' share of the sum. None for a lie: all are honest, and only
+    weights are noted.
     """
 
     def __init__(self, inner: Summing, liars: tuple[str, ...], lie: Lie | None) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._liars = liars
         self._lie = lie
         self._average: Reals | None = None
         self._rest: Reals | None = None
         self.weight: list[float] = []
 
-    def updates(self, inputs: RoundInputs) -> Summed:
-        """The inner sum over the lies. None for a lie: all are honest, and only weights are noted."""
-        written = self._written(inputs)
-        lied = {site: replace(inputs.updates[site], values=vector) for site, vector in written.items()}
-        result = self._inner.updates(replace(inputs, updates={**inputs.updates, **lied}))
-        if result.average is not None and result.judgement is not None:
-            self._learn(inputs, result, written, result.judgement.measured.took_part)
-        return result
-
-    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
-        """Class counts as they are."""
-        return self._inner.counts(announcement, counts)
-
-    def _written(self, inputs: RoundInputs) -> Written:
+    def sent(self, inputs: RoundInputs) -> Written:
         own = {site: inputs.updates[site].values for site in self._liars if site in inputs.updates}
         if self._lie is None or not own:
             return own
@@ -225,18 +220,17 @@ class LyingSum:
             return shown(self._lie, seen)
         return summed(self._lie, seen, measured=inputs.announcement.opens in _MEASURED)
 
-    def _learn(self, inputs: RoundInputs, result: Summed, written: Written, took_part: tuple[str, ...]) -> None:
+    def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
+        self.weight.append(opened.share(inputs, sent))
         grid = inputs.weight_list.grid
         listed = {one.site: one.numerator / grid for one in inputs.weight_list.weights}
-        parts = [(listed[site], written[site]) for site in written if site in took_part]
-        share = sum(weight for weight, _ in parts)
-        self.weight.append(share / result.sum_of_weights)
-        if not parts or result.average is None:
+        parts = [(listed[site], sent[site]) for site in sent if site in opened.took_part]
+        if not parts:
             return
-        self._average = np.asarray(result.average, np.float64)
-        left = result.sum_of_weights - share
+        self._average = opened.average
+        left = opened.sum_of_weights - sum(weight for weight, _ in parts)
         if left > 0:
-            others = self._average * result.sum_of_weights - sum(weight * vector for weight, vector in parts)
+            others = opened.average * opened.sum_of_weights - sum(weight * vector for weight, vector in parts)
             self._rest = np.asarray(others / left, np.float64)
 
 

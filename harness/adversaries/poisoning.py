@@ -24,15 +24,23 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable
-from harness.adversaries.attacked_study import AttackedStudy, Line, Setting, rounded, timed
+from harness.adversaries.attacked_study import (
+    AttackedStudy,
+    DeviatingSum,
+    Line,
+    Reals,
+    Released,
+    Setting,
+    rounded,
+    timed,
+)
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory
 from harness.engine.secure import secure_sum
-from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
+from harness.engine.summing import PlainSum, RoundInputs, Summing
 from protocol.parameters import Needs
-from protocol.wire.messages import Announcement, RuleName, Study
+from protocol.wire.messages import RuleName, Study
 
-Reals = NDArray[np.float64]
 _LONGEST: Final = 3.0
 """So many clip norms pass the range check in 99 of 100 rounds, whatever is opened; of five, one in three passes."""
 _HALVINGS: Final = 20
@@ -269,37 +277,26 @@ class PoisonedLine(Line):
         return run_key(self.study, self.variant, self.protection, self.seed, self.poisoners, self.poison)
 
 
-class PoisonedSum:
-    """Sums as ``inner`` does, with what ``poisoners`` send in place of their updates.
+class PoisonedSum(DeviatingSum):
+    """Sums with what ``poisoners`` send in place of their updates.
 
     ``weight`` has, for every released round, the poisoners' share of the sum.
     """
 
     def __init__(self, inner: Summing, poisoners: tuple[str, ...], poison: Poison | None, seed: int) -> None:
-        self._inner, self._poisoners, self._poison = inner, poisoners, poison
+        super().__init__(inner)
+        self._poisoners, self._poison = poisoners, poison
         self._draw = np.random.default_rng([seed, 17])
         self._last: Reals | None = None
         self.weight: list[float] = []
 
-    def updates(self, inputs: RoundInputs) -> Summed:
+    def sent(self, inputs: RoundInputs) -> dict[str, Reals]:
         own = {site: inputs.updates[site].values for site in self._poisoners if site in inputs.updates}
         honest = [update.values for site, update in inputs.updates.items() if site not in self._poisoners]
-        sent: dict[str, Reals] = {}
-        if self._poison is not None and own and len(honest) > 1:
-            sent = written(self._poison, self._known(inputs, own, honest))
-        changed = {site: replace(inputs.updates[site], values=vector) for site, vector in sent.items()}
-        result = self._inner.updates(replace(inputs, updates={**inputs.updates, **changed}))
-        if result.average is not None and result.judgement is not None:
-            self._last = result.average.astype(np.float64)
-            self.weight.append(self._share(inputs, result.judgement.measured.took_part, result.sum_of_weights))
-        return result
-
-    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
-        return self._inner.counts(announcement, counts)
-
-    def _known(self, inputs: RoundInputs, own: Mapping[str, Reals], honest: list[Reals]) -> Known:
+        if self._poison is None or not own or len(honest) < 2:
+            return {}
         announced = inputs.announcement
-        return Known(
+        known = Known(
             own,
             honest,
             self._last,
@@ -309,10 +306,11 @@ class PoisonedSum:
             announced.opens,
             announced.purpose.plan.summed,
         )
+        return written(self._poison, known)
 
-    def _share(self, inputs: RoundInputs, took_part: tuple[str, ...], sum_of_weights: float) -> float:
-        taken = (w for w, _ in inputs.contributed if w.site in self._poisoners and w.site in took_part)
-        return sum(weight.numerator for weight in taken) / inputs.weight_list.grid / sum_of_weights
+    def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
+        self._last = opened.average
+        self.weight.append(opened.share(inputs, self._poisoners))
 
 
 _DIGITS: Final = 5

@@ -12,8 +12,8 @@ and all depends on what the attacker takes for C_i; :class:`Prior` says what it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -22,18 +22,19 @@ from numpy.typing import NDArray
 
 from harness.adversaries.attacked_study import (
     AttackedStudy,
+    DeviatingSum,
     Line,
     OpenedSum,
+    Reals,
     Recorder,
     program_versions,
     rounded,
     timed,
 )
 from harness.engine.history import isolation_series
-from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
+from harness.engine.summing import PlainSum, RoundInputs, Summing
 from harness.simulation.runs import Values
 from protocol.clauses import Clause
-from protocol.wire.messages import Announcement
 
 SUMS_OFF_BY: Final = 1e-6
 """Relative error of an opened sum that the attacker counts with: float32, and the rounding of fixed point."""
@@ -66,16 +67,16 @@ class Equations:
     """
 
     sites: tuple[str, ...]
-    sums: NDArray[np.float64] = field(repr=False)
-    weights: NDArray[np.float64]
-    own_gram: NDArray[np.float64]
+    sums: Reals = field(repr=False)
+    weights: Reals
+    own_gram: Reals
     noise: float = 0.0
 
-    def noisy(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    def noisy(self, matrix: Reals) -> Reals:
         """The covariance of the sums, with their noise and what they are off by."""
         added = self.noise * np.diag(np.sum(self.weights**2, axis=1))
         off = SUMS_OFF_BY**2 * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
-        noisy: NDArray[np.float64] = matrix + added + off
+        noisy: Reals = matrix + added + off
         return noisy
 
 
@@ -102,7 +103,7 @@ class Reconstruction:
             for place, site in enumerate(equations.sites)
         }
 
-    def _estimates(self, equations: Equations, sums: Sequence[OpenedSum]) -> NDArray[np.float64]:
+    def _estimates(self, equations: Equations, sums: Sequence[OpenedSum]) -> Reals:
         if self.prior is Prior.AVERAGE:
             return average_estimate(equations)
         if self.prior is Prior.FITTED:
@@ -121,21 +122,21 @@ def equations_of(sums: Sequence[OpenedSum], party: Sequence[str], noise: float =
     return Equations(sites, totals, weights, np.mean([gram(sums, own) for own in party], axis=0), noise)
 
 
-def gram(sums: Sequence[OpenedSum], site: str) -> NDArray[np.float64]:
+def gram(sums: Sequence[OpenedSum], site: str) -> Reals:
     """<u_r, u_r'> of one site's updates, float64[K, K]; zeros for rounds without it."""
     nothing = np.zeros(len(sums[0].total), np.float32)
     rows = np.stack([one.updates.get(site, nothing) for one in sums]).astype(np.float64)
-    found: NDArray[np.float64] = rows @ rows.T
+    found: Reals = rows @ rows.T
     return found
 
 
-def average_estimate(equations: Equations) -> NDArray[np.float64]:
+def average_estimate(equations: Equations) -> Reals:
     """Everybody sent the same, float64[N, K, D]."""
     of_weights = np.maximum(equations.weights.sum(axis=1), np.finfo(np.float64).tiny)
     return np.broadcast_to(equations.sums / of_weights[:, None], (len(equations.sites), *equations.sums.shape))
 
 
-def linear_estimate(equations: Equations, covariances: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def linear_estimate(equations: Equations, covariances: Sequence[Reals]) -> Reals:
     """The best linear estimate for one covariance per site, float64[N, K, D]."""
     weights = equations.weights
     moved = sum(np.outer(w, w) * c for w, c in zip(weights.T, covariances, strict=True))
@@ -143,7 +144,7 @@ def linear_estimate(equations: Equations, covariances: Sequence[NDArray[np.float
     return np.stack([(c * w) @ solved for w, c in zip(weights.T, covariances, strict=True)])
 
 
-def fitted_estimate(equations: Equations) -> NDArray[np.float64]:
+def fitted_estimate(equations: Equations) -> Reals:
     """The own Gram matrix, made fresher and more common to all sites as the sums' likelihood says; float64[N, K, D]."""
     weights, (rounds, dimension) = equations.weights, equations.sums.shape
     observed = equations.sums @ equations.sums.T / dimension
@@ -163,7 +164,7 @@ def fitted_estimate(equations: Equations) -> NDArray[np.float64]:
     return np.stack([(covariance * column) @ solved for column in mixed.T])
 
 
-def _error(estimate: NDArray[np.float64], truth: NDArray[np.float32] | None) -> float | None:
+def _error(estimate: Reals, truth: NDArray[np.float32] | None) -> float | None:
     length = 0.0 if truth is None else float(np.linalg.norm(truth))
     if truth is None or length == 0:
         return None
@@ -282,26 +283,20 @@ class AttackedRun:
             )
 
 
-class Noisy:
+class Noisy(DeviatingSum):
     """Every contributor adds Gaussian noise to its update before it shares it; recorded updates are those without."""
 
     def __init__(self, inner: Summing, length: float, seed: int) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._length = length
         self._random = np.random.default_rng(seed)
 
-    def updates(self, inputs: RoundInputs) -> Summed:
-        """The sum of noisy updates."""
+    def sent(self, inputs: RoundInputs) -> dict[str, Reals]:
         deviation = self._length * inputs.clip_norm / np.sqrt(inputs.own.values.size)
-        noisy = {
-            site: replace(update, values=update.values + self._random.normal(0, deviation, update.values.size))
+        return {
+            site: update.values + self._random.normal(0, deviation, update.values.size)
             for site, update in inputs.updates.items()
         }
-        return self._inner.updates(replace(inputs, updates=noisy))
-
-    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
-        """Class counts as they are."""
-        return self._inner.counts(announcement, counts)
 
 
 def attacks_on(sums: Sequence[OpenedSum], noise: float = 0.0) -> tuple[PartyErrors, ...]:
