@@ -39,14 +39,14 @@ Reals = NDArray[np.float64]
 
 
 class Line(BaseModel):
-    """What an experiment found, as a line of JSON."""
+    """An experiment's findings, as a line of JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is changed about a study before it is run: keys of its tables, and noise at every contributor.
+    """Changes to a study before it is run: keys of its tables, and noise at every contributor.
 
     ``noise`` is the expected length of the Gaussian noise that a contributor adds to its update, as a part of the clip
     norm C. ``least_isolation`` replaces what the sites' policy demands.
@@ -143,7 +143,7 @@ def timed() -> Iterator[Callable[[], float]]:
 
 
 def program_versions() -> dict[str, str]:
-    """What a line was computed with."""
+    """The versions of the programs that compute a line."""
     return {one.name: one.version for one in versions()}
 
 
@@ -173,7 +173,7 @@ class OpenedSum:
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """What a released round opened: the average float64[D], and who is in it."""
+    """A released round as opened: the average float64[D], and the sites in it."""
 
     average: Reals = field(repr=False)
     sum_of_weights: float
@@ -192,7 +192,7 @@ class DeviatingSum:
         self._inner = inner
 
     def sent(self, inputs: RoundInputs) -> Mapping[str, Reals]:
-        """What sites send in place of their updates."""
+        """Return the vectors that sites send in place of their updates."""
         return {}
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:

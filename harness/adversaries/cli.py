@@ -104,7 +104,7 @@ def _keep(out: Path | None, line: BaseModel) -> None:
 
 @dataclass(frozen=True)
 class _OverCase:
-    """What every attack on a whole study asks for."""
+    """Options of every attack on a whole study."""
 
     study_file: Annotated[Path, typer.Argument(help="A case, such as harness/studies/breast_cancer.toml.")]
     data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None

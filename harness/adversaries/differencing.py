@@ -53,12 +53,12 @@ class DifferencedLine(Line):
 
     @property
     def key(self) -> DifferencedKey:
-        """What tells a line from another."""
+        """The study's name, variant, setting, requester and seed."""
         return (self.study, self.variant, self.setting, self.requester, self.seed)
 
     @property
     def achieved(self) -> float:
-        """By whoever has the sums, the lists and its own updates: the best of what it can try."""
+        """The least error of all estimates that the requester can make."""
         return min(self.difference, self.average, self.own, self.fitted)
 
 

@@ -44,7 +44,7 @@ from harness.engine.summing import PlainSum
 from protocol.errors import ConfigurationError
 
 RIDGES = (1e-9, 1e-5, 1e-2, 1.0)
-"""Of the mean product's variance."""
+"""Parts of the mean product's variance."""
 _NONE = 1e-10
 """A direction shorter than this, against the longest, is none."""
 
@@ -108,7 +108,7 @@ def relative_error(estimate: Reals, truth: Reals) -> float:
 
 
 class Points(StrEnum):
-    """What accomplices send: their honest updates, random points, or random points but for one that sends zeros."""
+    """Points that accomplices send: honest updates, random points, or random points but for one that sends zeros."""
 
     HONEST = "honest"
     RANDOM = "random"
@@ -241,7 +241,7 @@ def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Seque
 
 @dataclass(frozen=True, eq=False)
 class _Errors:
-    """Of every honest site and round, by what the estimate is made of, ``together`` and ``true`` by ridge.
+    """Errors of every honest site and round, by the estimate; ``together`` and ``true`` by ridge.
 
     ``offsets`` are squares against ||g - g_0||.
     """

@@ -47,7 +47,7 @@ _ONES = dict.fromkeys(SITES, PARAMETERS.weight_grid)
 
 @dataclass(frozen=True)
 class Falsehood:
-    """What server B changes about the victim.
+    """Server B's changes to the values about the victim.
 
     ``added`` to its share of every quantity that is opened about the victim, in squared ring units; ``raised`` is a
     projection of the range check whose top bits it makes larger by one.
@@ -67,7 +67,7 @@ class Measured:
     seed: bytes = field(repr=False)
 
     def judged(self, falsehood: Falsehood, number: int) -> Judgement:
-        """What the requester decides about this round; the servers see no more of it than the release set."""
+        """Return the requester's judgement of this round; the servers see no more of it than the release set."""
         rule = rule_for(self.spec, batch_size=16, grid=PARAMETERS.weight_grid)
         state = rule.init(tuple(SiteFacts(name=site, samples=100) for site in SITES[1:]))
         facts = RequesterFacts(REQUESTER, self.length(REQUESTER) / PARAMETERS.scale)
@@ -75,7 +75,7 @@ class Measured:
         return judge(self.opened(falsehood), facts, _ONES, by, round=number, opens=self.opens)
 
     def opened(self, falsehood: Falsehood) -> tuple[OpenedSite, ...]:
-        """What comes to the requester."""
+        """Return the values that the round opens to the requester."""
         halves_of = self._shares()
         operands = {side: self._operands(side, halves_of) for side in Side}
         operands[Side.B] = [self._falsified(one, falsehood) for one in operands[Side.B]]
@@ -87,7 +87,7 @@ class Measured:
         return float(np.linalg.norm(to_signed(self.updates[site]).astype(np.float64)))
 
     def own_thresholds(self) -> list[float]:
-        """What server B knows beforehand of every projection y of the victim: below which number raising it fails.
+        """Return, for every projection y of the victim, the number below which raising it fails, as server B knows it.
 
         With r the low bits of -b, A's top bits are B's plus one exactly where y is at least 2^(h-1) - r.
         """
@@ -111,7 +111,7 @@ class Measured:
         return measurement.prepare_all(side, self.challenge, sketches, PARAMETERS, opens=self.opens)
 
     def _falsified(self, operands: Operands, falsehood: Falsehood) -> Operands:
-        """Of the victim: its own quantities; where pairs are opened, those of later sites with it as well."""
+        """Change the victim's own quantities and, where pairs are opened, those of later sites with it."""
         place = self.opens is Needs.PAIRS and SITES.index(operands.site) > SITES.index(VICTIM)
         factors = tuple(
             replace(one, local=(one.local + falsehood.added) % MODULUS)
@@ -137,7 +137,7 @@ def updates_of(seed: int, lengths: Sequence[float]) -> dict[str, Ring]:
 
 
 def chance_below(threshold: float) -> float:
-    """How likely a projection of an update of length C in a random direction is below a number, in ring units."""
+    """Return the chance that a projection of a random update of length C is below a number, in ring units."""
     return float(norm.cdf(threshold / (PARAMETERS.encoded_norm * np.sqrt(0.5))))
 
 
@@ -149,7 +149,7 @@ class Victim:
         self._memory = SiteMemory()
 
     def takes_part(self, number: int) -> bool:
-        """Whether it agrees to be listed in round ``number``."""
+        """Say if it agrees to be listed in round ``number``."""
         announced = Announcement(
             study_digest=study().digest(),
             round=number,
@@ -174,7 +174,7 @@ class Victim:
 
 
 def cases(rounds: int, failures: int) -> int:
-    """How many cases so many rounds tell apart of which at most ``failures`` fail."""
+    """Count the cases that rounds tell apart of which at most ``failures`` fail."""
     return sum(math.comb(rounds, failed) for failed in range(min(rounds, failures) + 1))
 
 
@@ -189,7 +189,7 @@ def share_that_fails(rounds: int, failures: int) -> float:
 
 
 def told_by(chance: float) -> float:
-    """What an answer says that had this chance beforehand, in bits."""
+    """Return the bits in an answer that had this chance beforehand."""
     return -math.log2(chance)
 
 
@@ -207,7 +207,7 @@ class Question(StrEnum):
 
 @dataclass(frozen=True)
 class Left:
-    """What may still be asked: rounds, this one included, and failures that the plan has to spend."""
+    """The rounds left, this one included, and the failures that the plan has to spend."""
 
     rounds: int
     failures: int
@@ -233,11 +233,11 @@ class Search(ABC):
 
     @abstractmethod
     def answered(self, stays: bool, *, about_the_update: bool) -> None:
-        """Whether the site is in the sum; in a canary round that is about another update, and the asker cannot know."""
+        """Learn if the site is in the sum; in a canary round that is about another update, unknown to the asker."""
 
     @abstractmethod
     def bits(self, measured: Measured) -> float:
-        """What all answers say about the update together; 0 where they say what is not so."""
+        """Return the bits that all answers give about the update; 0 where they contradict it."""
 
 
 class NormSearch(Search):

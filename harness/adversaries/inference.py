@@ -1,4 +1,4 @@
-"""What is inferred about every contributor of a study from what its parties have: members, and a site's classes.
+"""Inference about every contributor of a study from what its parties have: members, and a site's classes.
 
 The guesser of classes sees one number of a site (its mean distance from the requester over the requester's norm, or its
 last weight) and guesses how far its class shares are from the requester's. It learns a line from other seeds'
@@ -56,7 +56,7 @@ class InferenceLine(Line):
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What tells a study's lines from another's."""
+        """The study's name, variant, requester and seed."""
         return (self.study, self.attacked.variant, self.requester, self.seed)
 
 

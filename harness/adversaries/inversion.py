@@ -48,7 +48,7 @@ _LEAST: Final = 1e-7
 
 
 def rows_over_biases(model: nn.Module, gradient: Reals) -> Reals:
-    """What every row says, float64[rows that fired, inputs]; no row where the first layer is not dense.
+    """Return every row over its bias, float64[rows that fired, inputs]; none where the first layer is not dense.
 
     Shapes:   gradient float64[D], in the order of the flat vector
     """
@@ -64,7 +64,7 @@ def rows_over_biases(model: nn.Module, gradient: Reals) -> Reals:
 
 _RATE: Final = 0.1
 _SHRINK: Final = ((0.5, 0.1), (0.8, 0.01))
-"""From these parts of the steps on the rate is so much of the first."""
+"""Parts of the steps, and the part of the first rate that counts from there on."""
 _TINY: Final = 1e-12
 
 
@@ -157,7 +157,7 @@ class InversionLine(Line):
 
     @property
     def key(self) -> InversionKey:
-        """What tells a line from another."""
+        """The target, sites, batch and seed."""
         return (self.target, self.sites, self.batch, self.seed)
 
     def by(self, how: How) -> Inverted:

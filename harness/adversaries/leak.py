@@ -44,7 +44,7 @@ LeakKey: TypeAlias = tuple[Question, bool, int, float, int, int]
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked, and against what: see :class:`LeakLine`."""
+    """One question with its rounds and defences: see :class:`LeakLine`."""
 
     question: Question
     clause: bool = True
@@ -53,7 +53,7 @@ class Asked:
 
     @property
     def plans(self) -> tuple[int, int]:
-        """How many failures a server may mean to spend: as many as a site bears, or as if it bore any number."""
+        """Numbers of failures that a server may plan to spend: as many as a site bears, or as if it bore any number."""
         return (TIMES_LEFT_OUT, self.rounds + 1)
 
 
@@ -82,18 +82,18 @@ class LeakLine(Line):
 
     @property
     def answers(self) -> Asked:
-        """What the study asked."""
+        """The question that the study asked."""
         return Asked(self.question, self.clause, self.canaries, self.rounds)
 
     @property
     def key(self) -> LeakKey:
-        """What tells a line from another."""
+        """The question with its conditions, the plan and the seed."""
         return (self.question, self.clause, self.failures, self.canaries, self.rounds, self.seed)
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What came of one study; see :class:`LeakLine`."""
+    """The result of one study; see :class:`LeakLine`."""
 
     bits: float
     asked: int
@@ -165,7 +165,7 @@ class LeakRun:
 
 
 def _judged(measured: Measured, falsehood: Falsehood, number: int, *, real: bool) -> Judgement | None:
-    """What the requester decides; None where it ends the study: what was opened cannot be, or not in a canary round."""
+    """Return the requester's judgement; None where opened values are impossible, or wrong in a canary round."""
     try:
         if not real and measured.opened(falsehood) != measured.opened(Falsehood()):
             return None
@@ -200,7 +200,7 @@ class Leaked:
 
 
 def leaked(lines: Iterable[LeakLine], asked: Asked, failures: int | None = None) -> Leaked | None:
-    """By the plan with most bits in the mean, or by one plan alone; None without lines."""
+    """Summarise the plan with most bits in the mean, or one plan alone; None without lines."""
     plans: dict[int, list[LeakLine]] = {}
     for line in lines:
         if line.answers == asked and failures in (None, line.failures):

@@ -38,7 +38,7 @@ _SMALL: Final = 0.01
 
 
 class Lie(StrEnum):
-    """How a liar looks where it is measured.
+    """A liar's update where it is measured.
 
     REVERSED does not try: it sends the harm itself. NEAR has the requester's last known direction and its own length,
     SMALL is a hundredth of its own update, COPY the last average, REPLAY what it takes for the requester's last update,
@@ -75,18 +75,18 @@ class Seen:
         return -_direction(np.sum(list(self.own.values()), axis=0))
 
     def reach(self, site: str) -> float:
-        """How far the site's honest update is from what it takes for the requester's: nobody expects it nearer."""
+        """Distance of the site's honest update from what it takes for the requester's: nobody expects it nearer."""
         own = self.own[site]
         return _length(own if self.rest is None else own - self.rest)
 
 
 def shown(lie: Lie, seen: Seen) -> Written:
-    """What liars send where they are measured and not summed."""
+    """Return the vectors that liars send where they are measured and not summed."""
     return {site: _clipped(vector, seen.clip_norm) for site, vector in _FACES[lie](seen).items()}
 
 
 def summed(lie: Lie, seen: Seen, *, measured: bool) -> Written:
-    """What liars send into a sum; ``measured``: distances to it are opened too, so the harm keeps within reach."""
+    """Return what liars send into a sum; ``measured``: distances are opened too, so the harm stays within reach."""
     if not measured or lie is Lie.REVERSED:
         return dict.fromkeys(seen.own, seen.clip_norm * seen.harm)
     faces = _FACES[lie](seen)
@@ -117,7 +117,7 @@ def _replay(seen: Seen) -> Written:
 
 
 def _opposed(seen: Seen) -> Written:
-    """By turns at either side; one that is left over stands in the middle."""
+    """Place liars at either side by turns, and a single one left over in the middle."""
     if seen.rest is None:
         return dict(seen.own)
     sites, apart = list(seen.own), max(seen.reach(site) for site in seen.own)
@@ -189,7 +189,7 @@ class LyingLine(Line):
 
     @property
     def harm(self) -> float:
-        """How much log-loss the lie cost the requester."""
+        """The log-loss that the lie cost the requester."""
         return self.log_loss - self.honest_log_loss
 
 

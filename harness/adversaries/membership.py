@@ -1,4 +1,4 @@
-"""Whether a record was trained on: scores by which a curious requester, or anybody with the model, would guess.
+"""Membership of records in the training data: scores by which anybody with the model would guess.
 
 Scores are by a model's loss, by its loss against a reference model's, by a record's part in opened averages, and by
 models that were trained with the record and without it (LiRA). For the last an attacker runs the study itself, over
@@ -78,7 +78,7 @@ def by_reference(model: nn.Module, vector: Vector, reference: Vector, data: Exam
 
 
 def by_averages(model: nn.Module, rounds: Sequence[Opened], data: Examples) -> Scores:
-    """How much of every record's gradient is in what was opened, the mean cosine over rounds."""
+    """Return the mean cosine over rounds of every record's gradient with the opened average."""
     total, batch = np.zeros(len(data)), take(data, np.arange(len(data)), _CPU)
     for opened in rounds:
         load_vector(model, opened.model)
@@ -89,7 +89,7 @@ def by_averages(model: nn.Module, rounds: Sequence[Opened], data: Examples) -> S
 
 
 def told(members: Scores, others: Scores) -> Told:
-    """How well the scores tell the one from the other."""
+    """Measure how well the scores tell the one from the other."""
     scores, are = np.concatenate([members, others]), np.repeat([1, 0], [len(members), len(others)])
     false, true, _ = roc_curve(are, scores)
     at = float(true[false <= _FALSE].max())
@@ -167,7 +167,7 @@ MemorisedKey: TypeAlias = tuple[str, str, int]
 
 
 class Told(Line):
-    """How well members are told from others: area under the ROC curve, and the true positive rate at 1 % false ones.
+    """Separation of members from others: area under the ROC curve, and the true positive rate at 1 % false ones.
 
     0.5 and 0.01 are chance.
     """
@@ -209,7 +209,7 @@ class MemorisedLine(Line):
 
     @property
     def key(self) -> MemorisedKey:
-        """What tells a line from another."""
+        """The study's name, variant and seed."""
         return (self.study, self.variant, self.seed)
 
 
@@ -289,7 +289,7 @@ class MemorisedRun:
 
 
 def _epsilons(study: Study, sites: Sequence[SiteData]) -> dict[str, float]:
-    """What the study's noise guarantees each site's records at DELTA over all of its rounds."""
+    """Return each site's epsilon at DELTA over all rounds of the study."""
     if study.privacy is None:
         return {}
     batch, noise = study.training.batch_size, study.privacy.noise_multiplier

@@ -37,7 +37,7 @@ Model = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Claim:
-    """What the requester announces a sum as; all weights 1 and all sites needed, unless it says otherwise.
+    """A sum as the requester announces it; all weights 1 and all sites needed, unless it says otherwise.
 
     ``least`` is the announced least number; ``version`` is the study's model's, as the requester says.
     """
@@ -51,7 +51,7 @@ class Claim:
         return 1.0 if self.weights is None else self.weights[site]
 
     def row(self, number: int, listed: Sequence[str]) -> SummedRow:
-        """What sites remember of it."""
+        """Return the row that sites remember."""
         return SummedRow(
             study_digest=self.study,
             round=number,
@@ -119,7 +119,7 @@ class Federation:
         return np.asarray(total)
 
     def lose_updates(self) -> None:
-        """What is left of a memory that was restored from receipts: the weights of every sum, no update."""
+        """Keep what receipts restore: the weights of every sum, no update."""
         for memory in self._memory.values():
             memory[:] = [KnownSum(known.row, None) for known in memory]
 

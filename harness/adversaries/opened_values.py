@@ -30,7 +30,7 @@ class Opened:
 def opened_values(
     opens: Needs, vectors: Sequence[Ring], queries: Sequence[Ring | None], parameters: StudyParameters
 ) -> list[Opened]:
-    """What both servers send the requester about each vector, and a query for it where the round takes queries.
+    """Return what both servers send the requester about each vector, with a query for it where the round takes queries.
 
     Shapes: uint64[dimension] each; models no longer than the sketch, so that nothing is estimated
     """

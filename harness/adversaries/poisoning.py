@@ -67,13 +67,13 @@ class Poison(StrEnum):
 
     @property
     def by_data(self) -> bool:
-        """Whether the poison is in the data, and the update what honest training makes of them."""
+        """The poison is in the data, and the update is what honest training makes of them."""
         return self in (Poison.LABELS, Poison.TRIGGER)
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What poisoners know of a round: their own honest updates, the others', the last average, C, and a seed.
+    """A round as poisoners know it: their own honest updates, the others', the last average, C, and a seed.
 
     ``requester`` is the requester's update, which only JUST_INSIDE and TWO_FACED look at; ``opens`` what the round
     opens, ``summed`` whether it sums what it measures.
@@ -94,7 +94,7 @@ class Known:
 
 
 def written(poison: Poison, known: Known) -> dict[str, Reals]:
-    """What every poisoner sends. Requires: at least two honest updates, for those that look at their spread"""
+    """Return every poisoner's vector. Requires: at least two honest updates, for those that look at their spread"""
     if poison.by_data:
         return dict(known.own)
     if poison is Poison.NOISE:
@@ -242,7 +242,7 @@ RunKey: TypeAlias = tuple[str, str, str, int, int, str]
 
 
 def run_key(study: str, variant: str, protection: str, seed: int, poisoners: int, poison: Poison | None) -> RunKey:
-    """What tells a run from another."""
+    """Name a run by its study, rule, protection, seed and poisoners."""
     return (study, variant, protection, seed, poisoners, "" if poison is None else poison.value)
 
 
@@ -273,7 +273,7 @@ class PoisonedLine(Line):
 
     @property
     def key(self) -> RunKey:
-        """What tells a line from another."""
+        """As the run's that it comes from."""
         return run_key(self.study, self.variant, self.protection, self.seed, self.poisoners, self.poison)
 
 
@@ -330,7 +330,7 @@ class Poisoned:
 
     @property
     def protection(self) -> str:
-        """How updates are summed."""
+        """The way in which updates are summed."""
         return "secure" if self.secure else "plain"
 
     @property
@@ -379,7 +379,7 @@ class Poisoned:
 
 
 def _triggered(study: Study, history: RunHistory, requester: SiteData) -> float:
-    """How many test examples of other classes the final model takes for the target once they carry the trigger."""
+    """Return the share of other classes' test examples that the trigger turns into the target class."""
     others = requester.test.y != TARGET
     model = build_model(study.model, 0)
     load_vector(model, history.final_model)

@@ -1,4 +1,4 @@
-"""Who took part in a study estimates the others' updates from its sums and lists (docs/protocol.md 9, isolation).
+"""A participant estimates the others' updates from a study's sums and lists (docs/protocol.md 9, isolation).
 
 Every released round gives s_r = sum_i w_ri u_ri, one linear equation per coordinate, with the list's weights in it. One
 round says little. Over many rounds the lists differ and the updates move slowly, so that the equations add up to a
@@ -43,7 +43,7 @@ COMMON: Final = (0.0, 0.3, 0.6, 0.9, 0.97)
 
 
 class Prior(StrEnum):
-    """What the attacker believes about the others' updates.
+    """The attacker's belief about the others' updates.
 
     ``average``: nothing; every site's update is the opened average of those it does not know. This needs no attack.
     ``own``: everybody's updates move over the rounds as its own do, and point elsewhere.
@@ -60,7 +60,7 @@ class Prior(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """What the attacker has: a sum per round less its own part, and the weights of all others.
+    """The attacker's equations: a sum per round less its own part, and the weights of all others.
 
     Shapes: ``sums`` float64[K, D]; ``weights`` float64[K, N], 0 where a site was not in the sum; ``own_gram``
     float64[K, K], the mean of the attackers' Gram matrices over rounds; ``noise`` as in :class:`Reconstruction`.
@@ -95,7 +95,7 @@ class Reconstruction:
     noise: float = 0.0
 
     def errors(self, sums: Sequence[OpenedSum]) -> dict[str, tuple[float | None, ...]]:
-        """By site one error a released round; None where the site was not in the sum, or shared nothing but zeros."""
+        """Return one error a released round for each site; None where it was not in the sum, or shared only zeros."""
         equations = equations_of(sums, self.party, self.noise)
         estimates = self._estimates(equations, sums)
         return {
@@ -178,7 +178,7 @@ _DIGITS: Final = 4
 
 
 class PartyErrors(Line):
-    """What one party got with one prior: by site, the relative error of every released round."""
+    """One party's errors with one prior: by site, the relative error of every released round."""
 
     party: tuple[str, ...]
     prior: Prior
@@ -242,7 +242,7 @@ class AttackLine(Line):
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
-        """What tells a line from another."""
+        """The study's name, variant, setting, requester and seed."""
         return (self.study, self.variant, self.setting, self.requester, self.seed)
 
 

@@ -61,7 +61,7 @@ _DIGEST = "ab" * 32
 
 @dataclass(frozen=True)
 class Half:
-    """What one side is going to serve: the mask's seed, or the masked vector."""
+    """One side's half of the output: the mask's seed, or the masked vector."""
 
     side: Side
     kind: ShareKind
@@ -234,7 +234,7 @@ class TaggedRound:
 
     @property
     def goes(self) -> bool:
-        """Whether the servers take the requester's word for go, and so serve."""
+        """The servers accept the requester's go, and so serve."""
         if not isinstance(self.said.message, Go):
             return False
         require_judged(self.said, self.release, ROSTER)
@@ -273,16 +273,16 @@ class TaggedRound:
 
     @property
     def average(self) -> NDArray[np.float64]:
-        """What an honest sum opens to, but for rounding."""
+        """The average that an honest sum opens to, but for rounding."""
         mean: NDArray[np.float64] = np.mean(list(self.updates.values()), axis=0)
         return mean
 
     def shares_at(self, side: Side) -> list[Ring]:
-        """Of the released sites, in their order."""
+        """Return the released sites' shares, in their order."""
         return [self.shares[site][side] for site in RELEASED]
 
     def errors(self, vectors: Iterable[Ring]) -> Ring:
-        """By how much the tags of vectors are off. Shapes: uint64[length] each -> uint64[vectors, 2]"""
+        """Return the errors of vectors' tags. Shapes: uint64[length] each -> uint64[vectors, 2]"""
         key = attempt_key(self.announcement, _ATTEMPT, shown_seed(self.tag_seed))
         return errors_of(key, self.length, [_source(vector) for vector in vectors])
 

@@ -64,7 +64,7 @@ class Trap:
         return model
 
     def candidates(self, average: NDArray[np.float32], error: float) -> Floats:
-        """What every row's gradient says, where its bias has any; ``error`` is the encoding's per coordinate.
+        """Return every row's gradient over its bias's, where there is any; ``error`` is the encoding's per coordinate.
 
         Shapes:   float32[dimension], an opened average -> float64[fired, inputs]
         """
@@ -94,7 +94,7 @@ class Read:
 
 
 def records_read(candidates: Floats, records: Sequence[NDArray[np.float32]], spread: Floats, within: float) -> Read:
-    """How many of all sites' ``records`` some candidate equals to ``within`` standard deviations in every feature."""
+    """Count the ``records`` that some candidate equals to ``within`` standard deviations in every feature."""
     everybody = np.concatenate(records).astype(np.float64)
     errors = []
     for record in everybody:

@@ -77,7 +77,7 @@ class Left:
 
     @property
     def everybody(self) -> bool:
-        """Whether all sites were in every round's sum."""
+        """All sites were in every round's sum."""
         return all(sites == SITES for sites in self.took_part)
 
 
@@ -87,7 +87,7 @@ def ended(running: InMemoryFederation, *sites: str) -> bool:
 
 
 def left(running: InMemoryFederation) -> Left:
-    """What is there now; sites without a model have none in it."""
+    """Read the state now; sites without a model have none in it."""
     journals = {site: StudyJournal(running.state(site), NAME) for site in SITES}
     states = {site: own.site_state() for site, own in journals.items()}
     records = read_metrics(journals[SITES[0]].folder / METRICS)
@@ -132,7 +132,7 @@ def _apart(key: RoundKey, a: RoundRecord, b: RoundRecord) -> Iterator[str]:
 
 
 def _lost(site: str, own: StudyJournal, stores: dict[Side, Store], digest: str) -> Iterator[str]:
-    """What a site has a receipt for is there, the same bytes."""
+    """Find what a site has a receipt for and a server does not hold, to the byte."""
     for path in sorted(own.folder.glob("rounds/*/attempt-*/receipt-*.json")):
         receipt = Signed[Receipt].model_validate_json(path.read_bytes()).message
         key = RoundKey(digest, receipt.round, receipt.attempt)
@@ -201,7 +201,7 @@ class Troubled:
 
 
 def kinds(fate: Fate) -> list[str]:
-    """What a fate does, in words."""
+    """Name what a fate does to a request."""
     found = {
         "request held": fate.held_s > 0,
         "request lost": not fate.arrives,

@@ -1,4 +1,4 @@
-"""What a contributor can write into its encoded update (docs/protocol.md 6)."""
+"""Vectors that a contributor can write into its encoded update (docs/protocol.md 6)."""
 
 from __future__ import annotations
 

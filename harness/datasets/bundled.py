@@ -28,7 +28,7 @@ from harness.datasets.site_data import Federation, SiteData, cut_site, owners, s
 from protocol.wire.messages import TaskKind
 
 Shares = Mapping[str, tuple[float, ...]]
-"""By site: its share of each fifth, smallest values first; columns sum to 1. The first site is the usual requester."""
+"""Each site's share of every fifth, smallest values first; columns sum to 1. The first site is the usual requester."""
 Reals = NDArray[np.float64]
 REQUESTER_SHARES: Final = (0.40, 0.15, 0.45)
 CONTRIBUTOR_SHARES: Final = (0.80, 0.00, 0.20)

@@ -52,7 +52,7 @@ MAJORITY: Final = (5, 4, 2, 1, 0, 3, 4, 5)
 
 
 class StrategySplit(StrEnum):
-    """How the training rows are dealt to the eight sites."""
+    """The way in which training rows are dealt to the eight sites."""
 
     RANDOM = "random"
     MAJORITY_EVEN = "majority_even"

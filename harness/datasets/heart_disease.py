@@ -24,7 +24,7 @@ from protocol.errors import ConfigurationError
 FILES: Final = {"cleveland": "cleveland", "hungary": "hungarian", "switzerland": "switzerland", "va-long-beach": "va"}
 COLUMNS: Final = 14
 NAMES: Final = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")
-"""Of the kept columns without the target, as the data set's description has them."""
+"""Names of the kept columns without the target, as the data set's description has them."""
 DROPPED: Final = (10, 11, 12)
 CHEST_PAIN, RESTING_ECG = 2, 6
 LEVELS: Final = {CHEST_PAIN: (2.0, 3.0, 4.0), RESTING_ECG: (1.0, 2.0)}

@@ -57,7 +57,7 @@ def data_folder(given: Path | None) -> Path:
 
 
 def content(file: PublicFile, folder: Path) -> bytes:
-    """What the file holds, unpacked, and compared with its checksum.
+    """Return the file's content, unpacked and compared with its checksum.
 
     Raises: ConfigurationError that says which file, where it comes from and where to put it
     """

@@ -20,7 +20,7 @@ from protocol.wire.task import CLASSES
 
 @dataclass(frozen=True)
 class DataRequest:
-    """What a run asks of a data set; None or "" leaves a choice to the data set.
+    """A run's choices about a data set; None or "" leaves a choice to the data set.
 
     ``dirichlet``: training examples are dealt anew, by label. ``validation_share`` is the part of the requester's
     training examples that is kept to choose settings on. ``whitened``: by the moments of all training parts.
@@ -47,7 +47,7 @@ class DataRequest:
 
 @dataclass(frozen=True)
 class DataSource:
-    """How a data set is loaded, which public files that takes, and what can be chosen about it."""
+    """A data set's loader, the public files that it needs, and what can be chosen about it."""
 
     load: Callable[[DataRequest], Federation]
     files: tuple[PublicFile, ...] = ()

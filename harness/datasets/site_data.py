@@ -47,7 +47,7 @@ class Federation:
 
     @property
     def names(self) -> DataNames:
-        """What columns and classes are called."""
+        """The names of columns and classes."""
         return DataNames(self.feature_names, self.class_names)
 
     @property

@@ -100,7 +100,7 @@ def _dealt(y: NDArray[np.int64], sites: int, alpha: float, random: np.random.Gen
 
 
 _RIDGE: Final = 1e-3
-"""Of the mean variance: a feature that hardly varies, or is a sum of others, is not blown up."""
+"""A part of the mean variance: a feature that hardly varies, or is a sum of others, is not blown up."""
 
 
 def whitened(federation: Federation) -> Federation:

@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs: a live table on a terminal, plain lines everywhere else."""
+"""The demo's display while it runs: a live table on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LiveRun:
         self._printed = len(progress.records)
 
     def picture(self, progress: Progress) -> Group:
-        """What the terminal shows now."""
+        """Return the terminal's content now."""
         done = len(progress.records)
         head = Text(f"{self._title}: round {progress.round} of {self._rounds}, {progress.phase}", style="bold")
         if not done:

@@ -1,4 +1,4 @@
-"""What the demo found, and ``summary.json`` made of it."""
+"""The demo's results, and ``summary.json`` made of them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Accuracy(BaseModel):
 
 
 class RuleSummary(BaseModel):
-    """How one rule's run over processes went."""
+    """One rule's run over processes in ``summary.json``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     end: str

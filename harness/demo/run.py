@@ -90,7 +90,7 @@ DIGITS_SET: Final = DataSet(
 
 
 def data_sets(options: DemoOptions) -> tuple[DataSet, ...]:
-    """What the demo runs. Raises: ConfigurationError when ``--data`` is no folder this demo knows."""
+    """Choose the data sets. Raises: ConfigurationError when ``--data`` is no folder this demo knows."""
     chosen = (BREAST_CANCER_SET, DIGITS_SET) if options.data is None else (_heart_disease_set(options.data),)
     return tuple(replace(one, settings=_shortened(one.settings, options, place)) for place, one in enumerate(chosen))
 
@@ -119,7 +119,7 @@ def run_demo(options: DemoOptions, console: Console) -> DemoResult:
 
 @dataclass(frozen=True)
 class _Served:
-    """What one federation's processes ran."""
+    """The runs of one federation's processes."""
 
     runs: tuple[tuple[Study, FederatedRun], ...]
     traffic: Traffic
@@ -207,7 +207,7 @@ def _with_twins(
 
 
 def _rules(federation: Federation, protection: StudyProtection) -> tuple[RuleName, ...]:
-    """What is compared; WFedAvg only where every class has examples somewhere."""
+    """The rules that are compared; WFedAvg only where every class has examples somewhere."""
     classes = len(federation.class_names)
     totals = [sum(counts) for counts in zip(*(class_counts(site, classes) for site in federation.sites), strict=True)]
     first = RuleName.WEIGHT_EROSION if protection.plan.opens else RuleName.WFEDAVG
