@@ -30,7 +30,6 @@ from harness.adversaries.attacked_study import (
     Line,
     Reals,
     Released,
-    Setting,
     rounded,
     timed,
 )
@@ -374,8 +373,10 @@ class Poisoned:
         table = self.attacked.table
         if table.rule.name is not RuleName.MULTI_KRUM:
             return table
-        byzantine = min(self.poisoners, (len(federation.sites) - 3) // 2)
-        return replace(self.attacked, setting=Setting("multi_krum", {"rule": {"byzantine": byzantine}})).table
+        setting = self.attacked.setting
+        rule = {**setting.changes.get("rule", {}), "byzantine": min(self.poisoners, (len(federation.sites) - 3) // 2)}
+        changed = replace(setting, changes={**setting.changes, "rule": rule})
+        return replace(self.attacked, setting=changed).table
 
 
 def _triggered(study: Study, history: RunHistory, requester: SiteData) -> float:
