@@ -21,6 +21,7 @@ from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
 
 FORMAT: Final = "moiety-differencing/1"
+_DIGITS: Final = 5
 DifferencedKey: TypeAlias = tuple[str, str, str, str, int]
 
 
@@ -62,7 +63,6 @@ class DifferencedLine(Line):
         return min(self.difference, self.average, self.own, self.fitted)
 
 
-_DIGITS: Final = 5
 _SUMS: Final = 2
 
 

@@ -107,6 +107,9 @@ def relative_error(estimate: Reals, truth: Reals) -> float:
     return float(np.linalg.norm(estimate - truth) / np.linalg.norm(truth))
 
 
+# --- a study's updates, located ---------------------------------------------------------------------------------------
+
+
 class Points(StrEnum):
     """Points that accomplices send: honest updates, random points, or random points but for one that sends zeros."""
 
@@ -116,6 +119,7 @@ class Points(StrEnum):
 
 
 FORMAT: Final = "moiety-distances/1"
+_DIGITS: Final = 4
 
 
 class Located(Line):
@@ -153,9 +157,6 @@ class LocatingLine(Line):
     located: tuple[Located, ...]
     seconds: float
     versions: dict[str, str]
-
-
-_DIGITS: Final = 4
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ federations, of which it knows everything, and is judged on those it has not see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector
@@ -24,6 +25,7 @@ from harness.engine.history import RunHistory, alpha_series, distance_series
 from protocol.wire.messages import RuleName, RuleSpec
 
 FORMAT: Final = "moiety-inference/1"
+_DIGITS: Final = 5
 
 
 class InferenceLine(Line):
@@ -62,7 +64,6 @@ class InferenceLine(Line):
 
 _MANY: Final = 60
 """Records of each kind that are looked at: gradients of single records are what takes long."""
-_DIGITS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -146,3 +147,38 @@ def _weight(history: RunHistory, site: str) -> float | None:
     series = next(one.values for one in alpha_series(history) if one.site == site)
     found = [value for value in series if value is not None]
     return rounded(found[-1], _DIGITS) if found else None
+
+
+# --- classes, guessed from one number ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """``explained``: the part of the variance of what is guessed that the guesses explain (0: no better than the mean,
+    1: all; below 0: worse than the mean). ``ranked``: Spearman's correlation over all sites.
+    """
+
+    sites: int
+    explained: float
+    ranked: float
+
+
+def guessed(lines: Sequence[InferenceLine], number: str) -> Guessed | None:
+    """Guess from ``distance`` or ``weight``; every seed from the others. None where there is nothing to see."""
+    seen = [line for line in lines if getattr(line, number) is not None]
+    seeds = sorted({line.seed for line in seen})
+    values = np.array([getattr(line, number) for line in seen])
+    if len(seeds) < 2 or np.ptp(values) == 0:
+        return None
+    truth, of = np.array([line.apart for line in seen]), np.array([line.seed for line in seen])
+    guesses = np.concatenate([_line_of(values[of != s], truth[of != s], values[of == s]) for s in seeds])
+    true = np.concatenate([truth[of == s] for s in seeds])
+    left = float(np.sum((true - guesses) ** 2) / np.sum((true - true.mean()) ** 2))
+    return Guessed(len(seen), 1 - left, float(spearmanr(values, truth).statistic))
+
+
+def _line_of(x: NDArray[np.float64], y: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Least squares through (x, y), read at ``at``; the mean where all x are one number."""
+    if np.ptp(x) == 0:
+        return np.full(at.size, y.mean())
+    return np.asarray(np.polyval(np.polyfit(x, y, 1), at))

@@ -180,6 +180,9 @@ def most(question: Question, seeds: Sequence[int]) -> float:
     return max(mean(LeakRun(asked, failures, seed).learned().bits for seed in seeds) for failures in asked.plans)
 
 
+# --- over seeds -------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Leaked:
     """Means over seeds: bits with their standard deviation, rounds asked in, failed checks; by which plan.

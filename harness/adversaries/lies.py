@@ -155,7 +155,10 @@ def _clipped(vector: Reals, clip_norm: float) -> Reals:
     return vector * min(1.0, clip_norm / max(_length(vector), clip_norm))
 
 
+# --- a study with liars -----------------------------------------------------------------------------------------------
+
 FORMAT: Final = "moiety-lies/1"
+_DIGITS: Final = 6
 
 
 class LyingLine(Line):
@@ -232,9 +235,6 @@ class LyingSum(DeviatingSum):
         if left > 0:
             others = opened.average * opened.sum_of_weights - sum(weight * vector for weight, vector in parts)
             self._rest = np.asarray(others / left, np.float64)
-
-
-_DIGITS: Final = 6
 
 
 @dataclass(frozen=True)

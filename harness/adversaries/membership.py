@@ -162,6 +162,8 @@ def watched(attacked: AttackedStudy, study: Study, federation: Federation, *, wo
     return Watched(study, history, opened, tuple(models))
 
 
+# --- a study over a random half of every site's records ---------------------------------------------------------------
+
 FORMAT: Final = "moiety-memorised/1"
 MemorisedKey: TypeAlias = tuple[str, str, int]
 

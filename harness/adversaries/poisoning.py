@@ -194,6 +194,8 @@ _TOGETHER: Final[Mapping[Poison, Callable[[Known], Reals]]] = {
 }
 
 
+# --- data that were tampered with -------------------------------------------------------------------------------------
+
 TARGET: Final = 0
 _MARKED: Final = 0.5
 _FEATURES: Final = 4
@@ -235,7 +237,10 @@ def _with_trigger_at_some(train: Examples) -> Examples:
     return Examples(X, y)
 
 
+# --- a study with poisoners -------------------------------------------------------------------------------------------
+
 FORMAT: Final = "moiety-poisoning/1"
+_DIGITS: Final = 5
 
 RunKey: TypeAlias = tuple[str, str, str, int, int, str]
 
@@ -310,9 +315,6 @@ class PoisonedSum(DeviatingSum):
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
         self._last = opened.average
         self.weight.append(opened.share(inputs, self._poisoners))
-
-
-_DIGITS: Final = 5
 
 
 @dataclass(frozen=True)
