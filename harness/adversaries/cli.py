@@ -212,8 +212,9 @@ def _lie(asked: _Lies) -> None:
     from harness.adversaries.lies import Lie, LyingRun
 
     names = tuple(Lie) if asked.lies is None else parse_names(asked.lies, "--lies")
-    for unknown in (name for name in names if name not in tuple(Lie)):
-        raise ConfigurationError(f"--lies: found {unknown!r}; the lies are {', '.join(Lie)}")
+    unknown = [name for name in names if name not in tuple(Lie)]
+    if unknown:
+        raise ConfigurationError(f"--lies: found {unknown[0]!r}; the lies are {', '.join(Lie)}")
     chosen = tuple(Lie(name) for name in names)
     clip = asked.clip_norm
     setting = AS_IT_IS if clip is None else Setting("clipped", {"parameters": {"clip_norm": clip}})
@@ -274,9 +275,9 @@ def _invert(asked: _Inversion) -> None:
     unknown = [name for name in names if name not in by_key]
     if unknown:
         raise ConfigurationError(f"found {', '.join(unknown)}; data and model are one of {', '.join(by_key)}")
-    numbers = [parse_seeds(text) for text in (asked.sites, asked.batches, asked.seeds)]
-    for name, sites, batch, seed in product(names, *numbers):
-        line = InvertedRun(by_key[name], sites, batch, seed, asked.data).line()
+    counts = product(parse_seeds(asked.sites), parse_seeds(asked.batches), parse_seeds(asked.seeds))
+    for target, (sites, batch, seed) in product([by_key[name] for name in names], counts):
+        line = InvertedRun(target, sites, batch, seed, asked.data).line()
         _keep(asked.out, line)
         cells = ", ".join(f"{one.how.value} {one.exact:.3f} ({one.close:.3f})" for one in line.attacks)
         head = f"{line.target}, {line.sites} sites of {line.batch} records, seed {line.seed}"
@@ -353,7 +354,8 @@ def share_of_canaries(text: str) -> float:
 
 
 def _count(given: _Leak) -> None:
-    from harness.adversaries.leak import Asked, LeakRun, Question, leaked
+    from harness.adversaries.falsified_round import Question
+    from harness.adversaries.leak import Asked, LeakRun, leaked
 
     names = parse_names(given.questions, "--questions")
     unknown = [name for name in names if name not in tuple(Question)]

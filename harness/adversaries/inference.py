@@ -59,7 +59,7 @@ class InferenceLine(Line):
     @property
     def key(self) -> tuple[str, str, str, int]:
         """The study's name, variant, requester and seed."""
-        return (self.study, self.attacked.variant, self.requester, self.seed)
+        return (self.study, self.variant, self.requester, self.seed)
 
 
 _MANY: Final = 60
