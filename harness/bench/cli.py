@@ -151,28 +151,6 @@ def ckks(
     typer.echo(ckks_text(result))
 
 
-@app.command("envelopes")
-def envelopes(
-    sites: Sites = 10,
-    rounds: Annotated[int, typer.Option(min=1, help="In which control requests are counted.")] = 10,
-    requests: Annotated[int, typer.Option(min=1, help="Asked one after the other, of either kind, a repeat.")] = 50,
-    repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 15,
-    json_file: JsonFile = None,
-    folder: Annotated[
-        Path | None, typer.Option(callback=writable_folder, help="Where the processes keep their files while it runs.")
-    ] = None,
-) -> None:
-    """What signing and sealing add to a request, and to a round by the requests that agents make."""
-    from harness.bench.envelope_results import envelopes_text
-    from harness.bench.envelopes import benchmark_envelopes
-
-    signal.signal(signal.SIGTERM, _end)
-    result = benchmark_envelopes(sites, rounds, requests, repeats, folder)
-    if json_file is not None:
-        write_result(result, json_file)
-    typer.echo(envelopes_text(result))
-
-
 @app.command("idle")
 def idle(
     past_studies: Annotated[int, typer.Option(min=0, help="Studies that ended before the agent starts.")] = 9,
@@ -245,54 +223,6 @@ def ring(
     if json_file is not None:
         write_result(result, json_file)
     typer.echo(ring_text(result))
-
-
-@app.command("simulate")
-def simulate(
-    sites: Annotated[int, typer.Option(min=4, help="The requester and its contributors.")] = 4,
-    rounds: Annotated[int, typer.Option(min=1)] = 30,
-    rows: Annotated[int, typer.Option(min=1, help="Training examples at each site.")] = 200,
-    batch_size: Annotated[int, typer.Option(min=1)] = 16,
-    repeats: Annotated[int, typer.Option(min=1, help="Of which the medians are shown.")] = 5,
-    json_file: JsonFile = None,
-) -> None:
-    """Plain simulation of logistic regression beside a hand-written PyTorch loop of the same steps."""
-    from harness.bench.simulated.compare import benchmark_simulation, simulate_text
-
-    result = benchmark_simulation(sites, rounds, rows, batch_size, repeats)
-    if json_file is not None:
-        write_result(result, json_file)
-    typer.echo(simulate_text(result))
-
-
-@app.command("grain")
-def grain(
-    study_file: Annotated[Path, typer.Argument(help="A case of local SGD, such as harness/studies/pays_mnist_b.toml.")],
-    data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, in place of the case's.")] = None,
-    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None,
-) -> None:
-    """Mallows averaging with weights for the model and for every layer, plain; then what their sketches would cost."""
-    from harness.grain.report import run_grains
-
-    for text in run_grains(study_file, data, seeds, rounds, out):
-        typer.echo(text)
-
-
-@app.command("noise")
-def noise(
-    parameters: Parameters = 10**6,
-    examples: Annotated[int, typer.Option(min=1, help="Records whose gradients are clipped one by one.")] = 600,
-    json_file: JsonFile = None,
-) -> None:
-    """What differential privacy costs a site: drawing noise, clipping gradients record by record."""
-    from harness.bench.simulated.noise import benchmark_noise, noise_text
-
-    cost = benchmark_noise(parameters, examples)
-    if json_file is not None:
-        rewrite(json_file, json.dumps(asdict(cost)) + "\n")
-    typer.echo(noise_text(cost))
 
 
 @app.command("report")

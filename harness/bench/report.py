@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 from harness.bench.against.peers import peers_text
 from harness.bench.against.whole.page import whole_rounds_part
 from harness.bench.ckks.results import CkksBenchmark, ckks_text
-from harness.bench.envelope_results import EnvelopesBenchmark, envelopes_text
 from harness.bench.growth.figures import growth_section
 from harness.bench.latency.run import LatencyBenchmark, latency_section
 from harness.bench.load.page import load_section, waiting_section
@@ -28,7 +27,6 @@ R = TypeVar("R", bound=BaseModel)
 ROUNDS: Final = "round_*.json"
 PEERS: Final = "peers_*.json"
 CKKS: Final = "ckks_*.json"
-ENVELOPES: Final = "envelopes_*.json"
 LATENCY: Final = "latency_*.json"
 LOAD: Final = "load_*.json"
 WAITING: Final = "waiting_*.json"
@@ -113,7 +111,6 @@ def page_of(folder: Path) -> str:
     rounds = [one for one in rounds if one not in tiny]
     peers = sorted(_read_all(folder, PEERS, PeersBenchmark), key=lambda r: (r.parameters, r.sites))
     ckks = sorted(_read_all(folder, CKKS, CkksBenchmark), key=lambda r: (r.parameters, r.sites))
-    envelopes = sorted(_read_all(folder, ENVELOPES, EnvelopesBenchmark), key=lambda r: r.sites)
     if not rounds:
         raise ConfigurationError(f"{folder} holds no {ROUNDS}; write one: moiety bench round --json FILE")
     parts = [_INTRODUCTION, _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
@@ -121,16 +118,14 @@ def page_of(folder: Path) -> str:
     parts += [_fixed(tiny)] if tiny else []
     parts += [_tags(rounds, tagged)] if tagged else []
     parts += [_narrow(rounds, narrow)] if narrow else []
-    others = [*_peers(peers), *(_ckks(one) for one in ckks), *(_envelopes(one) for one in envelopes)]
+    others = [*_peers(peers), *(_ckks(one) for one in ckks)]
     loads = sorted(_read_all(folder, LOAD, LoadBenchmark), key=lambda r: (r.parameters, r.sites))
     waiting = sorted(_read_all(folder, WAITING, WaitingBenchmark), key=lambda r: r.sites)
     sharded = sorted(_read_all(folder, SHARDS, ShardsBenchmark), key=lambda r: (r.parameters, r.shares))
     latencies = _read_all(folder, LATENCY, LatencyBenchmark)
     others += map(latency_section, latencies)
     others += [*map(load_section, loads), *map(waiting_section, waiting), *map(shards_section, sharded)]
-    return "\n".join(
-        [*parts, *others, _where([*every, *peers, *ckks, *envelopes, *latencies, *loads, *waiting, *sharded])]
-    )
+    return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *latencies, *loads, *waiting, *sharded])])
 
 
 def charts_of(folder: Path) -> Mapping[str, str]:
@@ -366,26 +361,11 @@ def _ckks(result: CkksBenchmark) -> str:
     return f"{title}\n\n{lines}\n\n{why}"
 
 
-def _envelopes(result: EnvelopesBenchmark) -> str:
-    lines = "\n".join(f"- {line}" for line in envelopes_text(result).splitlines())
-    how = (
-        "One request for a view over HTTPS, to a process that answers with it: in an envelope and signed at both ends, "
-        "and the same bytes without. CPU time is all that either process takes, with TLS, HTTP, the ledger, and the "
-        "nonce that the server stores. An envelope's padding is up to a quarter of it up to 64 KiB, a sixteenth above, "
-        "so another view adds other bytes down. Control requests are counted in the agents' ledgers over a whole study "
-        "of real processes, views asked for by long poll included: all but shares, sums, checkpoints, and asking for "
-        "new studies, which agents do every so many seconds. Agents ask in sessions, which an envelope opens; "
-        "what one for each request would add is what it adds to the smaller view, times the requests.\n"
-    )
-    return f"## Envelopes and signatures: {result.sites} contributors\n\n{lines}\n\n{how}"
-
-
 def _where(
     everything: Sequence[
         RoundBenchmark
         | PeersBenchmark
         | CkksBenchmark
-        | EnvelopesBenchmark
         | LatencyBenchmark
         | LoadBenchmark
         | WaitingBenchmark

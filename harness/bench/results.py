@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from host.placed_files import rewrite
@@ -12,6 +14,19 @@ from protocol.parameters import WORD_BITS, RingBits
 
 class _Result(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Spread(_Result):
+    """The median of the repeats, and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        low, median, high = np.quantile(np.asarray(values, dtype=np.float64), (0.25, 0.5, 0.75))
+        return cls(median=float(median), low=float(low), high=float(high))
 
 
 class ServerCpu(_Result):

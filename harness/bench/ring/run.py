@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from harness.bench import probe
-from harness.bench.envelope_results import Spread
+from harness.bench.results import Spread
 from harness.bench.ring import lifting
 from harness.bench.vectors import parameters_for, update_of
 from harness.versions import versions

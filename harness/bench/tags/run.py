@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from harness.adversaries.scripted.requester import ROSTER
 from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, TaggedRound
 from harness.bench import probe
-from harness.bench.envelope_results import Spread
+from harness.bench.results import Spread
 from harness.versions import versions
 from harness.warm import warm
 from protocol.arithmetic.ring import Ring, octets
