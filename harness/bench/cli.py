@@ -15,14 +15,12 @@ import structlog
 import typer
 
 from harness.bench.against import DEFAULT_CACHE
-from harness.bench.load.commands import endurance, load, waiting
+from harness.bench.load.commands import load
 from harness.bench.results import RoundBenchmark, write_result
 from host.placed_files import rewrite, writable, writable_folder
 
 app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True)
 app.command("load")(load)
-app.command("waiting")(waiting)
-app.command("endurance")(endurance)
 
 _LONGEST_DELAY_MS: Final = 5000
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
@@ -105,30 +103,22 @@ def latency(
 def peers(
     parameters: Parameters = 10**6,
     sites: Sites = 10,
-    rounds: Annotated[int, typer.Option(min=0, help="Measured of each system; 0 leaves whole rounds out.")] = 2,
-    only: Annotated[list[str] | None, typer.Option(help="Whole rounds of these systems alone.")] = None,
-    without_libraries: Annotated[bool, typer.Option("--without-libraries", help="Whole rounds alone.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured of each system.")] = 2,
+    only: Annotated[list[str] | None, typer.Option(help="Of these systems alone.")] = None,
     cache: Annotated[Path, typer.Option(help="Where environments of other systems are kept.")] = DEFAULT_CACHE,
     json_file: JsonFile = None,
 ) -> None:
-    """Other libraries on the same vectors, and whole rounds of Flower, NVFlare and ours with real processes."""
-    from harness.bench.against.peers import benchmark_peers, peers_text
-    from harness.bench.against.whole.compare import benchmark_rounds, whole_rounds
+    """Whole rounds of Flower, NVFlare and ours, with real processes."""
+    from harness.bench.against.whole.compare import benchmark_rounds
     from harness.bench.against.whole.page import whole_rounds_lines
     from harness.bench.against.whole.taken import Asked
 
     signal.signal(signal.SIGTERM, _end)
-    asked = Asked(parameters, sites, rounds)
-    if without_libraries:
-        result = benchmark_rounds(asked, cache, only or (), typer.echo)
-    else:
-        result = benchmark_peers(parameters, sites)
-        found = whole_rounds(asked, cache, only or (), typer.echo) if rounds else ()
-        command = f"{result.command} --rounds {rounds}"
-        result = result.model_copy(update={"rounds": found, "command": command})
+    result = benchmark_rounds(Asked(parameters, sites, rounds), cache, only or (), typer.echo)
     if json_file is not None:
         write_result(result, json_file)
-    typer.echo("\n".join([peers_text(result), *whole_rounds_lines(result.rounds)]))
+    heading = f"{result.parameters:,} parameters, {result.sites} contributors, {result.machine}"
+    typer.echo("\n".join([heading, *whole_rounds_lines(result.rounds)]))
 
 
 @app.command("ckks")
@@ -140,7 +130,7 @@ def ckks(
         Path | None, typer.Option(callback=writable_folder, help="Where contributions lie while it runs.")
     ] = None,
 ) -> None:
-    """The CKKS path, common CKKS parameters and a round on shares, in one run."""
+    """The CKKS path and a round on shares, in one run."""
     from harness.bench.ckks.results import ckks_text
     from harness.bench.ckks.run import benchmark_ckks
 

@@ -11,13 +11,12 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from harness.bench.against.peers import peers_text
 from harness.bench.against.whole.page import whole_rounds_part
 from harness.bench.ckks.results import CkksBenchmark, ckks_text
 from harness.bench.growth.figures import growth_section
 from harness.bench.latency.run import LatencyBenchmark, latency_section
-from harness.bench.load.page import load_section, waiting_section
-from harness.bench.load.results import LoadBenchmark, WaitingBenchmark
+from harness.bench.load.page import load_section
+from harness.bench.load.results import LoadBenchmark
 from harness.bench.results import PeersBenchmark, RoundBenchmark
 from harness.bench.sharded.results import ShardsBenchmark, shards_section
 from protocol.errors import ConfigurationError
@@ -29,7 +28,6 @@ PEERS: Final = "peers_*.json"
 CKKS: Final = "ckks_*.json"
 LATENCY: Final = "latency_*.json"
 LOAD: Final = "load_*.json"
-WAITING: Final = "waiting_*.json"
 SHARDS: Final = "shards_*.json"
 _MEMORY_AGAINST_SITES_MB: Final = 50.0
 _MEMORY_AGAINST_PARAMETERS_MB: Final = 100.0
@@ -120,12 +118,11 @@ def page_of(folder: Path) -> str:
     parts += [_narrow(rounds, narrow)] if narrow else []
     others = [*_peers(peers), *(_ckks(one) for one in ckks)]
     loads = sorted(_read_all(folder, LOAD, LoadBenchmark), key=lambda r: (r.parameters, r.sites))
-    waiting = sorted(_read_all(folder, WAITING, WaitingBenchmark), key=lambda r: r.sites)
     sharded = sorted(_read_all(folder, SHARDS, ShardsBenchmark), key=lambda r: (r.parameters, r.shares))
     latencies = _read_all(folder, LATENCY, LatencyBenchmark)
     others += map(latency_section, latencies)
-    others += [*map(load_section, loads), *map(waiting_section, waiting), *map(shards_section, sharded)]
-    return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *latencies, *loads, *waiting, *sharded])])
+    others += [*map(load_section, loads), *map(shards_section, sharded)]
+    return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *latencies, *loads, *sharded])])
 
 
 def charts_of(folder: Path) -> Mapping[str, str]:
@@ -336,40 +333,24 @@ def _narrow(rounds: Sequence[RoundBenchmark], narrow: Sequence[RoundBenchmark]) 
 
 
 def _peers(results: Sequence[PeersBenchmark]) -> list[str]:
-    """Of each size the libraries' figures, and one table of whole rounds, in however many files they are."""
-    parts = []
-    for _, alike in groupby(results, key=lambda one: (one.parameters, one.sites)):
-        of_size = list(alike)
-        parts += [*(_figures_of_peers(one) for one in of_size if one.figures), whole_rounds_part(*of_size)]
-    return [part for part in parts if part]
-
-
-def _figures_of_peers(result: PeersBenchmark) -> str:
-    lines = "\n".join(f"- {line}" for line in peers_text(result).splitlines()[1:])
-    title = f"## Others on the same vectors: {result.parameters:,} parameters, {result.sites} contributors"
-    return f"{title}\n\n{lines}\n"
+    """One table of whole rounds of each size, in however many files they are."""
+    by_size = groupby(results, key=lambda one: (one.parameters, one.sites))
+    return [part for _, alike in by_size if (part := whole_rounds_part(*alike))]
 
 
 def _ckks(result: CkksBenchmark) -> str:
     lines = "\n".join(f"- {line}" for line in ckks_text(result).splitlines()[1:])
     title = f"## Under CKKS: {result.parameters:,} parameters, {result.sites} contributors"
     why = (
-        "All three in one run. `check` is parsing a contribution when it comes, `add` reading, parsing and adding it "
-        "when the round is summed; TenSEAL's vectors are parsed once and kept in memory instead. Why these parameters: "
-        "[decision 10](adr/0010-ckks-ring-2048-one-prime.md).\n"
+        "Both in one run. `check` is parsing a contribution when it comes, `add` reading, parsing and adding it "
+        "when the round is summed. Why these parameters: [decision 10](adr/0010-ckks-ring-2048-one-prime.md).\n"
     )
     return f"{title}\n\n{lines}\n\n{why}"
 
 
 def _where(
     everything: Sequence[
-        RoundBenchmark
-        | PeersBenchmark
-        | CkksBenchmark
-        | LatencyBenchmark
-        | LoadBenchmark
-        | WaitingBenchmark
-        | ShardsBenchmark
+        RoundBenchmark | PeersBenchmark | CkksBenchmark | LatencyBenchmark | LoadBenchmark | ShardsBenchmark
     ],
 ) -> str:
     lines = [f"- `{one.command}`: {one.date}, {one.machine}" for one in everything]

@@ -79,17 +79,6 @@ class RoundBenchmark(_Result):
     versions: dict[str, str]
 
 
-class PeerFigure(_Result):
-    """One way to compute the same thing; ``cpu_ns`` is None where it is not installed, and ``note`` says why."""
-
-    name: str
-    version: str | None
-    task: str
-    cpu_ns_per_parameter_contributor: float | None
-    times_ours: float | None
-    note: str
-
-
 class WholeRounds(_Result):
     """Whole rounds of one system over real processes; of a system that did not run, ``error`` says why.
 
@@ -114,15 +103,14 @@ class WholeRounds(_Result):
 
 
 class PeersBenchmark(_Result):
-    """Other libraries on the same vectors in the same run, and whole rounds where they were asked for."""
+    """Whole rounds of several systems in one sitting."""
 
     parameters: int
     sites: int
     command: str
     date: str
     machine: str
-    figures: tuple[PeerFigure, ...]
-    rounds: tuple[WholeRounds, ...] = ()
+    rounds: tuple[WholeRounds, ...]
     versions: dict[str, str]
 
 

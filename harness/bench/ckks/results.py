@@ -46,31 +46,28 @@ class CkksFigures(_Result):
 
 
 class CkksBenchmark(CkksFigures):
-    """Ours, the common parameters through TenSEAL's vectors, and a round of the share path, in one run."""
+    """Our path and a round of the share path, in one run."""
 
     parameters: int
     sites: int
     command: str
     date: str
     machine: str
-    common: CkksFigures
     shares: RoundBenchmark
     versions: dict[str, str]
 
 
 def ckks_text(result: CkksBenchmark) -> str:
-    """The figures, one choice a line."""
-    shares = result.shares
-    lines = [f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}"]
-    for one in (result, result.common):
-        ns = one.ns_per_parameter
-        lines.append(
-            f"{one.scheme}, {one.ring_degree} / {list(one.modulus_bits)}, scale 2^{one.scale_bits}: "
-            f"bytes per parameter up {one.bytes_up_per_parameter:.2f}, down {one.bytes_down_per_parameter:.2f}; "
-            "CPU ns per parameter: "
-            f"encrypt {ns.encrypt:.0f}, check {ns.check:.0f}, add {ns.add:.0f}, decrypt {ns.decrypt:.0f}; "
-            f"peak {one.peak_rss_mb:.0f} MB; largest error {one.max_error:.1e}, of the norm {one.norm_error:.1e}"
-        )
+    """The figures of both, a line each."""
+    shares, ns = result.shares, result.ns_per_parameter
+    lines = [
+        f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
+        f"{result.scheme}, {result.ring_degree} / {list(result.modulus_bits)}, scale 2^{result.scale_bits}: "
+        f"bytes per parameter up {result.bytes_up_per_parameter:.2f}, down {result.bytes_down_per_parameter:.2f}; "
+        "CPU ns per parameter: "
+        f"encrypt {ns.encrypt:.0f}, check {ns.check:.0f}, add {ns.add:.0f}, decrypt {ns.decrypt:.0f}; "
+        f"peak {result.peak_rss_mb:.0f} MB; largest error {result.max_error:.1e}, of the norm {result.norm_error:.1e}",
+    ]
     servers = shares.cpu_ns_per_parameter_contributor
     lines.append(
         f"shares: bytes per parameter up {shares.bytes_up_per_parameter:.2f}, "

@@ -1,7 +1,7 @@
-"""The CKKS path measured: bytes, CPU time, memory and error, next to common parameters and to the share path.
+"""The CKKS path measured: bytes, CPU time, memory and error, next to the share path.
 
-Updates, weights and number of vectors (N contributors and the requester) are those of ``moiety bench round``. Each
-choice of parameters runs in a process of its own, so that its peak of memory is its own.
+Updates, weights and number of vectors (N contributors and the requester) are those of ``moiety bench round``. It
+runs in a process of its own, so that its peak of memory is its own.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from protocol.ckks.scheme import Scheme
 
 
 def benchmark_ckks(dimension: int, sites: int, folder: Path | None = None) -> CkksBenchmark:
-    """All three, one after the other.
+    """Both, one after the other.
 
     Raises: ConfigurationError, when TenSEAL is missing; ProtocolViolation, when an opened average is off
     """
     Scheme(CkksParameters())
     with tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name:
         ours = _apart(measure_ours, CkksParameters(), dimension, sites + 1, Path(name))
-    common = _apart(_measure_common, dimension, sites + 1)
     return CkksBenchmark(
         **dict(ours),
         parameters=dimension,
@@ -39,7 +38,6 @@ def benchmark_ckks(dimension: int, sites: int, folder: Path | None = None) -> Ck
         command=f"moiety bench ckks --parameters {dimension} --sites {sites}",
         date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=probe.machine(),
-        common=common,
         shares=benchmark_round(dimension, sites, folder),
         versions={one.name: one.version for one in versions()} | {"tenseal": version("tenseal")},
     )
@@ -49,9 +47,3 @@ def _apart(measure: Callable[..., CkksFigures], *arguments: object) -> CkksFigur
     """Run it in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measure, *arguments).result()
-
-
-def _measure_common(dimension: int, sites: int) -> CkksFigures:
-    from harness.bench.ckks.common import measure_common
-
-    return measure_common(dimension, sites)

@@ -1,4 +1,4 @@
-"""``moiety bench load``, ``waiting`` and ``endurance``."""
+"""``moiety bench load``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def load(
     json_file: JsonFile = None,
     folder: Folder = None,
 ) -> None:
-    """Many sites' agents, without training, held for the rounds of one study: errors, times, what servers need."""
+    """Many sites' agents, without training, held for the rounds of one study: errors, times, what servers need, and
+    what grows from round to round.
+    """
     from harness.bench.load.run import benchmark_load, load_text
 
     signal.signal(signal.SIGTERM, _end)
@@ -38,41 +40,6 @@ def load(
     if json_file is not None:
         write_result(result, json_file)
     typer.echo(load_text(result))
-
-
-def waiting(
-    sites: Annotated[int, typer.Option(min=3, help="That have no study.")] = 1000,
-    seconds: Annotated[float, typer.Option(min=10, help="In which everything is counted.")] = 180.0,
-    processes: Processes = 4,
-    json_file: JsonFile = None,
-    folder: Folder = None,
-) -> None:
-    """Sites without a study, which ask for news: what they cost in an hour, scaled from minutes."""
-    from harness.bench.load.waiting import benchmark_waiting, waiting_text
-
-    signal.signal(signal.SIGTERM, _end)
-    result = benchmark_waiting(sites, seconds, processes, typer.echo, folder)
-    if json_file is not None:
-        write_result(result, json_file)
-    typer.echo(waiting_text(result))
-
-
-def endurance(
-    sites: Annotated[int, typer.Option(min=3, help="Contributors besides the requester.")] = 3,
-    parameters: Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")] = 100,
-    rounds: Annotated[int, typer.Option(min=3)] = 500,
-    within_s: Annotated[float, typer.Option(min=10, help="End it then, with the rounds that there are.")] = 7200.0,
-    json_file: JsonFile = None,
-    folder: Folder = None,
-) -> None:
-    """One small study of many rounds: whether memory, disk, open files, tables or times grow with them."""
-    from harness.bench.load.endurance import benchmark_endurance, endurance_text
-
-    signal.signal(signal.SIGTERM, _end)
-    result = benchmark_endurance(parameters, sites, rounds, within_s, typer.echo, folder)
-    if json_file is not None:
-        write_result(result, json_file)
-    typer.echo(endurance_text(result))
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,7 @@
-"""Two servers and many agents in a few processes, held for the rounds of one study or without one."""
+"""Two servers and many agents in a few processes, held for the rounds of one study."""
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import subprocess
@@ -134,8 +133,8 @@ class Rounds:
         return sum(record.state is RoundEnd.RELEASED for record in self.records)
 
 
-def hold(held: Held, study: Study, tell: Callable[[str], None], within_s: float = math.inf) -> Rounds:
-    """Hand the study in and look after every round, until all sites have ended it, or ``within_s`` is over.
+def hold(held: Held, study: Study, tell: Callable[[str], None]) -> Rounds:
+    """Hand the study in and look after every round, until all sites have ended it.
 
     Raises: Unavailable, when a process ends or no round does
     """
@@ -152,8 +151,6 @@ def hold(held: Held, study: Study, tell: Callable[[str], None], within_s: float 
             tell(f"round {records[-1].round}: {records[-1].state.value}, {samples[-1].seconds:.1f} s")
         if time.monotonic() - last > _STALLED_S:
             raise Unavailable(f"study {study.name!r}: no round ended in {_STALLED_S:g} s")
-        if samples[-1].seconds > within_s:
-            return Rounds(records, tuple(samples))
         time.sleep(_LOOK_S)
     _await_sites(held, study)
     records = read_metrics(metrics)

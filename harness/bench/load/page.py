@@ -1,10 +1,9 @@
-"""The sections of docs/benchmarks.md about load and about sites that wait."""
+"""The section of docs/benchmarks.md about load."""
 
 from __future__ import annotations
 
-from harness.bench.load.results import LoadBenchmark, WaitingBenchmark
+from harness.bench.load.results import LoadBenchmark
 from harness.bench.load.run import load_lines
-from harness.bench.load.waiting import waiting_text
 
 _WHAT = (
     "The agents' own code in a few processes, over TLS and sockets, with a learner that trains nothing; all must be in "
@@ -25,9 +24,3 @@ def load_section(result: LoadBenchmark) -> str:
     )
     title = f"## Held: {result.sites} sites, {result.parameters:,} parameters, {result.rounds} rounds"
     return f"{title}\n\n{_WHAT}\n{lines}\n\n{head}{rows}"
-
-
-def waiting_section(result: WaitingBenchmark) -> str:
-    """One run of ``moiety bench waiting``."""
-    lines = "\n".join(f"- {line}" for line in waiting_text(result).splitlines())
-    return f"## {result.sites:,} sites without a study\n\n{lines}\n"

@@ -1,4 +1,4 @@
-"""What load, waiting and endurance came to, as their JSON files hold it."""
+"""What ``moiety bench load`` came to, as its JSON file holds it."""
 
 from __future__ import annotations
 
@@ -47,29 +47,6 @@ class LoadBenchmark(_Result):
     versions: dict[str, str]
 
 
-class WaitingBenchmark(_Result):
-    """Many sites without a study; an hour is scaled from ``seconds``."""
-
-    sites: int
-    seconds: float
-    processes: int
-    command: str
-    date: str
-    machine: str
-    machine_load: float
-    errors: dict[str, int]
-    requests: int
-    requests_per_hour: float
-    server_cpu_s_per_hour: float
-    agent_cpu_s_per_hour: float
-    bytes_up_per_hour: float
-    bytes_down_per_hour: float
-    server_idle_mb: float
-    server_resident_mb: float
-    open_files_most: int
-    versions: dict[str, str]
-
-
 class Slope(_Result):
     """A straight line through what was measured after every round; ``per_round`` is its slope.
 
@@ -81,22 +58,3 @@ class Slope(_Result):
     per_round: float
     first: float
     last: float
-
-
-class EnduranceBenchmark(_Result):
-    """One small study of many rounds."""
-
-    parameters: int
-    sites: int
-    rounds: int
-    command: str
-    date: str
-    machine: str
-    machine_load: float
-    released: int
-    errors: dict[str, int]
-    seconds: float
-    slopes: tuple[Slope, ...]
-    samples: tuple[Sample, ...]
-    rows: dict[str, int]
-    versions: dict[str, str]

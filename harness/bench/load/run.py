@@ -10,15 +10,37 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
 
 from harness.bench import probe
 from harness.bench.load.agents import Played
 from harness.bench.load.calls import CallTimes, call_times
 from harness.bench.load.held import Held, Rounds, held_federation, held_study, hold
-from harness.bench.load.results import LoadBenchmark
+from harness.bench.load.results import LoadBenchmark, Slope
+from harness.bench.load.samples import Sample
 from harness.versions import versions
 from harness.warm import warm
+
+_ENOUGH_ROUNDS: Final = 20
+"""For straight lines through what was measured after each."""
+_SETTLED: Final = 0.2
+"""Of the rounds: in the first ones kernels are loaded, pools are filled, and what has an age has not come to it."""
+_NONCES_S: Final = 660.0
+"""Nonces of requests are kept for so long; before, the databases grow by them too."""
+_END: Final = 0.1
+_KILOBYTE: Final = 1e3
+FIGURES: Final[tuple[tuple[str, str, Callable[[Sample], float]], ...]] = (
+    ("a server's memory", "MB", lambda s: s.resident_mb),
+    ("all agents' memory", "MB", lambda s: s.agents_resident_mb),
+    ("a server's open files", "files", lambda s: s.open_files),
+    ("both databases", "kB", lambda s: s.database_bytes / _KILOBYTE),
+    ("both servers' other files", "kB", lambda s: s.file_bytes / _KILOBYTE),
+    ("both servers' log lines", "kB", lambda s: s.process_log_bytes / _KILOBYTE),
+    ("all agents' files", "kB", lambda s: s.agents_bytes / _KILOBYTE),
+)
 
 
 def benchmark_load(
@@ -114,9 +136,41 @@ def internal_errors(held: Held) -> int:
     return sum(log.count("internal error") for log in logs)
 
 
+def slopes(samples: Sequence[Sample]) -> tuple[Slope, ...]:
+    """Of every figure, over the rounds after the first fifth, and after nonces have come to their age where the study
+    takes twice as long; the last sample is after the study's end.
+    """
+    last = samples[-1]
+    begins_s = _NONCES_S if last.seconds > 2 * _NONCES_S else 0.0
+    counted = [one for one in samples if one.round > _SETTLED * last.round and one.seconds > begins_s]
+    counted = counted[:-1] if len(counted) > 2 else counted
+    found = [
+        _slope(what, unit, [s.round for s in counted], [float(of(s)) for s in counted]) for what, unit, of in FIGURES
+    ]
+    steps = [(b, (b.seconds - a.seconds) / max(1, b.round - a.round)) for a, b in pairwise(counted)]
+    found.append(_slope("a round's time", "s", [b.round for b, _ in steps], [seconds for _, seconds in steps]))
+    cpu = [(b, (b.cpu_ns - a.cpu_ns) / 1e6 / max(1, b.round - a.round)) for a, b in pairwise(counted)]
+    found.append(_slope("both servers' CPU a round", "ms", [b.round for b, _ in cpu], [ms for _, ms in cpu]))
+    return tuple(found)
+
+
+def _slope(what: str, unit: str, rounds: Sequence[int], values: Sequence[float]) -> Slope:
+    """Least squares; medians of both ends."""
+    some = max(1, round(_END * len(values)))
+    straight = np.polyfit(rounds, values, 1) if len(set(rounds)) > 1 else np.zeros(2)
+    return Slope(
+        what=what,
+        unit=unit,
+        per_round=float(straight[0]),
+        first=float(median(values[:some])),
+        last=float(median(values[-some:])),
+    )
+
+
 def load_text(result: LoadBenchmark) -> str:
     """The figures, one a line."""
-    return "\n".join([*load_lines(result), *map(_call_line, result.calls)])
+    grown = slopes(result.samples) if result.rounds >= _ENOUGH_ROUNDS else ()
+    return "\n".join([*load_lines(result), *map(_call_line, result.calls), *map(_slope_line, grown)])
 
 
 def load_lines(result: LoadBenchmark) -> tuple[str, ...]:
@@ -144,4 +198,11 @@ def _call_line(call: CallTimes) -> str:
     return (
         f"{call.purpose}{waits}: {call.count} calls, p50 {call.p50_ms:.0f}, p95 {call.p95_ms:.0f}, "
         f"p99 {call.p99_ms:.0f}, most {call.most_ms:.0f} ms"
+    )
+
+
+def _slope_line(one: Slope) -> str:
+    return (
+        f"{one.what}: {one.first:,.4g} {one.unit} at first, {one.last:,.4g} in the end, "
+        f"{one.per_round:+,.4g} {one.unit} a round"
     )

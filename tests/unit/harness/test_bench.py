@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from harness.bench import probe
-from harness.bench.against.peers import benchmark_peers, peers_text
 from harness.bench.cli import round_text
 from harness.bench.contributors import COMMANDS
 from harness.bench.report import page_of
-from harness.bench.results import BothServers, PeersBenchmark, RoundBenchmark, ServerCpu, write_result
+from harness.bench.results import BothServers, RoundBenchmark, ServerCpu, write_result
 from harness.bench.round import benchmark_round
 from harness.bench.vectors import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
 from protocol.errors import ConfigurationError
@@ -168,16 +167,6 @@ def test_a_folder_without_results_or_with_strange_ones_is_refused(tmp_path: Path
     (tmp_path / "round_x.json").write_text('{"parameters": 1}')
     with pytest.raises(ConfigurationError, match=r"round_x\.json"):
         page_of(tmp_path)
-
-
-def test_what_is_not_installed_is_named_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.bench.against.peers.find_spec", lambda name: None)
-    result = benchmark_peers(4096, 3)
-    assert isinstance(result, PeersBenchmark)
-    by = {(one.name, one.task): one for one in result.figures}
-    missing = {name for (name, _), one in by.items() if one.cpu_ns_per_parameter_contributor is None}
-    assert missing == {"crypten", "tenseal"}
-    assert peers_text(result).count("not installed") == 2
 
 
 @pytest.mark.slow

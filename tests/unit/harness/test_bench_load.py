@@ -1,4 +1,4 @@
-"""``moiety bench load`` and ``waiting``: what calls take, what counts as an error, the page, and one tiny run."""
+"""``moiety bench load``: what calls take, what counts as an error, the page, and one tiny run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from harness.bench.cli import app
 from harness.bench.load.agents import Played
 from harness.bench.load.calls import Calls, TimedTransport, call_times
 from harness.bench.load.held import Rounds
-from harness.bench.load.results import LoadBenchmark, WaitingBenchmark
+from harness.bench.load.results import LoadBenchmark
 from harness.bench.load.run import called, found_errors, load_text
 from harness.bench.load.samples import Sample
-from harness.bench.load.waiting import waiting_text
 from harness.bench.report import page_of
 from harness.bench.results import write_result
 from tests.unit.harness.test_bench import a_result as a_round
@@ -134,45 +133,18 @@ def a_load(**changes: object) -> LoadBenchmark:
     return LoadBenchmark(**(values | changes))
 
 
-def a_wait() -> WaitingBenchmark:
-    return WaitingBenchmark(
-        sites=1000,
-        seconds=180.0,
-        processes=4,
-        command="moiety bench waiting --sites 1000 --seconds 180 --processes 4",
-        date="2030-01-01 00:00 UTC",
-        machine="a machine",
-        machine_load=3.25,
-        errors={},
-        requests=6000,
-        requests_per_hour=120_000.0,
-        server_cpu_s_per_hour=60.0,
-        agent_cpu_s_per_hour=90.0,
-        bytes_up_per_hour=240e6,
-        bytes_down_per_hour=230e6,
-        server_idle_mb=130.0,
-        server_resident_mb=200.0,
-        open_files_most=1100,
-        versions={"python": "3.11"},
-    )
-
-
 def test_the_page_says_what_was_found(tmp_path: Path) -> None:
     text = load_text(a_load(errors={"view: status 503": 2}))
     assert "errors: 2 x view: status 503" in text
     assert "view (waits for news): 2 calls, p50 2" in text
     assert "both servers' CPU, a site and round: 61.5 ms" in load_text(a_load())
-    assert "requests an hour: 120,000" in waiting_text(a_wait())
     write_result(a_round(), tmp_path / "round_1e6_10.json")
     assert "## Held" not in page_of(tmp_path)
     write_result(a_load(), tmp_path / "load_20.json")
-    write_result(a_wait(), tmp_path / "waiting_1000.json")
     page = page_of(tmp_path)
     assert "## Held: 20 sites, 1,000 parameters, 2 rounds" in page
     assert "- errors: none\n" in page
     assert "| view (waits for news) | 2 | 2 | 3 | 3 | 3 |" in page
-    assert "## 1,000 sites without a study" in page
-    assert "scaled to an hour" in page
 
 
 @pytest.mark.soak
@@ -187,16 +159,3 @@ def test_one_run_holds_a_study_and_counts(tmp_path: Path) -> None:
     assert found.server_cpu_ms_per_site_round > 0
     assert found.rows["contributions"] == 2 * 2 * 4
     assert [path.name for path in tmp_path.iterdir()] == ["load.json"]  # nothing stays behind
-
-
-@pytest.mark.soak
-def test_sites_that_wait_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.bench.load.waiting._SETTLED_S", 1.0)
-    file = tmp_path / "waiting.json"
-    numbers = ["--sites", "3", "--seconds", "35", "--processes", "2"]
-    done = CliRunner().invoke(app, ["waiting", *numbers, "--json", str(file), "--folder", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    found = WaitingBenchmark.model_validate(json.loads(file.read_text(encoding="utf-8")))
-    assert found.errors == {}
-    assert 3 <= found.requests <= 12  # each asks once in thirty seconds
-    assert found.bytes_up_per_hour > 0

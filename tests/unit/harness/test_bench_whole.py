@@ -166,7 +166,7 @@ def test_the_page_shows_what_was_measured_and_names_what_was_not() -> None:
         client_peak_mb=20.0,
     )
     missing = WholeRounds(name="Two", version=None, how="-", protected="-", error="pip install two: no network")
-    values = {"parameters": 10, "sites": 3, "command": "c", "date": "d", "machine": "m", "figures": (), "versions": {}}
+    values = {"parameters": 10, "sites": 3, "command": "c", "date": "d", "machine": "m", "versions": {}}
     page = whole_rounds_part(PeersBenchmark(rounds=(measured, missing), **values))
     assert "| One | 1.0 | 0.50 | 0.25 | 2 | 3.0 | 4.00 | 4.01 | - | 1,500 | 20 |" in page
     assert "- One: a server. Protected: nothing." in page
@@ -178,6 +178,6 @@ def test_the_page_shows_what_was_measured_and_names_what_was_not() -> None:
     assert "not measured" not in both
     assert "under different loads. d: One; d: Two." in both
     assert "under different loads" not in page
-    assert whole_rounds_part(PeersBenchmark(**values)) == ""
+    assert whole_rounds_part(PeersBenchmark(rounds=(), **values)) == ""
     assert whole_rounds_lines([missing]) == ["whole rounds: Two: pip install two: no network"]
     assert "servers, CPU s 0.50" in whole_rounds_lines([measured])[0]

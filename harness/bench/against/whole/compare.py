@@ -104,16 +104,15 @@ KEYS: Final = tuple(one.key for one in SYSTEMS)
 def benchmark_rounds(
     asked: Asked, cache: Path, only: Sequence[str], say: Callable[[str], None] = lambda text: None
 ) -> PeersBenchmark:
-    """Whole rounds alone, of ``only`` or of all. Raises: as :func:`whole_rounds`"""
+    """Whole rounds of ``only`` or of all. Raises: as :func:`whole_rounds`"""
     named = "".join(f" --only {one}" for one in only)
     return PeersBenchmark(
         parameters=asked.parameters,
         sites=asked.clients,
         command=f"moiety bench peers --parameters {asked.parameters} --sites {asked.clients} --rounds {asked.rounds}"
-        f" --without-libraries{named}",
+        f"{named}",
         date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=f"{probe.machine()}, load {os.getloadavg()[0]:.1f}",
-        figures=(),
         rounds=whole_rounds(asked, cache, only, say),
         versions={one.name: one.version for one in versions()},
     )
