@@ -14,13 +14,11 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from harness.bench.against import DEFAULT_CACHE
-from harness.bench.load.commands import load
+from harness.bench.peer_processes import DEFAULT_CACHE
 from harness.bench.results import RoundBenchmark, write_result
 from host.placed_files import rewrite, writable, writable_folder
 
 app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True)
-app.command("load")(load)
 
 _LONGEST_DELAY_MS: Final = 5000
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
@@ -83,7 +81,7 @@ def latency(
     """From lock to release: ten contributors, twenty parameters, a whole study over real processes; and what a round
     waits for where the network takes its time, counted in round trips.
     """
-    from harness.bench.latency.run import benchmark_latency, latency_text
+    from harness.bench.latency import benchmark_latency, latency_text
 
     signal.signal(signal.SIGTERM, _end)
     try:
@@ -109,9 +107,8 @@ def peers(
     json_file: JsonFile = None,
 ) -> None:
     """Whole rounds of Flower, NVFlare and ours, with real processes."""
-    from harness.bench.against.whole.compare import benchmark_rounds
-    from harness.bench.against.whole.page import whole_rounds_lines
-    from harness.bench.against.whole.taken import Asked
+    from harness.bench.peer_processes import Asked
+    from harness.bench.peers import benchmark_rounds, whole_rounds_lines
 
     signal.signal(signal.SIGTERM, _end)
     result = benchmark_rounds(Asked(parameters, sites, rounds), cache, only or (), typer.echo)
@@ -131,8 +128,7 @@ def ckks(
     ] = None,
 ) -> None:
     """The CKKS path and a round on shares, in one run."""
-    from harness.bench.ckks.results import ckks_text
-    from harness.bench.ckks.run import benchmark_ckks
+    from harness.bench.ckks import benchmark_ckks, ckks_text
 
     signal.signal(signal.SIGTERM, _end)
     result = benchmark_ckks(parameters, sites, folder)
@@ -167,12 +163,35 @@ def tags(
     json_file: JsonFile = None,
 ) -> None:
     """What tags cost at a site: while its vector is split, and while a sum is opened."""
-    from harness.bench.tags.run import benchmark_tags, tags_text
+    from harness.bench.tags import benchmark_tags, tags_text
 
     result = benchmark_tags(parameters, repeats)
     if json_file is not None:
         write_result(result, json_file)
     typer.echo(tags_text(result))
+
+
+@app.command("load")
+def load(
+    sites: Annotated[int, typer.Option(min=3, help="Contributors besides the requester.")] = 20,
+    parameters: Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")] = 10**5,
+    rounds: Annotated[int, typer.Option(min=1)] = 20,
+    processes: Annotated[int, typer.Option(min=1, help="Of agents; the requester's has one of its own.")] = 2,
+    json_file: JsonFile = None,
+    folder: Annotated[
+        Path | None, typer.Option(callback=writable_folder, help="Where the processes keep their files while it runs.")
+    ] = None,
+) -> None:
+    """Many sites' agents, without training, held for the rounds of one study: errors, times, what servers need, and
+    what grows from round to round.
+    """
+    from harness.bench.load import benchmark_load, load_text
+
+    signal.signal(signal.SIGTERM, _end)
+    result = benchmark_load(parameters, sites, rounds, processes, typer.echo, folder)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(load_text(result))
 
 
 @app.command("shards")
@@ -187,8 +206,7 @@ def shards(
     ] = None,
 ) -> None:
     """One side's sketches and sum by ranges, over a Ray cluster of this machine of so many workers."""
-    from harness.bench.sharded.results import shards_section
-    from harness.bench.sharded.run import benchmark_shards
+    from harness.bench.shards import benchmark_shards, shards_section
 
     signal.signal(signal.SIGTERM, _end)
     counts = [int(one) for one in workers.split(",") if one.strip().isdigit() and int(one) > 0]
@@ -207,7 +225,7 @@ def ring(
     json_file: JsonFile = None,
 ) -> None:
     """What a ring of 48 bits would cost each party beside the ring of today, and how often lifting a sketch errs."""
-    from harness.bench.ring.run import benchmark_ring, ring_text
+    from harness.bench.ring import benchmark_ring, ring_text
 
     result = benchmark_ring(parameters, repeats)
     if json_file is not None:

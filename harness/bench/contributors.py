@@ -15,8 +15,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from harness.bench.agent import Place, SyntheticAgent
-from harness.bench.vectors import numerator_of, update_of
+from harness.bench.synthetic import Place, SyntheticAgent, numerator_of, update_of
 from protocol.evidence import PastRelease
 from protocol.wire.messages import Announcement, Study, WeightList
 

@@ -18,8 +18,8 @@ from typing import Final
 from client_agent.network.ledger import Ledger, LedgerEntry, read_ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
-from harness.bench import probe
-from harness.bench.latency.run import small_federation, small_study
+from harness.bench import meter
+from harness.bench.latency import small_federation, small_study
 from harness.federation.processes import RunningFederation
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
@@ -81,7 +81,7 @@ def summary(
         ledger_bytes_per_day=ledger_bytes_per_day,
         requests_by_purpose=dict(Counter(entry.purpose for entry in window)),
         command=f"moiety bench idle --past-studies {past_studies} --seconds {seconds:g}",
-        machine=probe.machine(),
+        machine=meter.machine(),
     )
 
 

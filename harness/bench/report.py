@@ -11,14 +11,13 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from harness.bench.against.whole.page import whole_rounds_part
-from harness.bench.ckks.results import CkksBenchmark, ckks_text
-from harness.bench.growth.figures import growth_section
-from harness.bench.latency.run import LatencyBenchmark, latency_section
-from harness.bench.load.page import load_section
-from harness.bench.load.results import LoadBenchmark
+from harness.bench.ckks import CkksBenchmark, ckks_text
+from harness.bench.growth import growth_section
+from harness.bench.latency import LatencyBenchmark, latency_section
+from harness.bench.load import LoadBenchmark, load_section
+from harness.bench.peers import whole_rounds_part
 from harness.bench.results import PeersBenchmark, RoundBenchmark
-from harness.bench.sharded.results import ShardsBenchmark, shards_section
+from harness.bench.shards import ShardsBenchmark, shards_section
 from protocol.errors import ConfigurationError
 from protocol.parameters import WORD_BITS
 
@@ -127,7 +126,7 @@ def page_of(folder: Path) -> str:
 
 def charts_of(folder: Path) -> Mapping[str, str]:
     """The page's charts: name of the file, which belongs into ``folder``, -> SVG. Raises: as ``page_of``"""
-    from harness.bench.growth.charts import growth_charts
+    from harness.bench.growth import growth_charts
 
     rounds = _usual(_read_all(folder, ROUNDS, RoundBenchmark))
     return growth_charts([one for one in rounds if one.parameters > _TINY_PARAMETERS])

@@ -22,12 +22,18 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from client_agent.learning.data import Examples, LocalData
-from harness.bench import probe
-from harness.bench.agent import Place, SyntheticAgent
+from harness.bench import meter
 from harness.bench.contributors import KEPT_OPEN, Contribute, Open, Played
 from harness.bench.requester import ScriptedRequester
 from harness.bench.results import BothServers, RoundBenchmark, ServerCpu
-from harness.bench.vectors import largest_allowed_difference, parameters_for, plain_average, update_of
+from harness.bench.synthetic import (
+    Place,
+    SyntheticAgent,
+    largest_allowed_difference,
+    parameters_for,
+    plain_average,
+    update_of,
+)
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.versions import versions
@@ -64,7 +70,7 @@ class ServersOnly(RunningFederation):
 
     def cpu_ns(self) -> int:
         """CPU time of both servers so far."""
-        return sum(map(probe.cpu_ns, self.pids))
+        return sum(map(meter.cpu_ns, self.pids))
 
     def sent_between_servers(self) -> tuple[int, int]:
         """Bytes in both directions since the start: of masked sums, and of everything else."""
@@ -196,11 +202,11 @@ def _measured(servers: ServersOnly, contributors: ContributorProcess, place: Pat
     try:
         _play(servers, contributors, _study(servers, agent, "warm-up", size.smaller))
         requester = _study(servers, agent, "measured", size)
-        probe.wait_until_idle(servers.pids)
-        idle = BothServers(**{side.value: probe.resident_mb(servers.pid(side)) for side in Side})
-        idle_agent = probe.resident_mb(contributors.pid)
+        meter.wait_until_idle(servers.pids)
+        idle = BothServers(**{side.value: meter.resident_mb(servers.pid(side)) for side in Side})
+        idle_agent = meter.resident_mb(contributors.pid)
         for pid in (*servers.pids, contributors.pid):
-            probe.reset_peak(pid)
+            meter.reset_peak(pid)
         before = servers.sent_between_servers()
         done = _play(servers, contributors, requester)
         after = servers.sent_between_servers()
@@ -222,16 +228,16 @@ def _result(taken: _Taken, servers: ServersOnly, contributors: ContributorProces
         ring_bits=size.ring_bits,
         command=f"moiety bench round --parameters {dimension} --sites {sites}{size.options}",
         date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=probe.machine(),
+        machine=meter.machine(),
         seconds=sum(done.phases.seconds.values()),
         seconds_by_phase=done.phases.seconds,
         bytes_up_per_parameter=(done.contributed.sent_bytes + done.opened.sent_bytes) / per_agent,
         bytes_down_per_parameter=(done.contributed.received_bytes + done.opened.received_bytes) / per_agent,
         bytes_between_servers_per_contributor=taken.sent_others / sites,
         bytes_between_servers_per_parameter=taken.sent_sums / dimension,
-        server_peak_rss_mb=BothServers(**{side.value: probe.peak_mb(servers.pid(side)) for side in Side}),
+        server_peak_rss_mb=BothServers(**{side.value: meter.peak_mb(servers.pid(side)) for side in Side}),
         server_idle_rss_mb=taken.idle_mb,
-        agent_peak_rss_mb=probe.peak_mb(contributors.pid),
+        agent_peak_rss_mb=meter.peak_mb(contributors.pid),
         agent_idle_rss_mb=taken.idle_agent_mb,
         cpu_ns_per_parameter_contributor=ServerCpu(
             distances=(cpu["distances"] + cpu["correlations"]) / per_round,
@@ -252,7 +258,7 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
     """The study's first round, from the announcement to the opened sums."""
     study, phases = requester.study, _Phases(servers)
     own = update_of(0, study.parameters.dimension)
-    probe.wait_until_idle(servers.pids)
+    meter.wait_until_idle(servers.pids)
     with phases.phase("announcing"):
         announcement, weights = requester.announce(1)
         record = requester.prepare(announcement, weights, own)
@@ -270,7 +276,7 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
         with phases.phase("tags"):
             past = requester.go(past)
     with phases.phase("correlations"):
-        probe.wait_until_idle(servers.pids)
+        meter.wait_until_idle(servers.pids)
     del phases.seconds["correlations"]  # in the background of whatever the sites do next
     with phases.phase("output"):
         opened = contributors.play(Open(study=study, past=past))

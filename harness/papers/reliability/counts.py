@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.bench.load.results import LoadBenchmark
+from harness.bench.load import LoadBenchmark
 from protocol.errors import ConfigurationError
 
 B = TypeVar("B", bound=BaseModel)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.drawn.curves import Curve, chart
-from harness.bench.load.results import LoadBenchmark
-from harness.bench.load.run import FIGURES, load_lines, slopes
+from harness.bench.load import FIGURES, LoadBenchmark, load_lines, slopes
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.papers.reliability.counts import FaultCounts, FuzzedInputs, FuzzedRequests, Soak, TestedModule, read_soak

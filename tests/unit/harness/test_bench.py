@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 import pytest
 
-from harness.bench import probe
+from harness.bench import meter
 from harness.bench.cli import round_text
 from harness.bench.contributors import COMMANDS
 from harness.bench.report import page_of
 from harness.bench.results import BothServers, RoundBenchmark, ServerCpu, write_result
 from harness.bench.round import benchmark_round
-from harness.bench.vectors import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
+from harness.bench.synthetic import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
 from protocol.errors import ConfigurationError
 
 ISSUED_KEYS = {
@@ -109,15 +109,15 @@ def test_cpu_time_of_a_process_grows_only_while_it_works() -> None:
         assert other.stdin is not None
         assert other.stdout is not None
         other.stdout.readline()
-        before = probe.cpu_ns(other.pid)
+        before = meter.cpu_ns(other.pid)
         other.stdin.write(b"\n")
         other.stdin.flush()
         other.stdout.readline()
-        assert 50_000_000 <= probe.cpu_ns(other.pid) - before < 500_000_000
-        assert probe.peak_mb(other.pid) >= probe.resident_mb(other.pid) > 1
+        assert 50_000_000 <= meter.cpu_ns(other.pid) - before < 500_000_000
+        assert meter.peak_mb(other.pid) >= meter.resident_mb(other.pid) > 1
         other.stdin.write(b"\n")
         other.stdin.flush()
-    assert "cores" in probe.machine()
+    assert "cores" in meter.machine()
 
 
 def test_the_page_holds_every_figure_and_names_what_falls_short(tmp_path: Path) -> None:

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from harness.bench.ckks import ours as ckks_ours
-from harness.bench.ckks.ours import measure_ours
-from harness.bench.ckks.results import CkksBenchmark, CkksFigures, CkksTimes
-from harness.bench.ckks.vectors import errors_of, weighted_update
+from harness.bench import ckks
+from harness.bench.ckks import CkksBenchmark, CkksFigures, CkksTimes, errors_of, measure_ours, weighted_update
 from harness.bench.cli import app
 from harness.bench.report import page_of
 from harness.bench.results import write_result
-from harness.bench.vectors import parameters_for, plain_average
+from harness.bench.synthetic import parameters_for, plain_average
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ProtocolViolation
 from tests.unit.harness.test_bench import a_result as a_round
@@ -63,7 +61,7 @@ def test_the_exact_average_is_the_other_benchmarks_one() -> None:
 
 
 def test_an_average_that_is_off_fails_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ckks_ours, "LARGEST_ERROR", 0.0)
+    monkeypatch.setattr(ckks, "LARGEST_ERROR", 0.0)
     with pytest.raises(ProtocolViolation, match="the opened average is off"):
         measure_ours(CkksParameters(), 100, 3, tmp_path)
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.bench.cli import app
-from harness.bench.growth.figures import DRAWN, Drawn, by_parameters, by_sites, servers_cpu_s
+from harness.bench.growth import DRAWN, Drawn, by_parameters, by_sites, servers_cpu_s
 from harness.bench.report import charts_of, page_of
 from harness.bench.results import BothServers, ServerCpu, write_result
 from tests.unit.harness.test_bench import a_result

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typer.testing import CliRunner
 
 from harness.bench.cli import app
-from harness.bench.latency.delays import delayed_rounds
-from harness.bench.latency.run import LatencyBenchmark, latency_section, latency_text
+from harness.bench.latency import LatencyBenchmark, delayed_rounds, latency_section, latency_text
 
 
 def test_a_round_waits_for_a_fixed_number_of_round_trips_and_little_else() -> None:

@@ -12,12 +12,8 @@ from typer.testing import CliRunner
 
 from client_agent.site.events import RoundEnd, RoundRecord
 from harness.bench.cli import app
-from harness.bench.load.agents import Played
-from harness.bench.load.calls import Calls, TimedTransport, call_times
-from harness.bench.load.held import Rounds
-from harness.bench.load.results import LoadBenchmark
-from harness.bench.load.run import called, found_errors, load_text
-from harness.bench.load.samples import Sample
+from harness.bench.load import LoadBenchmark, Rounds, Sample, called, found_errors, load_text
+from harness.bench.load_agents import Calls, Played, TimedTransport, call_times
 from harness.bench.report import page_of
 from harness.bench.results import write_result
 from tests.unit.harness.test_bench import a_result as a_round

@@ -7,10 +7,10 @@ import hashlib
 import numpy as np
 import pytest
 
+from harness.bench import ring as lifting
 from harness.bench.cli import app
-from harness.bench.ring import lifting
-from harness.bench.ring.run import RingBenchmark, benchmark_ring, ring_text
-from harness.bench.vectors import parameters_for, update_of
+from harness.bench.ring import RingBenchmark, benchmark_ring, ring_text
+from harness.bench.synthetic import parameters_for, update_of
 
 SIZE = 4096
 
@@ -20,12 +20,12 @@ def test_lifting_errs_as_often_as_the_entries_sizes_say_and_never_more_than_the_
     entries = lifting.sketched(
         lifting.encoded(update_of(1, SIZE), parameters, bytes(32)), hashlib.sha256(b"y").digest(), parameters
     )
-    found = lifting.lifted(entries, 30, 1500, rng)
+    found = lifting.lift_errors(entries, 30, 1500, rng)
     assert found.expected > 100
     assert abs(found.erred - found.expected) < 5 * np.sqrt(found.expected)
     assert found.expected / 1500 <= 1.2 * lifting.most_often(30, parameters)
     assert 2**-21 < lifting.most_often(48, parameters) < 2**-20
-    assert lifting.lifted(entries, 60, 20, rng).erred == 0
+    assert lifting.lift_errors(entries, 60, 20, rng).erred == 0
 
 
 def test_a_vector_that_is_not_sketched_errs_less() -> None:

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from harness.bench.cli import app
 from harness.bench.report import page_of
 from harness.bench.results import write_result
-from harness.bench.sharded.results import ShardsBenchmark, shards_section
-from harness.bench.sharded.run import benchmark_shards
+from harness.bench.shards import ShardsBenchmark, benchmark_shards, shards_section
 from tests.unit.harness.test_bench import a_result as a_round
 
 D = 2 * 2**15 + 5

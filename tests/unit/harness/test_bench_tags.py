@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from harness.bench.cli import app
-from harness.bench.tags.run import TARGET_NS, TagsBenchmark
+from harness.bench.tags import TARGET_NS, TagsBenchmark
 
 
 def test_a_tiny_run_says_what_tags_add(tmp_path: Path) -> None:

@@ -10,16 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench.against.whole import compare
-from harness.bench.against.whole.gauge import Gauge, Reading, Used, between, used
-from harness.bench.against.whole.page import whole_rounds_lines, whole_rounds_part
-from harness.bench.against.whole.relay import Relay
-from harness.bench.against.whole.running import Marks, Processes, free_port, read_marks
-from harness.bench.against.whole.taken import Asked, Taken
+from harness.bench import peers
+from harness.bench.meter import Gauge, Reading, Used, between, used
+from harness.bench.peer_processes import ADOPTING, Asked, Marks, Processes, Relay, Taken, free_port, read_marks
+from harness.bench.peers import whole_rounds_lines, whole_rounds_part
 from harness.bench.results import PeersBenchmark, WholeRounds
 from protocol.errors import ConfigurationError, ProtocolViolation, Unavailable
 
-ADOPTING = Path(compare.__file__).with_name("adopting.py")
 WORK = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 DETACHED = f"""import os, time
 if os.fork() == 0:
@@ -51,7 +48,7 @@ def test_moments_that_nobody_read_around_are_refused(begin: float, end: float) -
 
 
 def test_a_tree_counts_what_has_ended_and_what_has_detached_itself() -> None:
-    with subprocess.Popen([sys.executable, str(ADOPTING), sys.executable, "-c", DETACHED]) as root:
+    with subprocess.Popen([sys.executable, "-c", ADOPTING, sys.executable, "-c", DETACHED]) as root:
         try:
             deadline = time.monotonic() + 60
             while used([root.pid]).cpu_s < 0.3 and time.monotonic() < deadline:
@@ -135,9 +132,9 @@ def test_what_does_not_listen_or_speak_in_time_is_named_and_ended(tmp_path: Path
 def test_an_environment_that_cannot_be_made_is_a_row_with_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.bench.against.whole.environments.sys.executable", "/bin/false")
+    monkeypatch.setattr("harness.bench.peer_processes.sys.executable", "/bin/false")
     said: list[str] = []
-    (row,) = compare.whole_rounds(Asked(10, 3, 1), tmp_path, ["flower"], said.append)
+    (row,) = peers.whole_rounds(Asked(10, 3, 1), tmp_path, ["flower"], said.append)
     assert row.error is not None
     assert row.error.startswith("python -m venv")
     assert row.error.endswith(": no message")
@@ -147,7 +144,7 @@ def test_an_environment_that_cannot_be_made_is_a_row_with_the_error(
 
 def test_a_system_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'fate' is no system"):
-        compare.whole_rounds(Asked(10, 3, 1), tmp_path, ["fate"])
+        peers.whole_rounds(Asked(10, 3, 1), tmp_path, ["fate"])
 
 
 def test_the_page_shows_what_was_measured_and_names_what_was_not() -> None:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench.load.results import LoadBenchmark
-from harness.bench.load.run import load_text, slopes
-from harness.bench.load.samples import Sample
+from harness.bench.load import LoadBenchmark, Sample, load_text, slopes
 from harness.papers.reliability.counts import (
     AGAIN,
     ENDURANCE,

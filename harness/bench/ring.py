@@ -1,8 +1,16 @@
-"""``moiety bench ring``: a study's work in the ring of 48 bits beside that in 64, stage by stage, and its errors."""
+"""``moiety bench ring``: a study's work in the ring of 48 bits beside that in 64, and how often lifting a sketch errs.
+
+Shares of small numbers modulo 2^b are taken to modulo 2^64 by each server alone, which reads its share as a signed
+number. For y = a + b modulo 2^bits with a uniform, a + b is y exactly unless the reading of b leaves
+[-2^(bits-1), 2^(bits-1)), which |y| of the 2^bits values of a make it do: so an entry errs with |y| / 2^bits, and a
+sketch with at most the sum of its entries' sizes over 2^bits. An error adds or takes 2^bits, which the range check
+sees but for 2^-40: the site is left out of that round.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import tempfile
 import time
@@ -16,18 +24,69 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from harness.bench import probe
+from harness.bench import meter
 from harness.bench.results import Spread
-from harness.bench.ring import lifting
-from harness.bench.vectors import parameters_for, update_of
+from harness.bench.synthetic import parameters_for, update_of
 from harness.versions import versions
 from harness.warm import warm
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.kernels import NUMBA
 from protocol.arithmetic.packing import element_bytes, packed, unpacked
 from protocol.arithmetic.prg import Usage, expand_into
-from protocol.arithmetic.ring import Ring, lifted
-from protocol.parameters import RingBits
+from protocol.arithmetic.ring import Ring, Signed, lifted, to_signed
+from protocol.mpc.sketch import sketch_vector
+from protocol.parameters import RingBits, StudyParameters
+
+_BLOCKS: Final = 4
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """In a ring of ``bits``: how many sketches of ``trials`` had an entry that erred, and how many should have."""
+
+    bits: int
+    trials: int
+    erred: int
+    expected: float
+
+
+def sketched(update: Ring, challenge: bytes, parameters: StudyParameters) -> Signed:
+    """The entries of one encoded update's sketch. Shapes: uint64[D] -> int64[min(D, k)]"""
+    return to_signed(sketch_vector(challenge, update, parameters))
+
+
+def encoded(update: np.ndarray[tuple[int], np.dtype[np.float32]], parameters: StudyParameters, seed: bytes) -> Ring:
+    """Clipped to the study's norm, weight 1."""
+    out = np.empty(update.size, dtype=np.uint64)
+    encode_into(out, update, scaling_of(update, [("all", update.size)], parameters), seed, 0)
+    return out
+
+
+def share_errors(entries: Signed, bits: int, trials: int, rng: np.random.Generator) -> int:
+    """In how many of ``trials`` fresh sharings of the entries, lifted by each server alone, any entry is wrong."""
+    half, whole, erred = 1 << (bits - 1), 1 << bits, 0
+    for _ in range(trials):
+        a = rng.integers(-half, half, size=entries.size, dtype=np.int64)
+        b = entries - a
+        b = (b + half) % whole - half  # as B reads its share, signed
+        erred += bool(np.any(a + b != entries))
+    return erred
+
+
+def lift_errors(entries: Signed, bits: int, trials: int, rng: np.random.Generator) -> Lifted:
+    """What was found in a ring of ``bits``, beside what the sizes of the entries say."""
+    chance = -math.expm1(float(np.sum(np.log1p(-np.abs(entries) / 2.0**bits))))
+    return Lifted(bits, trials, share_errors(entries, bits, trials, rng), trials * chance)
+
+
+def most_often(bits: int, parameters: StudyParameters) -> float:
+    """The mean over challenges of a sketch's chance to err is at most this, for whatever update of norm E.
+
+    The squares of a sketch's entries have mean 4 ||x||^2 in all, so the sum of k sizes has at most sqrt(k) 2 E.
+    """
+    norm = parameters.encoded_norm * (1.0 if parameters.exact_distances else math.sqrt(_BLOCKS))
+    return math.sqrt(parameters.sketched_length) * norm / 2.0**bits
+
 
 _PIECE: Final = 1 << 16
 _KEY: Final = bytes(32)
@@ -86,20 +145,20 @@ def benchmark_ring(parameters: int, repeats: int) -> RingBenchmark:
         work.check()
         stages = tuple(_timed(stage, repeats, dimension) for stage in work.stages())
     study, rng = parameters_for(dimension, 11), np.random.default_rng(48)
-    encoded = lifting.encoded(update_of(1, dimension), study, bytes(32))
-    entries = lifting.sketched(encoded, hashlib.sha256(b"ring").digest(), study)
-    found = [lifting.lifted(entries, bits, _TRIALS, rng) for bits in _SIMULATED_BITS]
+    update = encoded(update_of(1, dimension), study, bytes(32))
+    entries = sketched(update, hashlib.sha256(b"ring").digest(), study)
+    found = [lift_errors(entries, bits, _TRIALS, rng) for bits in _SIMULATED_BITS]
     return RingBenchmark(
         parameters=dimension,
         repeats=repeats,
         command=f"moiety bench ring --parameters {parameters} --repeats {repeats}",
         date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=probe.machine(),
+        machine=meter.machine(),
         load=load,
         stages=stages,
         errors=tuple((one.bits, one.trials, one.erred, one.expected) for one in found),
         error_per_site_and_round=float(np.abs(entries).sum()) / 2.0**_NARROW,
-        error_at_most=lifting.most_often(_NARROW, study),
+        error_at_most=most_often(_NARROW, study),
         versions={one.name: one.version for one in versions()},
     )
 

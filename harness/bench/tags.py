@@ -1,4 +1,4 @@
-"""What tags cost at a site: while its vector is split, and while a sum is opened (docs/protocol.md 15).
+"""``moiety bench tags``: what tags cost at a site while its vector is split and a sum opened (docs/protocol.md 15).
 
 Each is timed with tags and without, one right after the other on the same bytes, in the product's own generators; the
 cost is the difference, repeat by repeat. Sealing, hashing of bodies and files are in neither: tags add nothing there
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.adversaries.scripted.requester import ROSTER
 from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, TaggedRound
-from harness.bench import probe
+from harness.bench import meter
 from harness.bench.results import Spread
 from harness.versions import versions
 from harness.warm import warm
@@ -76,7 +76,7 @@ def benchmark_tags(parameters: int, repeats: int) -> TagsBenchmark:
         repeats=repeats,
         command=f"moiety bench tags --parameters {parameters} --repeats {repeats}",
         date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=probe.machine(),
+        machine=meter.machine(),
         load=load,
         **{name: Spread.of(values) for name, values in timed.items()},
         split_added=Spread.of(list(split)),
