@@ -7,27 +7,23 @@ server uses. It runs in a process of its own, so that its peak of memory is its 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from harness.bench import meter
-from harness.bench.results import RoundBenchmark
+from harness.bench.results import Benchmark, Figures, RoundBenchmark, facts, scratch
 from harness.bench.synthetic import CLIP_NORM, Vector, numerator_of, parameters_for, update_of
-from harness.versions import versions
 from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import scaling_of
 from protocol.arithmetic.kernels import Scaling
@@ -45,11 +41,7 @@ from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_
 from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
 
 
-class _Result(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class CkksTimes(_Result):
+class CkksTimes(Figures):
     """CPU nanoseconds of all processes, a parameter.
 
     ``encrypt``: from the update to the body, at one site. ``check``: parsing one contribution as it comes, at the
@@ -62,8 +54,8 @@ class CkksTimes(_Result):
     decrypt: float
 
 
-class CkksFigures(_Result):
-    """One choice of ring and moduli on the benchmark's vectors.
+class CkksFigures(Figures):
+    """Our path on the benchmark's vectors.
 
     Bytes are of the sealed bodies per parameter and site. ``peak_rss_mb`` is of the larger process, ``worker_rss_mb``
     of the one that parses. Errors are of the opened average, in units of the clip norm: ``max_error`` of the worst
@@ -78,43 +70,17 @@ class CkksFigures(_Result):
     bytes_down_per_parameter: float
     ns_per_parameter: CkksTimes
     peak_rss_mb: float
-    worker_rss_mb: float | None
+    worker_rss_mb: float
     max_error: float
     norm_error: float
 
 
-class CkksBenchmark(CkksFigures):
+class CkksBenchmark(CkksFigures, Benchmark):
     """Our path and a round of the share path, in one run."""
 
     parameters: int
     sites: int
-    command: str
-    date: str
-    machine: str
     shares: RoundBenchmark
-    versions: dict[str, str]
-
-
-def ckks_text(result: CkksBenchmark) -> str:
-    """The figures of both, a line each."""
-    shares, ns = result.shares, result.ns_per_parameter
-    lines = [
-        f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
-        f"{result.scheme}, {result.ring_degree} / {list(result.modulus_bits)}, scale 2^{result.scale_bits}: "
-        f"bytes per parameter up {result.bytes_up_per_parameter:.2f}, down {result.bytes_down_per_parameter:.2f}; "
-        "CPU ns per parameter: "
-        f"encrypt {ns.encrypt:.0f}, check {ns.check:.0f}, add {ns.add:.0f}, decrypt {ns.decrypt:.0f}; "
-        f"peak {result.peak_rss_mb:.0f} MB; largest error {result.max_error:.1e}, of the norm {result.norm_error:.1e}",
-    ]
-    servers = shares.cpu_ns_per_parameter_contributor
-    lines.append(
-        f"shares: bytes per parameter up {shares.bytes_up_per_parameter:.2f}, "
-        f"down {shares.bytes_down_per_parameter:.2f}; "
-        f"CPU ns per parameter: agent {shares.agent_cpu_ns_per_parameter:.0f}, both servers "
-        f"{servers.ingest + servers.distances + servers.sum + servers.output:.0f}; "
-        f"largest error {shares.max_abs_difference_to_plain:.1e}"
-    )
-    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -294,21 +260,43 @@ def benchmark_ckks(dimension: int, sites: int, folder: Path | None = None) -> Ck
     from harness.bench.round import benchmark_round  # not in the process whose memory is measured
 
     Scheme(CkksParameters())
-    with tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name:
-        ours = _apart(measure_ours, CkksParameters(), dimension, sites + 1, Path(name))
+    with scratch(folder) as place, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        ours = pool.submit(measure_ours, CkksParameters(), dimension, sites + 1, place).result()
+    found = facts(f"ckks --parameters {dimension} --sites {sites}")
+    found["versions"] |= {"tenseal": version("tenseal")}
     return CkksBenchmark(
-        **dict(ours),
-        parameters=dimension,
-        sites=sites,
-        command=f"moiety bench ckks --parameters {dimension} --sites {sites}",
-        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=meter.machine(),
-        shares=benchmark_round(dimension, sites, folder),
-        versions={one.name: one.version for one in versions()} | {"tenseal": version("tenseal")},
+        **dict(ours), **found, parameters=dimension, sites=sites, shares=benchmark_round(dimension, sites, folder)
     )
 
 
-def _apart(measure: Callable[..., CkksFigures], *arguments: object) -> CkksFigures:
-    """Run it in a fresh process."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure, *arguments).result()
+def ckks_text(result: CkksBenchmark) -> str:
+    """The figures of both, a line each."""
+    shares, ns = result.shares, result.ns_per_parameter
+    lines = [
+        f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
+        f"{result.scheme}, {result.ring_degree} / {list(result.modulus_bits)}, scale 2^{result.scale_bits}: "
+        f"bytes per parameter up {result.bytes_up_per_parameter:.2f}, down {result.bytes_down_per_parameter:.2f}; "
+        "CPU ns per parameter: "
+        f"encrypt {ns.encrypt:.0f}, check {ns.check:.0f}, add {ns.add:.0f}, decrypt {ns.decrypt:.0f}; "
+        f"peak {result.peak_rss_mb:.0f} MB; largest error {result.max_error:.1e}, of the norm {result.norm_error:.1e}",
+    ]
+    servers = shares.cpu_ns_per_parameter_contributor
+    lines.append(
+        f"shares: bytes per parameter up {shares.bytes_up_per_parameter:.2f}, "
+        f"down {shares.bytes_down_per_parameter:.2f}; "
+        f"CPU ns per parameter: agent {shares.agent_cpu_ns_per_parameter:.0f}, both servers "
+        f"{servers.ingest + servers.distances + servers.sum + servers.output:.0f}; "
+        f"largest error {shares.max_abs_difference_to_plain:.1e}"
+    )
+    return "\n".join(lines)
+
+
+def ckks_section(result: CkksBenchmark) -> str:
+    """On the page of benchmarks."""
+    lines = "\n".join(f"- {line}" for line in ckks_text(result).splitlines()[1:])
+    title = f"## Under CKKS: {result.parameters:,} parameters, {result.sites} contributors"
+    why = (
+        "Both in one run. `check` is parsing a contribution when it comes, `add` reading, parsing and adding it "
+        "when the round is summed. Why these parameters: [decision 10](adr/0010-ckks-ring-2048-one-prime.md).\n"
+    )
+    return f"{title}\n\n{lines}\n\n{why}"

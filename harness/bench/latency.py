@@ -7,27 +7,23 @@ clock that stands still while anybody works (``harness/federation/memory``).
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import httpx
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.site.events import AgentEvent, EventKind
-from harness.bench import meter
+from harness.bench.results import Benchmark, Figures, facts, scratch
 from harness.federation.federated_run import FederatedRun, run_study
 from harness.federation.measurements import Traffic, measure
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.memory.network import Fate, Passing
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
-from harness.versions import versions
 from harness.warm import warm
 from protocol.errors import Unavailable
 from protocol.parameters import StudyParameters
@@ -74,13 +70,12 @@ class _Timed(InMemoryFederation):
         super()._emit(event)
 
 
-class DelayedRounds(BaseModel):
+class DelayedRounds(Figures):
     """Of one rule, over one delay: the mean of all rounds after the first, as long as they wait.
 
     ``round_trips``: that time over the delay, less what the same rounds wait without one; None without a delay.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     rule: str
     delay_ms: float
     waited_s: float
@@ -103,10 +98,7 @@ def _waited_s(rule: RuleSpec, round_trip_s: float) -> float:
     """Raises: Unavailable, when the study does not end"""
     policy = SitePolicy(least_isolation=0.0, least_contributors=len(_SITES) - 1)
     spec = FederationSpec("latency", _SITES[0], light_sites(_SITES, policy), seed=0)
-    with (
-        tempfile.TemporaryDirectory(prefix="moiety-bench-") as folder,
-        _Timed(spec, Path(folder), round_trip_s) as run,
-    ):
+    with scratch() as folder, _Timed(spec, folder, round_trip_s) as run:
         study = light_study(run.parties, "latency", rule, rounds=_DELAYED_ROUNDS, dimension=_PARAMETERS)
         run.start()
         run.hand_in(study)
@@ -125,16 +117,12 @@ _ROUNDS: Final = 10
 _MODEL: Final = model_spec("linear", (_INPUTS,), (), 2)
 
 
-class LatencyBenchmark(BaseModel):
+class LatencyBenchmark(Benchmark):
     """Means over a study's rounds, real processes on one machine; ``lock_to_release_s`` is server A's own measure.
 
     ``delayed``: what rounds wait for where the network takes its time.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    command: str
-    date: str
-    machine: str
     contributors: int
     parameters: int
     released_rounds: int
@@ -142,19 +130,16 @@ class LatencyBenchmark(BaseModel):
     whole_round_s: float
     between_servers_bytes_per_contributor: float
     delayed: tuple[DelayedRounds, ...]
-    versions: dict[str, str]
 
 
 def benchmark_latency(delays_ms: Sequence[float], rounds: int = _ROUNDS) -> LatencyBenchmark:
     """Run it, after a warm-up of the kernels; then studies in one process over each delay."""
     warm()
-    with tempfile.TemporaryDirectory(prefix="moiety-bench-") as folder:
-        run, traffic = _measure(Path(folder), rounds)
+    with scratch() as folder:
+        run, traffic = _measure(folder, rounds)
     later = run.round_seconds[1:]
     return LatencyBenchmark(
-        command=f"moiety bench latency --delays {','.join(f'{one:g}' for one in delays_ms)}",
-        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=meter.machine(),
+        **facts(f"latency --delays {','.join(f'{one:g}' for one in delays_ms)}"),
         contributors=CONTRIBUTORS,
         parameters=traffic.parameters,
         released_rounds=run.history.shared_rounds,
@@ -162,7 +147,6 @@ def benchmark_latency(delays_ms: Sequence[float], rounds: int = _ROUNDS) -> Late
         whole_round_s=sum(later) / len(later),
         between_servers_bytes_per_contributor=traffic.between_servers_per_contributor_round,
         delayed=delayed_rounds(delays_ms),
-        versions={one.name: one.version for one in versions()},
     )
 
 

@@ -3,46 +3,48 @@
 from __future__ import annotations
 
 import os
-import signal
 import sqlite3
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import IO, Any, Final
+from typing import Final
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.site.events import METRICS, RoundEnd, RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from harness.bench import meter
-from harness.bench.load_agents import CallTimes, Played, call_times
-from harness.bench.round import ServersOnly
+from harness.bench.load_agents import CallTimes, Played, called
+from harness.bench.processes import PROJECT, Processes, ServersOnly, counters
+from harness.bench.results import Benchmark, Figures, facts, scratch, table
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.forked import one_thread
 from harness.federation.memory.learners import light_sites, light_study
 from harness.federation.processes import FederationSpec
-from harness.versions import versions
 from harness.warm import warm
 from protocol.errors import Unavailable
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study
 from servers.store.tables import METADATA
 
+REQUESTER: Final = "requester"
 _DATABASE: Final = "server.db"
+_ROUND_DEADLINE_S: Final = 3600.0
+_LOOK_S: Final = 0.2
+_STALLED_S: Final = 900.0
+_END_WITHIN_S: Final = 120.0
+_STOP_WITHIN_S: Final = 180.0
+_ALL_STAY: Final = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=1e-6, size_penalty=0.0)
+"""Distances are opened in every round, and no weight erodes."""
 
 
-class Sample(BaseModel):
+class Sample(Figures):
     """Both servers together, but for ``resident_mb`` and ``open_files``, which are the larger one's.
 
     ``seconds``: since the first sample. ``database_bytes``: with its log. ``file_bytes``: everything else in
@@ -50,7 +52,6 @@ class Sample(BaseModel):
     contributors'; memory and files of agents are the requester's too.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     round: int
     seconds: float
     cpu_ns: int
@@ -65,82 +66,7 @@ class Sample(BaseModel):
     agents_bytes: int
 
 
-class Sampler:
-    """Looks at the servers of one federation, and at the processes of its agents."""
-
-    def __init__(self, servers: ServersOnly, requester: int, contributors: list[int]) -> None:
-        self._servers = servers
-        self._contributors = contributors
-        self._agents = [requester, *contributors]
-        self._data = [servers.folder / OPERATOR_NAMES[side] / "data" for side in Side]
-        self._begun = time.monotonic()
-
-    def sample(self, number: int) -> Sample:
-        """After the round of that number."""
-        files = [size for folder in self._data for path, size in _sizes(folder) if not _of_database(path)]
-        return Sample(
-            round=number,
-            seconds=time.monotonic() - self._begun,
-            cpu_ns=self._servers.cpu_ns(),
-            resident_mb=max(map(meter.resident_mb, self._servers.pids)),
-            open_files=max(len(os.listdir(f"/proc/{pid}/fd")) for pid in self._servers.pids),
-            database_bytes=sum(s for folder in self._data for path, s in _sizes(folder) if _of_database(path)),
-            file_bytes=sum(files),
-            files=len(files),
-            process_log_bytes=sum(running.log.stat().st_size for running in self._servers.running.values()),
-            agents_cpu_ns=sum(map(meter.cpu_ns, self._contributors)),
-            agents_resident_mb=sum(map(meter.resident_mb, self._agents)),
-            agents_bytes=self._agents_bytes(),
-        )
-
-    def rows(self) -> dict[str, int]:
-        """Rows of every table, of both servers together."""
-        counted: dict[str, int] = {}
-        for folder in self._data:
-            with closing(sqlite3.connect(f"file:{folder / _DATABASE}?mode=ro", uri=True)) as connection:
-                for table in METADATA.tables:
-                    found = connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()  # noqa: S608 - own names
-                    counted[table] = counted.get(table, 0) + int(found[0])
-        return counted
-
-    def refusals(self) -> dict[str, int]:
-        """Requests that the servers refused so far, by code."""
-        counted: dict[str, int] = {}
-        for side in Side:
-            for family in text_string_to_metric_families(self._servers.metrics(side)):
-                for sample in family.samples:
-                    if sample.name == "moiety_refusals_total" and sample.value:
-                        code = sample.labels["code"]
-                        counted[code] = counted.get(code, 0) + int(sample.value)
-        return counted
-
-    def _agents_bytes(self) -> int:
-        states = (self._servers.state(site.name) for site in self._servers.spec.sites)
-        return sum(size for state in states for _, size in _sizes(state))
-
-
-def _of_database(path: Path) -> bool:
-    return path.name.startswith(_DATABASE)
-
-
-def _sizes(folder: Path) -> list[tuple[Path, int]]:
-    """Every file below a folder in which others write and delete."""
-    found = []
-    for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place, name)
-            try:
-                found.append((path, path.stat().st_size))
-            except FileNotFoundError:
-                continue
-    return found
-
-
-class _Result(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LoadBenchmark(_Result):
+class LoadBenchmark(Benchmark):
     """Many sites in one study. CPU and memory are the servers' unless they say whose.
 
     CPU and growth are counted from the end of the first round on. ``errors``: failed calls by kind, complaints of
@@ -152,9 +78,6 @@ class LoadBenchmark(_Result):
     sites: int
     rounds: int
     processes: int
-    command: str
-    date: str
-    machine: str
     machine_load: float
     released: int
     errors: dict[str, int]
@@ -172,93 +95,92 @@ class LoadBenchmark(_Result):
     file_bytes_at_end: int
     samples: tuple[Sample, ...]
     rows: dict[str, int]
-    versions: dict[str, str]
-
-
-class Slope(_Result):
-    """A straight line through what was measured after every round; ``per_round`` is its slope.
-
-    ``first`` and ``last``: medians of the first and the last tenth of the rounds that count.
-    """
-
-    what: str
-    unit: str
-    per_round: float
-    first: float
-    last: float
-
-
-REQUESTER: Final = "requester"
-_PROJECT: Final = Path(__file__).resolve().parents[2]
-_ROUND_DEADLINE_S: Final = 3600.0
-_LOOK_S: Final = 0.2
-_STALLED_S: Final = 900.0
-_END_WITHIN_S: Final = 120.0
-_STOP_WITHIN_S: Final = 180.0
-_ALL_STAY: Final = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=1e-6, size_penalty=0.0)
-"""Distances are opened in every round, and no weight erodes."""
-
-
-class AgentProcess:
-    """One process of several agents."""
-
-    def __init__(self, folder: Path, sites: Sequence[str], environment: dict[str, str]) -> None:
-        self._out = folder / f"played-{sites[0]}.json"
-        self._log: IO[bytes] = (folder / f"agents-{sites[0]}.log").open("wb")
-        self._process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "harness.bench.load_agents", str(folder), str(self._out), *sites],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            cwd=_PROJECT,
-            env=environment,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def check(self) -> None:
-        """Raises: Unavailable, when it has ended by itself"""
-        code = self._process.poll()
-        if code is not None:
-            raise Unavailable(f"a process of agents ended with exit code {code}; see {self._log.name}")
-
-    def ask_to_end(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-
-    def played(self) -> Played:
-        """Wait for its end. Raises: Unavailable"""
-        if self._process.wait(_STOP_WITHIN_S) != 0:
-            raise Unavailable(f"a process of agents failed; see {self._log.name}")
-        return Played.model_validate_json(self._out.read_bytes())
-
-    def kill(self) -> None:
-        """Where it still runs."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
 
 
 @dataclass
 class Held:
-    """A running federation with its agents."""
+    """A running federation with its agents; ``agents`` has the id of each process by its name."""
 
     servers: ServersOnly
-    agents: list[AgentProcess]
-    sampler: Sampler
+    processes: Processes
+    agents: dict[str, int]
+    begun_s: float
 
     def check(self) -> None:
+        """Raises: Unavailable, when a process has ended"""
         self.servers.check()
-        for agent in self.agents:
-            agent.check()
+        for name in self.agents:
+            self.processes.check(name, may_end=False)
 
     def played(self) -> list[Played]:
         """Stop the agents and take what they did. Raises: Unavailable"""
-        for agent in self.agents:
-            agent.ask_to_end()
-        return [agent.played() for agent in self.agents]
+        self.processes.end(list(self.agents), _STOP_WITHIN_S)
+        return [Played.model_validate_json(_played_at(self.servers.folder, name).read_bytes()) for name in self.agents]
+
+    @property
+    def data(self) -> list[Path]:
+        """Both servers' folders."""
+        return [self.servers.folder / OPERATOR_NAMES[side] / "data" for side in Side]
+
+    def sample(self, number: int) -> Sample:
+        """After the round of that number."""
+        stored = [(path.name.startswith(_DATABASE), size) for folder in self.data for path, size in _sizes(folder)]
+        files = [size for of_database, size in stored if not of_database]
+        states = (self.servers.state(site.name) for site in self.servers.spec.sites)
+        return Sample(
+            round=number,
+            seconds=time.monotonic() - self.begun_s,
+            cpu_ns=self.servers.cpu_ns(),
+            resident_mb=max(map(meter.resident_mb, self.servers.pids)),
+            open_files=max(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.servers.pids),
+            database_bytes=sum(size for of_database, size in stored if of_database),
+            file_bytes=sum(files),
+            files=len(files),
+            process_log_bytes=sum(running.log.stat().st_size for running in self.servers.running.values()),
+            agents_cpu_ns=sum(meter.cpu_ns(pid) for name, pid in self.agents.items() if name != REQUESTER),
+            agents_resident_mb=sum(map(meter.resident_mb, self.agents.values())),
+            agents_bytes=sum(size for state in states for _, size in _sizes(state)),
+        )
+
+    def rows(self) -> dict[str, int]:
+        """Rows of every table, of both servers together."""
+        counted: Counter[str] = Counter()
+        for folder in self.data:
+            with closing(sqlite3.connect(f"file:{folder / _DATABASE}?mode=ro", uri=True)) as connection:
+                for name in METADATA.tables:
+                    found = connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()  # noqa: S608 - own names
+                    counted[name] += int(found[0])
+        return dict(counted)
+
+    def refusals(self) -> dict[str, int]:
+        """Requests that the servers refused so far, by code."""
+        counted: Counter[str] = Counter()
+        for side in Side:
+            counted.update(dict(counters(self.servers, side, "moiety_refusals_total", "code")))
+        return {code: count for code, count in counted.items() if count}
+
+    def internal_errors(self) -> int:
+        """Of both servers, as their logs have them."""
+        logs = [running.log.read_text(encoding="utf-8", errors="replace") for running in self.servers.running.values()]
+        return sum(log.count("internal error") for log in logs)
+
+    def over(self, study: Study, site: str) -> bool:
+        state = StudyJournal(self.servers.state(site), study.name).site_state()
+        return state is not None and state.over
+
+
+def _sizes(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Every file below a folder in which others write and delete."""
+    for place, _, names in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            try:
+                yield path, path.stat().st_size
+            except FileNotFoundError:
+                continue
+
+
+def _played_at(folder: Path, name: str) -> Path:
+    return folder / f"played-{name}.json"
 
 
 @contextmanager
@@ -266,17 +188,17 @@ def held_federation(folder: Path, sites: int, processes: int) -> Iterator[Held]:
     """The requester in a process of its own, so many contributors in so many others; all stopped in the end."""
     names = [f"site-{number}" for number in range(1, sites + 1)]
     spec = FederationSpec("load", REQUESTER, light_sites((REQUESTER, *names)), ports=(0, 0))
-    environment = one_thread(dict(os.environ))
-    agents: list[AgentProcess] = []
-    with ServersOnly(spec, folder, forked=False) as servers:
-        try:
-            for part in ([REQUESTER], *(names[n::processes] for n in range(min(processes, sites)))):
-                agents.append(AgentProcess(servers.folder, part, environment))
-            requester, *contributors = (agent.pid for agent in agents)
-            yield Held(servers, agents, Sampler(servers, requester, contributors))
-        finally:
-            for agent in agents:
-                agent.kill()
+    parts = {f"agents-{n + 1}": names[n::processes] for n in range(min(processes, sites))}
+    with (
+        ServersOnly(spec, folder, forked=False) as servers,
+        Processes(servers.folder, one_thread(dict(os.environ)), PROJECT) as running,
+    ):
+        program = [sys.executable, "-m", "harness.bench.load_agents", str(servers.folder)]
+        agents = {
+            name: running.start(name, [*program, str(_played_at(servers.folder, name)), *part])
+            for name, part in ({REQUESTER: [REQUESTER]} | parts).items()
+        }
+        yield Held(servers, running, agents, time.monotonic())
 
 
 def held_study(servers: ServersOnly, dimension: int, rounds: int) -> Study:
@@ -303,15 +225,15 @@ def hold(held: Held, study: Study, tell: Callable[[str], None]) -> Rounds:
     Raises: Unavailable, when a process ends or no round does
     """
     metrics = StudyJournal(held.servers.state(REQUESTER), study.name).folder / METRICS
-    samples = [held.sampler.sample(0)]
+    samples = [held.sample(0)]
     held.servers.hand_in(study)
     seen, last = 0, time.monotonic()
-    while not _over(held, study, REQUESTER):
+    while not held.over(study, REQUESTER):
         held.check()
         records = read_metrics(metrics)
         if len(records) > seen:
             seen, last = len(records), time.monotonic()
-            samples.append(held.sampler.sample(records[-1].round))
+            samples.append(held.sample(records[-1].round))
             tell(f"round {records[-1].round}: {records[-1].state.value}, {samples[-1].seconds:.1f} s")
         if time.monotonic() - last > _STALLED_S:
             raise Unavailable(f"study {study.name!r}: no round ended in {_STALLED_S:g} s")
@@ -319,23 +241,74 @@ def hold(held: Held, study: Study, tell: Callable[[str], None]) -> Rounds:
     _await_sites(held, study)
     records = read_metrics(metrics)
     if len(records) > seen:
-        samples.append(held.sampler.sample(records[-1].round))
+        samples.append(held.sample(records[-1].round))
     return Rounds(records, tuple(samples))
 
 
 def _await_sites(held: Held, study: Study) -> None:
     deadline = time.monotonic() + _END_WITHIN_S
     names = [site.name for site in held.servers.spec.sites]
-    while late := [name for name in names if not _over(held, study, name)]:
+    while late := [name for name in names if not held.over(study, name)]:
         if time.monotonic() > deadline:
             raise Unavailable(f"{len(late)} sites have not ended the study {_END_WITHIN_S:g} s after the requester")
         time.sleep(_LOOK_S)
 
 
-def _over(held: Held, study: Study, site: str) -> bool:
-    state = StudyJournal(held.servers.state(site), study.name).site_state()
-    return state is not None and state.over
+def benchmark_load(
+    dimension: int, sites: int, rounds: int, processes: int, tell: Callable[[str], None], folder: Path | None = None
+) -> LoadBenchmark:
+    """Start everything, hold it for so many rounds, stop everything.
 
+    CPU and growth are of all rounds but the first, where there are enough: in it sites greet, connect and read the
+    study. Raises: Unavailable, when a process ends or no round does
+    """
+    warm()
+    with scratch(folder) as place, held_federation(place, sites, processes) as held:
+        meter.wait_until_idle(held.servers.pids)
+        idle_mb = max(map(meter.resident_mb, held.servers.pids))
+        done = hold(held, held_study(held.servers, dimension, rounds), tell)
+        peak_mb, load = max(map(meter.peak_mb, held.servers.pids)), os.getloadavg()[1]
+        rows, refusals, played, internal = held.rows(), held.refusals(), held.played(), held.internal_errors()
+    first, last = done.samples[1 if len(done.samples) > 2 else 0], done.samples[-1]
+    site_rounds = sites * max(1, last.round - first.round)
+    return LoadBenchmark(
+        **facts(f"load --sites {sites} --parameters {dimension} --rounds {rounds} --processes {processes}"),
+        parameters=dimension,
+        sites=sites,
+        rounds=rounds,
+        processes=processes,
+        machine_load=load,
+        released=done.released,
+        errors=found_errors(done, played, internal),
+        refusals=refusals,
+        seconds=last.seconds,
+        round_seconds=tuple(round(b.seconds - a.seconds, 3) for a, b in pairwise(done.samples)),
+        calls=called([one.milliseconds for one in played]),
+        server_cpu_ms_per_site_round=(last.cpu_ns - first.cpu_ns) / 1e6 / site_rounds,
+        agent_cpu_ms_per_site_round=(last.agents_cpu_ns - first.agents_cpu_ns) / 1e6 / site_rounds,
+        server_idle_mb=idle_mb,
+        server_peak_mb=peak_mb,
+        server_mb_per_site=(peak_mb - idle_mb) / sites,
+        open_files_most=max(sample.open_files for sample in done.samples),
+        database_bytes_per_site_round=(last.database_bytes - first.database_bytes) / site_rounds,
+        file_bytes_at_end=last.file_bytes,
+        samples=done.samples,
+        rows=rows,
+    )
+
+
+def found_errors(done: Rounds, played: Sequence[Played], internal: int) -> dict[str, int]:
+    """Failed calls, complaints, rounds without a sum, and what servers logged as their own error."""
+    found: Counter[str] = Counter()
+    for one in played:
+        found.update(one.failed)
+        found.update(problem.partition(": ")[2] or problem for problem in one.problems)
+    found["rounds without a sum"] = len(done.records) - done.released
+    found["internal errors of servers"] = internal
+    return {what: count for what, count in found.items() if count}
+
+
+# --- what grows from round to round ---
 
 _ENOUGH_ROUNDS: Final = 20
 """For straight lines through what was measured after each."""
@@ -356,97 +329,18 @@ FIGURES: Final[tuple[tuple[str, str, Callable[[Sample], float]], ...]] = (
 )
 
 
-def benchmark_load(
-    dimension: int, sites: int, rounds: int, processes: int, tell: Callable[[str], None], folder: Path | None = None
-) -> LoadBenchmark:
-    """Start everything, hold it for so many rounds, stop everything.
-
-    Raises: Unavailable, when a process ends or no round does
-    """
-    warm()
-    with (
-        tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name,
-        held_federation(Path(name), sites, processes) as held,
-    ):
-        meter.wait_until_idle(held.servers.pids)
-        idle_mb = max(map(meter.resident_mb, held.servers.pids))
-        done = hold(held, held_study(held.servers, dimension, rounds), tell)
-        peak_mb, load = max(map(meter.peak_mb, held.servers.pids)), os.getloadavg()[1]
-        seen = _Seen(held.sampler.rows(), held.sampler.refusals(), held.played(), internal_errors(held))
-    command = f"moiety bench load --sites {sites} --parameters {dimension} --rounds {rounds} --processes {processes}"
-    return LoadBenchmark(
-        parameters=dimension,
-        sites=sites,
-        rounds=rounds,
-        processes=processes,
-        command=command,
-        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=meter.machine(),
-        machine_load=load,
-        server_idle_mb=idle_mb,
-        server_peak_mb=peak_mb,
-        server_mb_per_site=(peak_mb - idle_mb) / sites,
-        versions={one.name: one.version for one in versions()},
-        **_figures(done, seen, sites),
-    )
-
-
 @dataclass(frozen=True)
-class _Seen:
-    """What was read of a federation before it was stopped."""
+class Slope:
+    """A straight line through what was measured after every round; ``per_round`` is its slope.
 
-    rows: dict[str, int]
-    refusals: dict[str, int]
-    played: Sequence[Played]
-    internal: int
+    ``first`` and ``last``: medians of the first and the last tenth of the rounds that count.
+    """
 
-
-def _figures(done: Rounds, seen: _Seen, sites: int) -> dict[str, Any]:
-    """Of all rounds but the first, per site and round, where there are enough."""
-    settled = 1 if len(done.samples) > 2 else 0  # in the first round sites greet, connect and read the study
-    first, last = done.samples[settled], done.samples[-1]
-    site_rounds = sites * max(1, last.round - first.round)
-    return {
-        "released": done.released,
-        "errors": found_errors(done, seen.played, seen.internal),
-        "refusals": seen.refusals,
-        "seconds": last.seconds,
-        "round_seconds": tuple(round(b.seconds - a.seconds, 3) for a, b in pairwise(done.samples)),
-        "calls": called(seen.played),
-        "server_cpu_ms_per_site_round": (last.cpu_ns - first.cpu_ns) / 1e6 / site_rounds,
-        "agent_cpu_ms_per_site_round": (last.agents_cpu_ns - first.agents_cpu_ns) / 1e6 / site_rounds,
-        "open_files_most": max(sample.open_files for sample in done.samples),
-        "database_bytes_per_site_round": (last.database_bytes - first.database_bytes) / site_rounds,
-        "file_bytes_at_end": last.file_bytes,
-        "samples": done.samples,
-        "rows": seen.rows,
-    }
-
-
-def called(played: Sequence[Played]) -> tuple[CallTimes, ...]:
-    """Every kind of call of all processes together."""
-    together: dict[str, list[float]] = {}
-    for one in played:
-        for purpose, taken in one.milliseconds.items():
-            together.setdefault(purpose, []).extend(taken)
-    return call_times(together)
-
-
-def found_errors(done: Rounds, played: Sequence[Played], internal: int) -> dict[str, int]:
-    """Failed calls, complaints, rounds without a sum, and what servers logged as their own error."""
-    found: Counter[str] = Counter()
-    for one in played:
-        found.update(one.failed)
-        found.update(problem.partition(": ")[2] or problem for problem in one.problems)
-    found["rounds without a sum"] = len(done.records) - done.released
-    found["internal errors of servers"] = internal
-    return {what: count for what, count in found.items() if count}
-
-
-def internal_errors(held: Held) -> int:
-    """Of both servers, as their logs have them."""
-    logs = [running.log.read_text(encoding="utf-8", errors="replace") for running in held.servers.running.values()]
-    return sum(log.count("internal error") for log in logs)
+    what: str
+    unit: str
+    per_round: float
+    first: float
+    last: float
 
 
 def slopes(samples: Sequence[Sample]) -> tuple[Slope, ...]:
@@ -471,13 +365,7 @@ def _slope(what: str, unit: str, rounds: Sequence[int], values: Sequence[float])
     """Least squares; medians of both ends."""
     some = max(1, round(_END * len(values)))
     straight = np.polyfit(rounds, values, 1) if len(set(rounds)) > 1 else np.zeros(2)
-    return Slope(
-        what=what,
-        unit=unit,
-        per_round=float(straight[0]),
-        first=float(median(values[:some])),
-        last=float(median(values[-some:])),
-    )
+    return Slope(what, unit, float(straight[0]), float(median(values[:some])), float(median(values[-some:])))
 
 
 def load_text(result: LoadBenchmark) -> str:
@@ -507,9 +395,8 @@ def load_lines(result: LoadBenchmark) -> tuple[str, ...]:
 
 
 def _call_line(call: CallTimes) -> str:
-    waits = " (waits for news)" if call.waits_for_news else ""
     return (
-        f"{call.purpose}{waits}: {call.count} calls, p50 {call.p50_ms:.0f}, p95 {call.p95_ms:.0f}, "
+        f"{call.named}: {call.count} calls, p50 {call.p50_ms:.0f}, p95 {call.p95_ms:.0f}, "
         f"p99 {call.p99_ms:.0f}, most {call.most_ms:.0f} ms"
     )
 
@@ -530,13 +417,12 @@ _WHAT = (
 
 
 def load_section(result: LoadBenchmark) -> str:
-    """One run of ``moiety bench load``."""
+    """On the page of benchmarks."""
     lines = "\n".join(f"- {line}" for line in load_lines(result))
-    head = "| call | calls | p50, ms | p95, ms | p99, ms | most, ms |\n| --- | ---: | ---: | ---: | ---: | ---: |\n"
-    rows = "".join(
-        f"| {call.purpose}{' (waits for news)' if call.waits_for_news else ''} | {call.count:,} | {call.p50_ms:.0f} "
-        f"| {call.p95_ms:.0f} | {call.p99_ms:.0f} | {call.most_ms:.0f} |\n"
-        for call in result.calls
-    )
+    rows = [
+        (one.named, f"{one.count:,}", *(f"{ms:.0f}" for ms in (one.p50_ms, one.p95_ms, one.p99_ms, one.most_ms)))
+        for one in result.calls
+    ]
+    calls = table(("call", "calls", "p50, ms", "p95, ms", "p99, ms", "most, ms"), rows, texts=1)
     title = f"## Held: {result.sites} sites, {result.parameters:,} parameters, {result.rounds} rounds"
-    return f"{title}\n\n{_WHAT}\n{lines}\n\n{head}{rows}"
+    return f"{title}\n\n{_WHAT}\n{lines}\n\n{calls}"

@@ -51,8 +51,8 @@ class CallTimes(BaseModel):
     most_ms: float
 
     @property
-    def waits_for_news(self) -> bool:
-        return self.purpose in WAITING
+    def named(self) -> str:
+        return f"{self.purpose} (waits for news)" if self.purpose in WAITING else self.purpose
 
 
 class Calls:
@@ -89,9 +89,13 @@ class Calls:
         return dict(self._failed)
 
 
-def call_times(milliseconds: Mapping[str, Sequence[float]]) -> tuple[CallTimes, ...]:
-    """Percentiles of every kind of call, those made most often first."""
-    found = [_times_of(purpose, np.asarray(taken)) for purpose, taken in milliseconds.items() if len(taken)]
+def called(milliseconds: Sequence[Mapping[str, Sequence[float]]]) -> tuple[CallTimes, ...]:
+    """Percentiles of every kind of call of all processes together, those made most often first."""
+    together: dict[str, list[float]] = {}
+    for one in milliseconds:
+        for purpose, taken in one.items():
+            together.setdefault(purpose, []).extend(taken)
+    found = [_times_of(purpose, np.asarray(taken)) for purpose, taken in together.items() if taken]
     return tuple(sorted(found, key=lambda one: (-one.count, one.purpose)))
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
+import numpy as np
 import psutil
 
 from protocol.errors import ProtocolViolation
@@ -98,27 +100,20 @@ def _status_mb(pid: int, key: str) -> float:
 _EVERY_S: Final = 0.2
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_STATE, _PARENT, _TIMES, _RESIDENT = 0, 1, slice(11, 15), 21
+_PARENT, _TIMES, _RESIDENT = 1, slice(11, 15), 21
 """Places in /proc/PID/stat behind the process's name: proc(5)."""
 
 
-@dataclass(frozen=True)
-class Used:
-    """What a group of processes has used so far, and holds now."""
-
-    cpu_s: float
-    resident_mb: float
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Everything at one moment of the monotonic clock."""
+class Reading(NamedTuple):
+    """What two groups of processes have used so far and hold, at one moment of the monotonic clock."""
 
     at_s: float
-    servers: Used
-    clients: Used
-    up_bytes: int
-    down_bytes: int
+    server_cpu_s: float
+    server_mb: float
+    client_cpu_s: float
+    client_mb: float
+    up_bytes: float
+    down_bytes: float
 
 
 @dataclass(frozen=True)
@@ -132,15 +127,6 @@ class Between:
     client_peak_mb: float
     up_bytes: float
     down_bytes: float
-
-    def with_bytes(self, up: float, down: float) -> Between:
-        """The same with bytes that were counted elsewhere."""
-        return replace(self, up_bytes=up, down_bytes=down)
-
-
-def used(roots: Sequence[int]) -> Used:
-    """Of these processes and all below them, as /proc has it now."""
-    return _used(roots, _processes())
 
 
 class Gauge:
@@ -171,43 +157,38 @@ class Gauge:
 
     def _read(self) -> None:
         at_s, found = time.monotonic(), _processes()
-        self.readings.append(
-            Reading(at_s, _used(self._servers, found), _used(self._clients, found), *self._bytes_now())
-        )
+        servers, clients = _used(self._servers, found), _used(self._clients, found)
+        self.readings.append(Reading(at_s, *servers, *clients, *self._bytes_now()))
 
 
 def between(readings: Sequence[Reading], begin_s: float, end_s: float) -> Between:
-    """From one moment to another. Raises: ProtocolViolation, when nobody read around them"""
+    """From one moment to another, linear between readings. Raises: ProtocolViolation, when nobody read around them"""
     inside = [one for one in readings if begin_s <= one.at_s <= end_s]
     if not inside or readings[0].at_s > begin_s or readings[-1].at_s < end_s:
         raise ProtocolViolation(f"gauge: no readings from {begin_s:.1f} to {end_s:.1f} s")
+    moments = [one.at_s for one in readings]
 
-    def grown(of: Callable[[Reading], float]) -> float:
-        return _at(readings, end_s, of) - _at(readings, begin_s, of)
+    def grown(of: str) -> float:
+        begin, end = np.interp((begin_s, end_s), moments, [getattr(one, of) for one in readings])
+        return float(end - begin)
 
     return Between(
         seconds=end_s - begin_s,
-        server_cpu_s=grown(lambda one: one.servers.cpu_s),
-        client_cpu_s=grown(lambda one: one.clients.cpu_s),
-        server_peak_mb=max(one.servers.resident_mb for one in inside),
-        client_peak_mb=max(one.clients.resident_mb for one in inside),
-        up_bytes=grown(lambda one: one.up_bytes),
-        down_bytes=grown(lambda one: one.down_bytes),
+        server_cpu_s=grown("server_cpu_s"),
+        client_cpu_s=grown("client_cpu_s"),
+        server_peak_mb=max(one.server_mb for one in inside),
+        client_peak_mb=max(one.client_mb for one in inside),
+        up_bytes=grown("up_bytes"),
+        down_bytes=grown("down_bytes"),
     )
 
 
-def _at(readings: Sequence[Reading], moment_s: float, of: Callable[[Reading], float]) -> float:
-    """Linear between the readings before and after."""
-    after = next(place for place, one in enumerate(readings) if one.at_s >= moment_s)
-    last, first = readings[after], readings[max(0, after - 1)]
-    if last.at_s == first.at_s:
-        return of(last)
-    share = (moment_s - first.at_s) / (last.at_s - first.at_s)
-    return of(first) + share * (of(last) - of(first))
+def used(roots: Sequence[int]) -> tuple[float, float]:
+    """CPU seconds so far and resident MB of these processes and all below them, as /proc has it now."""
+    return _used(roots, _processes())
 
 
-@dataclass(frozen=True)
-class _Process:
+class _Process(NamedTuple):
     parent: int
     cpu_s: float
     resident_mb: float
@@ -215,21 +196,18 @@ class _Process:
 
 def _processes() -> dict[int, _Process]:
     found = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
+    for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            fields = (
-                Path("/proc", entry, "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-            )
+            stat = Path("/proc", entry, "stat").read_text(encoding="ascii", errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
+        fields = stat.rpartition(")")[2].split()
         cpu_s = sum(map(int, fields[_TIMES])) / _TICKS_PER_S
         found[int(entry)] = _Process(int(fields[_PARENT]), cpu_s, int(fields[_RESIDENT]) * _PAGE_BYTES / 1e6)
     return found
 
 
-def _used(roots: Sequence[int], found: dict[int, _Process]) -> Used:
+def _used(roots: Sequence[int], found: dict[int, _Process]) -> tuple[float, float]:
     children: dict[int, list[int]] = {}
     for pid, process in found.items():
         children.setdefault(process.parent, []).append(pid)
@@ -239,4 +217,81 @@ def _used(roots: Sequence[int], found: dict[int, _Process]) -> Used:
         cpu_s += found[pid].cpu_s
         resident_mb += found[pid].resident_mb
         todo += children.get(pid, [])
-    return Used(cpu_s, resident_mb)
+    return cpu_s, resident_mb
+
+
+# --- bytes ---
+
+_BUFFER_BYTES: Final = 1 << 18
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class Relay:
+    """A TCP relay on loopback that counts the bytes of both directions, TLS and all.
+
+    Whoever connects to ``port`` speaks to ``target_port``.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self._target = (_LOOPBACK, target_port)
+        self._listening = socket.create_server((_LOOPBACK, 0), backlog=64)
+        self.port: int = self._listening.getsockname()[1]
+        self._lock = threading.Lock()
+        self._up = self._down = 0
+        self._open: set[socket.socket] = set()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, name="relay", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listening.close()
+        with self._lock:
+            still_open = list(self._open)
+        for one in still_open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def counted(self) -> tuple[int, int]:
+        """Bytes up, from clients to the server, and down, so far."""
+        with self._lock:
+            return self._up, self._down
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
+            threading.Thread(target=self._join, args=(client, server), name="relay", daemon=True).start()
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        """Both directions of one connection, until both have ended."""
+        with client, server:
+            with self._lock:
+                self._open |= {client, server}
+            down = threading.Thread(target=self._carry, args=(server, client, False), name="relay", daemon=True)
+            down.start()
+            self._carry(client, server, up=True)
+            down.join()
+            with self._lock:
+                self._open -= {client, server}
+
+    def _carry(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        buffer = bytearray(_BUFFER_BYTES)
+        view = memoryview(buffer)
+        with contextlib.suppress(OSError):
+            while count := source.recv_into(buffer):
+                sink.sendall(view[:count])
+                with self._lock:
+                    self._up += count if up else 0
+                    self._down += 0 if up else count
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)

@@ -1,17 +1,35 @@
-"""Whole rounds of Flower and NVFlare, each with its server, its clients and the processes that they start."""
+"""Whole rounds of Flower and NVFlare: environments of their own, their processes, the moments that they note in a file.
+
+Each runs its own server, clients and what these start, behind a relay that counts bytes. Every client adds a constant
+of its own to every parameter, so that the average is known.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+import os
 import shutil
 import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from harness.bench.meter import Gauge
-from harness.bench.peer_processes import Asked, Environment, Processes, Relay, Taken, environment, free_port
-from protocol.errors import Unavailable
+from harness.bench.meter import Between, Gauge, Reading, Relay, between
+from harness.bench.processes import Processes, free_port
+from protocol.errors import ConfigurationError, ProtocolViolation, Unavailable
 
+STEP: Final = 1e-3
+"""Client number i, from 1, adds i times this to every parameter in every round."""
+_LARGEST_ERROR: Final = 1e-4
+_WITHIN_S_PER_ROUND: Final = 300.0
+_INSTALLED: Final = "installed.txt"
+_MADE_WITHIN_S: Final = 900.0
+_LOOK_S: Final = 0.2
 FLOWER: Final = "1.41.0"
 _APP: Final = Path(__file__).with_name("flower_app.py")
 _APP_PROJECT: Final = """[project]
@@ -36,33 +54,191 @@ parameters = {parameters}
 marks = "{marks}"
 """
 _ADDRESS: Final = '[superlink]\ndefault = "local"\n[superlink.local]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+NVFLARE: Final = "2.9.0"
+TENSEAL: Final = "0.3.18"
+_JOB: Final = Path(__file__).with_name("nvflare_job.py")
+_PROJECT: Final = "peers"
+_ADMIN: Final = "admin@nvidia.com"
+_SERVER: Final = "nvflare.private.fed.app.server.server_train"
+_CLIENT: Final = "nvflare.private.fed.app.client.client_train"
+_MORE: Final = ("org=nvidia", "config_folder=config")
 
 
-def flower_environment(cache: Path) -> Environment:
-    """Raises: ConfigurationError"""
-    return environment(cache, "flower", (f"flwr=={FLOWER}",))
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment's folder."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def program(self, name: str) -> str:
+        """What ``name`` is called in it."""
+        return str(self.folder / "bin" / name)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """This process's environment without our packages, its own programs first, one thread a library."""
+        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        return {**kept, **threads, "PATH": f"{self.folder / 'bin'}{os.pathsep}{kept.get('PATH', '')}"}
+
+
+def environment(cache: Path, name: str, requirements: tuple[str, ...]) -> Environment:
+    """Made unless it is there with just these requirements.
+
+    Raises: ConfigurationError with the last line of what failed
+    """
+    wanted = "\n".join(requirements)
+    folder = cache / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+    made = Environment(folder)
+    if (folder / _INSTALLED).exists():
+        return made
+    folder.mkdir(parents=True, exist_ok=True)
+    _done(f"python -m venv {folder}", [sys.executable, "-m", "venv", "--clear", str(folder)])
+    quiet = ["install", "--quiet", "--disable-pip-version-check"]
+    _done(f"pip install {' '.join(requirements)}", [str(made.python), "-m", "pip", *quiet, *requirements])
+    (folder / _INSTALLED).write_text(wanted, encoding="utf-8")
+    return made
+
+
+def _done(
+    what: str, command: Sequence[str], cwd: Path | None = None, variables: Mapping[str, str] | None = None
+) -> None:
+    try:
+        ended = subprocess.run(  # noqa: S603 - our own python, and programs of the peer's environment
+            command, cwd=cwd, env=variables, capture_output=True, text=True, check=False, timeout=_MADE_WITHIN_S
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(f"{what}: not done in {_MADE_WITHIN_S:g} s") from None
+    if ended.returncode != 0:
+        last = ((ended.stderr or ended.stdout).strip().splitlines() or ["no message"])[-1]
+        raise ConfigurationError(f"{what}: {last}")
+
+
+@dataclass(frozen=True)
+class Marks:
+    """When each round began, by number from 1, and the smallest and largest parameter that were noted last."""
+
+    rounds: dict[int, float]
+    found: tuple[float, float] | None
+
+
+def read_marks(path: Path) -> Marks:
+    """What the peer has noted so far; lines ``SECONDS round N`` and ``SECONDS found LEAST MOST``."""
+    rounds: dict[int, float] = {}
+    found = None
+    for line in path.read_text(encoding="ascii").splitlines() if path.exists() else []:
+        match line.split():
+            case [at_s, "round", number]:
+                rounds[int(number)] = float(at_s)
+            case [_, "found", least, most]:
+                found = (float(least), float(most))
+            case _:
+                raise ProtocolViolation(f"{path}: a line is no mark: {line[:80]!r}")
+    return Marks(rounds, found)
+
+
+def wait_for_round(processes: Processes, marks: Path, number: int, names: Sequence[str], within_s: float) -> Marks:
+    """Until round ``number`` has begun. Raises: Unavailable, when that is too long or a program has ended"""
+    deadline = time.monotonic() + within_s
+    while number not in (found := read_marks(marks)).rounds:
+        for name in names:
+            processes.check(name)
+        if time.monotonic() > deadline:
+            tails = "; ".join(f"{name}: {processes.tail(name)}" for name in names)
+            raise Unavailable(f"round {number} had not begun after {within_s:g} s; {tails}")
+        time.sleep(_LOOK_S)
+    return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """``rounds`` are measured, after one that warms everything up."""
+
+    parameters: int
+    clients: int
+    rounds: int
+
+    @property
+    def all_rounds(self) -> int:
+        return 1 + self.rounds
+
+    @property
+    def within_s(self) -> float:
+        """How long a peer may take for everything."""
+        return _WITHIN_S_PER_ROUND * (1 + self.all_rounds)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Per round."""
+
+    measured: Between
+    rounds: int
+
+    @classmethod
+    def of(cls, readings: Sequence[Reading], marks: Marks, asked: Asked) -> Self:
+        """Of the rounds after the first. Raises: ProtocolViolation, when the average is wrong"""
+        first, last = 2, 2 + asked.rounds
+        _require_average(marks, asked)
+        return cls(between(readings, marks.rounds[first], marks.rounds[last]), asked.rounds)
+
+
+def _require_average(marks: Marks, asked: Asked) -> None:
+    """What was noted last is the model after some whole number of rounds, everywhere the same."""
+    if marks.found is None:
+        raise ProtocolViolation("the peer has noted no model")
+    least, most = marks.found
+    step = STEP * (1 + asked.clients) / 2
+    whole = round(most / step)
+    if not (whole >= asked.rounds and math.isclose(least, most, abs_tol=_LARGEST_ERROR)) or not math.isclose(
+        most, whole * step, abs_tol=_LARGEST_ERROR
+    ):
+        raise ProtocolViolation(f"the peer's model lies between {least:g} and {most:g}, not at a multiple of {step:g}")
+
+
+@dataclass
+class _Run:
+    """One system's programs: its server listens at ``port``, its clients reach it through the relay."""
+
+    asked: Asked
+    processes: Processes
+    port: int
+    relay: Relay
+    marks: Path
+
+    def measured(self, server: list[str], clients: Mapping[str, list[str]], ready: str | None, job: list[str]) -> Taken:
+        """Start everything, the job last. ``ready``: what a client's log says before it. Raises: Unavailable"""
+        server_id = self.processes.start("server", server)
+        self.processes.wait_for_port("server", self.port)
+        ids = [self.processes.start(name, command) for name, command in clients.items()]
+        for name in clients if ready is not None else ():
+            self.processes.wait_for_text(name, ready or "")
+        with Gauge([server_id], ids, self.relay.counted) as gauge:
+            self.processes.start("job", job)
+            names = ["server", *clients, "job"]
+            found = wait_for_round(self.processes, self.marks, self.asked.all_rounds + 1, names, self.asked.within_s)
+        return Taken.of(gauge.readings, found, self.asked)
+
+
+# --- Flower ---
 
 
 def flower_rounds(asked: Asked, cache: Path, folder: Path, *, secure: bool) -> Taken:
     """FedAvg, or FedAvg under SecAgg+. Raises: ConfigurationError, Unavailable"""
-    here = flower_environment(cache)
+    here = environment(cache, "flower", (f"flwr=={FLOWER}",))
     port, marks = free_port(), folder / "marks"
     _write_app(asked, folder, marks, port, secure=secure)
     own = {**here.variables, "FLWR_HOME": str(folder / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
     with Processes(folder, own) as processes, Relay(port) as relay:
-        server = processes.start("superlink", _superlink(here, port))
-        processes.wait_for_port("superlink", port)
-        names = [f"supernode-{place}" for place in range(asked.clients)]
-        clients = [processes.start(name, _node(here, relay.port, place)) for place, name in enumerate(names)]
-        with Gauge([server], clients, relay.counted) as gauge:
-            processes.start("run", [here.program("flwr"), "run", str(folder / "app"), "local"])
-            found = processes.wait_for_round(marks, asked.all_rounds + 1, ["superlink", *names, "run"], asked.within_s)
-    return Taken.of(gauge.readings, found, asked)
-
-
-def _superlink(here: Environment, port: int) -> list[str]:
-    options = ["--insecure", "--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]
-    return [here.program("flower-superlink"), *options]
+        options = ["--insecure", "--host", "127.0.0.1", "--port", str(port)]
+        server = [here.program("flower-superlink"), *options, "--disable-runtime-dependency-installation"]
+        nodes = {f"supernode-{place}": _node(here, relay.port, place) for place in range(asked.clients)}
+        job = [here.program("flwr"), "run", str(folder / "app"), "local"]
+        return _Run(asked, processes, port, relay, marks).measured(server, nodes, None, job)
 
 
 def _node(here: Environment, port: int, place: int) -> list[str]:
@@ -86,39 +262,22 @@ def _write_app(asked: Asked, folder: Path, marks: Path, port: int, *, secure: bo
     (home / "config.toml").write_text(_ADDRESS.format(port=port), encoding="utf-8")
 
 
-NVFLARE: Final = "2.9.0"
-TENSEAL: Final = "0.3.18"
-_JOB: Final = Path(__file__).with_name("nvflare_job.py")
-_PROJECT: Final = "peers"
-_ADMIN: Final = "admin@nvidia.com"
-_SERVER: Final = "nvflare.private.fed.app.server.server_train"
-_CLIENT: Final = "nvflare.private.fed.app.client.client_train"
-_MORE: Final = ("org=nvidia", "config_folder=config")
-_PREPARED_WITHIN_S: Final = 180.0
-
-
-def nvflare_environment(cache: Path) -> Environment:
-    """Raises: ConfigurationError"""
-    return environment(cache, "nvflare", (f"nvflare=={NVFLARE}", f"tenseal=={TENSEAL}"))
+# --- NVFlare ---
 
 
 def nvflare_rounds(asked: Asked, cache: Path, folder: Path, *, encrypted: bool) -> Taken:
     """FedAvg by ScatterAndGather, or the same under CKKS. Raises: ConfigurationError, Unavailable"""
-    here = nvflare_environment(cache)
+    here = environment(cache, "nvflare", (f"nvflare=={NVFLARE}", f"tenseal=={TENSEAL}"))
     port, marks = free_port(), folder / "marks"
     own = {**here.variables, "HOME": str(folder)}
     with Processes(folder, own) as processes, Relay(port) as relay:
         kits = _provision(here, _project(asked, port, relay.port), folder)
-        server = processes.start("server", _program(here, _SERVER, kits / "server", "fed_server.json"))
-        processes.wait_for_port("server", port)
+        server = _program(here, _SERVER, kits / "server", "fed_server.json")
         names = [f"site-{place}" for place in range(1, asked.clients + 1)]
-        clients = [processes.start(n, _program(here, _CLIENT, kits / n, "fed_client.json", f"uid={n}")) for n in names]
-        for name in names:
-            processes.wait_for_text(name, "Successfully registered client")
-        with Gauge([server], clients, relay.counted) as gauge:
-            processes.start("job", _job(here, asked, kits, marks, encrypted=encrypted))
-            found = processes.wait_for_round(marks, asked.all_rounds + 1, ["server", *names, "job"], asked.within_s)
-    return Taken.of(gauge.readings, found, asked)
+        clients = {name: _program(here, _CLIENT, kits / name, "fed_client.json", f"uid={name}") for name in names}
+        job = _job(here, asked, kits, marks, encrypted=encrypted)
+        run = _Run(asked, processes, port, relay, marks)
+        return run.measured(server, clients, "Successfully registered client", job)
 
 
 def _project(asked: Asked, port: int, relay_port: int) -> dict[str, object]:
@@ -150,23 +309,12 @@ def _project(asked: Asked, port: int, relay_port: int) -> dict[str, object]:
 
 
 def _provision(here: Environment, project: dict[str, object], folder: Path) -> Path:
-    """Certificates, signed settings and CKKS contexts of server, clients and admin. Raises: Unavailable"""
+    """Certificates, signed settings and CKKS contexts of server, clients and admin. Raises: ConfigurationError"""
     file = folder / "project.yml"
     file.write_text(json.dumps(project), encoding="utf-8")  # JSON is YAML
-    done = subprocess.run(  # noqa: S603 - a program of the peer's own environment
-        [here.program("nvflare"), "provision", "-p", str(file), "-w", str(folder)],
-        env={**here.variables, "HOME": str(folder)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_PREPARED_WITHIN_S,
-    )
-    kits = folder / _PROJECT / "prod_00"
-    if done.returncode != 0 or not (kits / "server").is_dir():
-        last = ((done.stderr or done.stdout).strip().splitlines() or ["no message"])[-1]
-        raise Unavailable(f"nvflare provision: {last}")
-    return kits
+    command = [here.program("nvflare"), "provision", "-p", str(file), "-w", str(folder)]
+    _done("nvflare provision", command, folder, {**here.variables, "HOME": str(folder)})
+    return folder / _PROJECT / "prod_00"
 
 
 def _program(here: Environment, module: str, kit: Path, settings: str, *more: str) -> list[str]:

@@ -6,11 +6,9 @@ Ours runs with real agents: two servers, an agent for the requester and for each
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from subprocess import SubprocessError
@@ -21,23 +19,51 @@ import numpy as np
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.network.ledger import read_ledger
-from harness.bench import meter
 from harness.bench.meter import Gauge, between
-from harness.bench.peer_processes import Asked, Taken
-from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, flower_rounds, nvflare_rounds
-from harness.bench.results import PeersBenchmark, WholeRounds
+from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, Taken, flower_rounds, nvflare_rounds
+from harness.bench.processes import counters
+from harness.bench.results import Benchmark, Figures, facts, scratch, table
 from harness.bench.synthetic import parameters_for
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.federated_run import Progress, run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
-from harness.versions import versions
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.sharing import Side
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 _REQUESTER: Final = "requester"
 _CLASSES: Final = 2
-_PEER_BYTES: Final = "moiety_peer_bytes_total"
+
+
+class WholeRounds(Figures):
+    """Whole rounds of one system over real processes; of a system that did not run, ``error`` says why.
+
+    CPU seconds are of all processes of either group, per round. Bytes are per parameter and client, at the clients'
+    sockets, and between the servers where there are two. Memory is the largest sum of resident sets.
+    """
+
+    name: str
+    version: str | None
+    how: str
+    protected: str
+    error: str | None = None
+    rounds: int = 0
+    seconds: float | None = None
+    server_cpu_s: float | None = None
+    client_cpu_s: float | None = None
+    bytes_up_per_parameter: float | None = None
+    bytes_down_per_parameter: float | None = None
+    bytes_between_servers_per_parameter: float | None = None
+    server_peak_mb: float | None = None
+    client_peak_mb: float | None = None
+
+
+class PeersBenchmark(Benchmark):
+    """Whole rounds of several systems in one sitting."""
+
+    parameters: int
+    sites: int
+    rounds: tuple[WholeRounds, ...]
 
 
 def our_rounds(asked: Asked, folder: Path) -> tuple[Taken, float]:
@@ -57,15 +83,16 @@ def our_rounds(asked: Asked, folder: Path) -> tuple[Taken, float]:
         def show(progress: Progress) -> None:
             while len(ends) < len(progress.records):
                 ends.append((time.monotonic(), time.time()))
-                sent.append(_between_servers(federation.metrics(Side.A)))
+                sent.append(_between_servers(federation))
 
         with Gauge(operators, agents) as gauge:
             run_study(federation, _study(federation, model, asked), show)
         first, last = 0, asked.rounds
         up, down = _at_sockets(federation, spec, ends[first][1], ends[last][1])
     measured = between(gauge.readings, ends[first][0], ends[last][0])
-    counted = measured.with_bytes(up, down)
-    return Taken(counted, asked.rounds), (sent[last] - sent[first]) / asked.rounds
+    return Taken(replace(measured, up_bytes=up, down_bytes=down), asked.rounds), (
+        sent[last] - sent[first]
+    ) / asked.rounds
 
 
 def _study(federation: RunningFederation, model: ModelSpec, asked: Asked) -> Study:
@@ -116,12 +143,8 @@ def _at_sockets(
     return float(sum(e.socket_sent_bytes for e in entries)), float(sum(e.socket_received_bytes for e in entries))
 
 
-def _between_servers(page: str) -> float:
-    return sum(_values(page.splitlines()))
-
-
-def _values(lines: Sequence[str]) -> list[float]:
-    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(_PEER_BYTES)]
+def _between_servers(federation: RunningFederation) -> float:
+    return float(sum(count for _, count in counters(federation, Side.A, "moiety_peer_bytes_total", "kind")))
 
 
 _NOTHING: Final = "nothing: the server sees every client's model"
@@ -143,14 +166,6 @@ class System:
     run: Callable[[Asked, Path, Path], tuple[Taken, float | None]] = field(repr=False)
 
 
-def _flower(secure: bool) -> Callable[[Asked, Path, Path], tuple[Taken, float | None]]:
-    return lambda asked, cache, folder: (flower_rounds(asked, cache, folder, secure=secure), None)
-
-
-def _nvflare(encrypted: bool) -> Callable[[Asked, Path, Path], tuple[Taken, float | None]]:
-    return lambda asked, cache, folder: (nvflare_rounds(asked, cache, folder, encrypted=encrypted), None)
-
-
 SYSTEMS: Final = (
     System(
         "moiety",
@@ -169,7 +184,7 @@ SYSTEMS: Final = (
         "a server and job processes, mutual TLS, the Client API's script inside of the job process",
         _NOTHING,
         8,
-        _nvflare(encrypted=False),
+        lambda asked, cache, folder: (nvflare_rounds(asked, cache, folder, encrypted=False), None),
     ),
     System(
         "nvflare-he",
@@ -179,7 +194,7 @@ SYSTEMS: Final = (
         "updates and sum from the server, unless it works together with any one client: all clients hold one "
         "decryption key, and each opens the sum",
         2,
-        _nvflare(encrypted=True),
+        lambda asked, cache, folder: (nvflare_rounds(asked, cache, folder, encrypted=True), None),
     ),
     System(
         "flower",
@@ -188,7 +203,7 @@ SYSTEMS: Final = (
         "a SuperLink, SuperNodes and the processes they start for each message, without TLS",
         _NOTHING,
         2,
-        _flower(secure=False),
+        lambda asked, cache, folder: (flower_rounds(asked, cache, folder, secure=False), None),
     ),
     System(
         "flower-secagg",
@@ -197,27 +212,22 @@ SYSTEMS: Final = (
         "the same under SecAggPlusWorkflow and secaggplus_mod, 3 shares of which 2 open a key, 22 bits a parameter",
         "updates from the other clients and from a server that follows the protocol; the sum is open to the server",
         1,
-        _flower(secure=True),
+        lambda asked, cache, folder: (flower_rounds(asked, cache, folder, secure=True), None),
     ),
 )
 KEYS: Final = tuple(one.key for one in SYSTEMS)
 
 
-def benchmark_rounds(
+def benchmark_peers(
     asked: Asked, cache: Path, only: Sequence[str], say: Callable[[str], None] = lambda text: None
 ) -> PeersBenchmark:
     """Whole rounds of ``only`` or of all. Raises: as :func:`whole_rounds`"""
     named = "".join(f" --only {one}" for one in only)
-    return PeersBenchmark(
-        parameters=asked.parameters,
-        sites=asked.clients,
-        command=f"moiety bench peers --parameters {asked.parameters} --sites {asked.clients} --rounds {asked.rounds}"
-        f"{named}",
-        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=f"{meter.machine()}, load {os.getloadavg()[0]:.1f}",
-        rounds=whole_rounds(asked, cache, only, say),
-        versions={one.name: one.version for one in versions()},
-    )
+    load = os.getloadavg()[0]
+    rounds = whole_rounds(asked, cache, only, say)
+    found = facts(f"peers --parameters {asked.parameters} --sites {asked.clients} --rounds {asked.rounds}{named}")
+    found["machine"] += f", load {load:.1f}"
+    return PeersBenchmark(**found, parameters=asked.parameters, sites=asked.clients, rounds=rounds)
 
 
 def whole_rounds(
@@ -244,8 +254,8 @@ def whole_rounds(
 def _row(system: System, asked: Asked, cache: Path) -> WholeRounds:
     empty = WholeRounds(name=system.name, version=system.version, how=system.how, protected=system.protected)
     try:
-        with tempfile.TemporaryDirectory(prefix="moiety-peers-") as folder:
-            taken, between_servers = system.run(asked, cache, Path(folder))
+        with scratch() as folder:
+            taken, between_servers = system.run(asked, cache, folder)
     except MoietyError as failure:
         return empty.model_copy(update={"error": failure.detail})
     except (OSError, SubprocessError) as failure:
@@ -290,8 +300,16 @@ _LEGEND: Final = (
 )
 
 
+def peers_sections(results: Sequence[PeersBenchmark]) -> list[str]:
+    """On the page of benchmarks: one section for each size, in however many files it is."""
+    by_size: dict[tuple[int, int], list[PeersBenchmark]] = {}
+    for one in results:
+        by_size.setdefault((one.parameters, one.sites), []).append(one)
+    return [part for _, alike in sorted(by_size.items()) if (part := whole_rounds_part(*alike))]
+
+
 def whole_rounds_part(*results: PeersBenchmark) -> str:
-    """A table and what protects whom, of sittings of one size; nothing where whole rounds were left out.
+    """A table and what protects whom, of sittings of one size; nothing where nothing was measured.
 
     A system that failed in one sitting and was measured in another is measured.
     """
@@ -301,14 +319,13 @@ def whole_rounds_part(*results: PeersBenchmark) -> str:
     head = ("whole rounds of", "version", *(name for name, _, _ in _COLUMNS))
     measured = [one for one in rounds if one.error is None]
     known = {one.name for one in measured}
-    lines = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * len(_COLUMNS)]
-    lines += ["| " + " | ".join((one.name, one.version or "-", *_cells(one))) + " |" for one in measured]
+    rows = [(one.name, one.version or "-", *_cells(one)) for one in measured]
     failed = [
         f"- {one.name}: not measured: {one.error}" for one in rounds if one.error is not None and one.name not in known
     ]
     said = [f"- {one.name}: {one.how}. Protected: {one.protected}." for one in measured]
     title = f"## Whole rounds of other systems: {results[0].parameters:,} parameters, {results[0].sites} clients"
-    return "\n".join([title, "", *lines, "", _LEGEND, *_sittings(results), *said, *failed, ""])
+    return "\n".join([title, "", table(head, rows, texts=2), _LEGEND, *_sittings(results), *said, *failed, ""])
 
 
 def _sittings(results: Sequence[PeersBenchmark]) -> list[str]:
@@ -321,13 +338,13 @@ def _sittings(results: Sequence[PeersBenchmark]) -> list[str]:
     return [f"CPU and seconds of different sittings are of machines under different loads. {each}.\n"]
 
 
-def whole_rounds_lines(rounds: Sequence[WholeRounds]) -> list[str]:
+def peers_text(result: PeersBenchmark) -> str:
     """One line a system."""
-    return [f"whole rounds: {one.name}: {one.error or _shown(one)}" for one in rounds]
-
-
-def _shown(one: WholeRounds) -> str:
-    return ", ".join(f"{name} {cell}" for (name, _, _), cell in zip(_COLUMNS, _cells(one), strict=True))
+    lines = [f"{result.parameters:,} parameters, {result.sites} contributors, {result.machine}"]
+    for one in result.rounds:
+        figures = ", ".join(f"{name} {cell}" for (name, _, _), cell in zip(_COLUMNS, _cells(one), strict=True))
+        lines.append(f"whole rounds: {one.name}: {one.error or figures}")
+    return "\n".join(lines)
 
 
 def _cells(one: WholeRounds) -> list[str]:

@@ -12,22 +12,18 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from harness.bench import meter
-from harness.bench.results import Spread
+from harness.bench.results import Benchmark, Figures, Spread, facts, scratch
 from harness.bench.synthetic import parameters_for, update_of
-from harness.versions import versions
 from harness.warm import warm
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.kernels import NUMBA
@@ -38,6 +34,15 @@ from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import RingBits, StudyParameters
 
 _BLOCKS: Final = 4
+_PIECE: Final = 1 << 16
+_KEY: Final = bytes(32)
+_SIMULATED_BITS: Final = (32, 36, 40)
+_NS: Final = 1e9
+_NARROW: Final = 48
+_BOUND: Final = 2**30
+_DIVISOR: Final = 8.0
+_TRIALS: Final = 2000
+Octets = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -88,42 +93,25 @@ def most_often(bits: int, parameters: StudyParameters) -> float:
     return math.sqrt(parameters.sketched_length) * norm / 2.0**bits
 
 
-_PIECE: Final = 1 << 16
-_KEY: Final = bytes(32)
-_SIMULATED_BITS: Final = (32, 36, 40)
-_NS: Final = 1e9
-_NARROW: Final = 48
-_BOUND: Final = 2**30
-_DIVISOR: Final = 8.0
-_TRIALS: Final = 2000
-Octets = NDArray[np.uint8]
-
-
-class RingStage(BaseModel):
+class RingStage(Figures):
     """CPU nanoseconds per parameter of one stage in either ring, and the second over the first."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     ring_64: Spread
     ring_48: Spread
     ratio: Spread
 
 
-class RingBenchmark(BaseModel):
+class RingBenchmark(Benchmark):
     """``errors``: per ring size, sharings, sketches that erred, and how many should have by the entries' sizes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     parameters: int
     repeats: int
-    command: str
-    date: str
-    machine: str
     load: float
     stages: tuple[RingStage, ...]
     errors: tuple[tuple[int, int, int, float], ...]
     error_per_site_and_round: float
     error_at_most: float
-    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -140,7 +128,7 @@ def benchmark_ring(parameters: int, repeats: int) -> RingBenchmark:
     warm()
     load, _, _ = os.getloadavg()
     dimension = max(1, parameters // _PIECE) * _PIECE
-    with tempfile.TemporaryDirectory(prefix="moiety-ring-") as folder:
+    with scratch() as folder:
         work = _Work(dimension, folder)
         work.check()
         stages = tuple(_timed(stage, repeats, dimension) for stage in work.stages())
@@ -151,25 +139,22 @@ def benchmark_ring(parameters: int, repeats: int) -> RingBenchmark:
     return RingBenchmark(
         parameters=dimension,
         repeats=repeats,
-        command=f"moiety bench ring --parameters {parameters} --repeats {repeats}",
-        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=meter.machine(),
+        **facts(f"ring --parameters {parameters} --repeats {repeats}"),
         load=load,
         stages=stages,
         errors=tuple((one.bits, one.trials, one.erred, one.expected) for one in found),
         error_per_site_and_round=float(np.abs(entries).sum()) / 2.0**_NARROW,
         error_at_most=most_often(_NARROW, study),
-        versions={one.name: one.version for one in versions()},
     )
 
 
 class _Work:
     """One site's vector, share and pads in both forms, and what each party does with them, piece by piece."""
 
-    def __init__(self, dimension: int, folder: str) -> None:
+    def __init__(self, dimension: int, folder: Path) -> None:
         self._update = update_of(1, dimension)
         self._scaling = scaling_of(self._update, [("all", dimension)], parameters_for(dimension, 11))
-        self._file = os.path.join(folder, "share")
+        self._file = folder / "share"
         self._pieces = [slice(at, at + _PIECE) for at in range(0, dimension, _PIECE)]
         self._x = np.empty(dimension, dtype=np.uint64)
         self._encode()
@@ -183,15 +168,17 @@ class _Work:
         self._split_48()
 
     def stages(self) -> tuple[Stage, ...]:
+        wide, narrow = self._wide, self._unpacked
         return (
             Stage("agent: encode and split", self._split_64, self._split_48),
             Stage("agent: seal, hash, write", lambda: self._seal(self._share), lambda: self._seal(self._packed)),
-            Stage("agent: open a sum", self._open_64, self._open_48),
-            Stage("ingest: hash, open, write", lambda: self._ingest(self._share), lambda: self._ingest(self._packed)),
-            Stage("distances: sketch a vector", self._sketch_64, self._sketch_48),
-            Stage("sum: add a vector", self._add_64, self._add_48),
+            Stage("agent: open a sum", lambda: self._open(wide, 64), lambda: self._open(narrow, _NARROW)),
+            # GCM costs the same either way: what is opened here is encrypted again
+            Stage("ingest: hash, open, write", lambda: self._seal(self._share), lambda: self._seal(self._packed)),
+            Stage("distances: sketch a vector", lambda: self._sketch(wide), lambda: self._sketch(narrow)),
+            Stage("sum: add a vector", lambda: self._add(wide), lambda: self._add(narrow)),
             Stage("sum: add a seed", self._seed, self._seed),
-            Stage("output: mask and seal", self._output_64, self._output_48),
+            Stage("output: mask and seal", lambda: self._output(64), lambda: self._output(_NARROW)),
         )
 
     def check(self) -> None:
@@ -201,6 +188,12 @@ class _Work:
             opened = lifted(self._unpacked(piece) + self._pad, _NARROW)
             if not np.array_equal(opened, self._x[piece]):
                 raise AssertionError("48 bits do not give the vector back")
+
+    def _wide(self, piece: slice) -> Ring:
+        return self._share[piece]
+
+    def _unpacked(self, piece: slice) -> Ring:
+        return unpacked(self._packed[_octets(piece)].data, _PIECE, _NARROW, NUMBA, self._buffer)
 
     def _encode(self) -> None:
         for piece in self._pieces:
@@ -221,32 +214,20 @@ class _Work:
 
     def _seal(self, share: Ring | Octets) -> bytes:
         cipher, whole, digest = AESGCM(_KEY), share.view(np.uint8), hashlib.sha256()
-        with open(self._file, "wb", buffering=0) as file:
+        with self._file.open("wb", buffering=0) as file:
             for number, at in enumerate(range(0, whole.size, 1 << 19)):
                 sealed = cipher.encrypt(number.to_bytes(12, "big"), whole[at : at + (1 << 19)].data, None)
                 digest.update(sealed)
                 file.write(sealed)
         return digest.digest()
 
-    def _ingest(self, share: Ring | Octets) -> bytes:
-        """GCM costs the same either way; what is opened here is encrypted again."""
-        return self._seal(share)
-
-    def _sketch_64(self) -> None:
+    def _sketch(self, read: Callable[[slice], Ring]) -> None:
         for piece in self._pieces:
-            NUMBA.sketch_into(self._buckets, self._words[piece], self._share[piece])
+            NUMBA.sketch_into(self._buckets, self._words[piece], read(piece))
 
-    def _sketch_48(self) -> None:
+    def _add(self, read: Callable[[slice], Ring]) -> None:
         for piece in self._pieces:
-            NUMBA.sketch_into(self._buckets, self._words[piece], self._unpacked(piece))
-
-    def _add_64(self) -> None:
-        for piece in self._pieces:
-            NUMBA.add_into(self._total[piece], self._share[piece])
-
-    def _add_48(self) -> None:
-        for piece in self._pieces:
-            NUMBA.add_into(self._total[piece], self._unpacked(piece))
+            NUMBA.add_into(self._total[piece], read(piece))
 
     def _seed(self) -> None:
         """The same in both rings: a seed's stream has 64 bits a coordinate."""
@@ -254,32 +235,17 @@ class _Work:
             expand_into(_KEY, Usage.SHARE, self._buffer, start=piece.start)
             NUMBA.add_into(self._total[piece], self._buffer)
 
-    def _output_64(self) -> None:
-        self._output(64)
-
-    def _output_48(self) -> None:
-        self._output(_NARROW)
-
     def _output(self, bits: RingBits) -> None:
         for number, piece in enumerate(self._pieces):
             expand_into(_KEY, Usage.OUTPUT_MASK, self._buffer, start=piece.start)
             NUMBA.mask(self._total[piece], self._buffer, self._buffer)
             AESGCM(_KEY).encrypt(number.to_bytes(12, "big"), packed(self._buffer, bits), None)
 
-    def _open_64(self) -> None:
+    def _open(self, read: Callable[[slice], Ring], bits: RingBits) -> None:
         for piece in self._pieces:
-            self._opened(self._share[piece], piece.start, 64)
-
-    def _open_48(self) -> None:
-        for piece in self._pieces:
-            self._opened(self._unpacked(piece), piece.start, _NARROW)
-
-    def _opened(self, masked: Ring, start: int, bits: RingBits) -> None:
-        expand_into(_KEY, Usage.OUTPUT_MASK, self._pad, start=start)
-        NUMBA.open_average(masked, self._pad, _BOUND, _DIVISOR, self._average, bits)
-
-    def _unpacked(self, piece: slice) -> Ring:
-        return unpacked(self._packed[_octets(piece)].data, _PIECE, _NARROW, NUMBA, self._buffer)
+            masked = read(piece)
+            expand_into(_KEY, Usage.OUTPUT_MASK, self._pad, start=piece.start)
+            NUMBA.open_average(masked, self._pad, _BOUND, _DIVISOR, self._average, bits)
 
 
 def _octets(piece: slice) -> slice:
@@ -307,7 +273,7 @@ def ring_text(result: RingBenchmark) -> str:
         f"load {result.load:.1f}, {result.machine}; bytes per parameter 8 and 6"
     ]
     lines += [
-        f"{one.name}: {_shown(one.ring_64)} in 64 bits, {_shown(one.ring_48)} in 48, ratio {one.ratio.median:.2f} "
+        f"{one.name}: {one.ring_64} in 64 bits, {one.ring_48} in 48, ratio {one.ratio.median:.2f} "
         f"({one.ratio.low:.2f} to {one.ratio.high:.2f})"
         for one in result.stages
     ]
@@ -322,7 +288,3 @@ def ring_text(result: RingBenchmark) -> str:
             f"at most {result.error_at_most:.2g} for any",
         ]
     )
-
-
-def _shown(spread: Spread) -> str:
-    return f"{spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f})"

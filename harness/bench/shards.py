@@ -9,15 +9,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
-from harness.bench import meter
-from harness.versions import versions
+from harness.bench.results import Benchmark, Figures, facts, scratch
 from harness.warm import warm
 from protocol.arithmetic.prg import SEED_BYTES, Usage, expand
 from protocol.arithmetic.ring import octets
@@ -32,11 +29,7 @@ from servers.storage.place import FolderStorage
 from servers.store.files.chunk_tags import ENCRYPTED, Tagger
 
 
-class _Result(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Pass(_Result):
+class Pass(Figures):
     """One pass: seconds from its begin to its end, and CPU seconds of all workers, of the busiest, of the server.
 
     ``server_cpu_seconds`` is the reduce: what the server itself does to put ranges together, which no worker takes off
@@ -51,7 +44,7 @@ class Pass(_Result):
     ranges: int
 
 
-class ByWorkers(_Result):
+class ByWorkers(Figures):
     """Both passes with so many workers; 0: the server's own process, without Ray."""
 
     workers: int
@@ -60,19 +53,15 @@ class ByWorkers(_Result):
     worker_peak_rss_mb: float
 
 
-class ShardsBenchmark(_Result):
+class ShardsBenchmark(Benchmark):
     """One side's passes over the same stored shares, by number of workers; all gave the same bits."""
 
     parameters: int
     shares: int
     range_parameters: int
-    command: str
-    date: str
-    machine: str
     load: float
     stored_bytes: int
     runs: tuple[ByWorkers, ...]
-    versions: dict[str, str]
 
 
 _WHAT = (
@@ -150,8 +139,7 @@ def benchmark_shards(
     """Raises: AssertionError, when any number of workers gives other bits"""
     warm()
     load, _, _ = os.getloadavg()
-    with tempfile.TemporaryDirectory(dir=folder, prefix="moiety-shards-") as name:
-        at = Path(name)
+    with scratch(folder) as at:
         key_file = at / "wrapping.key"
         key_file.touch(mode=0o600)
         key_file.write_text(secrets.token_hex(32))
@@ -170,14 +158,10 @@ def benchmark_shards(
         parameters=parameters,
         shares=shares,
         range_parameters=range_parameters,
-        command=f"moiety bench shards --workers {','.join(map(str, workers))} --parameters {parameters} "
-        f"--shares {shares}",
-        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=meter.machine(),
+        **facts(f"shards --workers {','.join(map(str, workers))} --parameters {parameters} --shares {shares}"),
         load=load,
         stored_bytes=size,
         runs=tuple(runs),
-        versions={one.name: one.version for one in versions()},
     )
 
 

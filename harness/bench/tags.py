@@ -11,18 +11,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from harness.adversaries.scripted.requester import ROSTER
 from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, TaggedRound
-from harness.bench import meter
-from harness.bench.results import Spread
-from harness.versions import versions
+from harness.bench.results import Benchmark, Spread, facts
 from harness.warm import warm
 from protocol.arithmetic.ring import Ring, octets
 from protocol.parameters import TAG_COORDINATES
@@ -37,15 +33,11 @@ _NS: Final = 1e9
 TARGET_NS: Final = 5.0
 
 
-class TagsBenchmark(BaseModel):
+class TagsBenchmark(Benchmark):
     """CPU nanoseconds per parameter: with tags, without, and the difference; ``added`` is both together."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     parameters: int
     repeats: int
-    command: str
-    date: str
-    machine: str
     load: float
     split_with: Spread
     split_without: Spread
@@ -55,7 +47,6 @@ class TagsBenchmark(BaseModel):
     open_added: Spread
     added: Spread
     target: float = TARGET_NS
-    versions: dict[str, str]
 
 
 def benchmark_tags(parameters: int, repeats: int) -> TagsBenchmark:
@@ -74,15 +65,12 @@ def benchmark_tags(parameters: int, repeats: int) -> TagsBenchmark:
     return TagsBenchmark(
         parameters=parameters,
         repeats=repeats,
-        command=f"moiety bench tags --parameters {parameters} --repeats {repeats}",
-        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=meter.machine(),
+        **facts(f"tags --parameters {parameters} --repeats {repeats}"),
         load=load,
         **{name: Spread.of(values) for name, values in timed.items()},
         split_added=Spread.of(list(split)),
         open_added=Spread.of(list(opened)),
         added=Spread.of(list(split + opened)),
-        versions={one.name: one.version for one in versions()},
     )
 
 
@@ -158,14 +146,9 @@ def tags_text(result: TagsBenchmark) -> str:
         (
             f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats}, load "
             f"{result.load:.1f}, {result.machine}",
-            f"a vector split: {_ns(result.split_with)} with tags, {_ns(result.split_without)} without, added "
-            f"{_ns(result.split_added)}",
-            f"a sum opened: {_ns(result.open_with)} with tags, {_ns(result.open_without)} without, added "
-            f"{_ns(result.open_added)}",
-            f"both: added {_ns(result.added)} (target: at most {result.target:g})",
+            f"a vector split: {result.split_with} with tags, {result.split_without} without, added "
+            f"{result.split_added}",
+            f"a sum opened: {result.open_with} with tags, {result.open_without} without, added {result.open_added}",
+            f"both: added {result.added} (target: at most {result.target:g})",
         )
     )
-
-
-def _ns(spread: Spread) -> str:
-    return f"{spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f})"

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from harness.bench import meter
-from harness.bench.cli import round_text
 from harness.bench.contributors import COMMANDS
 from harness.bench.report import page_of
 from harness.bench.results import BothServers, RoundBenchmark, ServerCpu, write_result
-from harness.bench.round import benchmark_round
+from harness.bench.round import benchmark_round, round_text
 from harness.bench.synthetic import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
 from protocol.errors import ConfigurationError
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from client_agent.site.events import RoundEnd, RoundRecord
 from harness.bench.cli import app
-from harness.bench.load import LoadBenchmark, Rounds, Sample, called, found_errors, load_text
-from harness.bench.load_agents import Calls, Played, TimedTransport, call_times
+from harness.bench.load import LoadBenchmark, Rounds, Sample, found_errors, load_text
+from harness.bench.load_agents import Calls, Played, TimedTransport, called
 from harness.bench.report import page_of
 from harness.bench.results import write_result
 from tests.unit.harness.test_bench import a_result as a_round
@@ -66,9 +66,10 @@ def test_every_call_is_noted_once_by_what_it_is_for() -> None:
 
 
 def test_percentiles_of_calls() -> None:
-    first, second = call_times({"view": [1.0, 2.0], "output": [float(n) for n in range(1, 102)], "never": []})
+    view = {"view": [1.0, 2.0], "never": []}
+    first, second = called([view, {"output": [float(n) for n in range(1, 102)]}])
     assert (first.purpose, first.count, first.p50_ms, first.p95_ms, first.p99_ms) == ("output", 101, 51, 96, 100)
-    assert (second.most_ms, second.waits_for_news, first.waits_for_news) == (2.0, True, False)
+    assert (second.most_ms, second.named, first.named) == (2.0, "view (waits for news)", "output")
 
 
 def played(problems: tuple[str, ...] = (), failed: dict[str, int] | None = None) -> Played:
@@ -89,7 +90,7 @@ def test_complaints_failed_calls_and_rounds_without_a_sum_are_errors() -> None:
         "internal errors of servers": 1,
     }
     assert found_errors(Rounds(done.records[:1], ()), [played()], 0) == {}
-    assert called(both)[0].count == 2
+    assert called([one.milliseconds for one in both])[0].count == 2
 
 
 def a_sample(number: int, **changes: object) -> Sample:
@@ -113,7 +114,7 @@ def a_load(**changes: object) -> LoadBenchmark:
         "refusals": {"unavailable": 5},
         "seconds": 20.0,
         "round_seconds": (12.0, 8.0),
-        "calls": call_times({"view": [1.0, 3.0], "output": [7.0]}),
+        "calls": called([{"view": [1.0, 3.0], "output": [7.0]}]),
         "server_cpu_ms_per_site_round": 61.5,
         "agent_cpu_ms_per_site_round": 40.0,
         "server_idle_mb": 130.0,

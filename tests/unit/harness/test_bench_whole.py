@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench import peers
-from harness.bench.meter import Gauge, Reading, Used, between, used
-from harness.bench.peer_processes import ADOPTING, Asked, Marks, Processes, Relay, Taken, free_port, read_marks
-from harness.bench.peers import whole_rounds_lines, whole_rounds_part
-from harness.bench.results import PeersBenchmark, WholeRounds
+from harness.bench.meter import Gauge, Reading, Relay, between, used
+from harness.bench.peer_systems import Asked, Marks, Taken, read_marks, wait_for_round
+from harness.bench.peers import PeersBenchmark, WholeRounds, peers_text, whole_rounds, whole_rounds_part
+from harness.bench.processes import ADOPTING, Processes, free_port
 from protocol.errors import ConfigurationError, ProtocolViolation, Unavailable
 
 WORK = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
@@ -29,8 +28,7 @@ time.sleep(60)
 
 def readings() -> list[Reading]:
     return [
-        Reading(float(at), Used(10.0 + at, 100.0 + at), Used(20.0 + 2 * at, 300.0 - at), 1000 * at, 10 * at)
-        for at in range(10)
+        Reading(float(at), 10.0 + at, 100.0 + at, 20.0 + 2 * at, 300.0 - at, 1000 * at, 10 * at) for at in range(10)
     ]
 
 
@@ -51,13 +49,13 @@ def test_a_tree_counts_what_has_ended_and_what_has_detached_itself() -> None:
     with subprocess.Popen([sys.executable, "-c", ADOPTING, sys.executable, "-c", DETACHED]) as root:
         try:
             deadline = time.monotonic() + 60
-            while used([root.pid]).cpu_s < 0.3 and time.monotonic() < deadline:
+            while used([root.pid])[0] < 0.3 and time.monotonic() < deadline:
                 time.sleep(0.05)
-            found = used([root.pid])
+            cpu_s, resident_mb = used([root.pid])
         finally:
             root.kill()
-    assert found.cpu_s >= 0.3, "the grandchild, whose parent has ended, belongs to the root"
-    assert found.resident_mb > 1
+    assert cpu_s >= 0.3, "the grandchild, whose parent has ended, belongs to the root"
+    assert resident_mb > 1
 
 
 def test_a_gauge_reads_bytes_while_it_is_open() -> None:
@@ -67,7 +65,7 @@ def test_a_gauge_reads_bytes_while_it_is_open() -> None:
         while len(gauge.readings) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
     assert [one.up_bytes for one in gauge.readings] == list(range(1, len(gauge.readings) + 1))
-    assert gauge.readings[0].servers == Used(0.0, 0.0)
+    assert (gauge.readings[0].server_cpu_s, gauge.readings[0].server_mb) == (0.0, 0.0)
 
 
 def test_a_relay_counts_both_directions() -> None:
@@ -114,7 +112,7 @@ def test_a_program_that_ends_with_an_error_is_named_with_what_it_said(tmp_path: 
     with Processes(tmp_path, {}) as processes:
         processes.start("odd", [sys.executable, "-c", "raise SystemExit('no such thing')"])
         with pytest.raises(Unavailable, match="odd ended with exit code 1: no such thing"):
-            processes.wait_for_round(tmp_path / "marks", 1, ["odd"], 60)
+            wait_for_round(processes, tmp_path / "marks", 1, ["odd"], 60)
 
 
 def test_what_does_not_listen_or_speak_in_time_is_named_and_ended(tmp_path: Path) -> None:
@@ -125,16 +123,16 @@ def test_what_does_not_listen_or_speak_in_time_is_named_and_ended(tmp_path: Path
         with pytest.raises(Unavailable, match="still has not said 'ready'"):
             processes.wait_for_text("still", "ready", within_s=0.1)
         with pytest.raises(Unavailable, match="round 1 had not begun"):
-            processes.wait_for_round(tmp_path / "marks", 1, ["still"], 0.1)
-    assert used([pid]) == Used(0.0, 0.0)
+            wait_for_round(processes, tmp_path / "marks", 1, ["still"], 0.1)
+    assert used([pid]) == (0.0, 0.0)
 
 
 def test_an_environment_that_cannot_be_made_is_a_row_with_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.bench.peer_processes.sys.executable", "/bin/false")
+    monkeypatch.setattr("harness.bench.peer_systems.sys.executable", "/bin/false")
     said: list[str] = []
-    (row,) = peers.whole_rounds(Asked(10, 3, 1), tmp_path, ["flower"], said.append)
+    (row,) = whole_rounds(Asked(10, 3, 1), tmp_path, ["flower"], said.append)
     assert row.error is not None
     assert row.error.startswith("python -m venv")
     assert row.error.endswith(": no message")
@@ -144,7 +142,7 @@ def test_an_environment_that_cannot_be_made_is_a_row_with_the_error(
 
 def test_a_system_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'fate' is no system"):
-        peers.whole_rounds(Asked(10, 3, 1), tmp_path, ["fate"])
+        whole_rounds(Asked(10, 3, 1), tmp_path, ["fate"])
 
 
 def test_the_page_shows_what_was_measured_and_names_what_was_not() -> None:
@@ -176,5 +174,7 @@ def test_the_page_shows_what_was_measured_and_names_what_was_not() -> None:
     assert "under different loads. d: One; d: Two." in both
     assert "under different loads" not in page
     assert whole_rounds_part(PeersBenchmark(rounds=(), **values)) == ""
-    assert whole_rounds_lines([missing]) == ["whole rounds: Two: pip install two: no network"]
-    assert "servers, CPU s 0.50" in whole_rounds_lines([measured])[0]
+    heading, first, second = peers_text(PeersBenchmark(rounds=(measured, missing), **values)).splitlines()
+    assert heading == "10 parameters, 3 contributors, m"
+    assert "servers, CPU s 0.50" in first
+    assert second == "whole rounds: Two: pip install two: no network"
