@@ -1,7 +1,11 @@
-"""``moiety summarise``: what would a table one over these sites show?"""
+"""``moiety summarise``: a table one over the sites of a data set, plain or under the protocol (docs/protocol.md 17).
+
+The data set's sites are tables, with a schema made for it: its features, and the target's classes.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,17 +16,50 @@ import typer
 from client_agent.cli.summaries import table_of as shown_table
 from client_agent.cli.tables import console as console_for
 from harness.datasets.registry import DataRequest, load_data
+from harness.datasets.site_data import Federation, SiteData
 from harness.engine.rounds.summary import secure_sum
 from harness.simulation.run_one import Protection
-from harness.summaries.tables import columns_of, table_of
 from host.commands.subcommand import command
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
-from protocol.summary.layout import Layout
+from protocol.summary.layout import Categories, Column, Layout, Numeric
 from protocol.summary.opened import TableOne, table_one
+from protocol.summary.protect import Codes, Numbers, shared_vector
 from protocol.summary.protect import Protection as TableProtection
-from protocol.summary.protect import shared_vector
 from protocol.wire.messages import LEAST_EXAMPLES, SummarySpec
+
+TARGET = "target"
+_MOST_FEATURES = 400
+
+
+def columns_of(federation: Federation) -> tuple[Column, ...]:
+    """Every feature is a number; its range is rounded outwards from all sites' values, as a schema would declare it.
+
+    Raises: ConfigurationError for images and the like
+    """
+    (width, *more) = federation.inputs
+    if more or width > _MOST_FEATURES:
+        raise ConfigurationError(
+            f"{federation.title}: a summary is of a table of at most {_MOST_FEATURES} columns, one example here has "
+            f"shape {list(federation.inputs)}"
+        )
+    names = federation.feature_names or tuple(f"x{place}" for place in range(width))
+    pooled = np.concatenate([site.train.X for site in federation.sites]).astype(np.float64)
+    numbers = (Numeric(name, *_range(values)) for name, values in zip(names, pooled.T, strict=True))
+    return (*numbers, Categories(TARGET, federation.class_names))
+
+
+def table_of(site: SiteData) -> tuple[Numbers | Codes, ...]:
+    """The site's training part, column by column."""
+    return (*site.train.X.astype(np.float64).T, np.asarray(site.train.y, dtype=np.int64))
+
+
+def _range(values: Numbers) -> tuple[float, float]:
+    """One digit outwards: 0.13 to 87 becomes 0 to 90, -2 to 12.3 becomes -2 to 13."""
+    low, high = float(values.min()), float(values.max())
+    step = 10.0 ** math.floor(math.log10((high - low) / 3)) if high > low else 1.0
+    return math.floor(low / step) * step, (math.ceil(high / step) + (high <= low)) * step
+
 
 DEFAULTS = SummarySpec()
 
