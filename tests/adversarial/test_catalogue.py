@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.adversaries.catalogue.attack import Attack, taken_out
-from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
 from harness.adversaries.catalogue.catalogue import catalogue
 from harness.adversaries.catalogue.command import _line
 from harness.adversaries.catalogue.outcome import tried
-from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries.outside import DeployedAttack, Deployment
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.adversaries.scripted_rounds import SITES, SMALL, VICTIM
 from protocol.errors import ConfigurationError
 from tests.kit.processes import start_servers
 

@@ -15,8 +15,8 @@ from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.network.sockets.counted import Account
 from harness.adversaries.catalogue.by_network.proxies import share_of
 from harness.adversaries.scripted.proxy import agents_client
-from harness.adversaries.scripted.rounds import SITES, VICTIM, Pair
 from harness.adversaries.scripted.there import there
+from harness.adversaries.scripted_rounds import SITES, VICTIM, Pair
 from harness.adversaries.troubled.networks import Troubled
 from harness.federation.memory.network import Fate
 from harness.federation.memory.servers import ServersInMemory

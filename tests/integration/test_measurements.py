@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from harness.adversaries import vectors
-from harness.adversaries.scripted.rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
+from harness.adversaries.scripted_rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ErrorCode

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.adversaries import contributions as forged
+from harness.adversaries import forgeries as forged
 from harness.adversaries import vectors
 from harness.adversaries.requester import equivocating_announcement, release_set
-from harness.adversaries.scripted.rounds import (
+from harness.adversaries.scripted_rounds import (
     EARLY,
     LAST,
     OTHER,

@@ -11,7 +11,6 @@ from harness.adversaries.catalogue.by_network.altered import altered_requests
 from harness.adversaries.catalogue.by_network.edge import floods_at_the_edge
 from harness.adversaries.catalogue.by_network.enrolment import enrolments
 from harness.adversaries.catalogue.by_network.made_up import made_up_answers
-from harness.adversaries.catalogue.by_network.outside import outside_attacks
 from harness.adversaries.catalogue.by_network.reading import reading_proxies
 from harness.adversaries.catalogue.by_network.requests import hostile_requests
 from harness.adversaries.catalogue.by_network.sessions import in_a_session
@@ -49,6 +48,7 @@ from harness.adversaries.catalogue.by_sites.vectors import vector_attacks
 from harness.adversaries.catalogue.by_sites.weights import own_weights
 from harness.adversaries.catalogue.by_sites.words import words_of_others
 from harness.adversaries.catalogue.tags import tagged_sums
+from harness.adversaries.outside import outside_attacks
 from protocol.errors import ConfigurationError
 
 _FAMILIES: Final = (

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from client_agent.cli.tables import console as console_for
 from harness.adversaries.catalogue.attack import Attack, Party
-from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
 from harness.adversaries.catalogue.catalogue import catalogue, has_ckks
 from harness.adversaries.catalogue.outcome import Outcome, Outcomes, collected, table, tried, verdict
+from harness.adversaries.outside import DeployedAttack, Deployment
 from host.placed_files import rewrite, writable
 from protocol.errors import ConfigurationError
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from structlog.testing import capture_logs
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, taken_out
-from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
+from harness.adversaries.outside import DeployedAttack, Deployment
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.printable import printable

@@ -15,7 +15,7 @@ import httpx
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party
 from harness.adversaries.hostile.act import Act, Round
-from harness.adversaries.scripted.rounds import SITES, SMALL, STRANGER, Pair, Phase, refusals
+from harness.adversaries.scripted_rounds import SITES, SMALL, STRANGER, Pair, Phase, refusals
 from harness.federation.memory.servers import ServersInMemory
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs

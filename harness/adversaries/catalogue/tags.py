@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.requester import REQUESTER
+from harness.adversaries.scripted_agents import REQUESTER
 from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, Half, TaggedRound
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring

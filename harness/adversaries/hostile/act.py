@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import httpx
 
-from harness.adversaries.scripted.rounds import OpenRound
+from harness.adversaries.scripted_rounds import OpenRound
 from harness.federation.memory.servers import ServersInMemory
 
 Round: TypeAlias = OpenRound[ServersInMemory]

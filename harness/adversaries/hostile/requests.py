@@ -9,8 +9,8 @@ import httpx
 
 from harness.adversaries import requests
 from harness.adversaries.hostile.act import Act, Round
-from harness.adversaries.scripted.rounds import VICTIM
-from harness.adversaries.scripted.signed_client import Outgoing, SignedClient
+from harness.adversaries.scripted_rounds import VICTIM
+from harness.adversaries.signed_client import Outgoing, SignedClient
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.channel.signing import DigestField

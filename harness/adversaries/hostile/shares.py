@@ -8,9 +8,9 @@ from typing import TypeAlias
 import httpx
 import numpy as np
 
-from harness.adversaries import contributions as forged
+from harness.adversaries import forgeries as forged
 from harness.adversaries.hostile.act import Act, Round
-from harness.adversaries.scripted.rounds import EARLY, OTHER, VICTIM
+from harness.adversaries.scripted_rounds import EARLY, OTHER, VICTIM
 from protocol.sharing import Side
 
 Change: TypeAlias = Callable[[bytes], bytes]

@@ -7,11 +7,11 @@ import secrets
 import httpx
 import numpy as np
 
-from harness.adversaries import contributions as forged
+from harness.adversaries import forgeries as forged
 from harness.adversaries import requester as malicious
 from harness.adversaries.hostile.act import Act, Round
-from harness.adversaries.scripted.rounds import OTHER, REQUESTER, SITES, SMALL, STRANGER, VICTIM
 from harness.adversaries.scripted.there import there
+from harness.adversaries.scripted_rounds import OTHER, REQUESTER, SITES, SMALL, STRANGER, VICTIM
 from protocol.arithmetic.ring import to_bytes
 from protocol.bodies.query import Queries
 from protocol.parameters import PROTOCOL_VERSION

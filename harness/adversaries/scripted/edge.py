@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from client_agent.learning.data import Examples, LocalData
-from harness.adversaries.scripted.raw_connections import Stranger, until
+from harness.adversaries.raw_connections import Stranger, until
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.errors import Unavailable
 from protocol.sharing import Side

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from harness.adversaries.scripted.signed_client import ENCLOSED_OF_LONG_BODIES, Outgoing, SignedClient
+from harness.adversaries.signed_client import ENCLOSED_OF_LONG_BODIES, Outgoing, SignedClient
 
 
 class HeldBack:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from harness.adversaries.scripted.requester import DIMENSION, PARTIES, REQUESTER, ROSTER, SITES, study
+from harness.adversaries.scripted_agents import DIMENSION, PARTIES, REQUESTER, ROSTER, SITES, study
 from protocol.errors import UnknownResource
 from protocol.parameters import Needs
 from protocol.rounds.side_a import outcome_of

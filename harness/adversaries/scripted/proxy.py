@@ -14,8 +14,8 @@ import httpx
 
 from client_agent.network import server_client
 from client_agent.network.server_client import ServerClient
-from harness.adversaries.scripted.signed_client import Reached
 from harness.adversaries.scripted.there import there
+from harness.adversaries.signed_client import Reached
 from protocol.sharing import Side
 from protocol.wire.channel.envelope import Correspondence
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.adversaries.scripted.bodies import opened
-from harness.adversaries.scripted.signed_client import Reached
-from harness.adversaries.scripted.sites import R, ScriptedSites, make_study
 from harness.adversaries.scripted.there import there
+from harness.adversaries.scripted_requester import R, ScriptedSites, make_study
+from harness.adversaries.signed_client import Reached
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.parameters import Needs

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from harness.adversaries.scripted.requester import ROSTER
+from harness.adversaries.scripted_agents import ROSTER
 from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, TaggedRound
 from harness.bench import probe
 from harness.bench.envelope_results import Spread

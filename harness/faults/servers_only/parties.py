@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from harness.adversaries.contributions import honest_contribution
+from harness.adversaries.forgeries import honest_contribution
 from harness.adversaries.scripted.bodies import opened
 from harness.faults.servers_only.hiding import Hiding, Told, Update
 from harness.faults.servers_only.pair import Pair

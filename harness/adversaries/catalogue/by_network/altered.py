@@ -12,7 +12,7 @@ from harness.adversaries.catalogue.by_network.made_up import believed
 from harness.adversaries.catalogue.by_network.proxies import BehindAProxy, share_of
 from harness.adversaries.hostile.act import Round
 from harness.adversaries.scripted.proxy import Proxy
-from harness.adversaries.scripted.rounds import VICTIM
+from harness.adversaries.scripted_rounds import VICTIM
 from protocol.errors import MoietyError
 from protocol.wire.channel.envelope import LENGTH_BYTES
 from protocol.wire.messages import ReadyNotice

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
+from harness.adversaries.outside import DeployedAttack, Deployment
+from harness.adversaries.raw_connections import HEALTH, Stranger, answer, closed_within, pour, until
 from harness.adversaries.scripted.edge import server_with
-from harness.adversaries.scripted.raw_connections import HEALTH, Stranger, answer, closed_within, pour, until
 from protocol.errors import Unavailable
 from protocol.sharing import Side
 from servers.settings import Limits

@@ -16,7 +16,7 @@ from harness.adversaries.catalogue.attack import NO_SIGNATURE_COUNTS, Attack
 from harness.adversaries.catalogue.by_network.proxies import BehindAProxy
 from harness.adversaries.hostile.act import Round
 from harness.adversaries.scripted.proxy import Proxy, as_it_is, between, whole
-from harness.adversaries.scripted.rounds import OTHER, VICTIM, OpenRound
+from harness.adversaries.scripted_rounds import OTHER, VICTIM, OpenRound
 from protocol.bodies import sealed
 from protocol.errors import RefusedMessage, Unavailable
 from protocol.parameters import Needs

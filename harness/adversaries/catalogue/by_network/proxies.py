@@ -15,9 +15,9 @@ from client_agent.network.server_client import ServerClient
 from harness.adversaries.catalogue.attack import Attack, Found, Party
 from harness.adversaries.hostile.act import Round
 from harness.adversaries.scripted.proxy import Proxy, agents_client
-from harness.adversaries.scripted.rounds import SITES, VICTIM, Pair
-from harness.adversaries.scripted.signed_client import digest_of
 from harness.adversaries.scripted.there import there
+from harness.adversaries.scripted_rounds import SITES, VICTIM, Pair
+from harness.adversaries.signed_client import digest_of
 from harness.federation.memory.servers import ServersInMemory
 from protocol.parameters import Needs
 from protocol.sharing import Side

@@ -11,7 +11,7 @@ import httpx
 from fastapi import FastAPI
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party
-from harness.adversaries.scripted.rounds import SITES, Pair
+from harness.adversaries.scripted_rounds import SITES, Pair
 from harness.federation.memory import apps
 from harness.federation.memory.servers import ServersInMemory
 from protocol.parameters import Needs

@@ -16,7 +16,7 @@ from harness.adversaries.catalogue.by_network.made_up import Tamper, believed
 from harness.adversaries.catalogue.by_network.proxies import BehindAProxy
 from harness.adversaries.hostile.act import Round
 from harness.adversaries.scripted.proxy import Proxy, as_it_is, whole
-from harness.adversaries.scripted.rounds import VICTIM
+from harness.adversaries.scripted_rounds import VICTIM
 from protocol.sharing import Side
 from protocol.wire.channel.session import HEAD_BYTES, SESSION_TYPE
 from protocol.wire.messages import ReadyNotice

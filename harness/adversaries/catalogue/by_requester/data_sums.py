@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.requester import REQUESTER, SITES, How, announced, study
+from harness.adversaries.scripted_agents import REQUESTER, SITES, How, announced, study
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
 from protocol.policy import clauses, cohorts, questions

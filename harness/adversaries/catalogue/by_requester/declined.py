@@ -14,7 +14,7 @@ from client_agent.contributor.decisions import Decision, Decisions
 from client_agent.site.context import RELAY
 from client_agent.site.letter import WeightMail
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.requester import (
+from harness.adversaries.scripted_agents import (
     GRID,
     REQUESTER,
     SITE_KEY,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.requester import GRID, SITES, START, Federation, study
+from harness.adversaries.scripted_agents import GRID, SITES, START, Federation, study
 
 _CLAUSES = "protocol.policy.clauses.check_"
 _ISOLATION: Mapping[str, object] = {"client_agent.site.remembered_sums.check_isolation": passes}

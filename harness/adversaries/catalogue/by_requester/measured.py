@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.requester import GRID, SITES, START, Federation, How, Round, study
+from harness.adversaries.scripted_agents import GRID, SITES, START, Federation, How, Round, study
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Purpose, RuleName, RuleSpec

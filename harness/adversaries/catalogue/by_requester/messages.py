@@ -9,7 +9,7 @@ from harness.adversaries.catalogue.refused import Refused, Row, Words
 from harness.adversaries.hostile import requests as sent
 from harness.adversaries.hostile import told
 from harness.adversaries.hostile.between import site_as_peer
-from harness.adversaries.scripted.rounds import LAST, SITES, SMALL, STRANGER, VICTIM, Phase
+from harness.adversaries.scripted_rounds import LAST, SITES, SMALL, STRANGER, VICTIM, Phase
 from protocol.errors import ErrorCode as E
 from protocol.errors import MoietyError
 from protocol.parameters import Needs

@@ -20,7 +20,7 @@ from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
 from harness.adversaries.catalogue.attack import Attack, Found, Party
-from harness.adversaries.scripted.requester import ROSTER, SITES, START, Federation, study
+from harness.adversaries.scripted_agents import ROSTER, SITES, START, Federation, study
 from harness.adversaries.trap_weights import Trap, records_read, steered
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from protocol.arithmetic.fixed_point import clip, encode

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from client_agent.learning.ridge import ridge
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.opened_values import opened_values
-from harness.adversaries.scripted.rounds import REQUESTER, SITES, Pair, Phase
+from harness.adversaries.scripted_rounds import REQUESTER, SITES, Pair, Phase
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import MODULUS, Ring, from_signed
 from protocol.errors import PolicyRefusal

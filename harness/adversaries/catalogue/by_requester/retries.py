@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party
-from harness.adversaries.scripted.rounds import GRID, REQUESTER, SITES, SMALL, VICTIM, small_update
 from harness.adversaries.scripted.tagged import TaggedSites, tagged_study
+from harness.adversaries.scripted_rounds import GRID, REQUESTER, SITES, SMALL, VICTIM, small_update
 from harness.federation.memory.servers import ServersInMemory
 from protocol.parameters import TAG_COORDINATES
 from protocol.rounds.side_b import Reply

@@ -14,7 +14,8 @@ from client_agent.network.held_roster import HeldRoster
 from harness.adversaries import memory_attacks as memory
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.memory_attacks import ATTACKS, FEATURES, Claim, MemoryAttack, start
-from harness.adversaries.scripted.requester import (
+from harness.adversaries.scripted.there import there
+from harness.adversaries.scripted_agents import (
     GRID,
     PARTIES,
     REQUESTER,
@@ -24,7 +25,6 @@ from harness.adversaries.scripted.requester import (
     Round,
     study,
 )
-from harness.adversaries.scripted.there import there
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RoundState, RoundView, Study

@@ -24,8 +24,8 @@ from harness.adversaries.scripted.ciphertexts import (
     plus,
     times,
 )
-from harness.adversaries.scripted.requester import SITES as LISTED
-from harness.adversaries.scripted.requester import How, announced, study
+from harness.adversaries.scripted_agents import SITES as LISTED
+from harness.adversaries.scripted_agents import How, announced, study
 from protocol.ckks.ciphertext import SumChunk
 from protocol.errors import AggregateOutOfBounds, MalformedMessage, PolicyRefusal, SumForged
 from protocol.policy import clauses

@@ -17,9 +17,9 @@ from sklearn.model_selection import cross_val_predict
 
 from client_agent.site.letter import WeightMail
 from harness.adversaries.catalogue.attack import Attack, Found, Party
-from harness.adversaries.contributions import honest_contribution
-from harness.adversaries.scripted.requester import GRID, PARTIES, REQUESTER, ROSTER, SITES, study
+from harness.adversaries.forgeries import honest_contribution
 from harness.adversaries.scripted.there import there
+from harness.adversaries.scripted_agents import GRID, PARTIES, REQUESTER, ROSTER, SITES, study
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.prg import Usage, derive
 from protocol.arithmetic.ring import Ring

@@ -22,7 +22,7 @@ from harness.adversaries.scripted.one_server import (
     release_of,
     told_of,
 )
-from harness.adversaries.scripted.requester import SITES
+from harness.adversaries.scripted_agents import SITES
 from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, UnknownResource
 from protocol.parameters import Needs
 from protocol.rounds.side_a import outcome_of

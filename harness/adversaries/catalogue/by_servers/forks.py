@@ -13,7 +13,7 @@ from client_agent.contributor.decisions import Decision
 from client_agent.study.evidence import require_skip
 from harness.adversaries import requester as malicious
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.requester import (
+from harness.adversaries.scripted_agents import (
     PARTIES,
     REQUESTER,
     ROSTER,

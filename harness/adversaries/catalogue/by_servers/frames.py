@@ -7,7 +7,7 @@ from typing import Final
 from harness.adversaries.catalogue.attack import Attack, Party, passes
 from harness.adversaries.catalogue.refused import Refused, Row, Words
 from harness.adversaries.hostile.between import BATCH, PRODUCTS, as_peer, other_set_to_lock
-from harness.adversaries.scripted.rounds import Phase
+from harness.adversaries.scripted_rounds import Phase
 from protocol.errors import ErrorCode as E
 from protocol.rounds.states import RoundKey
 from protocol.wire import paths

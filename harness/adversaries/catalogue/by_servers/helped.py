@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM, Pair, small_update
+from harness.adversaries.scripted_rounds import SITES, SMALL, VICTIM, Pair, small_update
 from harness.adversaries.vectors import wrap_around_entry
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring

@@ -12,7 +12,7 @@ import httpx
 from client_agent.network.answer import Answer, UnsignedAnswer
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from harness.adversaries.catalogue.attack import Attack, Found, Party
-from harness.adversaries.scripted.requester import PARTIES, REQUESTER, ROSTER, SITES
+from harness.adversaries.scripted_agents import PARTIES, REQUESTER, ROSTER, SITES
 from protocol.sharing import Side
 from protocol.wire.channel.answers import sign_answer
 from protocol.wire.channel.envelope import SEALED_TYPE

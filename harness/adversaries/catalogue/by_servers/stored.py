@@ -18,8 +18,8 @@ from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
 from harness.adversaries.catalogue.attack import Attack, Found, Party
 from harness.adversaries.catalogue.by_servers.curious import Floats, _no_pad, found_by_classifier
-from harness.adversaries.scripted.rounds import SMALL, database
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.adversaries.scripted_rounds import SMALL, database
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.parameters import Needs

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.requester import PARTIES, ROSTER
-from harness.adversaries.scripted.rounds import SITES, VICTIM, Pair, Phase
+from harness.adversaries.scripted_agents import PARTIES, ROSTER
+from harness.adversaries.scripted_rounds import SITES, VICTIM, Pair, Phase
 from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.memory.servers import ServersInMemory
 from protocol.errors import MoietyError

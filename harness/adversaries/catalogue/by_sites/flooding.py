@@ -11,7 +11,7 @@ import httpx
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.catalogue.refused import Refused, Row, Words
 from harness.adversaries.hostile.act import Act, Round
-from harness.adversaries.scripted.rounds import EARLY, REQUESTER, SITES, SMALL, STRANGER, VICTIM, Pair, Phase, refusals
+from harness.adversaries.scripted_rounds import EARLY, REQUESTER, SITES, SMALL, STRANGER, VICTIM, Pair, Phase, refusals
 from harness.federation.memory.servers import ServersInMemory
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.errors import ErrorCode as E

@@ -18,12 +18,12 @@ from typing import Final
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.contributions import Parts
+from harness.adversaries.forgeries import Parts
 from harness.adversaries.scripted.ciphertexts import sent as encrypted
 from harness.adversaries.scripted.held_back import HeldBack
-from harness.adversaries.scripted.rounds import SITES, STRANGER, VICTIM, OpenRound, Pair
-from harness.adversaries.scripted.signed_client import SignedClient, digest_of
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.adversaries.scripted_rounds import SITES, STRANGER, VICTIM, OpenRound, Pair
+from harness.adversaries.signed_client import SignedClient, digest_of
 from harness.federation.memory.servers import ServersInMemory
 from protocol.bodies.contribution import ciphertext_parts
 from protocol.ckks.parameters import CkksParameters

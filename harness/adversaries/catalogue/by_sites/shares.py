@@ -9,13 +9,13 @@ from typing import Final
 import httpx
 import numpy as np
 
-from harness.adversaries import contributions as forged
+from harness.adversaries import forgeries as forged
 from harness.adversaries.catalogue.attack import Attack, Party, passes
 from harness.adversaries.catalogue.refused import Refused, Row, Words
 from harness.adversaries.hostile import shares as sent
 from harness.adversaries.hostile import told
 from harness.adversaries.hostile.act import Act, Round
-from harness.adversaries.scripted.rounds import LARGE, SITES, SMALL, STRANGER, VICTIM, Phase
+from harness.adversaries.scripted_rounds import LARGE, SITES, SMALL, STRANGER, VICTIM, Phase
 from protocol.errors import BrokenSeal
 from protocol.errors import ErrorCode as E
 from protocol.sharing import Side

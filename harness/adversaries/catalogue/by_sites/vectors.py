@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.adversaries import contributions as forged
+from harness.adversaries import forgeries as forged
 from harness.adversaries import vectors
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM, OpenRound, Pair, small_update
-from harness.adversaries.scripted.sites import make_study
+from harness.adversaries.scripted_requester import make_study
+from harness.adversaries.scripted_rounds import SITES, SMALL, VICTIM, OpenRound, Pair, small_update
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring, to_signed
 from protocol.rounds.agree import agree

@@ -12,10 +12,10 @@ from typing import Any, Final, Generic, TypeVar
 import httpx
 import numpy as np
 
-from harness.adversaries.contributions import Contribution, honest_contribution
-from harness.adversaries.scripted.signed_client import Reached, SignedClient
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries.forgeries import Contribution, honest_contribution
 from harness.adversaries.scripted.there import there
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.adversaries.signed_client import Reached, SignedClient
 from protocol.arithmetic.ring import Ring
 from protocol.sharing import Side
 from protocol.wire import paths

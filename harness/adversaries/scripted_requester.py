@@ -12,10 +12,10 @@ import numpy as np
 
 from client_agent.study.measuring import seal_queries
 from client_agent.study.take_release import own_key_id
-from harness.adversaries.contributions import honest_contribution, with_header
+from harness.adversaries.forgeries import honest_contribution, with_header
 from harness.adversaries.scripted.bodies import opened
-from harness.adversaries.scripted.signed_client import Reached, SignedClient
 from harness.adversaries.scripted.there import there
+from harness.adversaries.signed_client import Reached, SignedClient
 from host.randomness import SystemRandomness
 from protocol.arithmetic.packing import unpacked
 from protocol.arithmetic.ring import Ring, lifted

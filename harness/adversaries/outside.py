@@ -16,10 +16,10 @@ import httpx
 
 from harness.adversaries import requests
 from harness.adversaries.catalogue.attack import NO_SIGNATURE_COUNTS, Attack, Found, Party, passes
-from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM
-from harness.adversaries.scripted.signed_client import Outgoing, SignedClient
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from harness.adversaries.scripted.there import there
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.adversaries.scripted_rounds import SITES, SMALL, VICTIM
+from harness.adversaries.signed_client import Outgoing, SignedClient
 from harness.federation.memory.servers import ServersInMemory
 from host.clock import SYSTEM, Clock
 from host.private_files import read_secret
