@@ -1,21 +1,29 @@
-"""Sealed shares, honest ones taken apart and put together wrongly (docs/protocol.md 3, 4)."""
+"""Honest shares, requests, lists and updates, taken apart and put together wrongly (docs/protocol.md 3, 4, 6, 8, 9).
+
+Nothing is sent here: each function returns what is to be sent.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from protocol.arithmetic.packing import packed
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring
 from protocol.bodies.contribution import share_parts
-from protocol.parameters import WORD_BITS, RingBits
+from protocol.parameters import WORD_BITS, RingBits, StudyParameters
 from protocol.sharing import Side, split
 from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
+from protocol.wire.channel.signing import TAG, DigestField, digest_value
 from protocol.wire.commitment import commitment_to
-from protocol.wire.keys import SealingPublicKey
-from protocol.wire.messages import Announcement, Roster, ShareKind
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.keys import SealingPublicKey, SigningKey, generate_signing_key
+from protocol.wire.messages import AgreedSet, Announcement, ReleaseSet, Roster, ShareKind
 
 _SEALED_CHUNK = CHUNK_BYTES + TAG_BYTES
 _SALTS = {Side.A: "salt a", Side.B: "salt b"}
@@ -133,3 +141,121 @@ def _head_and_body(parts: Parts) -> tuple[bytes, bytes]:
     sealed = parts.sealed()
     cut = len(sealed) - sealed_length(len(parts.plain))
     return sealed[:cut], sealed[cut:]
+
+
+Headers = list[tuple[str, str]]
+
+
+def impostor(keys: PartyKeys, rand: bytes) -> PartyKeys:
+    """Somebody else's name with a signing key of one's own."""
+    return replace(keys, signing=generate_signing_key(rand))
+
+
+def nobody(keys: PartyKeys, rand: bytes) -> PartyKeys:
+    """A sound key that no roster holds."""
+    return replace(keys, name="nobody", signing=generate_signing_key(rand))
+
+
+def signature_bit_flipped(headers: Sequence[tuple[str, str]]) -> Headers:
+    """The same request with one bit of its signature turned over."""
+    altered: Headers = []
+    for name, value in headers:
+        if name.lower() != "signature":
+            altered.append((name, value))
+            continue
+        label, _, encoded = value.partition("=:")
+        raw = bytearray(base64.b64decode(encoded.rstrip(":")))
+        raw[0] ^= 1
+        altered.append((name, f"{label}=:{base64.b64encode(raw).decode()}:"))
+    return altered
+
+
+def signed_over_less(
+    url: str,
+    envelope_digest: bytes,
+    key: SigningKey,
+    key_id: str,
+    *,
+    created: int,
+    nonce: str,
+    without: str = "",
+) -> Headers:
+    """A valid Ed25519 signature over an envelope, with one component or parameter left out of what it covers.
+
+    With ``without`` empty it is the signature that servers accept, which shows that nothing else is wrong with it.
+    """
+    field = DigestField.SEALED_HEAD
+    digest = digest_value(field, envelope_digest)
+    values = {"@method": "POST", "@target-uri": url, field.value: digest}
+    stated = {
+        "created": str(created),
+        "keyid": f'"{key_id}"',
+        "alg": '"ed25519"',
+        "nonce": f'"{nonce}"',
+        "tag": f'"{TAG}"',
+    }
+    covered = [name for name in values if name != without]
+    parameters = "(" + " ".join(f'"{name}"' for name in covered) + ")"
+    parameters += "".join(f";{name}={value}" for name, value in stated.items() if name != without)
+    base = "".join(f'"{name}": {values[name]}\n' for name in covered) + f'"@signature-params": {parameters}'
+    signature = base64.b64encode(key.sign(base.encode())).decode()
+    return [
+        (field.title(), digest),
+        ("Signature-Input", f"moiety={parameters}"),
+        ("Signature", f"moiety=:{signature}:"),
+    ]
+
+
+def equivocating_announcement(announcement: Announcement) -> tuple[Announcement, Announcement]:
+    """One announcement for each server, alike but for the digest of the weight list."""
+    flipped = f"{int(announcement.weight_list_digest, 16) ^ 1:064x}"
+    return announcement, announcement.model_copy(update={"weight_list_digest": flipped})
+
+
+def release_set(agreed: AgreedSet, sites: tuple[str, ...], failed_check: tuple[str, ...] = ()) -> ReleaseSet:
+    """A release of any sites at all, the agreed ones or not."""
+    return ReleaseSet(
+        study_digest=agreed.study_digest,
+        round=agreed.round,
+        attempt=agreed.attempt,
+        agreed_set_digest=agreed.digest(),
+        sites=sites,
+        failed_check=failed_check,
+    )
+
+
+_HALF = np.uint64(2**63)
+_ROOT = np.uint64(2**32)
+_HALF_OF_48 = np.uint64(2**47)
+
+
+def wrap_around_entry(x: Ring, place: int = 0) -> Ring:
+    """2^63 on top of one entry: its square is 0 mod 2^64, so the distance does not show it, but the model breaks."""
+    hostile = x.copy()
+    hostile[place] ^= _HALF  # the same as adding it
+    return hostile
+
+
+def half_of_the_small_ring(x: Ring, places: tuple[int, ...] = (0,)) -> Ring:
+    """2^47 on top of some entries: half of a ring of 48 bits, which adds up to nothing in every second site's sum."""
+    hostile = x.copy()
+    hostile[list(places)] += _HALF_OF_48
+    return hostile
+
+
+def multiples_of_two_to_the_32(x: Ring, rand: int = 0) -> Ring:
+    """Random odd multiples of 2^32 on top of every entry: the squares vanish mod 2^64, the products nearly so."""
+    factors = np.random.default_rng(rand).integers(0, 2**31, x.size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return x + factors * _ROOT
+
+
+def scaled_update(x: Ring, factor: int) -> Ring:
+    """The update times an integer, negative ones included: boosting, or pulling the model away."""
+    return x * np.uint64(factor % 2**64)
+
+
+def entry_near_the_range_bound(parameters: StudyParameters, sign: int = 1, place: int = 0) -> Ring:
+    """One entry just inside what every projection lets pass, nothing else: the largest lie the range check misses."""
+    hostile = np.zeros(parameters.dimension, dtype=np.uint64)
+    hostile[place] = np.uint64((sign * (2 ** (parameters.range_bits - 1) - 1)) % 2**64)
+    return hostile

@@ -9,7 +9,7 @@ import hashlib
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Required, TypedDict, Unpack
 
@@ -20,15 +20,14 @@ from client_agent.contributor.run import Contributor
 from client_agent.network.body import Body
 from client_agent.network.held_roster import HeldRoster
 from client_agent.network.ledger import Ledger
+from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import WeightMail, Welcome
-from harness.adversaries.scripted.learners import Quadratic, Stays
-from harness.adversaries.scripted.renewal import renewed, renewed_keys
-from harness.adversaries.scripted.there import there
-from harness.engine.parties import SiteEntry, make_parties
+from harness.adversaries.signed_client import there
+from harness.engine.parties import Parties, SiteEntry, make_parties
 from harness.federation.memory.clocks import ToldClock
-from host.randomness import SystemRandomness
+from host.randomness import SeededRandomness, SystemRandomness
 from protocol.arithmetic.fixed_point import decode
 from protocol.bodies.letter import seal_checkpoint, seal_letter
 from protocol.errors import OutputGone
@@ -38,7 +37,10 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
-from protocol.wire.chain.chain import RosterChain
+from protocol.wire.chain.chain import RosterChain, signers
+from protocol.wire.chain.making import Wanted, claimed, proposed
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -50,6 +52,7 @@ from protocol.wire.messages import (
     ModelSpec,
     Purpose,
     ReleaseSet,
+    RosterChange,
     RoundState,
     RoundView,
     RuleName,
@@ -384,3 +387,70 @@ class Federation:
             agent.take_release(made.past)
             agent.save(last_recorded_round=made.past.announcement.round)
             agent._learner = self.learners[site]  # type: ignore[assignment]  # trains, no more
+
+
+class Quadratic:
+    """The gradient of |A (x - target)|^2 / 2 over all of a site's data: no randomness."""
+
+    def __init__(self, number: int, dimension: int) -> None:
+        rng = np.random.default_rng(number)
+        self._matrix = rng.normal(size=(dimension, dimension)) / np.sqrt(dimension)
+        self._target = rng.normal(size=dimension)
+        self.asked: list[int] = []
+
+    def gradient(self, model: np.ndarray) -> np.ndarray:
+        found = self._matrix.T @ (self._matrix @ (model - self._target))
+        return np.asarray(found * min(1.0, 2.0 / np.linalg.norm(found)), dtype=np.float32)
+
+    def prepare(self) -> None:
+        return
+
+    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
+        self.asked.append(round_number)
+        return self.gradient(model)
+
+    def class_counts(self) -> tuple[int, ...]:
+        return (10, 40)
+
+    def validation_loss(self, model: np.ndarray) -> float | None:
+        return None
+
+    def scores(self, model: np.ndarray) -> tuple[Score, ...]:
+        return ()
+
+    def final_scores(self, model: np.ndarray, samples: int) -> FinalScores | None:
+        return None
+
+
+class Stays:
+    """A learner whose step is too small to see."""
+
+    def __init__(self, inner: Quadratic) -> None:
+        self.scores, self.final_scores = inner.scores, inner.final_scores
+
+    def apply(self, kept: np.ndarray, average: np.ndarray) -> np.ndarray:
+        return kept
+
+
+def renewed_keys(keys: PartyKeys, number: int) -> PartyKeys:
+    """Other keys under the same name, for the change of that number."""
+    drawn = SeededRandomness(bytes(32))
+    signing = drawn.bytes(SIGNING_KEY_BYTES, f"signing key of {keys.name} {number}")
+    sealing = drawn.bytes(SEALING_KEY_BYTES, f"sealing key of {keys.name} {number}")
+    return replace(keys, signing=generate_signing_key(signing), sealing=generate_sealing_key(sealing))
+
+
+def renewed(chain: RosterChain, parties: Parties, sites: tuple[PartyKeys, ...]) -> RosterChain:
+    """The chain with one more change, under which these sites have these keys."""
+
+    def given(keys: PartyKeys) -> int | None:
+        return there(chain.head.party(keys.name), keys.name).samples
+
+    wanted = Wanted(given=tuple(claimed(keys, chain.first_digest, samples=given(keys)) for keys in sites))
+    first, *others = signers(chain.head)
+    change: Signed[RosterChange] = sign(
+        proposed(chain, wanted, "keys are renewed"), first, parties.keys_of(first).signing
+    )
+    for name in others:
+        change = countersign(change, name, parties.keys_of(name).signing)
+    return chain.extended_by(change)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, Generic, TypeVar
+from pathlib import Path
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import httpx
 import numpy as np
 
 from harness.adversaries.forgeries import Contribution, honest_contribution
-from harness.adversaries.scripted.there import there
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
-from harness.adversaries.signed_client import Reached, SignedClient
+from harness.adversaries.signed_client import Reached, SignedClient, there
+from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -91,6 +93,12 @@ class Pair(Generic[R]):
         self._studies: dict[int, ScriptedSites[R]] = {}
         self._made: list[ScriptedSites[R]] = []
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         for sites in self._made:
             sites.close()
@@ -121,6 +129,13 @@ class Pair(Generic[R]):
         announcement = sites.announcement(number, listed=SITES[1:]).model_copy(update=announced)
         x = {site: small_update(self._rng, dimension) for site in SITES} | dict(updates or {})
         return OpenRound(sites, announcement, x)
+
+
+@contextmanager
+def pair_in_memory(folder: Path, sites: Sequence[str] = SITES) -> Iterator[Pair[ServersInMemory]]:
+    """Two real servers of these sites, whose files are in ``folder``."""
+    with ServersInMemory(folder, sites) as servers, Pair(servers) as pair:
+        yield pair
 
 
 @dataclass
@@ -247,3 +262,6 @@ class OpenRound(Generic[R]):
         """Both servers' durable state, and what a site that is not concerned sees."""
         seen = [self.sites.view(side, OTHER) for side in Side]
         return [*seen, *(stored(self.federation, side) for side in Side)]
+
+
+RoundInMemory: TypeAlias = OpenRound[ServersInMemory]

@@ -6,20 +6,27 @@ import hashlib
 import secrets
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 import httpx
 
-from host.clock import Clock
+from host.clock import SYSTEM, Clock
+from host.private_files import read_secret
+from host.settings import read_text
+from protocol.bodies import sealed
+from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.sharing import Side
+from protocol.wire.authentic import require_roster
 from protocol.wire.channel.answers import verify_answer
 from protocol.wire.channel.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, close_request, open_answer
+from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.channel.signing import DigestField, sign_request
 from protocol.wire.commitment import MessageDigest, head_digest
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SealingPublicKey, VerifyKey
+from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.wire.keys import SealingKey, SealingPublicKey, VerifyKey
+from protocol.wire.message import Message
 from protocol.wire.messages import MAX_CONTROL_BYTES, Roster
 from protocol.wire.paths import PEER_SEALED, SEALED
 
@@ -71,6 +78,37 @@ class Reached(Protocol):
     def tails(self) -> str: ...
 
 
+@dataclass
+class Deployment:
+    """Two servers that run somewhere, as the site whose keys these are reaches them; ``study`` is one of theirs."""
+
+    roster: Roster
+    own: PartyKeys = field(repr=False)
+    ca_file: Path
+    study: str
+    clock: Clock = SYSTEM
+    connect: Callable[[], httpx.BaseTransport] | None = None
+    folder: Path = Path()
+
+    @classmethod
+    def named(cls, roster: Path, keys: Path, ca: Path, study: str) -> Deployment:
+        """Raises: ConfigurationError; BadSignature when the roster lacks a signature"""
+        signed = require_roster(parse_roster(read_text(roster), str(roster)))
+        own = parse_party_keys(read_secret(keys), str(keys))
+        if own.name not in {site.name for site in signed.sites}:
+            raise ConfigurationError(f"{keys} holds the keys of {own.name!r}, which is no site of {roster}")
+        return cls(signed, own, ca, study)
+
+    def url(self, side: Side) -> str:
+        return there(self.roster.operator(side).url, f"address of server {side.value}")
+
+    def keys(self, name: str) -> PartyKeys:
+        return self.own
+
+    def tails(self) -> str:
+        return ""
+
+
 class SignedClient:
     """Requests of one party to either server; nothing is retried."""
 
@@ -101,16 +139,16 @@ class SignedClient:
         digest_field: DigestField | None = None,
     ) -> Outgoing:
         """A request ready to go; ``stated`` is the body whose digest it states, where that is another one."""
-        field = digest_field or (DigestField.SEALED if path.endswith(_CONTRIBUTION) else DigestField.CONTENT)
+        stating = digest_field or (DigestField.SEALED if path.endswith(_CONTRIBUTION) else DigestField.CONTENT)
         operator = self.federation.roster.operator(side)
         between = Correspondence(self.key_id, operator.key_id, secrets.token_urlsafe(18))
-        follows = field is DigestField.SEALED or len(body) > MAX_CONTROL_BYTES
+        follows = stating is DigestField.SEALED or len(body) > MAX_CONTROL_BYTES
         enclosed = body[:ENCLOSED_OF_LONG_BODIES] if follows else body
         asked = EnclosedRequest(
             method=cast(Literal["GET", "POST", "PUT"], method),
             target=path,
-            body_digest=digest_of(body if stated is None else stated, field).hex(),
-            digest_field=field,
+            body_digest=digest_of(body if stated is None else stated, stating).hex(),
+            digest_field=stating,
             enclosed_bytes=len(enclosed),
             body_bytes=len(body),
         )
@@ -159,3 +197,23 @@ class SignedClient:
         response = self.send(side, method, path, body)
         assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
         return response.content
+
+
+T = TypeVar("T")
+
+
+def there(value: T | None, what: str) -> T:
+    """The value. Raises: ProtocolViolation, when the script is not as far as it thinks"""
+    if value is None:
+        raise ProtocolViolation(f"there is no {what} here: the script is not as far as it thinks")
+    return value
+
+
+H = TypeVar("H", bound=Message)
+
+
+def opened(body: bytes, key: SealingKey, form: type[H]) -> tuple[H, bytes]:
+    """The header and the content of a body. Raises: BrokenSeal, MalformedMessage"""
+    reader = SealedReader(key)
+    content = b"".join(sealed.opened(reader, [body]))
+    return form.parse(reader.header or b""), content

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from harness.adversaries.forgeries import honest_contribution
-from harness.adversaries.scripted.bodies import opened
+from harness.adversaries.signed_client import opened
 from harness.faults.servers_only.hiding import Hiding, Told, Update
 from harness.faults.servers_only.pair import Pair
 from harness.faults.servers_only.peer import Answered
