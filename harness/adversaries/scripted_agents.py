@@ -24,6 +24,7 @@ from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import WeightMail, Welcome
+from harness.adversaries.forgeries import release_set
 from harness.adversaries.signed_client import there
 from harness.engine.parties import Parties, SiteEntry, make_parties
 from harness.federation.memory.clocks import ToldClock
@@ -51,7 +52,6 @@ from protocol.wire.messages import (
     Message,
     ModelSpec,
     Purpose,
-    ReleaseSet,
     RosterChange,
     RoundState,
     RoundView,
@@ -296,7 +296,7 @@ class Federation:
         weights, plain = announced(of, number, listed, how)
         told = plain.model_copy(update={"roster_head": self._chain.named_head})
         views = self.views(told)
-        decisions = {site: self._decide(of, site, weights, views, how.get("previous")) for site in listed}
+        decisions = {site: self.shown(of, site, weights, views, how.get("previous")) for site in listed}
         accepted = tuple(site for site in listed if decisions[site].accepted)
         total = np.zeros(DIMENSION)
         for site in accepted:
@@ -318,25 +318,15 @@ class Federation:
         """A round as both servers show it once it is announced."""
         return tuple(self._view(told, side) for side in Side)
 
-    def shown(self, of: Study, site: str, weights: WeightList, views: tuple[RoundView, ...]) -> Decision:
-        """What one site decides about these two servers' views, with this list in its mail."""
-        return self._decide(of, site, weights, views, None)
-
-    def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
-        from client_agent.study.known_sums import drop_sum
-
-        for site in listed:
-            agent = self.agent(site, of)
-            drop_sum(agent.context, agent.study_digest, number)
-
-    def _decide(
+    def shown(
         self,
         of: Study,
         site: str,
         weights: WeightList,
         views: tuple[RoundView, ...],
-        previous: PastRelease | None,
+        previous: PastRelease | None = None,
     ) -> Decision:
+        """What one site decides about these two servers' views, with this list in its mail."""
         party, number = there(self._chain.head.party(site), site), views[0].round
         mail = seal_letter(
             WeightMail(weight_list=weights, previous=previous), "weights", of.digest(), REQUESTER, party, number
@@ -344,6 +334,13 @@ class Federation:
         for relay in self.relays[site].values():
             relay.mail[f"{of.name}/weights-{number}/{site}"] = mail
         return self.agent(site, of).decisions.decide(*views)
+
+    def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
+        from client_agent.study.known_sums import drop_sum
+
+        for site in listed:
+            agent = self.agent(site, of)
+            drop_sum(agent.context, agent.study_digest, number)
 
     def _view(self, told: Announcement, side: Side) -> RoundView:
         operator = PARTIES.keys_of(ROSTER.operator(side).name)
@@ -360,13 +357,6 @@ class Federation:
         agreed = AgreedSet(
             study_digest=told.study_digest, round=told.round, attempt=1, announcement_digest=digest, contributions=held
         )
-        release = ReleaseSet(
-            study_digest=told.study_digest,
-            round=told.round,
-            attempt=1,
-            agreed_set_digest=agreed.digest(),
-            sites=sites,
-        )
         a, b = (PARTIES.keys_of(ROSTER.operator(side).name) for side in Side)
         both = countersign(sign(agreed, a.name, a.signing), b.name, b.signing)
         requester = PARTIES.keys_of(REQUESTER)
@@ -374,7 +364,7 @@ class Federation:
             announcement=told,
             weight_list=weights,
             agreed_set=both,
-            release_set=sign(release, REQUESTER, requester.signing),
+            release_set=sign(release_set(agreed, sites), REQUESTER, requester.signing),
         )
 
     def _release(self, of: Study, made: Round, accepted: tuple[str, ...], total: np.ndarray) -> None:

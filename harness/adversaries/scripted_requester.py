@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from client_agent.study.measuring import seal_queries
 from client_agent.study.take_release import own_key_id
-from harness.adversaries.forgeries import honest_contribution, with_header
+from harness.adversaries.forgeries import honest_contribution, release_set, with_header
 from harness.adversaries.signed_client import Reached, SignedClient, opened, there
 from host.randomness import SystemRandomness
 from protocol.arithmetic.packing import unpacked
@@ -143,28 +143,23 @@ class ScriptedSites(Generic[R]):
         path = self.path(paths.VIEW) + f"?after={after}&wait_s={wait_s}"
         return StudyView.parse(client.ok(side, "GET", path))
 
-    def wait_round(self, side: Side, round_number: int, *states: RoundState, within_s: float = 30) -> RoundView:
-        deadline, after = time.monotonic() + within_s, 0
-        view = None
+    def wait_round(self, side: Side, number: int, *states: RoundState, within_s: float = 30) -> RoundView:
+        """The round's view once it is in one of these states."""
+        return self._wait(side, number, lambda view: view.state in states, f"in {states}", within_s)
+
+    def wait_transcript(self, side: Side, number: int) -> RoundView:
+        return self._wait(side, number, lambda view: bool(view.transcript and view.agreed_set), "with a transcript", 30)
+
+    def _wait(
+        self, side: Side, number: int, holds: Callable[[RoundView], bool], what: str, within_s: float
+    ) -> RoundView:
+        deadline, view, after = time.monotonic() + within_s, None, 0
         while time.monotonic() < deadline:
             view = self.view(side, after=after, wait_s=5)
             after = view.cursor
-            if view.current and view.current.round == round_number and view.current.state in states:
+            if view.current and view.current.round == number and holds(view.current):
                 return view.current
-        raise AssertionError(f"side {side}: round {round_number} never {states}; last {view}\n{self._logs()}")
-
-    def wait_transcript(self, side: Side, round_number: int) -> RoundView:
-        deadline, after = time.monotonic() + 30, 0
-        while time.monotonic() < deadline:
-            view = self.view(side, after=after, wait_s=5)
-            after = view.cursor
-            current = view.current
-            if current and current.round == round_number and current.transcript and current.agreed_set:
-                return current
-        raise AssertionError(f"side {side}: no transcript\n{self._logs()}")
-
-    def _logs(self) -> str:
-        return self.federation.tails()
+        raise AssertionError(f"side {side}: round {number} never {what}; last {view}\n{self.federation.tails()}")
 
     # --- a round ---
 
@@ -249,13 +244,7 @@ class ScriptedSites(Generic[R]):
 
     def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:
         agreed: AgreedSet = there(current.agreed_set, "agreed set").message
-        message = ReleaseSet(
-            study_digest=self.study.digest(),
-            round=current.round,
-            attempt=current.attempt,
-            agreed_set_digest=agreed.digest(),
-            sites=tuple(agreed.sites if sites is None else sites),
-        )
+        message = release_set(agreed, tuple(agreed.sites if sites is None else sites))
         return sign(message, self.requester, self.me.keys.signing).canonical()
 
     def release(self, current: RoundView, sites: Sequence[str] | None = None, to: Sequence[Side] = tuple(Side)) -> None:

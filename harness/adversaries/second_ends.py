@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from harness.adversaries.attack import Attempt, Found
-from harness.adversaries.scripted_agents import DIMENSION, PARTIES, REQUESTER, ROSTER, SITES, study
+from harness.adversaries.forgeries import release_set
+from harness.adversaries.scripted_agents import DIMENSION, PARTIES, REQUESTER, ROSTER, SITES, How, announced, study
 from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, UnknownResource
-from protocol.parameters import Needs
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.side_b import Move
 from protocol.rounds.states import AtA, RoundKey
@@ -58,20 +58,10 @@ _KEY: Final = RoundKey(_STUDY.digest(), 1, 1)
 _LATE, _LOST = OutcomeCause.NOT_AGREED_IN_TIME, OutcomeCause.CORRELATIONS_LOST
 
 
-def _announced(purpose: Purpose = Purpose.UPDATE, opens: Needs = Needs.NOTHING) -> Announcement:
+def _announced(purpose: Purpose) -> Announcement:
     """The first round, over all sites."""
-    return Announcement(
-        study_digest=_KEY.study,
-        round=1,
-        listed=SITES,
-        least_contributors=3,
-        opens=opens,
-        purpose=purpose,
-        model_version=0,
-        model_digest="00" * 32,
-        weight_list_digest="11" * 32,
-        closes_at_s=2_000_000_000,
-    )
+    _, told = announced(_STUDY, 1, SITES, How(version=0, purpose=purpose))
+    return told.model_copy(update={"closes_at_s": 2_000_000_000})
 
 
 def _agreed_over(told: Announcement) -> AgreedSet:
@@ -86,10 +76,7 @@ def _agreed_over(told: Announcement) -> AgreedSet:
 
 def _release_of(*sites: str) -> Signed[ReleaseSet]:
     """The requester's release set over itself and these sites."""
-    agreed = _agreed_over(_UPDATE).digest()
-    message = ReleaseSet(
-        study_digest=_KEY.study, round=1, attempt=1, agreed_set_digest=agreed, sites=(REQUESTER, *sites)
-    )
+    message = release_set(_agreed_over(_UPDATE), (REQUESTER, *sites))
     return sign(message, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
 
 
@@ -183,8 +170,8 @@ def _server(side: Side, store: SqlStore) -> Any:  # noqa: ANN401  # what a Serve
     )
 
 
-_UPDATE: Final = _announced()
-_RANKING: Final = _announced(Purpose.RANKING, Needs.INNER_PRODUCTS)
+_UPDATE: Final = _announced(Purpose.UPDATE)
+_RANKING: Final = _announced(Purpose.RANKING)
 _ALL, _WITHOUT_LAST = _release_of(*SITES), _release_of(*SITES[:-1])
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
