@@ -20,6 +20,7 @@ from harness.adversaries import (
     hostile_answers,
     list_attacks,
     model_attacks,
+    network_attacks,
     noise_attacks,
     outside,
     poisoned_models,
@@ -28,7 +29,6 @@ from harness.adversaries import (
     round_attacks,
     second_ends,
     sum_attacks,
-    troubled_studies,
     wrong_sums,
     wrong_updates,
 )
@@ -38,7 +38,7 @@ from protocol.errors import ConfigurationError
 _MODULES: Final = (
     *(refused_messages, wrong_updates, wrong_sums, round_attacks, held_uploads, second_ends, forked_views),
     *(list_attacks, sum_attacks, model_attacks, chosen_queries, exact_counts, curious_servers, noise_attacks),
-    *(ckks_attacks, proxy_attacks, outside, edge_floods, enrolment_attacks, hostile_answers, troubled_studies),
+    *(ckks_attacks, proxy_attacks, outside, edge_floods, enrolment_attacks, hostile_answers, network_attacks),
     poisoned_models,
 )
 _WITH_TENSEAL: Final = ("ckks-", "ciphertext")
