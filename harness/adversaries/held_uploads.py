@@ -212,9 +212,9 @@ def _ended(opened: RoundInMemory) -> Found:
 
 def _swapped_ciphertext(folder: Path) -> Found:
     """The same of a contribution under CKKS, of which server A keeps the only copy."""
-    ckks = {"rule": RuleSpec(name=RuleName.FEDAVG), "protection": StudyProtection("ckks")}
+    rule, protection = RuleSpec(name=RuleName.FEDAVG), StudyProtection("ckks")
     with ServersInMemory(folder, [*SITES, STRANGER]) as servers:
-        sites = ScriptedSites(servers, make_study(servers, _VALUES, **ckks))
+        sites = ScriptedSites(servers, make_study(servers, _VALUES, rule=rule, protection=protection))
         shares = folder / servers.roster.operator(Side.A).name / "data" / "shares"
         try:
             sites.create()

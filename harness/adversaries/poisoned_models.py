@@ -38,9 +38,14 @@ def _case() -> Case:
     return read_case(STUDIES / "poisoning.toml")
 
 
-@cache
 def _honest(variant: str, seed: int) -> PoisonedLine:
     return Poisoned(_case(), variant, seed, 0, None).line()
+
+
+@cache
+def _honest_fedavg() -> PoisonedLine:
+    """Has no defence that could be off: attacks share it."""
+    return _honest("fedavg", 0)
 
 
 def _poisoned(variant: str, seed: int, poison: Poison) -> PoisonedLine:
@@ -50,7 +55,7 @@ def _poisoned(variant: str, seed: int, poison: Poison) -> PoisonedLine:
 def _under_fedavg(poison: Poison, _: Path) -> Found:
     """What the requester's model is worth less; nothing is opened about single sites."""
     line = _poisoned("fedavg", 0, poison)
-    lost = _honest("fedavg", 0).accuracy - line.accuracy
+    lost = _honest_fedavg().accuracy - line.accuracy
     return Found(lost > _LOST or line.triggered > 0.5, lost)
 
 

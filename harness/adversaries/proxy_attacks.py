@@ -341,7 +341,7 @@ def _swaps_a_sum(at: Between) -> Iterator[str]:
     later.finish()
     fetch(later.number)
     fetched = at.proxy.answers[-1].content
-    swaps = {
+    swaps: dict[str, Tamper] = {
         "the first bit": _with_body(_flipped(fetched, 0)),
         "a bit of the head": _with_body(_flipped(fetched, 40)),
         "the last bit": _with_body(_flipped(fetched, -1)),

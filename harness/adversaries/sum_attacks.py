@@ -50,7 +50,7 @@ _READ: Final = 0.15
 _AT_AGENTS: Final[Mapping[str, object]] = {"client_agent.site.remembered_sums.check_isolation": passes}
 
 
-def _error(estimate: NDArray[np.floating], truth: NDArray[np.floating]) -> float:
+def _error(estimate: np.ndarray, truth: np.ndarray) -> float:
     return float(np.linalg.norm(estimate - truth) / np.linalg.norm(truth))
 
 
