@@ -133,6 +133,18 @@ def announced(of: Study, number: int, listed: tuple[str, ...], how: How) -> tupl
     )
 
 
+def agreed_over(told: Announcement, sites: tuple[str, ...]) -> AgreedSet:
+    """What both servers hold of these sites, under made-up commitments."""
+    digest = told.digest()
+    held = tuple(
+        CollectedContribution(site=s, announcement_digest=digest, commitment_a=_DIGEST, commitment_b=_DIGEST)
+        for s in sites
+    )
+    return AgreedSet(
+        study_digest=told.study_digest, round=told.round, attempt=1, announcement_digest=digest, contributions=held
+    )
+
+
 @dataclass
 class Relay:
     """Mail, and the receipts that a server says it has."""
@@ -349,14 +361,8 @@ class Federation:
         return RoundView(round=told.round, attempt=1, state=RoundState.ANNOUNCED, announcement=countersigned)
 
     def _evidence(self, told: Announcement, weights: WeightList, accepted: tuple[str, ...]) -> PastRelease:
-        digest, sites = told.digest(), (REQUESTER, *accepted)
-        held = tuple(
-            CollectedContribution(site=s, announcement_digest=digest, commitment_a=_DIGEST, commitment_b=_DIGEST)
-            for s in sites
-        )
-        agreed = AgreedSet(
-            study_digest=told.study_digest, round=told.round, attempt=1, announcement_digest=digest, contributions=held
-        )
+        sites = (REQUESTER, *accepted)
+        agreed = agreed_over(told, sites)
         a, b = (PARTIES.keys_of(ROSTER.operator(side).name) for side in Side)
         both = countersign(sign(agreed, a.name, a.signing), b.name, b.signing)
         requester = PARTIES.keys_of(REQUESTER)

@@ -17,7 +17,17 @@ from typing import Any, Final, cast
 
 from harness.adversaries.attack import Attempt, Found
 from harness.adversaries.forgeries import release_set
-from harness.adversaries.scripted_agents import DIMENSION, PARTIES, REQUESTER, ROSTER, SITES, How, announced, study
+from harness.adversaries.scripted_agents import (
+    DIMENSION,
+    PARTIES,
+    REQUESTER,
+    ROSTER,
+    SITES,
+    How,
+    agreed_over,
+    announced,
+    study,
+)
 from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, UnknownResource
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.side_b import Move
@@ -28,9 +38,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
-    AgreedSet,
     Announcement,
-    CollectedContribution,
     LayerShape,
     ModelSpec,
     OutcomeCause,
@@ -54,6 +62,7 @@ from servers.store.study_records import RoundRecord, StudyRecord
 _OPERATORS: Final = {side: ROSTER.operator(side).name for side in Side}
 _LINEAR: Final = ModelSpec(kind="linear", inputs=(30,), layers=(LayerShape(name="weight", shape=(DIMENSION,)),))
 _STUDY: Final[Study] = study("ends").model_copy(update={"model": _LINEAR, "ranking": RankingSpec()})
+_EVERYBODY: Final = (REQUESTER, *SITES)
 _KEY: Final = RoundKey(_STUDY.digest(), 1, 1)
 _LATE, _LOST = OutcomeCause.NOT_AGREED_IN_TIME, OutcomeCause.CORRELATIONS_LOST
 
@@ -64,19 +73,9 @@ def _announced(purpose: Purpose) -> Announcement:
     return told.model_copy(update={"closes_at_s": 2_000_000_000})
 
 
-def _agreed_over(told: Announcement) -> AgreedSet:
-    """Everybody, the requester too."""
-    digest = told.digest()
-    held = tuple(
-        CollectedContribution(site=s, announcement_digest=digest, commitment_a="a" * 64, commitment_b="b" * 64)
-        for s in (REQUESTER, *SITES)
-    )
-    return AgreedSet(study_digest=_KEY.study, round=1, attempt=1, announcement_digest=digest, contributions=held)
-
-
 def _release_of(*sites: str) -> Signed[ReleaseSet]:
     """The requester's release set over itself and these sites."""
-    message = release_set(_agreed_over(_UPDATE), (REQUESTER, *sites))
+    message = release_set(agreed_over(_UPDATE, _EVERYBODY), (REQUESTER, *sites))
     return sign(message, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
 
 
@@ -120,7 +119,7 @@ class HonestServer:
         self.store = SqlStore(url, lambda _: None)
         self.store.add_study(StudyRecord(_KEY.study, Signed[Study](message=_STUDY), StudyState.OPEN, "", 1))
         a = _OPERATORS[Side.A]
-        agreed = sign(_agreed_over(told), a, PARTIES.keys_of(a).signing)
+        agreed = sign(agreed_over(told, _EVERYBODY), a, PARTIES.keys_of(a).signing)
         closes = float(told.closes_at_s)
         self.record = RoundRecord(_KEY, state, Signed[Announcement](message=told), closes, agreed_set=agreed)
         self.store.add_round(self.record)

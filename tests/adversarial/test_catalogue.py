@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import moiety
-from harness.adversaries.attack import Attack, taken_out
+from harness.adversaries import second_ends
+from harness.adversaries.attack import Attack, replaced, taken_out
 from harness.adversaries.catalogue import catalogue
 from harness.adversaries.outcomes import line_of, tried
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
@@ -73,6 +74,32 @@ def test_attacks_that_documents_name_are_there() -> None:
 def test_a_defence_that_the_product_does_not_have_any_more_is_an_error() -> None:
     with pytest.raises(AttributeError), taken_out({"protocol.sharing.no_such_check": None}):
         pass
+
+
+class _Base:
+    @staticmethod
+    def check() -> str:
+        return "checked"
+
+    def inherited(self) -> str:
+        return "inherited"
+
+
+class _Owner(_Base):
+    pass
+
+
+def test_what_is_replaced_is_put_back_as_it_was() -> None:
+    before = dict(vars(_Base)), dict(vars(_Owner))
+    with replaced(_Base, "check", lambda: "passes"), replaced(_Owner, "inherited", lambda owner: "replaced"):
+        assert (_Base.check(), _Owner().inherited(), _Base().inherited()) == ("passes", "replaced", "inherited")
+    assert (dict(vars(_Base)), dict(vars(_Owner))) == before
+
+
+def test_a_row_without_an_attempt_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(second_ends, "ATTEMPTS", {})
+    with pytest.raises(ConfigurationError, match=r"differ.*ends-burn-in-private"):
+        catalogue.__wrapped__()
 
 
 def test_an_attack_that_could_not_be_tried_did_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
