@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -35,7 +35,7 @@ from protocol.wire.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspond
 from protocol.wire.channel.sealing import SealedReader, sealed_small_length
 from protocol.wire.channel.session import HEAD_BYTES, SESSION_TYPE
 from protocol.wire.channel.signing import DigestField
-from protocol.wire.messages import Message, OutputHeader, ReadyNotice
+from protocol.wire.messages import Message, OutputHeader, ReadyNotice, Receipt, Signed
 from servers.http.envelope import _Body
 
 Tamper: TypeAlias = Callable[[httpx.Request, httpx.Response], httpx.Response]
@@ -119,6 +119,14 @@ class Between:
     def study(self) -> str:
         return self.opened.sites.study.name
 
+    @cached_property
+    def share(self) -> Body:
+        """Made once: sealing it again would give other bytes, which the server refuses as a second share."""
+        return share_of(self.opened, VICTIM, self.folder)
+
+    def contribute(self) -> Signed[Receipt]:
+        return self.client.contribute(self.study, self.opened.number, 1, self.share)
+
     def ready(self) -> None:
         self.client.ready(self.study, ReadyNotice(study_digest=self.opened.sites.study.digest(), site=VICTIM))
 
@@ -126,12 +134,7 @@ class Between:
         return self.client.view(self.study)
 
     def questions(self) -> Mapping[str, Callable[[], object]]:
-        share = share_of(self.opened, VICTIM, self.folder)
-        return {
-            "a share": lambda: self.client.contribute(self.study, self.opened.number, 1, share),
-            "a notice": self.ready,
-            "a question": self.view,
-        }
+        return {"a share": self.contribute, "a notice": self.ready, "a question": self.view}
 
 
 def _behind(reaches: Callable[[Between], Iterator[str]], in_sessions: bool, folder: Path) -> Found:
@@ -192,13 +195,12 @@ _LONGER: Final[Mapping[str, Change]] = {
 
 def _alters_a_share(at: Between) -> Iterator[str]:
     """What is altered so that the server itself refuses it, over its signature: a site would take no part then."""
-    name, share = at.study, share_of(at.opened, VICTIM, at.folder)
     for words, change in _CHANGES.items():
         at.proxy.change = change
-        if _believed(lambda: at.client.contribute(name, at.opened.number, 1, share)):
+        if _believed(at.contribute):
             yield words
     at.proxy.change = bytes
-    if at.client.contribute(name, at.opened.number, 1, share).message.site != VICTIM:
+    if at.contribute().message.site != VICTIM:
         yield "the share was not taken once the proxy left it alone"
 
 
@@ -211,12 +213,11 @@ def _lengthens(at: Between) -> Iterator[str]:
 
 def _loses(at: Between) -> Iterator[str]:
     """Requests that do not arrive, or whose answers do not: sent again, they get what they got."""
-    share = share_of(at.opened, VICTIM, at.folder)
     for words in ("loses", "forgets"):
         setattr(at.proxy, words, lambda number: number % 2 == 0)
         yield from (f"{what} that it {words}" for what, ask in at.questions().items() if not _answered(ask))
         setattr(at.proxy, words, lambda number: False)
-    receipts = {at.client.contribute(at.study, at.opened.number, 1, share).canonical() for _ in range(2)}
+    receipts = {at.contribute().canonical() for _ in range(2)}
     if len(receipts) > 1:
         yield "the same share got two receipts"
 
