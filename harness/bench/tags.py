@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.adversaries.scripted.requester import ROSTER
+from harness.adversaries.scripted_agents import ROSTER
 from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, TaggedRound
 from harness.bench.results import Benchmark, Spread, facts
 from harness.warm import warm
