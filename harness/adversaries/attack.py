@@ -16,7 +16,7 @@ _MISSING: Final = object()
 
 
 class Party(StrEnum):
-    """Who attacks; what they have together is in docs/threat_model.md."""
+    """The attacker; docs/threat_model.md says what several have together."""
 
     SITE = "a site"
     SITES = "several sites"
@@ -30,7 +30,7 @@ class Party(StrEnum):
 
 @dataclass(frozen=True)
 class Found:
-    """How far an attack came: whether it reached what it tries, and its figure, in the attack's own unit.
+    """The result of an attack: whether it reached what it tries, and its figure, in the attack's own unit.
 
     ``note`` says more in words where there is more to say: an interval, or which of several messages went through.
     """
@@ -47,7 +47,7 @@ def found(reached: list[str]) -> Found:
 
 @dataclass(frozen=True)
 class Attempt:
-    """How an attack is made. ``run`` attacks a fresh federation whose files go into the folder that it is given.
+    """The making of an attack. ``run`` attacks a fresh federation whose files go into the folder that it is given.
 
     ``without`` is the defence, as functions of the product and what takes their place in this process when the attack
     is shown to be real: a check that passes everything, or the step it guards left out. ``on``: the same against

@@ -45,7 +45,7 @@ _WITH_TENSEAL: Final = ("ckks-", "ciphertext")
 
 
 def has_ckks() -> bool:
-    """Whether attacks on ciphertexts can be tried here: TenSEAL comes with the extra ``he`` alone."""
+    """Return whether attacks on ciphertexts can be tried here: TenSEAL comes with the extra ``he`` alone."""
     return find_spec("tenseal") is not None
 
 

@@ -1,4 +1,4 @@
-"""What opened numbers can tell a requester that chooses its query: 64 bits hold three coordinates of an update."""
+"""Queries of the requester's choice: the 64 bits of an opened number hold three coordinates of an update."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _query(places: Sequence[int]) -> Ring:
 
 
 def _read(opened: int, update: np.ndarray, places: Sequence[int]) -> int:
-    """How many of these coordinates one number tells, as its signed digits of base 2^21, lowest first."""
+    """Count the coordinates that one number tells, as its signed digits of base 2^21, lowest first."""
     read = 0
     for place in places:
         digit = (opened + _BASE // 2) % _BASE - _BASE // 2

@@ -62,7 +62,7 @@ def sent(key: SecretKey, site: str, round_digest: str = ROUND, dimension: int = 
 
 
 class Held:
-    """What server A holds of a round; ``earlier``: the second site's share of the round before."""
+    """Server A's ciphertexts of a round; ``earlier``: the second site's share of the round before."""
 
     def __init__(self) -> None:
         self.key = study_key()
@@ -88,7 +88,7 @@ class Held:
         return np.array([plain[place] for place in range(PARAMETERS.ring_degree)], dtype=np.uint64)
 
     def opened(self, body: Body) -> Update:
-        """What a site makes of a sum. Raises: MalformedMessage, SumForged, AggregateOutOfBounds"""
+        """Open a sum as a site does. Raises: MalformedMessage, SumForged, AggregateOutOfBounds"""
         pieces = [body_header(Kind.SUM, self.key, DIMENSION).to_bytes()]
         pieces += [chunk.to_bytes(PARAMETERS) for chunk in body]
         return opened(self.key, pieces, SITES)
@@ -101,7 +101,7 @@ class Held:
 
 
 def opened(key: SecretKey, pieces: Sequence[bytes], sites: Sequence[str]) -> Update:
-    """What holders of the key make of a served sum. Any weights will do.
+    """Open a served sum as holders of the key do. Any weights will do.
 
     Raises: MalformedMessage, SumForged, AggregateOutOfBounds
     """
@@ -123,7 +123,7 @@ def plus(one: SumChunk, other: SumChunk) -> SumChunk:
 # --- forged sums ------------------------------------------------------------------------------------------------------
 
 Forgery: TypeAlias = Callable[[Held], Body]
-"""What a server that holds ciphertexts alone makes of them."""
+"""The sum that a server makes of ciphertexts, without a key."""
 
 
 def _forged(forgeries: Mapping[str, Forgery], _: Path) -> Found:
@@ -199,7 +199,7 @@ def _slots_of_one_multiplied(held: Held) -> Body:
 
 
 def _noisy(held: Held) -> Body:
-    """What it adds depends on the secret key: whether it is noticed is one bit, for three rounds at most."""
+    """The noise that it adds depends on the secret key: whether it is noticed is one bit, for three rounds at most."""
     body = held.honest()
     body[0] = SumChunk(body[0].c0, (body[0].c1 + np.uint64(2**26)) % np.uint64(MODULUS))
     return body
@@ -234,7 +234,7 @@ _FORGED: Final[Mapping[str, Mapping[str, Forgery]]] = {
 
 
 def _forged_for_ever(_: Path) -> Found:
-    """Whether a sum is discarded may be a bit about the key: a server that never stops asking."""
+    """A server that never stops asking: each discarded sum may tell a bit of the key."""
     discarded = tuple[int, ...]()
     for number in range(1, 31):
         _, told = announced(study(), number, LISTED, How(version=0))

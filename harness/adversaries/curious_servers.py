@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 
 
 def found_by_classifier(first: Floats, second: Floats) -> Found:
-    """How well a logistic regression tells rows of the one kind from rows of the other, on rows it has not seen."""
+    """Measure how well a logistic regression tells two kinds of rows apart, on rows it has not seen."""
     rows, kind = np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)])
     if np.all(rows == rows[0]):
         return Found(False, 0.5, "nothing differs between any two of them; chance is 0.5")
@@ -88,7 +88,7 @@ def _share_at(side: Side, kind: int, number: int) -> Floats:
 
 
 def _length_of(letter: Callable[[int, int], bytes], kind: int, number: int) -> Floats:
-    """How long a letter is that server A relays."""
+    """The length of a letter that server A relays."""
     return np.array([float(len(letter(kind, number)))])
 
 
@@ -163,7 +163,7 @@ def _contributed(sites: ScriptedSites[ServersInMemory], draw: np.random.Generato
 
 
 def _stored(sites: ScriptedSites[ServersInMemory], side: Side) -> Iterator[tuple[str, Floats]]:
-    """Of each site's contribution to this round: what the row holds, in numbers, and how its file begins."""
+    """Yield each site's contribution to this round: its row in numbers, and the beginning of its file."""
     connection = database(sites.federation, side)
     try:
         found = connection.execute("select * from contributions where study = ?", [sites.study.digest()])
@@ -187,7 +187,7 @@ def _number(value: object) -> float:
 
 
 def _training_times(_: Path) -> Found:
-    """When a share comes tells how long its site trained, and that how many examples it has."""
+    """The time of a share tells how long its site trained, and so how many examples it has."""
     _trained_s(100, 0)  # the first call loads what the others find in memory
     took = np.array([[_trained_s(n, run) for n in (100, 20_000)] for run in range(30)])
     few, many = np.log(took).T[:, :, np.newaxis]

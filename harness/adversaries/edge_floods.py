@@ -118,7 +118,7 @@ def _half_open(stranger: Stranger, limits: Limits) -> Found:
 
 
 def _trickled(slow: ssl.SSLSocket, within_s: float) -> bool:
-    """Whether a head that comes a line at a time is cut off."""
+    """Return whether a head that comes a line at a time is cut off."""
     until_s = time.monotonic() + within_s
     with suppress(OSError):
         slow.sendall(_REQUEST)
@@ -149,7 +149,7 @@ def _no_party_sends(stranger: Stranger, limits: Limits) -> Found:
 
 
 def _status(stranger: Stranger, sent: bytes) -> int:
-    """What the server answers; 0 when it closes without a word, -1 when the body is no problem of that status."""
+    """The answer's status; 0 when the server closes without a word, -1 when the body is no problem of that status."""
     status, body = stranger.ask(sent)
     if status < 400:
         return status
@@ -200,7 +200,7 @@ def _let_in(stranger: Stranger, held: ExitStack) -> bool:
 
 
 def _asked(connection: ssl.SSLSocket) -> bool:
-    """Whether it is answered."""
+    """Return whether it is answered."""
     connection.sendall(HEALTH)
     return answer(connection)[0] == 200
 

@@ -56,7 +56,7 @@ def _new_keys(name: str) -> PartyKeys:
 
 
 def _card(keys: PartyKeys) -> Party:
-    """What a site registers."""
+    """The public card that a site registers."""
     return keys.party(samples=100)
 
 
@@ -105,7 +105,7 @@ class Operator:
         return any(one.party == party for one in self.desk.register.registrants)
 
     def asks(self, question: Founding | StandingQuestion, keys: PartyKeys) -> Answered:
-        """What it answers a requester that proposes a first roster, or a site that gives its word for its keys."""
+        """Answer a requester that proposes a first roster, or a site that gives its word for its keys."""
         asked = self._question(keys.name, question, None)
         return open_answered(self.desk.answer(close_asked(asked, keys, self.desk.card)), keys, asked, self.desk.card)
 

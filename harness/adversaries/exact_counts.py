@@ -117,7 +117,7 @@ def _width(published: float, grid: float, layout: Layout) -> float:
 
 
 def _fit(published: float, first: Vector, spacing: Vector, width: float) -> Vector:
-    """Of what lies at ``first`` and every ``spacing`` from there: how much of it is rounded to what was published."""
+    """The fit of values at ``first`` and every ``spacing`` from there: how much of them is rounded to ``published``."""
     away = (published - first) % spacing
     most = math.ceil(width / float(spacing.min())) + 1
     steps = np.arange(-most, most + 1) * spacing[..., None]

@@ -129,7 +129,7 @@ class _Uploading:
         self.client.ok(self.side, "POST", target)
 
     def swapped(self, honest: bytes, other: bytes) -> HeldBack:
-        """Up to the receipt for the honest message. -> the held-back part of the other, whose answer is the swap"""
+        """Upload until the honest message has its receipt. -> the other's held-back part, whose answer is the swap"""
         digest = digest_of(honest, _FOLLOWS)
         late = self.held_back(other, digest)
         late.let_go(_FED)

@@ -1,4 +1,4 @@
-"""What an agent and whoever reads its lines take of others: answers without an end, words that write on a terminal."""
+"""Answers without an end to an agent, and words that write on the terminal of who reads its lines."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _READ: Final = 0.15
 
 @dataclass(frozen=True)
 class _List:
-    """Who is listed, whose updates the requester is told, and weights other than 1 (over the grid)."""
+    """The listed sites, the accomplices among them, and weights other than 1 (over the grid)."""
 
     listed: tuple[str, ...]
     accomplices: tuple[str, ...] = ()

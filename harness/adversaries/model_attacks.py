@@ -86,7 +86,7 @@ class Trap:
         return model
 
     def candidates(self, average: Model, error: float) -> Floats:
-        """What every row's gradient says, where its bias has any; ``error`` is the encoding's per coordinate.
+        """Each row's gradient over its bias's, where that has any; ``error`` is the encoding's per coordinate.
 
         Shapes:   float32[dimension], an opened average -> float64[fired, inputs]
         """
@@ -163,7 +163,7 @@ def _under_a_genuine_release(folder: Path) -> Found:
 
 
 def _welcomed_again(folder: Path) -> Found:
-    """What a site remembers per model would begin afresh."""
+    """The site's memory per model would begin afresh."""
     with Federation(folder) as federation:
         agent = federation.agent(SITES[0], study())
         federation.welcome(agent, START, 1)

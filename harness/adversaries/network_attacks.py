@@ -43,7 +43,7 @@ _ANSWER: Final = SqlStore.answer
 
 @cache
 def untroubled() -> Left:
-    """What the same study comes to when everything arrives, once, at once; its deadlines are of no account then."""
+    """The end of the same study when everything arrives, once, at once; its deadlines do not matter then."""
     with tempfile.TemporaryDirectory(prefix="moiety-untroubled-") as folder, federation(Path(folder), None) as running:
         running.hand_in(study_of(running, _PLAN))
         running.start()
@@ -54,7 +54,7 @@ def untroubled() -> Left:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What a network does, and to whom the study's end is promised all the same.
+    """A network's doing, and the sites to which the study's end is promised all the same.
 
     ``everybody``: all sites are in every sum although it does. ``cut_off``: sites that nothing reaches, of whom
     no end is asked. ``afterwards_s``: how long the servers stay when the study is over, for what comes late.
@@ -161,7 +161,7 @@ def _keeps_out(drawn: random.Random, passing: Passing) -> Fate:
 
 
 def _trickles(drawn: random.Random, passing: Passing) -> Fate:
-    """Of one answer in twenty-five a sixteenth comes every hundred seconds: no read is given up for that."""
+    """One answer in twenty-five comes by a sixteenth every hundred seconds: no read is given up for that."""
     return Fate(pause_s=100.0) if drawn.random() < 0.04 else Fate()
 
 
@@ -173,7 +173,7 @@ def _came_before(*_: object) -> NoReturn:
 
 
 def _nothing_stored(store: SqlStore, key: RoundKey, kind: AnswerKind) -> Answer | None:
-    """Of the products, whose answer cannot be made a second time."""
+    """Forget the answer to the products, which cannot be made a second time."""
     return None if kind is AnswerKind.PRODUCTS else _ANSWER(store, key, kind)
 
 

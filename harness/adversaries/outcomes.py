@@ -194,7 +194,7 @@ def line_of(outcome: Outcome) -> str:
 
 
 def _summarise(console: Console, found: Outcomes) -> None:
-    """How many held, and by name whatever the threat model does not say."""
+    """Print how many held, and name whatever the threat model does not say."""
     held = sum(one.held for one in found.attacks)
     admitted = [one.name for one in found.attacks if not one.held and not one.promised and not one.error]
     console.print(f"{len(found.attacks)} attacks in {found.seconds:.0f} s: {held} held")

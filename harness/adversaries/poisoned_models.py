@@ -53,7 +53,7 @@ def _poisoned(variant: str, seed: int, poison: Poison) -> PoisonedLine:
 
 
 def _under_fedavg(poison: Poison, _: Path) -> Found:
-    """What the requester's model is worth less; nothing is opened about single sites."""
+    """The requester's model loses accuracy; nothing is opened about single sites."""
     line = _poisoned("fedavg", 0, poison)
     lost = _honest_fedavg().accuracy - line.accuracy
     return Found(lost > _LOST or line.triggered > 0.5, lost)

@@ -52,7 +52,7 @@ def whole(answer: httpx.Response) -> httpx.Response:
 
 
 def as_it_is(request: httpx.Request, answer: httpx.Response) -> httpx.Response:
-    """What an honest proxy does with an answer."""
+    """Hand an answer on, as an honest proxy does."""
     return answer
 
 
@@ -150,7 +150,7 @@ def _behind(reaches: Callable[[Between], Iterator[str]], in_sessions: bool, fold
 
 
 def _answered(ask: Callable[[], object]) -> bool:
-    """Whether a request came through."""
+    """Return whether a request came through."""
     try:
         ask()
     except MoietyError:
@@ -159,7 +159,7 @@ def _answered(ask: Callable[[], object]) -> bool:
 
 
 def _believed(ask: Callable[[], object]) -> bool:
-    """Whether a client takes what comes for the server's word, an answer or a refusal; it names what it does not."""
+    """Return whether a client takes what comes for the server's word, an answer or a refusal."""
     try:
         ask()
     except Unavailable:
@@ -194,7 +194,7 @@ _LONGER: Final[Mapping[str, Change]] = {
 
 
 def _alters_a_share(at: Between) -> Iterator[str]:
-    """What is altered so that the server itself refuses it, over its signature: a site would take no part then."""
+    """The server itself refuses what is altered, over its signature: a site would take no part then."""
     for words, change in _CHANGES.items():
         at.proxy.change = change
         if _believed(at.contribute):
@@ -277,7 +277,7 @@ def _in_an_envelope(at: Between, status: int, content: bytes, signer: str | None
 
 
 def _lies(at: Between) -> dict[str, Tamper]:
-    """What a proxy may show in place of a view of the study."""
+    """Answers that a proxy may show in place of a view of the study."""
     view = at.opened.sites.view(Side.B, VICTIM)
     end = view.model_copy(update={"end": at.opened.sites.ended()}).canonical()
     bare = json.dumps({**json.loads(view.canonical()), "state": "completed", "reason": "over"}).encode()
@@ -362,7 +362,7 @@ _SESSION: Final = {"content-type": SESSION_TYPE}
 
 
 def _in_session(answer: httpx.Response) -> bool:
-    """Whether a server took a request as one of a session."""
+    """Return whether a server took a request as one of a session."""
     return answer.status_code == httpx.codes.OK and answer.headers.get("content-type") == SESSION_TYPE
 
 

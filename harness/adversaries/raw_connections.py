@@ -87,7 +87,7 @@ def pour(connection: ssl.SSLSocket, pieces: Iterable[bytes]) -> int:
 
 
 def closed_within(connections: Sequence[socket.socket], seconds: float) -> int:
-    """How many of them the server has closed when the time is over, or as soon as all are."""
+    """Count those that the server has closed when the time is over, or as soon as all are."""
     waiting = {connection.fileno(): connection for connection in connections}
     deadline = time.monotonic() + seconds
     poll = select.poll()
@@ -102,7 +102,7 @@ def closed_within(connections: Sequence[socket.socket], seconds: float) -> int:
 
 
 def _ended(connection: socket.socket) -> bool:
-    """Whether nothing more comes; what came before the end is thrown away."""
+    """Return whether nothing more comes; what came before the end is thrown away."""
     connection.setblocking(False)
     try:
         while connection.recv(2**16):
@@ -115,7 +115,7 @@ def _ended(connection: socket.socket) -> bool:
 
 
 def until(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
-    """Whether it holds before the time is over."""
+    """Return whether it holds before the time is over."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if holds():

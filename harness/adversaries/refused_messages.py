@@ -86,7 +86,7 @@ def _refused(rows: Sequence[Row], folder: Path) -> Found:
 
 
 def _reached(pair: Pair[ServersInMemory], rows: Sequence[Row]) -> Iterator[str]:
-    """What each message reached, if anything; whatever became of one, the next finds an honest round."""
+    """Yield what each message reached, if anything. After one that did, the next finds a new honest round."""
     opened = None
     for row in rows:
         opened = opened or _at(pair, row)
@@ -370,7 +370,7 @@ def _any_length(opening: _Opening[ContributionHeader]) -> ContributionHeader:
 
 
 def _without_its_end(reader: SealedReader) -> bytes:
-    """What came is all: the last chunk need not say that it is the last."""
+    """Take what came as all: the last chunk need not say that it is the last."""
     try:
         return _FINISH(reader)
     except BrokenSeal:
@@ -393,7 +393,7 @@ async def _whatever_came_first(answering: Answering, study: StudyRecord, key: Ro
 
 
 class _Anything:
-    """What does not parse is handed on as it came: the first use of it fails, by an error of the server's own."""
+    """Hands on what does not parse as it came: its first use fails, by an error of the server's own."""
 
     def __init__(self, kind: type[Message]) -> None:
         self._kind = kind

@@ -91,7 +91,7 @@ def study(name: str = "scripted", **changes: object) -> Study:
 
 
 class How(TypedDict, total=False):
-    """How a round is announced; without these: weights of 1, at least three, the first model, an honest end.
+    """A round's announcement; without these: weights of 1, at least three, the first model, an honest end.
 
     ``own`` is the requester's weight over the grid, where the list carries it; ``opens`` what a sum opens.
     """
@@ -134,7 +134,7 @@ def announced(of: Study, number: int, listed: tuple[str, ...], how: How) -> tupl
 
 
 def agreed_over(told: Announcement, sites: tuple[str, ...]) -> AgreedSet:
-    """What both servers hold of these sites, under made-up commitments."""
+    """The set that both servers hold of these sites, under made-up commitments."""
     digest = told.digest()
     held = tuple(
         CollectedContribution(site=s, announcement_digest=digest, commitment_a=_DIGEST, commitment_b=_DIGEST)
@@ -175,7 +175,7 @@ class Relay:
 
 @dataclass
 class Round:
-    """What became of one announced round: who took part, their sum, and the evidence of its release."""
+    """The outcome of one announced round: who took part, their sum, and the evidence of its release."""
 
     decisions: dict[str, Decision]
     sum: np.ndarray
@@ -294,7 +294,7 @@ class Federation:
     # --- the requester's script ---
 
     def serve(self, of: Study, site: str, model: np.ndarray, version: int) -> None:
-        """As if the site had taken this model for this version; what else would refuse it is tested elsewhere."""
+        """Let the site have taken this model for this version; what else would refuse it is tested elsewhere."""
         self.agent(site, of).adopt_model(np.asarray(model, dtype=np.float32), version)
 
     def round(
@@ -338,7 +338,7 @@ class Federation:
         views: tuple[RoundView, ...],
         previous: PastRelease | None = None,
     ) -> Decision:
-        """What one site decides about these two servers' views, with this list in its mail."""
+        """Let one site decide about these two servers' views, with this list in its mail."""
         party, number = there(self._chain.head.party(site), site), views[0].round
         mail = seal_letter(
             WeightMail(weight_list=weights, previous=previous), "weights", of.digest(), REQUESTER, party, number

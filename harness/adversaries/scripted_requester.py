@@ -379,7 +379,7 @@ class TaggedSites(ScriptedSites[R]):
             self.me.ok(side, "PUT", self.path(paths.GO, round=said.round, attempt=said.attempt), verdict.canonical())
 
     def fail(self, verdict: Signed[TagsFailed]) -> tuple[Signed[TagShares], Signed[TagShares]]:
-        """To B first: A ends the round as soon as it knows."""
+        """Say so to B first: A ends the round as soon as it knows."""
         said = verdict.message
         path = self.path(paths.TAGS_FAILED, round=said.round, attempt=said.attempt)
         b, a = (

@@ -40,7 +40,7 @@ _KEPT_OUT = ("nonces", "refusals")
 
 
 class Phase(IntEnum):
-    """How far a round has come when the attack is made."""
+    """The point of a round at which the attack is made."""
 
     SETTLED = 0
     COLLECTING = 1
@@ -176,7 +176,7 @@ class OpenRound(Generic[R]):
     # --- walking on ---
 
     def advance(self, phase: Phase) -> None:
-        """From the beginning to ``phase``, everybody honest."""
+        """Walk from the beginning to ``phase``, everybody honest."""
         if phase >= Phase.COLLECTING:
             self.sites.announce(self.announcement)
             for site in (REQUESTER, EARLY):
@@ -222,7 +222,7 @@ class OpenRound(Generic[R]):
             self.view = self.sites.wait_round(side, self.number, RoundState.RELEASED)
 
     def finish(self) -> None:
-        """From wherever the round is to its released sum, which is exact."""
+        """Walk from wherever the round is to its released sum, which is exact."""
         state = None if self.view is None else self.view.state
         if not self.sent:
             self.advance(Phase.COLLECTING)
@@ -239,7 +239,7 @@ class OpenRound(Generic[R]):
         return there(self.current.agreed_set, "agreed set").message.sites
 
     def require_sum(self, sites: Sequence[str]) -> None:
-        """What a site opens is the sum of exactly these sites' updates."""
+        """Require that a site opens the sum of exactly these sites' updates."""
         total = np.zeros(self.x[REQUESTER].size, dtype=np.uint64)
         for site in sites:
             total += self.x[site]

@@ -99,7 +99,7 @@ class ScriptedServer:
         return self.release_set.canonical()
 
     async def post(self, path: str, body: bytes, kind: str) -> bytes:
-        """Where it ``signs``, it keeps what it signed, refuses once, and answers with what it signed first."""
+        """Sign, if it ``signs``, but refuse once and then answer with what it signed first."""
         if not self.signs:
             raise self.outcome
         of_a, name = Signed[RoundOutcome].parse(body), _OPERATORS[Side.B]

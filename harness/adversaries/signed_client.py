@@ -36,7 +36,7 @@ ENCLOSED_OF_LONG_BODIES = 2**12
 
 
 def digest_of(body: bytes, digest_field: DigestField) -> bytes:
-    """What a request with this body states."""
+    """The digest that a request with this body states."""
     if digest_field is DigestField.CONTENT:
         return hashlib.sha256(body).digest()
     digest = MessageDigest()
@@ -168,7 +168,7 @@ class SignedClient:
         return Outgoing(side, url, list(signed), envelope + body[len(enclosed) :], between)
 
     def post(self, outgoing: Outgoing, *, chunked: bool = False, held_back: object = None) -> httpx.Response:
-        """What a server answers, out of its envelope; as it came where it is not signed.
+        """Send it. -> the server's answer out of its envelope, or as it came where it is not signed
 
         A chunked request states no length outside of its envelope. ``held_back`` says when the body arrives.
         """

@@ -57,7 +57,7 @@ def _error(estimate: np.ndarray, truth: np.ndarray) -> float:
 # --- against the memory of sums alone; no servers, no files -----------------------------------------------------------
 
 _ONE_SUM: Final = 0.4
-"""What one sum alone leaves of it: 0.5, a little less where the sites' updates are not as long as each other."""
+"""One sum alone leaves an error of 0.5, a little less where the sites' updates are not as long as each other."""
 _BLURRED: Final = frozenset({"rate 0.5"})
 """The model moves so far between its sums that nothing is read, with or without a defence."""
 _IN_MEMORY: Final[Mapping[str, object]] = {"harness.adversaries.memory_attacks.check_isolation": passes}
@@ -100,7 +100,7 @@ def _two_sums(script: Script, folder: Path) -> Found:
 def _difference(
     sites: Federation, larger: Round, smaller: Round, victim: str = "c1", times: float = 1.0
 ) -> float | None:
-    """How far one sum less another is from so many times the victim's update at the first model."""
+    """The distance of one sum less another from so many times the victim's update at the first model."""
     if larger.refused or smaller.refused:
         return None
     return _error((larger.sum - smaller.sum) / times, sites.learners[victim].gradient(START))
@@ -221,7 +221,7 @@ _SETTLE: Final = Contributor._settle_unseen
 
 
 def _believes_one(agent: Contributor, decision: Decision, view: RoundView, other: RoundView) -> None:
-    """What one server shows is what was summed."""
+    """Take what one server shows for what was summed."""
     _SETTLE(agent, decision, view, view)
 
 
@@ -289,14 +289,14 @@ class Patients:
         return np.concatenate([(missed.T @ x).ravel(), missed.sum(axis=0)])
 
     def error(self) -> float:
-        """Of site a's update, from the sums of all with one model and of all but a with the other."""
+        """The error of site a's update, from the sums of all with one model and of all but a with the other."""
         common = _CLASSES * self._features
         first = np.sum([self.update(site, _CLASSES)[:common] for site in _ABCD], axis=0)
         second = np.sum([self.update(site, _CLASSES + 1)[:common] for site in _ABCD[1:]], axis=0)
         return _error(first - second, self.update("a", _CLASSES)[:common])
 
     def agreed_to(self, folder: Path) -> bool:
-        """Whether site b agrees to both sums."""
+        """Return whether site b agrees to both sums."""
         kept = SumMemory(folder, lambda: bytes(32))
         for name, sites, classes in (("first", _ABCD, _CLASSES), ("second", _ABCD[1:], _CLASSES + 1)):
             layers = _layers(classes, self._features)

@@ -151,7 +151,7 @@ def _rounds(reached: Callable[[TaggedRound], bool], steps: Mapping[str, Callable
 
 
 def _is_opened(turn: TaggedRound) -> bool:
-    """Whether the servers serve, and a site that is not the attacker opens an average and uses it."""
+    """Return whether the servers serve, and an honest site opens an average and uses it."""
     try:
         if not turn.goes:
             return False
@@ -180,7 +180,7 @@ def _is_discarded(turn: TaggedRound) -> bool:
 
 
 def _is_named(turn: TaggedRound) -> bool:
-    """Whether an honest site is named for wrong tags."""
+    """Return whether an honest site is named for wrong tags."""
     try:
         return not turn.goes and turn.wrong().sites == (CONTRIBUTORS[1],)
     except MoietyError:

@@ -220,7 +220,7 @@ OTHERS: Final = {site: of_length(CLIP, _DRAW.normal(size=20)) for site in HONEST
 
 
 def judged(updates: Mapping[str, Vector], opens: Needs, probe: Vector, byzantine: int = 1) -> Judgement:
-    """What the requester makes of the exact numbers that ``opens`` shows it of these updates."""
+    """Judge these updates as the requester does, by the exact numbers that ``opens`` shows it."""
     own, opened = updates[REQUESTER], [OpenedSite(REQUESTER, True)]
     for place, site in enumerate(JUDGED[1:], start=1):
         if opens is Needs.PAIRS:

@@ -85,7 +85,7 @@ class CkksBenchmark(CkksFigures, Benchmark):
 
 @dataclass(frozen=True)
 class WeightedUpdate:
-    """What one site encrypts."""
+    """The input of one site's encryption."""
 
     update: Vector
     scaling: Scaling
@@ -120,7 +120,7 @@ def errors_of(opened: NDArray[np.float32], sites: int) -> Errors:
 
 
 LARGEST_ERROR: Final = 1e-5
-"""What the whole average may be off by, in units of the clip norm."""
+"""Largest error of the whole average, in units of the clip norm."""
 _PIECE_BYTES: Final = 2**18
 _STUDY: Final = "00" * 32
 _ROUND: Final = "01" * 32
@@ -146,7 +146,7 @@ class _Spent:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where bodies lie and what they begin with."""
+    """The folder of the bodies, and their headers."""
 
     folder: Path
     key: SecretKey

@@ -16,7 +16,7 @@ from harness.bench.results import Benchmark, write_result
 from host.placed_files import rewrite, writable, writable_folder
 
 DEFAULT_CACHE: Final = Path("~/.cache/moiety-peers")
-"""Where other systems' environments are kept unless somebody says otherwise."""
+"""Folder of other systems' environments unless a command names another."""
 _LONGEST_DELAY_MS: Final = 5000
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
 Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]
@@ -54,7 +54,7 @@ def one_round(
     tags: Annotated[bool, typer.Option("--tags", help="Of a study whose sums have tags.")] = False,
     narrow: Annotated[bool, typer.Option("--ring-48", help="Of a study whose shares are modulo 2^48.")] = False,
 ) -> None:
-    """One whole round over real processes, after a warm-up round."""
+    """Measure one whole round over real processes, after a warm-up round."""
     from harness.bench.round import benchmark_round, round_text
 
     result = benchmark_round(parameters, sites, folder, tags=tags, ring_bits=48 if narrow else 64)
@@ -66,8 +66,8 @@ def latency(
     json_file: JsonFile = None,
     delays: Annotated[str, typer.Option(help="Milliseconds that a request and its answer take, several.")] = "0,20,100",
 ) -> None:
-    """From lock to release: ten contributors, twenty parameters, a whole study over real processes; and what a round
-    waits for where the network takes its time, counted in round trips.
+    """Measure seconds from lock to release of a small study over real processes, and count the network round trips
+    that a round waits for.
     """
     from harness.bench.latency import benchmark_latency, latency_text
 
@@ -91,7 +91,7 @@ def peers(
     cache: Annotated[Path, typer.Option(help="Where environments of other systems are kept.")] = DEFAULT_CACHE,
     json_file: JsonFile = None,
 ) -> None:
-    """Whole rounds of Flower, NVFlare and ours, with real processes."""
+    """Measure whole rounds of Flower, NVFlare and ours, with real processes."""
     from harness.bench.peer_systems import Asked
     from harness.bench.peers import benchmark_peers, peers_text
 
@@ -101,7 +101,7 @@ def peers(
 
 @app.command("ckks")
 def ckks(parameters: Parameters = 10**6, sites: Sites = 10, json_file: JsonFile = None, folder: Folder = None) -> None:
-    """The CKKS path and a round on shares, in one run."""
+    """Measure the CKKS path and a round on shares, in one run."""
     from harness.bench.ckks import benchmark_ckks, ckks_text
 
     result = benchmark_ckks(parameters, sites, folder)
@@ -115,7 +115,7 @@ def idle(
     json_file: JsonFile = None,
     folder: Folder = None,
 ) -> None:
-    """What an agent without a study sends, receives and notes in a day."""
+    """Measure what an agent without a study sends, receives and stores in a day."""
     from harness.bench.idle import benchmark_idle, idle_text
 
     result = benchmark_idle(past_studies, seconds, folder)
@@ -131,7 +131,7 @@ def load(
     json_file: JsonFile = None,
     folder: Folder = None,
 ) -> None:
-    """Many sites' agents, without training, held for the rounds of one study: errors, times, what servers need, and
+    """Run many sites' agents, without training, for the rounds of one study: errors, times, what servers need, and
     what grows from round to round.
     """
     from harness.bench.load import benchmark_load, load_text
@@ -149,7 +149,7 @@ def shards(
     json_file: JsonFile = None,
     folder: Folder = None,
 ) -> None:
-    """One side's sketches and sum by ranges, over a Ray cluster of this machine of so many workers."""
+    """Measure one side's sketches and sum by ranges, over a Ray cluster of this machine."""
     from harness.bench.shards import benchmark_shards, shards_section
 
     counts = [int(one) for one in workers.split(",") if one.strip().isdigit() and int(one) > 0]
@@ -161,7 +161,7 @@ def shards(
 
 @app.command("tags")
 def tags(parameters: Parameters = 10**6, repeats: Repeats = 15, json_file: JsonFile = None) -> None:
-    """What tags cost at a site: while its vector is split, and while a sum is opened."""
+    """Measure what tags cost a site: while its vector is split, and while a sum is opened."""
     from harness.bench.tags import benchmark_tags, tags_text
 
     result = benchmark_tags(parameters, repeats)
@@ -174,7 +174,7 @@ def ring(
     repeats: Repeats = 9,
     json_file: JsonFile = None,
 ) -> None:
-    """What a ring of 48 bits would cost each party beside the ring of today, and how often lifting a sketch errs."""
+    """Measure the ring of 48 bits beside that of 64 for each party, and how often lifting a sketch errs."""
     from harness.bench.ring import benchmark_ring, ring_text
 
     result = benchmark_ring(parameters, repeats)

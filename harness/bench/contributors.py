@@ -46,7 +46,7 @@ COMMANDS: Final[TypeAdapter[Contribute | Open]] = TypeAdapter(Command)
 
 
 class Played(Figures):
-    """What one command took, summed over the sites. ``making_s``: wall time of the synthetic updates."""
+    """Cost of one command, summed over the sites. ``making_s``: wall time of the synthetic updates."""
 
     cpu_ns: int
     making_s: float

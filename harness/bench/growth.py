@@ -1,4 +1,4 @@
-"""How a round's cost grows with parameters and with sites: curves on logarithmic axes, and the page's part."""
+"""Growth of a round's cost with parameters and with sites: curves on logarithmic axes, and the page's part."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Drawn(Enum):
 
 
 def servers_cpu_s(one: RoundBenchmark) -> float:
-    """Of both servers, in a whole round: figures are per parameter and vector, and the requester's counts."""
+    """CPU seconds of both servers in a whole round; figures are per vector, and the requester's counts."""
     cpu = one.cpu_ns_per_parameter_contributor
     return (cpu.distances + cpu.sum + cpu.ingest + cpu.output + cpu.tags) * one.parameters * (one.sites + 1) * _NS
 
 
 def agent_cpu_s(one: RoundBenchmark) -> float:
-    """Of one agent, in a whole round."""
+    """CPU seconds of one agent in a whole round."""
     return one.agent_cpu_ns_per_parameter * one.parameters * _NS
 
 

@@ -71,7 +71,7 @@ class _Timed(InMemoryFederation):
 
 
 class DelayedRounds(Figures):
-    """Of one rule, over one delay: the mean of all rounds after the first, as long as they wait.
+    """Mean waiting time of a rule's rounds over one delay, the first round left out.
 
     ``round_trips``: that time over the delay, less what the same rounds wait without one; None without a delay.
     """

@@ -160,7 +160,7 @@ class Held:
         return {code: count for code, count in counted.items() if count}
 
     def internal_errors(self) -> int:
-        """Of both servers, as their logs have them."""
+        """Count both servers' internal errors in their logs."""
         logs = [running.log.read_text(encoding="utf-8", errors="replace") for running in self.servers.running.values()]
         return sum(log.count("internal error") for log in logs)
 
@@ -311,9 +311,9 @@ def found_errors(done: Rounds, played: Sequence[Played], internal: int) -> dict[
 # --- what grows from round to round ---
 
 _ENOUGH_ROUNDS: Final = 20
-"""For straight lines through what was measured after each."""
+"""Fewest rounds through which straight lines are drawn."""
 _SETTLED: Final = 0.2
-"""Of the rounds: in the first ones kernels are loaded, pools are filled, and what has an age has not come to it."""
+"""Share of the rounds left out of slopes: in the first ones kernels are loaded and pools are filled."""
 _NONCES_S: Final = 660.0
 """Nonces of requests are kept for so long; before, the databases grow by them too."""
 _END: Final = 0.1
@@ -344,8 +344,10 @@ class Slope:
 
 
 def slopes(samples: Sequence[Sample]) -> tuple[Slope, ...]:
-    """Of every figure, over the rounds after the first fifth, and after nonces have come to their age where the study
-    takes twice as long; the last sample is after the study's end.
+    """Fit a slope to every figure, without the first fifth of the rounds.
+
+    Where the study takes twice as long as nonces are kept, the rounds before the first nonce expires are left out too.
+    The last sample is taken after the study's end.
     """
     last = samples[-1]
     begins_s = _NONCES_S if last.seconds > 2 * _NONCES_S else 0.0

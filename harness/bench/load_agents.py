@@ -56,7 +56,7 @@ class CallTimes(BaseModel):
 
 
 class Calls:
-    """What a process's agents have called so far; any thread may note."""
+    """The calls of a process's agents so far; any thread may note one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class Calls:
                 self._failed[f"{kind}: {failure}"] += 1
 
     def close(self) -> None:
-        """What agents that are stopped break off is no failure."""
+        """Note nothing more: calls that a stopped agent breaks off are no failures."""
         with self._lock:
             self._closed = True
 
@@ -161,7 +161,7 @@ _USUAL_POLL_S: Final = AgentSettings.model_fields["poll_s"].default
 
 
 class Played(BaseModel):
-    """What a process's agents did: milliseconds of calls by purpose, failed calls, and what they complained of."""
+    """The work of a process's agents: milliseconds of calls by purpose, failed calls, and what they complained of."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     milliseconds: dict[str, list[float]]

@@ -105,7 +105,7 @@ _PARENT, _TIMES, _RESIDENT = 1, slice(11, 15), 21
 
 
 class Reading(NamedTuple):
-    """What two groups of processes have used so far and hold, at one moment of the monotonic clock."""
+    """CPU, memory and bytes of two groups of processes at one moment of the monotonic clock."""
 
     at_s: float
     server_cpu_s: float
@@ -118,7 +118,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Between:
-    """What was used between two moments; memory is the largest sum seen between them."""
+    """CPU, memory and bytes between two moments; memory is the largest sum seen between them."""
 
     seconds: float
     server_cpu_s: float
@@ -162,7 +162,7 @@ class Gauge:
 
 
 def between(readings: Sequence[Reading], begin_s: float, end_s: float) -> Between:
-    """From one moment to another, linear between readings. Raises: ProtocolViolation, when nobody read around them"""
+    """Interpolate readings from one moment to another. Raises: ProtocolViolation, when nobody read around them"""
     inside = [one for one in readings if begin_s <= one.at_s <= end_s]
     if not inside or readings[0].at_s > begin_s or readings[-1].at_s < end_s:
         raise ProtocolViolation(f"gauge: no readings from {begin_s:.1f} to {end_s:.1f} s")

@@ -75,7 +75,7 @@ class Environment:
         return self.folder / "bin" / "python"
 
     def program(self, name: str) -> str:
-        """What ``name`` is called in it."""
+        """Return the path of a program in it."""
         return str(self.folder / "bin" / name)
 
     @property
@@ -127,7 +127,7 @@ class Marks:
 
 
 def read_marks(path: Path) -> Marks:
-    """What the peer has noted so far; lines ``SECONDS round N`` and ``SECONDS found LEAST MOST``."""
+    """Read what the peer has noted so far; lines ``SECONDS round N`` and ``SECONDS found LEAST MOST``."""
     rounds: dict[int, float] = {}
     found = None
     for line in path.read_text(encoding="ascii").splitlines() if path.exists() else []:
@@ -168,7 +168,7 @@ class Asked:
 
     @property
     def within_s(self) -> float:
-        """How long a peer may take for everything."""
+        """Time limit for all rounds."""
         return _WITHIN_S_PER_ROUND * (1 + self.all_rounds)
 
 
@@ -181,14 +181,14 @@ class Taken:
 
     @classmethod
     def of(cls, readings: Sequence[Reading], marks: Marks, asked: Asked) -> Self:
-        """Of the rounds after the first. Raises: ProtocolViolation, when the average is wrong"""
+        """Measure the rounds after the first. Raises: ProtocolViolation, when the average is wrong"""
         first, last = 2, 2 + asked.rounds
         _require_average(marks, asked)
         return cls(between(readings, marks.rounds[first], marks.rounds[last]), asked.rounds)
 
 
 def _require_average(marks: Marks, asked: Asked) -> None:
-    """What was noted last is the model after some whole number of rounds, everywhere the same."""
+    """Require that the last model is that of some whole number of rounds, everywhere the same."""
     if marks.found is None:
         raise ProtocolViolation("the peer has noted no model")
     least, most = marks.found

@@ -1,4 +1,4 @@
-"""What benchmarks start: both servers without their agents, and programs that write logs and are ended with all below.
+"""Processes that benchmarks start: both servers without agents, and programs that are ended with all below them.
 
 A program that detaches its helpers (a double fork) would have them counted nowhere. Linux's "child subreaper" mark
 outlives exec, so that whatever a program starts stays in the tree below it.

@@ -114,7 +114,7 @@ Figure = Callable[[RoundBenchmark], float]
 
 
 def _cpu_ns(result: RoundBenchmark, of: str) -> float:
-    """Of both servers, per parameter and contributor."""
+    """CPU of both servers, per parameter and contributor."""
     return float(getattr(result.cpu_ns_per_parameter_contributor, of))
 
 
@@ -129,7 +129,7 @@ _FIGURES: Final[Mapping[str, Figure]] = {
     "numpy": lambda r: r.plain_fedavg_cpu_ns_per_parameter / (r.sites + 1),
     "upload": lambda r: r.upload_gb_per_s,
 }
-"""By what the tables call it."""
+"""Figures by their names in the tables."""
 _SHOWN: Final = {
     "seconds": ".1f", "up": ".3f", "down": ".3f", "MB/contributor": ".2f", "B/parameter": ".3f", "distances": ".1f",
     "sum": ".1f", "ingest": ".1f", "output": ".1f", "agent": ".1f", "numpy": ".2f", "upload": ".2f",
@@ -152,7 +152,7 @@ def _figures(rounds: Rounds) -> str:
 
 @dataclass(frozen=True)
 class _Target:
-    """What a figure must reach: at most, or at least."""
+    """A limit that a figure must keep: at most, or at least."""
 
     what: str
     found: Figure
@@ -171,7 +171,7 @@ class _Target:
 
 
 _MARGINAL: Final = (10**7, 10)
-"""Where fixed costs are small beside what each parameter costs."""
+"""Size at which fixed costs are small beside what each parameter costs."""
 _TARGETS: Final = (
     _Target("bytes up per parameter", _FIGURES["up"], 8.1),
     _Target("bytes down per parameter", _FIGURES["down"], 8.1),

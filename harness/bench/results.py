@@ -1,4 +1,4 @@
-"""What every benchmark shares: a result as its JSON file, the facts of a run, a scratch folder, tables.
+"""Shared by all benchmarks: a result as its JSON file, the facts of a run, a scratch folder, tables.
 
 The result of a whole round is here, since other benchmarks and the page read it.
 """

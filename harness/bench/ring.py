@@ -79,7 +79,7 @@ def share_errors(entries: Signed, bits: int, trials: int, rng: np.random.Generat
 
 
 def lift_errors(entries: Signed, bits: int, trials: int, rng: np.random.Generator) -> Lifted:
-    """What was found in a ring of ``bits``, beside what the sizes of the entries say."""
+    """Count errors in a ring of ``bits``, beside what the sizes of the entries say."""
     chance = -math.expm1(float(np.sum(np.log1p(-np.abs(entries) / 2.0**bits))))
     return Lifted(bits, trials, share_errors(entries, bits, trials, rng), trials * chance)
 

@@ -98,7 +98,7 @@ class _Phases:
 
 @dataclass(frozen=True)
 class _Round:
-    """What one round took."""
+    """Measurements of one round."""
 
     phases: _Phases
     contributed: Played
@@ -136,7 +136,7 @@ def benchmark_round(
 
 @dataclass(frozen=True)
 class _Size:
-    """How large the measured round is, whether it has tags, and in which ring its shares are."""
+    """Size of the measured round, its tags and its ring."""
 
     dimension: int
     sites: int
@@ -145,7 +145,7 @@ class _Size:
 
     @property
     def options(self) -> str:
-        """Of the command, besides the size."""
+        """The command's options besides the size."""
         ring = "" if self.ring_bits == WORD_BITS else " --ring-48"
         return f"{' --tags' if self.tags else ''}{ring}"
 

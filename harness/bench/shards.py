@@ -120,7 +120,7 @@ class _Counted:
         self._workers = workers
         self.costs: list[Cost] = []
         self.digests: dict[int, str] = {}
-        """Of the ranges of a sum, by where they start."""
+        """Digests of a sum's ranges, by where they start."""
 
     def do(self, tasks: Sequence[Task], over: threading.Event) -> Iterator[Done]:
         for done in self._workers.do(tasks, over):

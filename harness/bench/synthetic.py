@@ -141,7 +141,7 @@ class Sent:
 
 
 def terms_of(study: Study, roster: Roster) -> Terms:
-    """By what sites and requester judge a list, under the policy that agents ship with."""
+    """Return the terms by which sites and requester judge a list, under the shipped policy."""
     rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     return Terms(study.parameters, tuple(party.name for party in roster.contributors), rule, SitePolicy())
 

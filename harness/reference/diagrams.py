@@ -29,7 +29,7 @@ _STYLE: Final = (
 
 @dataclass(frozen=True)
 class Edge:
-    """From a state to another, or to itself, when something happens."""
+    """A change from a state to another, or to itself, when something happens."""
 
     source: str
     target: str
@@ -113,7 +113,7 @@ def _words(edge: Edge, ports: dict[tuple[str, str, str], float]) -> str:
 
 
 def _span(line: tuple[str, str], ports: dict[tuple[str, str, str], float]) -> tuple[float, float]:
-    """From where to where its lane runs."""
+    """Return both ends of a line's lane."""
     heights = [y for (_, _, name), y in ports.items() if name == f"{line[0]}:{line[1]}"]
     return min(heights), max(heights)
 

@@ -1,4 +1,4 @@
-"""What mkdocs asks while it builds the site: pages made from code, the files beside ``docs``, links out of them.
+"""Hooks that mkdocs calls while it builds the site: pages made from code, the files beside ``docs``, links out of them.
 
 Source: mkdocs' documentation, "Hooks" (1.6): https://www.mkdocs.org/user-guide/configuration/#hooks
 """
