@@ -233,7 +233,7 @@ _FORGED: Final[Mapping[str, Mapping[str, Forgery]]] = {
 }
 
 
-def _forged_for_ever(_: Path) -> Found:
+def _forged_for_ever(_folder: Path) -> Found:
     """A server that never stops asking: each discarded sum may tell a bit of the key."""
     discarded = tuple[int, ...]()
     for number in range(1, 31):

@@ -394,7 +394,7 @@ def _again(clause: str, most: int, how: How) -> Attempt:
     return Attempt(partial(_announced_again, clause, most, how), {f"protocol.policy.clauses.{clause}": passes})
 
 
-def _left_out_again(_: Path) -> Found:
+def _left_out_again(_folder: Path) -> Found:
     """A site is listed in every round for its distance, and left out of every sum once that is seen."""
     known, victim, seen = SiteMemory(), _FIVE[0], 0
     for number in range(1, _ROUNDS + 1):
