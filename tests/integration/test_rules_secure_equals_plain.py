@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from harness.adversaries.vectors import wrap_around_entry
+from harness.adversaries.forgeries import wrap_around_entry
 from harness.bounds.error_bound import bound_of_run
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import study_of
