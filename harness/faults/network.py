@@ -6,28 +6,21 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-import httpx
-
 from harness.adversaries.troubled.networks import kinds
 from harness.faults.drawing import delays
 from harness.faults.schedule import Schedule, Troubled, named
-from harness.federation.memory.network import Fate, Passing
+from harness.federation.memory.network import Fate, Judge, Passing
 from protocol.sharing import Side
-from protocol.wire.channel.signing import MAX_AGE_S
 
-_OK = 200
 Draw = Callable[[Passing], Fate | None]
 
 
-class FaultyNetwork:
-    """``found`` are the faults of messages that struck; ``steps`` counts all messages.
-
-    ``taken_twice`` and ``late_taken``: how many requests a server opened and answered twice, and how many from longer
-    ago than a signature may be old.
-    """
+class FaultyNetwork(Judge):
+    """``found`` are the faults of messages that struck; ``steps`` counts all messages."""
 
     def __init__(self, schedule: Schedule, draw: Draw | None = None) -> None:
         """``draw`` decides where the seed does, in place of the schedule's faults of messages."""
+        super().__init__()
         self._schedule = schedule
         self._listed = {one.names: one.fate for one in schedule.faults if isinstance(one, Troubled)}
         self._draw = draw or self._from_list
@@ -35,8 +28,6 @@ class FaultyNetwork:
         self.injected: Counter[str] = Counter()
         self.parted: Counter[tuple[str, Side]] = Counter()
         self.steps = 0
-        self.late_taken = 0
-        self._taken: Counter[Passing] = Counter()
 
     def _from_list(self, passing: Passing) -> Fate | None:
         return self._listed.get(named(passing))
@@ -54,13 +45,3 @@ class FaultyNetwork:
         there_s, back_s = delays(self._schedule.seed, self._schedule.delays_s, passing)
         fate = fate or Fate()
         return replace(fate, held_s=fate.held_s + there_s, answer_held_s=fate.answer_held_s + back_s)
-
-    def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None:
-        """A server that opened a request answers in an envelope, which comes as 200 whatever it says."""
-        if answer.status_code == _OK:
-            self._taken[passing] += 1
-            self.late_taken += after_s > MAX_AGE_S
-
-    @property
-    def taken_twice(self) -> int:
-        return sum(times > 1 for times in self._taken.values())

@@ -14,7 +14,6 @@ from harness.adversaries.catalogue.attack import taken_out
 from harness.faults import cli
 from harness.faults.cli import parsed
 from harness.faults.drawing import Drawn
-from harness.faults.mutations import MUTATIONS
 from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Stepped, Troubled
 from harness.faults.shrinking import Shrinking, shortest
 from harness.faults.simulated import Simulated, replayed
@@ -22,6 +21,7 @@ from harness.faults.tally import Faults, Tally
 from harness.federation.memory.network import Fate, Passing
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
+from tests.kit.mutations import MUTATIONS
 
 _COPIED = tuple(
     Troubled(sender=site, to=Side.A, kind="contribution", of_kind=0, fate=Fate(again_after_s=0.5))

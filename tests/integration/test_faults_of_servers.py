@@ -10,7 +10,6 @@ import pytest
 
 from harness.adversaries.catalogue.attack import taken_out
 from harness.faults import timeline
-from harness.faults.mutations import MUTATIONS, seen
 from harness.faults.schedule import (
     Away,
     Crashed,
@@ -36,6 +35,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState
 from servers.points import Point
+from tests.kit.mutations import MUTATIONS, seen
 
 _BY_NAME = {one.name: one for one in MUTATIONS}
 _COMPLETED = ("completed: all rounds are done",)

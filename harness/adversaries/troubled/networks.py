@@ -8,31 +8,23 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
 
-import httpx
-
-from harness.federation.memory.network import Fate, Passing
-from protocol.wire.channel.signing import MAX_AGE_S
+from harness.federation.memory.network import Fate, Judge, Passing
 
 Draw = Callable[[random.Random, Passing], Fate]
-_OK: Final = 200
 
 
-class Troubled:
+class Troubled(Judge):
     """``draw`` says what becomes of a request, over its own random numbers; ``injected`` counts what did, by kind.
 
     ``steps`` are all requests.
-    ``taken_twice`` and ``late_taken``: how many requests a server opened and answered twice, and how many from longer
-    ago than a signature may be old.
     """
 
     def __init__(self, draw: Draw, seed: int) -> None:
+        super().__init__()
         self._draw, self._seed = draw, seed
         self.injected: Counter[str] = Counter()
-        self.late_taken = 0
         self.steps = 0
-        self._taken: Counter[Passing] = Counter()
 
     def fate(self, passing: Passing) -> Fate:
         drawn = random.Random(f"{self._seed} {passing.sender} {passing.to} {passing.number}")  # noqa: S311
@@ -40,16 +32,6 @@ class Troubled:
         self.injected.update(kinds(fate))
         self.steps += 1
         return fate
-
-    def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None:
-        """A server that opened a request answers in an envelope, which comes as 200 whatever it says."""
-        if answer.status_code == _OK:
-            self._taken[passing] += 1
-            self.late_taken += after_s > MAX_AGE_S
-
-    @property
-    def taken_twice(self) -> int:
-        return sum(times > 1 for times in self._taken.values())
 
 
 def kinds(fate: Fate) -> list[str]:
