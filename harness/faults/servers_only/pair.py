@@ -27,7 +27,6 @@ from harness.faults.servers_only.crashes import Died, PowerCut, Reaching
 from harness.faults.servers_only.made_once import MADE_ONCE
 from harness.faults.servers_only.migrated import one_back
 from harness.faults.servers_only.peer import Answered, LightPeer, Products
-from harness.faults.servers_only.repeats import Repeats
 from harness.faults.servers_only.still import SIDE, StillClock, StillLoop
 from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network
@@ -70,9 +69,9 @@ class Pair:
         self.power = PowerCut()
         self.products_sent: list[Products] = []
         self.errors: list[str] = []
-        self.repeats = Repeats()
         self.on_start: Callable[[Side], None] = lambda side: None
         self.on_sent: Callable[[bytes], None] = lambda body: None
+        self.on_answer: Callable[[Server, httpx.Request, httpx.Response], None] = lambda server, request, answer: None
         self.of_schema_before: set[Side] = set()
         self._carrier = Carrier(network, clock)
         self._away: Counter[Side] = Counter()
@@ -217,7 +216,7 @@ class Pair:
                 "does not have any more"
             )
         if side in self.living:
-            self.repeats.answered(self.apps[side].state.server, request, left[0])
+            self.on_answer(self.apps[side].state.server, request, left[0])
         return left[0]
 
     async def close(self) -> None:

@@ -96,7 +96,7 @@ class _Studying:
         observer = None if schedule.smooth is None else Observer(self._update, SITES[0])
         self.watch, self.signed = Watch(self.pair, observer=observer), SignedOnce(when_it_leaves=True)
         self.pair.on_sent = self.signed.left
-        self.pair.on_start = self.watch.started
+        self.pair.on_start, self.pair.on_answer = self.watch.started, self.watch.repeats.answered
         self.disks = Disks({who: made.settings[side].data_dir.parent for who, side in _SERVERS.items()})
         self.wrong: list[str] = []
         self._made, self.rosters = made, RosterFiles(made)
@@ -184,7 +184,7 @@ class _Studying:
         return bool(
             self.wrong
             or self.pair.errors
-            or self.pair.repeats.broken
+            or self.watch.repeats.broken
             or self.watch.broken
             or self.signed.twice
             or any(self.watch.correlations())

@@ -14,6 +14,7 @@ from harness.faults.servers_only.crashes import Died
 from harness.faults.servers_only.hiding import Observer
 from harness.faults.servers_only.pair import Pair
 from harness.faults.servers_only.parties import ScriptedSite
+from harness.faults.servers_only.repeats import Repeats
 from harness.faults.servers_only.still import SIDE
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.arithmetic.ring import ELEMENT_BYTES
@@ -40,6 +41,7 @@ class Watch:
     pair: Pair
     broken: list[str] = field(default_factory=list)
     observer: Observer | None = None
+    repeats: Repeats = field(default_factory=Repeats)
     changes: int = 0
     _looks: int = 0
     _looks_at_s: float = 0.0
@@ -162,7 +164,7 @@ class Watch:
     def at_the_end(self, sites: list[ScriptedSite]) -> Iterator[str]:
         yield from self.broken
         yield from self.pair.errors
-        yield from self.pair.repeats.broken
+        yield from self.repeats.broken
         yield from self.correlations()
         for site in sites:
             yield from self._acknowledged(site)
