@@ -18,10 +18,11 @@ import typer
 
 from client_agent.cli.tables import console as console_for
 from harness.faults.schedule import Level, Schedule
-from harness.faults.servers_only.run import restudied, studied
+from harness.faults.servers_alone import restudied, studied
 from harness.faults.shrinking import Shrinking
-from harness.faults.simulated import Simulated, replayed, simulated
+from harness.faults.simulation import Simulated
 from harness.faults.tally import Failure, Tally
+from harness.faults.whole_studies import replayed, simulated
 from host.placed_files import rewrite, writable
 from host.settings import read_text
 from protocol.errors import ConfigurationError

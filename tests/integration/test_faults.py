@@ -16,8 +16,9 @@ from harness.faults.cli import parsed
 from harness.faults.drawing import Drawn
 from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Stepped, Troubled
 from harness.faults.shrinking import Shrinking, shortest
-from harness.faults.simulated import Simulated, replayed
+from harness.faults.simulation import Simulated
 from harness.faults.tally import Faults, Tally
+from harness.faults.whole_studies import replayed
 from harness.federation.memory.network import Fate, Passing
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side

@@ -10,6 +10,10 @@ import pytest
 
 from harness.adversaries.catalogue.attack import taken_out
 from harness.faults import timeline
+from harness.faults.drawing_servers import DrawnForServers
+from harness.faults.isolation import Observer, update_of
+from harness.faults.prepared_servers import DIMENSION, federation
+from harness.faults.promises import Repeats, SignedOnce
 from harness.faults.schedule import (
     Away,
     Crashed,
@@ -24,13 +28,9 @@ from harness.faults.schedule import (
     Stepped,
     Timed,
 )
-from harness.faults.servers_only.drawn import DrawnForServers
-from harness.faults.servers_only.federation import DIMENSION, federation
-from harness.faults.servers_only.hiding import Observer, update_of
-from harness.faults.servers_only.repeats import Repeats
-from harness.faults.servers_only.run import restudied, studied
-from harness.faults.signed_once import SignedOnce
-from harness.faults.simulated import Simulated, replayed
+from harness.faults.servers_alone import restudied, studied
+from harness.faults.simulation import Simulated
+from harness.faults.whole_studies import replayed
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from harness.faults.servers_only.run import studied
+from harness.faults.servers_alone import studied
 
 _CRITICAL = 50
 _SEEDS = 25

@@ -21,8 +21,9 @@ from typing import Any, Final
 
 from harness.adversaries.catalogue.attack import passes, taken_out
 from harness.faults.cli import quiet
-from harness.faults.servers_only.run import studied
-from harness.faults.simulated import Simulated, simulated
+from harness.faults.servers_alone import studied
+from harness.faults.simulation import Simulated
+from harness.faults.whole_studies import simulated
 from protocol.errors import ProtocolViolation
 from protocol.rounds import agree
 from protocol.rounds.states import RoundKey

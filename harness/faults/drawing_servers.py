@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.faults.drawing import delays
+from harness.faults.prepared_servers import NEWCOMER
 from harness.faults.schedule import (
     Away,
     Crashed,
@@ -21,7 +22,6 @@ from harness.faults.schedule import (
     Timed,
     named,
 )
-from harness.faults.servers_only.federation import NEWCOMER
 from harness.federation.memory.network import Fate, Passing
 from protocol.sharing import Side
 from servers.points import Point

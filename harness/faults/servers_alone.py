@@ -9,8 +9,18 @@ from contextlib import ExitStack
 from typing import Any, Final
 from unittest import mock
 
-from harness.faults.disks import Disks
-from harness.faults.network import FaultyNetwork
+from harness.faults.drawing_servers import DrawnForServers
+from harness.faults.injection import Disks, FaultyNetwork
+from harness.faults.isolation import Hiding, Observer, update_of
+from harness.faults.prepared_servers import (
+    DIMENSION,
+    NEWCOMER,
+    SITES,
+    Federation,
+    RosterFiles,
+    federation,
+)
+from harness.faults.promises import SignedOnce, Watch
 from harness.faults.schedule import (
     Away,
     Crashed,
@@ -25,24 +35,11 @@ from harness.faults.schedule import (
     Stepped,
     Timed,
 )
-from harness.faults.servers_only.drawn import DrawnForServers
-from harness.faults.servers_only.federation import (
-    DIMENSION,
-    NEWCOMER,
-    SITES,
-    Federation,
-    RosterFiles,
-    federation,
-)
-from harness.faults.servers_only.hiding import Hiding, Observer, update_of
-from harness.faults.servers_only.lying import LyingSite
-from harness.faults.servers_only.pair import Pair
-from harness.faults.servers_only.parties import Journal, Script, ScriptedSite
-from harness.faults.servers_only.requester import PLAIN, ScriptedRequester
-from harness.faults.servers_only.still import StillClock, StillLoop, at_once
-from harness.faults.servers_only.watch import Watch
-from harness.faults.signed_once import SignedOnce
-from harness.faults.simulated import Simulated
+from harness.faults.scripted_requester import PLAIN, ScriptedRequester
+from harness.faults.scripted_sites import Journal, LyingSite, Script, ScriptedSite
+from harness.faults.server_pair import Pair
+from harness.faults.simulation import Simulated
+from harness.faults.still import StillClock, StillLoop, at_once
 from protocol.sharing import Side
 
 _ROUNDS: Final = 2

@@ -1,20 +1,19 @@
-"""Both servers' applications on a still event loop, asked without envelopes; they crash, and start again.
+"""Both servers' applications on one event loop, asked without envelopes; they crash, and start again.
 
-Everything behind the envelope is real: routes, decisions, SQLite, files. Signatures of requests and their seals are
-left out: who asks is told to the application once its roster has their key, and a request that is too old is refused by
-the carrier in their place.
-"""
+Everything behind the envelope is real: routes, decisions, SQLite, files. Requests are not signed or sealed: the
+application is told who asks, once its roster has their key, and the carrier refuses a request that is too old."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 from unittest import mock
 
 import httpx
@@ -23,23 +22,29 @@ from sqlalchemy.exc import OperationalError
 from starlette.types import ASGIApp
 
 from harness.engine.parties import Parties
-from harness.faults.servers_only.crashes import Died, PowerCut, Reaching
-from harness.faults.servers_only.made_once import MADE_ONCE
-from harness.faults.servers_only.migrated import one_back
-from harness.faults.servers_only.peer import Answered, LightPeer, Products
-from harness.faults.servers_only.still import SIDE, StillClock, StillLoop
+from harness.faults.injection import Died, PowerCut, Reaching
+from harness.faults.prepared_servers import MADE_ONCE, one_back
+from harness.faults.still import SIDE, StillClock, StillLoop
 from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network
-from protocol.errors import MoietyError
+from protocol.errors import HistoryUnknown, MoietyError, PeerUnreachable
 from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.channel.signing import MAX_AGE_S, DigestField
-from protocol.wire.commitment import MessageDigest
+from protocol.wire.commitment import MessageDigest, head_digest
+from protocol.wire.history import Histories
 from protocol.wire.messages import Party
+from protocol.wire.peer_messages import ProductsHeader, unpack_frame
 from servers.app import create_app
 from servers.http.authentication import ENCLOSED, Caller, _key_of
+from servers.http.histories import heard, told
+from servers.http.peer_client import Method
+from servers.http.problems import error_from
 from servers.server import Server
 from servers.settings import ServerSettings
 from servers.store.migrate import upgrade
+from servers.store.sql import SqlStore
 
 T = TypeVar("T")
 _PATIENCE_S: Final = 40.0
@@ -274,3 +279,128 @@ async def _answer(app: FastAPI, inside: ASGIApp, request: httpx.Request, left: l
         "app": app, ENCLOSED: request.extensions["caller"],
     }  # fmt: skip
     await inside(scope, receive, send)
+
+
+_FIRST_REDIRECT: Final = 300
+_FIRST_ERROR: Final = 400
+_USED = SqlStore.correlations_used
+"""Whatever a mutation puts in its place."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """Masked vectors that left: for which attempt, with which correlations, and whether those were marked as used."""
+
+    label: str
+    correlations: tuple[str, ...]
+    digest: str
+    marked: bool
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What came back of a request."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.status < _FIRST_REDIRECT
+
+
+class Between(Protocol):
+    """Both servers, as one of them reaches the other."""
+
+    products_sent: list[Products]
+
+    async def asked(
+        self,
+        who: Party,
+        side: Side,
+        method: str,
+        target: str,
+        body: bytes,
+        kind: str,
+        signed: tuple[DigestField, bytes],
+    ) -> Answered: ...
+
+
+class LightPeer:
+    """As PeerClient. What leaves of correlations is noted: which, for what bytes, and whether they were marked."""
+
+    def __init__(self, pair: Between, server: Server) -> None:
+        self._pair, self._server = pair, server
+
+    async def get(self, path: str, kind: str) -> bytes:
+        return await self._asked("GET", path, b"", kind)
+
+    async def post(self, path: str, body: bytes, kind: str, most_bytes: int = 0) -> bytes:
+        if kind == "products":
+            self._note(body)
+        return await self._asked("POST", path, body, kind)
+
+    async def put(self, path: str, body: bytes, kind: str) -> bytes:
+        return await self._asked("PUT", path, body, kind)
+
+    async def put_sealed(self, path: str, message: SealedMessage, length: int, kind: str) -> bytes:
+        body = b"".join((message.head, *message.body))
+        return await self._asked("PUT", path, body, kind, DigestField.SEALED_HEAD, head_digest(message.head))
+
+    async def stream(self, path: str, kind: str, most_bytes: int) -> AsyncGenerator[bytes]:
+        yield await self._asked("GET", path, b"", kind)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def compare(self) -> None:
+        """Both servers say how far they came, as PeerClient does. Raises: RolledBack"""
+        told_now = told(self._server).canonical()
+        heard(self._server, Histories.parse(await self._once("POST", paths.PEER_HISTORY, told_now, "history")))
+        self._server.history.require_current()
+
+    async def _asked(
+        self,
+        method: Method,
+        path: str,
+        body: bytes,
+        kind: str,
+        field: DigestField = DigestField.CONTENT,
+        digest: bytes | None = None,
+    ) -> bytes:
+        self._server.history.require_current()
+        if not self._server.history.compared:
+            await self.compare()
+        try:
+            return await self._once(method, path, body, kind, field, digest)
+        except HistoryUnknown:
+            await self.compare()
+            return await self._once(method, path, body, kind, field, digest)
+
+    async def _once(
+        self,
+        method: Method,
+        path: str,
+        body: bytes,
+        kind: str,
+        field: DigestField = DigestField.CONTENT,
+        digest: bytes | None = None,
+    ) -> bytes:
+        me = self._server.roster.operator_a
+        stated = hashlib.sha256(body).digest() if digest is None else digest
+        try:
+            answer = await self._pair.asked(me, Side.B, method, path, body, kind, (field, stated))
+        except httpx.TransportError as error:
+            raise PeerUnreachable(f"the peer is out of reach: {error}") from None
+        if answer.status >= _FIRST_ERROR:
+            raise error_from(answer.body, answer.status)
+        return answer.body
+
+    def _note(self, frame: bytes) -> None:
+        header, _ = unpack_frame(frame, ProductsHeader)
+        refs = tuple(f"{one.session}/{one.batch}/{one.index}" for one in header.correlations)
+        study = next(one.digest for one in self._server.store.studies())
+        record = self._server.store.current_round(study)
+        marked = record is not None and _USED(cast(SqlStore, self._server.store), record.key) >= len(refs)
+        label = "" if record is None else record.key.label
+        self._pair.products_sent.append(Products(label, refs, hashlib.sha256(frame).hexdigest(), marked))
