@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from harness.engine.parties import Parties
 from harness.faults.injection import Died, PowerCut, Reaching
 from harness.faults.prepared_servers import MADE_ONCE, one_back
-from harness.faults.still import SIDE, StillClock, StillLoop
+from harness.federation.memory.clocks import SIDE, VirtualClock, VirtualLoop
 from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network
 from protocol.errors import HistoryUnknown, MoietyError, PeerUnreachable
@@ -60,8 +60,8 @@ class Pair:
         self,
         settings: dict[Side, ServerSettings],
         parties: Parties,
-        clock: StillClock,
-        loop: StillLoop,
+        clock: VirtualClock,
+        loop: VirtualLoop,
         network: Network,
         at_point: Callable[[Side, str, int], float | None],
     ) -> None:

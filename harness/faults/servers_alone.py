@@ -39,7 +39,7 @@ from harness.faults.scripted_requester import PLAIN, ScriptedRequester
 from harness.faults.scripted_sites import Journal, LyingSite, Script, ScriptedSite
 from harness.faults.server_pair import Pair
 from harness.faults.simulation import Simulated
-from harness.faults.still import StillClock, StillLoop, at_once
+from harness.federation.memory.clocks import VirtualClock, VirtualLoop, at_once
 from protocol.sharing import Side
 
 _ROUNDS: Final = 2
@@ -83,8 +83,8 @@ def _requester(schedule: Schedule) -> type[ScriptedRequester]:
 
 class _Studying:
     def __init__(self, made: Federation, schedule: Schedule, network: FaultyNetwork) -> None:
-        self.clock = StillClock()
-        self.loop = StillLoop(self.clock)
+        self.clock = VirtualClock()
+        self.loop = VirtualLoop(self.clock)
         self.network, self.schedule = network, schedule
         self.crashes = {(one.who, one.point, one.of_point): one for one in schedule.faults if isinstance(one, Crashed)}
         self.pair = Pair(made.settings, made.parties, self.clock, self.loop, network, self._at_point)
@@ -130,6 +130,7 @@ class _Studying:
             stack.enter_context(mock.patch("anyio.to_thread.run_sync", at_once))
             stack.enter_context(mock.patch("servers.server.upgrade", self.pair.upgrade))
             stack.callback(self.loop.close)
+            stack.enter_context(self.clock.outside())
             try:
                 self.loop.run_until_complete(self._study())
                 failed = tuple(dict.fromkeys(self._failed()))
