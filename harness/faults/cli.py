@@ -18,11 +18,10 @@ import typer
 
 from client_agent.cli.tables import console as console_for
 from harness.faults.schedule import Level, Schedule
-from harness.faults.servers_alone import restudied, studied
 from harness.faults.shrinking import Shrinking
 from harness.faults.simulation import Simulated
+from harness.faults.simulator import replayed, simulated
 from harness.faults.tally import Failure, Tally
-from harness.faults.whole_studies import replayed, simulated
 from host.placed_files import rewrite, writable
 from host.settings import read_text
 from protocol.errors import ConfigurationError
@@ -31,7 +30,7 @@ _SEEDS: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MOST_SEEDS: Final = 1_000_000
 _CRITICAL: Final = 50
 Run = Callable[[int], Simulated]
-RUNS: Final[dict[Level, Run]] = {Level.STUDIES: simulated, Level.SERVERS: studied}
+RUNS: Final[dict[Level, Run]] = {level: partial(simulated, level=level) for level in Level}
 
 
 def faults(
@@ -83,19 +82,14 @@ def _with_progress(running: Iterable[Simulated], before: int, total: int) -> Ite
 def _replay(file: Path) -> Simulated:
     """Raises: ConfigurationError, when it cannot be read or is no schedule"""
     quiet()
-    return again(Schedule.read(read_text(file), str(file)))
-
-
-def again(schedule: Schedule) -> Simulated:
-    """Run a schedule at the level that it is for."""
-    return replayed(schedule) if schedule.level is Level.STUDIES else restudied(schedule)
+    return replayed(Schedule.read(read_text(file), str(file)))
 
 
 def _kept(one: Simulated, folder: Path, shrink: bool) -> Failure:
     """Its schedule in a file, as short as it can be and still break one of the same promises."""
     schedule = one.schedule
     if shrink:
-        schedule = Shrinking(lambda some: again(some).promises).shrunk(schedule, one.promises)
+        schedule = Shrinking(lambda some: replayed(some).promises).shrunk(schedule, one.promises)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"seed-{one.seed}.json"
     rewrite(file, schedule.model_dump_json(indent=1))

@@ -17,7 +17,6 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
 
 from harness.adversaries.troubled.networks import kinds
-from harness.faults.drawing import delays
 from harness.faults.schedule import Schedule, Troubled, named
 from harness.federation.memory.network import Fate, Judge, Passing
 from host.failpoints import Failpoints
@@ -53,7 +52,7 @@ class FaultyNetwork(Judge):
             sender, to, kind, of_kind = named(passing)
             self.found.append(Troubled(sender=sender, to=to, kind=kind, of_kind=of_kind, fate=fate))
             self.injected.update(kinds(fate))
-        there_s, back_s = delays(self._schedule.seed, self._schedule.delays_s, passing)
+        there_s, back_s = self._schedule.delays(passing)
         fate = fate or Fate()
         return replace(fate, held_s=fate.held_s + there_s, answer_held_s=fate.answer_held_s + back_s)
 

@@ -23,7 +23,7 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
 from harness.engine.parties import Parties, SiteEntry, make_parties
-from harness.faults.schedule import Party, RosterChanged
+from harness.faults.schedule import NEWCOMER, Party, RosterChanged
 from harness.faults.simulation import MEMORY
 from harness.federation.memory.learners import light_sites
 from harness.federation.processes import FederationSpec, RunningFederation
@@ -47,8 +47,6 @@ from servers.store.database import open_engine
 from servers.store.migrate import _SCRIPTS
 
 SITES: Final = ("requester", "c1", "c2", "c3")
-NEWCOMER: Final = "c4"
-"""In no roster until a change adds it."""
 NAME: Final = "servers"
 DIMENSION: Final = 16
 _DEADLINE_S: Final = 90.0

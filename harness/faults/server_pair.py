@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from harness.engine.parties import Parties
 from harness.faults.injection import Died, PowerCut, Reaching
 from harness.faults.prepared_servers import MADE_ONCE, one_back
+from harness.faults.simulation import STARTED_AGAIN_S
 from harness.federation.memory.clocks import SIDE, VirtualClock, VirtualLoop
 from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network
@@ -48,7 +49,6 @@ from servers.store.sql import SqlStore
 
 T = TypeVar("T")
 _PATIENCE_S: Final = 40.0
-_STARTED_AGAIN_S: Final = 5.0
 _UNEXPECTED: Final = 500
 _STRANGER: Final = 401
 
@@ -66,7 +66,7 @@ class Pair:
         at_point: Callable[[Side, str, int], float | None],
     ) -> None:
         self.settings, self.parties, self.clock, self.loop = settings, parties, clock, loop
-        self.off_s: dict[str, float] = {}
+        self.off_s: Counter[str] = Counter()
         self.apps: dict[Side, FastAPI] = {}
         self._inside: dict[Side, ASGIApp] = {}
         self.living: set[Side] = set()
@@ -89,7 +89,7 @@ class Pair:
 
     def start(self, side: Side) -> None:
         """Raises: MoietyError, OSError, when it cannot"""
-        clock = lambda: self.clock.now() + self.off_s.get(f"server {side.value}", 0.0)  # noqa: E731
+        clock = lambda: self.clock.now() + self.off_s[f"server {side.value}"]  # noqa: E731
         points = Reaching(side, self._reached, self._counted)
         with (
             mock.patch("servers.server.failpoints_of", return_value=points),
@@ -151,7 +151,7 @@ class Pair:
                 self.start(side)
             except (MoietyError, OSError, OperationalError):
                 self._away[side] += 1
-                self.loop.call_later(_STARTED_AGAIN_S, self.comes_back, side)
+                self.loop.call_later(STARTED_AGAIN_S, self.comes_back, side)
 
     def _reached(self, side: Side, point: str, number: int) -> None:
         away_s = self._at_point(side, point, number)
@@ -178,7 +178,7 @@ class Pair:
         signed: tuple[DigestField, bytes],
     ) -> Answered:
         name = f"server {Side.A.value}" if who.name == self.parties.roster.message.operator_a.name else who.name
-        sent_s = self.clock.now() + self.off_s.get(name, 0.0)
+        sent_s = self.clock.now() + self.off_s[name]
         self.on_sent(body)
         caller = Caller(who, signed[1], signed[0])
         told = {"purpose": kind, "caller": caller, "sent_s": sent_s, "timeout": {"read": _PATIENCE_S}}
@@ -197,7 +197,7 @@ class Pair:
             carried.exception()
 
     async def _deliver(self, side: Side, request: httpx.Request) -> httpx.Response:
-        here_s = self.clock.now() + self.off_s.get(f"server {side.value}", 0.0)
+        here_s = self.clock.now() + self.off_s[f"server {side.value}"]
         if side not in self.living or abs(here_s - request.extensions["sent_s"]) > MAX_AGE_S:
             raise httpx.ConnectError("nobody answers")
         server: Server = self.apps[side].state.server

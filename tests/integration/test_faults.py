@@ -17,8 +17,8 @@ from harness.faults.drawing import Drawn
 from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Stepped, Troubled
 from harness.faults.shrinking import Shrinking, shortest
 from harness.faults.simulation import Simulated
+from harness.faults.simulator import replayed
 from harness.faults.tally import Faults, Tally
-from harness.faults.whole_studies import replayed
 from harness.federation.memory.network import Fate, Passing
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
@@ -37,14 +37,14 @@ def a_schedule(*faults: Troubled | Away | Parted | Full | Stepped, delays_s: flo
 def test_a_seed_is_the_whole_schedule_and_seeds_differ() -> None:
     assert Drawn.of(3) == Drawn.of(3)
     drawn = [Drawn.of(seed) for seed in range(300)]
-    assert {type(one) for many in drawn for one in many.timed} == {Away, Full, Parted, Stepped}
-    assert {len(one.who) for many in drawn for one in many.timed if isinstance(one, Away)} >= {1, 2, 3}
-    for rate in ("lost", "answer_lost", "copied", "cut", "broken_off", "held_back", "silent", "slow"):
-        assert {getattr(one, rate) == 0 for one in drawn} == {True, False}, rate
+    assert {type(one) for many in drawn for one in many.schedule.timed} == {Away, Full, Parted, Stepped}
+    assert {len(one.who) for many in drawn for one in many.schedule.timed if isinstance(one, Away)} >= {1, 2, 3}
+    for place in range(len(drawn[0].rates)):
+        assert {one.rates[place][0] == 0 for one in drawn} == {True, False}, place
 
 
 def test_what_becomes_of_a_message_does_not_depend_on_what_passed_before() -> None:
-    drawn = next(one for one in map(Drawn.of, range(100)) if one.lost and one.copied)
+    drawn = next(one for one in map(Drawn.of, range(100)) if one.rates[0][0] and one.rates[2][0])
     early, late = (Passing("c1", Side.A, number, 10 * number, 0, "contribution", 2) for number in (4, 90))
     assert drawn.fate(early) == drawn.fate(late)
     several = [drawn.fate(Passing("c1", Side.A, 0, 0, 0, "contribution", number)) for number in range(200)]

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from harness.adversaries.catalogue.attack import passes, taken_out
 from harness.faults.cli import quiet
-from harness.faults.servers_alone import studied
+from harness.faults.schedule import Level
 from harness.faults.simulation import Simulated
-from harness.faults.whole_studies import simulated
+from harness.faults.simulator import simulated
 from protocol.errors import ProtocolViolation
 from protocol.rounds import agree
 from protocol.rounds.states import RoundKey
@@ -46,6 +46,10 @@ _MASK_BYTES: Final = 32
 _LATER_S: Final = 0.3
 
 
+def on_servers(seed: int) -> Simulated:
+    return simulated(seed, Level.SERVERS)
+
+
 @dataclass(frozen=True)
 class Mutation:
     """``does``: what is wrong with the code; ``put_in``: functions by their places; ``runs`` one seed."""
@@ -53,7 +57,7 @@ class Mutation:
     name: str
     does: str
     put_in: Mapping[str, object]
-    runs: Callable[[int], Simulated] = studied
+    runs: Callable[[int], Simulated] = on_servers
 
 
 @dataclass(frozen=True)
