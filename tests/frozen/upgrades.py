@@ -22,9 +22,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RankingSpec, Study
-
 ROOT = Path(__file__).resolve().parents[2]
 DIES_WITHIN_S = 60.0
 OVER_WITHIN_S = 120.0
@@ -62,9 +59,9 @@ def _older_cases() -> Iterator[tuple[str, Any]]:
     from tests.integration import test_crashes
 
     matrix = [(getattr(case, "mode", PLAIN), case) for case in test_crashes.CASES]
-    yield from (
-        (mode, case) for mode, case in matrix if mode in MODES and getattr(case, "storage", "sqlite") == "sqlite"
-    )
+    for mode, case in matrix:
+        if mode in MODES and getattr(case, "storage", "sqlite") == "sqlite":
+            yield mode, case
     if {mode for mode, _ in matrix} != {PLAIN}:
         return
     for mode, module in ((RANKING, "ranking"), (SUMMARY, "summary"), (TAGGED, "tagged_study")):
@@ -74,38 +71,40 @@ def _older_cases() -> Iterator[tuple[str, Any]]:
             yield from ((mode, test_crashes.Case((kill,))) for kill in kills)
 
 
-def _opened(folder: Path, ports: tuple[int, int], mode: str) -> Any:
-    """A federation of this or older code's tests, as a context manager."""
+def _kit() -> Any:
+    """This or older code's helper of crash tests: only what both have is used of it."""
     try:
-        from tests.integration import crashes
+        return importlib.import_module("tests.integration.crashes")
     except ImportError:
-        older = importlib.import_module("tests.integration.crash_federation")
-        older.free_ports = lambda: ports  # type: ignore[attr-defined]
-        return older.CrashFederation(folder)
-    policies = {PLAIN: None, TAGGED: None}
+        return importlib.import_module("tests.integration.crash_federation")
+
+
+def _opened(folder: Path, ports: tuple[int, int], mode: str) -> Any:
+    """A federation of these tests, as a context manager."""
+    kit = _kit()
+    if hasattr(kit, "CrashFederation"):
+        kit.free_ports = lambda: ports
+        return kit.CrashFederation(folder)
+    policy = None
     if mode == RANKING:
-        policies[mode] = SitePolicy(least_isolation=0.0, may_rank=True)
-    if mode == SUMMARY:
-        policies[mode] = importlib.import_module("tests.integration.test_summary").POLICY
-    return crashes.crash_federation(folder, policy=policies[mode], ports=ports)
+        policy = kit.SitePolicy(least_isolation=0.0, may_rank=True)
+    elif mode == SUMMARY:
+        policy = importlib.import_module("tests.integration.test_summary").POLICY
+    return kit.crash_federation(folder, policy=policy, ports=ports)
 
 
-def _study(federation: Any, mode: str, *, large: bool) -> Study:
+def _study(federation: Any, mode: str, *, large: bool) -> Any:
     """The same study under this and older code; a summary's tables are put in place first."""
+    kit = _kit()
     if mode == SUMMARY:
         summary = importlib.import_module("tests.integration.test_summary")
-        crashes = importlib.import_module("tests.integration.crashes")
-        summary.put_tables(federation, crashes.SITES)
-        made: Study = summary.summary_study(federation, "upgraded", rounds=1)
-        return made
-    try:
-        from tests.integration import crashes as kit
-    except ImportError:
-        older = importlib.import_module("tests.integration.crash_federation")
-        made = older.CrashFederation.study(federation, "upgraded", large=large)
-        return made
-    changes: dict[str, Any] = {RANKING: {"ranking": RankingSpec()}, TAGGED: {"tags": True}}.get(mode, {})
-    return kit.light_study_of(federation, "upgraded", large=large).model_copy(update=changes)
+        summary.put_tables(federation, kit.SITES)
+        return summary.summary_study(federation, "upgraded", rounds=1)
+    if hasattr(kit, "CrashFederation"):
+        return kit.CrashFederation.study(federation, "upgraded", large=large)
+    light = kit.light_study_of(federation, "upgraded", large=large)
+    changes: dict[str, Any] = {RANKING: {"ranking": {}}, TAGGED: {"tags": True}}.get(mode, {})
+    return type(light).model_validate({**dict(light), **changes})
 
 
 def finish(folder: Path, ports: tuple[int, int], mode: str, large: bool) -> dict[str, Any]:
