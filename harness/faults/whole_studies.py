@@ -15,11 +15,11 @@ from harness.adversaries.troubled.study import SITES, Plan, federation_spec, stu
 from harness.faults.drawing import PARTIES
 from harness.faults.injection import Disks, FaultyNetwork
 from harness.faults.promises import SignedOnce
-from harness.faults.schedule import SERVERS, Party, Schedule, Stepped
+from harness.faults.schedule import SERVERS, Party, RosterChanged, Schedule, Stepped
 from harness.faults.simulation import MEMORY, STARTED_AGAIN_S, WITHIN_S, Action, Simulated, Simulation
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner
-from protocol.errors import MoietyError
+from protocol.errors import ConfigurationError, MoietyError
 
 PLAN: Final = Plan(rounds=2, dimension=200, within_s=WITHIN_S)
 
@@ -45,6 +45,9 @@ class WholeStudy(Simulation):
     """``run`` lets the study go on until everybody who comes back has an end, or the time is over."""
 
     def __init__(self, schedule: Schedule, network: FaultyNetwork) -> None:
+        """Raises: ConfigurationError, for a schedule that changes the roster"""
+        if any(isinstance(one, RosterChanged) for one in schedule.faults):
+            raise ConfigurationError("whole studies run under one roster: leave changes of it out of the schedule")
         self.schedule, self.network = schedule, network
         self.signed = SignedOnce()
         self._coming: list[tuple[float, int, Action]] = []
@@ -150,3 +153,6 @@ class WholeStudy(Simulation):
             self._away[party] += 1
             now_s = self._running.clock.monotonic()
             self.later(now_s + STARTED_AGAIN_S, lambda: self.comes_back(party))
+
+    def migrate(self, server: Party) -> None:
+        """Nothing: only the servers' mode keeps a database of the schema before."""
