@@ -136,7 +136,7 @@ def _counting(counter: Counter[Any], key: object, by: float) -> tuple[Action, Ac
     """Add, and take back."""
 
     def add(amount: float) -> None:
-        counter[key] += amount
+        counter[key] += amount  # type: ignore[assignment]  # seconds are counted too
 
     return lambda: add(by), lambda: add(-by)
 

@@ -68,7 +68,7 @@ def _older_cases() -> Iterator[tuple[str, Any]]:
         with suppress(ImportError):  # code from before these modes
             older = importlib.import_module(f"tests.integration.test_crashes_{module}")
             kills = older.KILLS if mode == SUMMARY else (*older.QUICK, *older.SLOW)
-            yield from ((mode, test_crashes.Case((kill,))) for kill in kills)
+            yield from ((mode, type(test_crashes.CASES[0])((kill,))) for kill in kills)
 
 
 def _kit() -> Any:
@@ -103,8 +103,8 @@ def _study(federation: Any, mode: str, *, large: bool) -> Any:
     if hasattr(kit, "CrashFederation"):
         return kit.CrashFederation.study(federation, "upgraded", large=large)
     light = kit.light_study_of(federation, "upgraded", large=large)
-    changes: dict[str, Any] = {RANKING: {"ranking": {}}, TAGGED: {"tags": True}}.get(mode, {})
-    return type(light).model_validate({**dict(light), **changes})
+    changes: dict[str, dict[str, Any]] = {RANKING: {"ranking": {}}, TAGGED: {"tags": True}}
+    return type(light).model_validate({**dict(light), **changes.get(mode, {})})
 
 
 def finish(folder: Path, ports: tuple[int, int], mode: str, large: bool) -> dict[str, Any]:
