@@ -35,7 +35,11 @@ def a_schedule(*faults: Troubled | Away | Parted | Full | Stepped, delays_s: flo
 
 
 def test_a_seed_is_the_whole_schedule_and_seeds_differ() -> None:
-    assert Drawn.of(3) == Drawn.of(3)
+    first, again = Drawn.of(3), Drawn.of(3)
+    assert first.schedule == again.schedule
+    assert [rate for rate, _ in first.rates] == [rate for rate, _ in again.rates]
+    passings = [Passing("c1", Side.A, 0, 0, 0, "contribution", number) for number in range(100)]
+    assert [first.fate(one) for one in passings] == [again.fate(one) for one in passings]
     drawn = [Drawn.of(seed) for seed in range(300)]
     assert {type(one) for many in drawn for one in many.schedule.timed} == {Away, Full, Parted, Stepped}
     assert {len(one.who) for many in drawn for one in many.schedule.timed if isinstance(one, Away)} >= {1, 2, 3}
