@@ -11,9 +11,8 @@ from typing import ParamSpec, TypeVar
 
 import httpx
 import numpy as np
-from harness.adversaries.scripted.sites import R
-from harness.adversaries.scripted.tagged import TaggedSites, tagged_study
 
+from harness.adversaries.scripted_requester import R, TaggedSites, tagged_study
 from harness.engine.parties import OPERATOR_NAMES
 from protocol.errors import ErrorCode
 from protocol.sharing import Side

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
 
 from client_agent import points as agent_points
 from client_agent.site.events import RoundEnd
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.federation.memory.learners import light_study
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState, RuleName, RuleSpec, Study

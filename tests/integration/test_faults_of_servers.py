@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from harness.adversaries.catalogue.attack import taken_out
 
+from harness.adversaries.attack import taken_out
 from harness.faults import whole_studies
 from harness.faults.drawing import Drawn
 from harness.faults.isolation import Observer, update_of
