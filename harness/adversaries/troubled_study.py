@@ -13,18 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
-
 from client_agent.site.events import METRICS, RoundEnd, read_metrics
 from client_agent.site.journal import StudyJournal
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
-from harness.federation.memory.network import Fate, Network, Passing
+from harness.federation.memory.network import Fate, Judge, Passing
 from harness.federation.processes import FederationSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire.channel.signing import MAX_AGE_S
 from protocol.wire.messages import Receipt, RuleSpec, Signed, Study
 from servers.store.interface import Store
 from servers.store.study_records import RoundRecord, StudyRecord
@@ -164,23 +161,19 @@ def _attempts(store: Store, digest: str) -> dict[RoundKey, RoundRecord]:
 
 
 Draw = Callable[[random.Random, Passing], Fate]
-_OK: Final = 200
 
 
-class Troubled:
+class Troubled(Judge):
     """``draw`` says what becomes of a request, over its own random numbers; ``injected`` counts what did, by kind.
 
     ``steps`` are all requests.
-    ``taken_twice`` and ``late_taken``: how many requests a server opened and answered twice, and how many from longer
-    ago than a signature may be old.
     """
 
     def __init__(self, draw: Draw, seed: int) -> None:
+        super().__init__()
         self._draw, self._seed = draw, seed
         self.injected: Counter[str] = Counter()
-        self.late_taken = 0
         self.steps = 0
-        self._taken: Counter[Passing] = Counter()
 
     def fate(self, passing: Passing) -> Fate:
         drawn = random.Random(f"{self._seed} {passing.sender} {passing.to} {passing.number}")  # noqa: S311
@@ -188,16 +181,6 @@ class Troubled:
         self.injected.update(kinds(fate))
         self.steps += 1
         return fate
-
-    def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None:
-        """A server that opened a request answers in an envelope, which comes as 200 whatever it says."""
-        if answer.status_code == _OK:
-            self._taken[passing] += 1
-            self.late_taken += after_s > MAX_AGE_S
-
-    @property
-    def taken_twice(self) -> int:
-        return sum(times > 1 for times in self._taken.values())
 
 
 def kinds(fate: Fate) -> list[str]:

@@ -17,11 +17,10 @@ import structlog
 import typer
 
 from client_agent.cli.tables import console as console_for
-from harness.faults.mutations import all_seen
 from harness.faults.schedule import Level, Schedule
-from harness.faults.servers_only.run import restudied, studied
 from harness.faults.shrinking import Shrinking
-from harness.faults.simulated import Simulated, replayed, simulated
+from harness.faults.simulation import Simulated
+from harness.faults.simulator import replayed, simulated
 from harness.faults.tally import Failure, Tally
 from host.placed_files import rewrite, writable
 from host.settings import read_text
@@ -31,7 +30,7 @@ _SEEDS: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MOST_SEEDS: Final = 1_000_000
 _CRITICAL: Final = 50
 Run = Callable[[int], Simulated]
-RUNS: Final[dict[Level, Run]] = {Level.STUDIES: simulated, Level.SERVERS: studied}
+RUNS: Final[dict[Level, Run]] = {level: partial(simulated, level=level) for level in Level}
 
 
 def faults(
@@ -44,14 +43,11 @@ def faults(
     replay: Annotated[Path | None, typer.Option(help="Run this schedule of faults, which a failure left.")] = None,
     shrink: Annotated[bool, typer.Option(help="Leave out of a failing schedule what it does not need.")] = True,
     servers: Annotated[bool, typer.Option(help="Both servers alone, with scripted sites.")] = False,
-    mutations: Annotated[bool, typer.Option(help="Put faults into the code, and say which seed finds each.")] = False,
 ) -> None:
     """Whole studies under seeded accidents: a troubled network, parties that die, full disks, clocks that jump.
 
     Schedules of seeds that fail lie in faults-out, beside the JSON where there is one.
     """
-    if mutations:
-        raise typer.Exit(0 if _found_all(len(parsed(seeds))) else 1)
     console, level = console_for(stderr=False), Level.SERVERS if servers else Level.STUDIES
     schedules = (json_file.parent if json_file is not None else Path()) / "faults-out"
     tally = Tally(json_file, level.value, parsed(seeds), go_on=resume)
@@ -85,31 +81,15 @@ def _with_progress(running: Iterable[Simulated], before: int, total: int) -> Ite
 
 def _replay(file: Path) -> Simulated:
     """Raises: ConfigurationError, when it cannot be read or is no schedule"""
-    _quiet()
-    return again(Schedule.read(read_text(file), str(file)))
-
-
-def again(schedule: Schedule) -> Simulated:
-    """Run a schedule at the level that it is for."""
-    return replayed(schedule) if schedule.level is Level.STUDIES else restudied(schedule)
-
-
-def _found_all(most_seeds: int) -> bool:
-    """Whether every mutation of the code was found by one of so many seeds."""
-    _quiet()
-    console, missed = console_for(stderr=False), 0
-    for one in all_seen(most_seeds):
-        told = f"found by seed {one.seeds - 1}: {one.by}" if one.by else f"NOT FOUND by {one.seeds} seeds"
-        console.print(f"{one.name}: {told}", soft_wrap=True, highlight=False)
-        missed += not one.by
-    return not missed
+    quiet()
+    return replayed(Schedule.read(read_text(file), str(file)))
 
 
 def _kept(one: Simulated, folder: Path, shrink: bool) -> Failure:
     """Its schedule in a file, as short as it can be and still break one of the same promises."""
     schedule = one.schedule
     if shrink:
-        schedule = Shrinking(lambda some: again(some).promises).shrunk(schedule, one.promises)
+        schedule = Shrinking(lambda some: replayed(some).promises).shrunk(schedule, one.promises)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"seed-{one.seed}.json"
     rewrite(file, schedule.model_dump_json(indent=1))
@@ -131,11 +111,11 @@ def _run(run: Run, seeds: range, jobs: int) -> Iterator[Simulated]:
     """In this process for one job: a debugger sees it."""
     counted = partial(_counted, run)
     if jobs == 1 or not seeds:
-        _quiet()
+        quiet()
         yield from map(counted, seeds)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context, initializer=_quiet) as pool:
+    with ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context, initializer=quiet) as pool:
         yield from pool.map(counted, seeds)
 
 
@@ -154,6 +134,6 @@ def _keep_what_is_loaded() -> None:
     gc.freeze()
 
 
-def _quiet() -> None:
-    """Accidents fill logs; what they break is said."""
+def quiet() -> None:
+    """Log nothing but critical errors: accidents fill logs."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_CRITICAL))

@@ -6,6 +6,7 @@ the same whatever order threads take turns in, and is shrunk by leaving faults o
 
 from __future__ import annotations
 
+import random
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -19,6 +20,9 @@ FORMAT: Final = "moiety-schedule/1"
 FOR_GOOD: Final = None
 Party = str
 """A site by its name, or "server a"."""
+SERVERS: Final = {f"server {side.value}": side for side in Side}
+NEWCOMER: Final = "c4"
+"""In no roster until a change adds it."""
 
 
 class Level(StrEnum):
@@ -161,6 +165,11 @@ class Schedule(BaseModel):
     level: Level = Level.STUDIES
     smooth: float | None = None
     faults: tuple[Fault, ...]
+
+    def delays(self, passing: Passing) -> tuple[float, float]:
+        """How long a message and its answer are on their way."""
+        drawn = random.Random(f"{self.seed} delay {named(passing)}")  # noqa: S311  # repeatable, no secret
+        return drawn.uniform(0.0, self.delays_s), drawn.uniform(0.0, self.delays_s)
 
     @property
     def timed(self) -> tuple[Timed, ...]:

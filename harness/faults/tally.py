@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.faults.simulated import Simulated
+from harness.faults.simulation import Simulated
 from harness.versions import versions
 from host.placed_files import rewrite
 from host.settings import read_text

@@ -17,8 +17,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,50 +27,93 @@ DIES_WITHIN_S = 60.0
 OVER_WITHIN_S = 120.0
 UNDISTURBED = "undisturbed"
 FINISHED = ("alike", "skipped")
+MODES = PLAIN, RANKING, SUMMARY, TAGGED = ("plain", "ranking", "summary", "tagged")
+"""Modes of ``tests/integration/test_crashes.py`` that are left and finished."""
 
 
 def leave(folder: Path, ports: tuple[int, int], names: Sequence[str]) -> None:
     """Under the older code: each case in a folder of its own, dead at its failpoint; a line on stdin asks for more."""
-    from tests.integration import test_crashes
-
-    opened, study_of = _federations(ports)
-    for case in test_crashes.CASES:
-        if len(case.kills) != 1 or (names and case.name not in names):
+    for mode, case in _older_cases():
+        name = case.name if mode == PLAIN else f"{mode}-{case.name}"
+        if len(case.kills) != 1 or (names and name not in names):
             continue
         (kill,) = case.kills
-        with opened(folder / case.name) as federation:
+        with _opened(folder / name, ports, mode) as federation:
             federation.kill(kill.party)
             federation.start_party(kill.party, kill.armed)
-            federation.hand_in(study_of(federation, "upgraded", large=case.large))
+            federation.hand_in(_study(federation, mode, large=case.large))
             deadline = time.monotonic() + DIES_WITHIN_S
             while federation.exit_code(kill.party) is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             died = federation.exit_code(kill.party) is not None
-            for name in federation.process_ids:
-                federation.kill(name)
-        sys.stdout.write(json.dumps({"case": case.name, "died": died, "large": case.large}) + "\n")
+            for party in federation.process_ids:
+                federation.kill(party)
+        left = {"case": name, "mode": mode, "died": died, "large": case.large}
+        sys.stdout.write(json.dumps(left) + "\n")
         sys.stdout.flush()
         sys.stdin.readline()  # this code finishes it first: rounds close after a minute
 
 
-def _federations(ports: tuple[int, int]) -> tuple[Any, Any]:
-    """How this or older code opens a federation of its tests, and makes a study for it."""
+def _older_cases() -> Iterator[tuple[str, Any]]:
+    """Each case with its mode, of the one matrix or of older code's modules of tests for each mode."""
+    from tests.integration import test_crashes
+
+    matrix = [(getattr(case, "mode", PLAIN), case) for case in test_crashes.CASES]
+    for mode, case in matrix:
+        if mode in MODES and getattr(case, "storage", "sqlite") == "sqlite":
+            yield mode, case
+    if {mode for mode, _ in matrix} != {PLAIN}:
+        return
+    for mode, module in ((RANKING, "ranking"), (SUMMARY, "summary"), (TAGGED, "tagged_study")):
+        with suppress(ImportError):  # code from before these modes
+            older = importlib.import_module(f"tests.integration.test_crashes_{module}")
+            kills = older.KILLS if mode == SUMMARY else (*older.QUICK, *older.SLOW)
+            yield from ((mode, type(test_crashes.CASES[0])((kill,))) for kill in kills)
+
+
+def _kit() -> Any:
+    """This or older code's helper of crash tests: only what both have is used of it."""
     try:
-        from tests.integration import crashes
+        return importlib.import_module("tests.integration.crashes")
     except ImportError:
-        older = importlib.import_module("tests.integration.crash_federation")
-        older.free_ports = lambda: ports  # type: ignore[attr-defined]
-        return older.CrashFederation, older.CrashFederation.study
-    return partial(crashes.crash_federation, ports=ports), crashes.light_study_of
+        return importlib.import_module("tests.integration.crash_federation")
 
 
-def finish(folder: Path, ports: tuple[int, int], large: bool) -> dict[str, Any]:
+def _opened(folder: Path, ports: tuple[int, int], mode: str) -> Any:
+    """A federation of these tests, as a context manager."""
+    kit = _kit()
+    if hasattr(kit, "CrashFederation"):
+        kit.free_ports = lambda: ports
+        return kit.CrashFederation(folder)
+    policy = None
+    if mode == RANKING:
+        policy = kit.SitePolicy(least_isolation=0.0, may_rank=True)
+    elif mode == SUMMARY:
+        policy = importlib.import_module("tests.integration.test_summary").POLICY
+    return kit.crash_federation(folder, policy=policy, ports=ports)
+
+
+def _study(federation: Any, mode: str, *, large: bool) -> Any:
+    """The same study under this and older code; a summary's tables are put in place first."""
+    kit = _kit()
+    if mode == SUMMARY:
+        summary = importlib.import_module("tests.integration.test_summary")
+        summary.put_tables(federation, kit.SITES)
+        return summary.summary_study(federation, "upgraded", rounds=1)
+    if hasattr(kit, "CrashFederation"):
+        return kit.CrashFederation.study(federation, "upgraded", large=large)
+    light = kit.light_study_of(federation, "upgraded", large=large)
+    changes: dict[str, dict[str, Any]] = {RANKING: {"ranking": {}}, TAGGED: {"tags": True}}
+    return type(light).model_validate({**dict(light), **changes.get(mode, {})})
+
+
+def finish(folder: Path, ports: tuple[int, int], mode: str, large: bool) -> dict[str, Any]:
     """Under this code: start on what is there, and say how the study ended."""
     from tests.integration import agents, crashes
 
     new = not folder.exists()
-    with crashes.crash_federation(folder, ports=ports) as federation:
-        study = crashes.light_study_of(federation, "upgraded", large=large)
+    with _opened(folder, ports, mode) as federation:
+        study = _study(federation, mode, large=large)
         if new:
             federation.hand_in(study)
         deadline = time.monotonic() + OVER_WITHIN_S
@@ -126,14 +169,14 @@ def _finish_each(leaving: subprocess.Popen[str], folder: Path, ports: tuple[int,
     """How many cases ended how, each printed."""
     assert leaving.stdin is not None
     assert leaving.stdout is not None
-    plain: dict[bool, dict[str, Any]] = {}
+    plain: dict[tuple[str, bool], dict[str, Any]] = {}
     counts: Counter[str] = Counter()
     for case in map(json.loads, leaving.stdout):
-        large = case["large"]
-        found = finish(folder / case["case"], ports, large)
-        if large not in plain:
-            plain[large] = finish(folder / f"{UNDISTURBED}-{large}", ports, large)
-        said = verdict(found, plain[large])
+        mode, large = of = case["mode"], case["large"]
+        found = finish(folder / case["case"], ports, mode, large)
+        if of not in plain:
+            plain[of] = finish(folder / f"{UNDISTURBED}-{mode}-{large}", ports, mode, large)
+        said = verdict(found, plain[of])
         counts[said if said in FINISHED else "wrong"] += 1
         said += "" if case["died"] else " (nobody had died: the failpoint was not reached)"
         sys.stdout.write(f"{case['case']}: {said}\n")

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.site.events import RoundRecord
+from client_agent.site.events import RoundEnd, RoundRecord
 from client_agent.site.remembered_sums import RememberedRow
-from harness.engine.parties import OPERATOR_NAMES
+from harness.engine.parties import OPERATOR_NAMES, Parties
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.policy.site_policy import SitePolicy
@@ -41,6 +42,7 @@ REQUESTER = "requester"
 SITES = (REQUESTER, "c1", "c2", "c3")
 A, B = OPERATOR_NAMES[Side.A], OPERATOR_NAMES[Side.B]
 ROUNDS = 2
+SQLITE, POSTGRESQL = "sqlite", "postgresql"
 _OVER_WITHIN_S = 90.0
 
 
@@ -55,6 +57,40 @@ class Kill:
     @property
     def armed(self) -> str:
         return f"{self.point}:{self.turn}"
+
+
+class End(StrEnum):
+    """What becomes of the round in which a process died."""
+
+    REPLAYED = "replayed"
+    BURNT = "burnt"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who dies where, in which mode of study and with which storage, and how the round may end.
+
+    ``quick``: part of every test run; the others run in ``make soak``.
+    """
+
+    kills: tuple[Kill, ...]
+    ends: frozenset[End] = frozenset({End.REPLAYED})
+    quick: bool = False
+    large: bool = False
+    mode: str = "plain"
+    storage: str = SQLITE
+
+    @property
+    def name(self) -> str:
+        parts = [f"{kill.party}-{kill.point}-{kill.turn}" for kill in self.kills]
+        return "-then-".join([*parts, *(["large"] if self.large else [])])
+
+    @property
+    def study(self) -> str:
+        """Its study's name."""
+        mode = "" if self.mode == "plain" else f"{self.mode}-"
+        return f"{mode}{self.name}".replace("_", "-").lower()[:60].rstrip("-")
 
 
 @dataclass(frozen=True)
@@ -111,6 +147,56 @@ def run_killing(
 def outcome_of(federation: Federation, study: Study) -> Outcome:
     models = tuple(final_model(federation, site, study.name) for site in SITES)
     return Outcome(rounds_of(federation, REQUESTER, study.name), models)
+
+
+def ended(outcome: Outcome) -> End:
+    """The one round that was not released at its first attempt, if there is one."""
+    odd = [record for record in outcome.records if record.state is not RoundEnd.RELEASED or record.attempt > 1]
+    if not odd:
+        return End.REPLAYED
+    (record,) = odd
+    return End.SKIPPED if record.state is RoundEnd.SKIPPED else End.BURNT
+
+
+class Undisturbed:
+    """Studies without a crash, to compare with: each runs when a case first asks for it."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self._runs: dict[bool, Outcome] = {}
+        self._ran: set[str] = set()
+
+    def run(self, large: bool) -> Outcome:
+        if large not in self._runs:
+            self._runs[large] = outcome = run_killing(
+                self.federation, light_study_of(self.federation, _name(large), large=large)
+            )
+            assert [(r.state, r.attempt) for r in outcome.records] == [(RoundEnd.RELEASED, 1)] * ROUNDS
+            assert len(set(outcome.models)) == 1
+            handed_out = {tuple(w.numerator for w in record.weights) for record in outcome.records}
+            assert large or len(handed_out) == ROUNDS, "a round's weights must depend on the distances before"
+        return self._runs[large]
+
+    def once(self, name: str, make: Callable[[str], Study], finish: FinishTable) -> str:
+        """The name of a study with a local finish."""
+        if name not in self._ran:
+            run_killing(self.federation, make(name), finish=finish)
+            self._ran.add(name)
+        return name
+
+    def model_after(self, rounds: int, large: bool) -> bytes:
+        """A skipped round leaves the model as it was."""
+        self.run(large)
+        return self.federation.journal(SITES[1], _name(large)).load_model(rounds).tobytes()
+
+    def model_of(self, make: Callable[[Parties], Study]) -> bytes:
+        """The final model of another study."""
+        (model,) = set(run_killing(self.federation, make(self.federation.parties)).models)
+        return model
+
+
+def _name(large: bool) -> str:
+    return "undisturbed-large" if large else "undisturbed"
 
 
 # --- what must hold after any crash -----------------------------------------------------------------------------------

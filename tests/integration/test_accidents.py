@@ -35,8 +35,7 @@ from tests.integration.crashes import (
     crash_federation,
     outcome_of,
 )
-from tests.integration.test_crashes_disk import fill, small_disk
-from tests.kit.disk import folder_on_disk
+from tests.kit.disk import fill, folder_on_disk, small_disk
 from tests.kit.processes import Federation
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
@@ -46,6 +45,7 @@ PEER_TIMEOUT_S = 3.0
 GRACE_S = 4.0
 AWAY_S = 22.0
 """Longer than a round and what is granted after it."""
+_DISK_BYTES = 24 * 2**20
 LIMITS = {"grace_s": GRACE_S, "peer_timeout_s": PEER_TIMEOUT_S, "pause_after_skips": 1, "requester_silent_s": 20.0}
 
 
@@ -194,7 +194,7 @@ def test_somebody_else_fills_the_disk(tmp_path: Path, name: str) -> None:
     with folder_on_disk() as folder:
         federation = crash_federation(folder, {**LIMITS, "disk_reserve_bytes": 2**20})
         disk = federation.folder / name / ("data" if name in (A, B) else "state")
-        with small_disk(disk), federation:
+        with small_disk(disk, _DISK_BYTES), federation:
 
             def accident(study: Study) -> None:
                 filler = fill(disk, 0)

@@ -14,14 +14,15 @@ from harness.adversaries.attack import taken_out
 from harness.faults import cli
 from harness.faults.cli import parsed
 from harness.faults.drawing import Drawn
-from harness.faults.mutations import MUTATIONS
 from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Stepped, Troubled
 from harness.faults.shrinking import Shrinking, shortest
-from harness.faults.simulated import Simulated, replayed
+from harness.faults.simulation import Simulated
+from harness.faults.simulator import replayed
 from harness.faults.tally import Faults, Tally
 from harness.federation.memory.network import Fate, Passing
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
+from tests.kit.mutations import MUTATIONS
 
 _COPIED = tuple(
     Troubled(sender=site, to=Side.A, kind="contribution", of_kind=0, fate=Fate(again_after_s=0.5))
@@ -34,16 +35,20 @@ def a_schedule(*faults: Troubled | Away | Parted | Full | Stepped, delays_s: flo
 
 
 def test_a_seed_is_the_whole_schedule_and_seeds_differ() -> None:
-    assert Drawn.of(3) == Drawn.of(3)
+    first, again = Drawn.of(3), Drawn.of(3)
+    assert first.schedule == again.schedule
+    assert [rate for rate, _ in first.rates] == [rate for rate, _ in again.rates]
+    passings = [Passing("c1", Side.A, 0, 0, 0, "contribution", number) for number in range(100)]
+    assert [first.fate(one) for one in passings] == [again.fate(one) for one in passings]
     drawn = [Drawn.of(seed) for seed in range(300)]
-    assert {type(one) for many in drawn for one in many.timed} == {Away, Full, Parted, Stepped}
-    assert {len(one.who) for many in drawn for one in many.timed if isinstance(one, Away)} >= {1, 2, 3}
-    for rate in ("lost", "answer_lost", "copied", "cut", "broken_off", "held_back", "silent", "slow"):
-        assert {getattr(one, rate) == 0 for one in drawn} == {True, False}, rate
+    assert {type(one) for many in drawn for one in many.schedule.timed} == {Away, Full, Parted, Stepped}
+    assert {len(one.who) for many in drawn for one in many.schedule.timed if isinstance(one, Away)} >= {1, 2, 3}
+    for place in range(len(drawn[0].rates)):
+        assert {one.rates[place][0] == 0 for one in drawn} == {True, False}, place
 
 
 def test_what_becomes_of_a_message_does_not_depend_on_what_passed_before() -> None:
-    drawn = next(one for one in map(Drawn.of, range(100)) if one.lost and one.copied)
+    drawn = next(one for one in map(Drawn.of, range(100)) if one.rates[0][0] and one.rates[2][0])
     early, late = (Passing("c1", Side.A, number, 10 * number, 0, "contribution", 2) for number in (4, 90))
     assert drawn.fate(early) == drawn.fate(late)
     several = [drawn.fate(Passing("c1", Side.A, 0, 0, 0, "contribution", number)) for number in range(200)]

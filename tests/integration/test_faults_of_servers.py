@@ -9,8 +9,11 @@ import httpx
 import pytest
 
 from harness.adversaries.attack import taken_out
-from harness.faults import timeline
-from harness.faults.mutations import MUTATIONS, seen
+from harness.faults import whole_studies
+from harness.faults.drawing import Drawn
+from harness.faults.isolation import Observer, update_of
+from harness.faults.prepared_servers import DIMENSION, federation
+from harness.faults.promises import Repeats, SignedOnce
 from harness.faults.schedule import (
     Away,
     Crashed,
@@ -25,17 +28,13 @@ from harness.faults.schedule import (
     Stepped,
     Timed,
 )
-from harness.faults.servers_only.drawn import DrawnForServers
-from harness.faults.servers_only.federation import DIMENSION, federation
-from harness.faults.servers_only.hiding import Observer, update_of
-from harness.faults.servers_only.repeats import Repeats
-from harness.faults.servers_only.run import restudied, studied
-from harness.faults.signed_once import SignedOnce
-from harness.faults.simulated import Simulated, replayed
+from harness.faults.simulation import Simulated
+from harness.faults.simulator import replayed, simulated
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState
 from servers.points import Point
+from tests.kit.mutations import MUTATIONS, seen
 
 _BY_NAME = {one.name: one for one in MUTATIONS}
 _COMPLETED = ("completed: all rounds are done",)
@@ -50,14 +49,14 @@ def crashed(who: str, point: Point) -> Crashed:
 
 
 def test_a_seed_has_one_order_of_events() -> None:
-    first, again = studied(6), studied(6)
+    first, again = simulated(6, Level.SERVERS), simulated(6, Level.SERVERS)
     assert first == again
     assert first.steps > 100
-    assert restudied(first.schedule) == first
+    assert replayed(first.schedule) == first
 
 
 def test_promises_hold_after_crashes_a_full_disk_a_jump_and_an_hour_apart() -> None:
-    found = restudied(
+    found = replayed(
         servers(
             crashed("server a", Point.AFTER_CORRELATIONS_MARKED),
             crashed("server b", Point.AFTER_OPENING_STORED),
@@ -68,7 +67,13 @@ def test_promises_hold_after_crashes_a_full_disk_a_jump_and_an_hour_apart() -> N
         )
     )
     assert (found.failed, found.ends) == ((), _COMPLETED)
-    assert {"away", "disk full", "clock", "parted", "crash at after_opening_stored"} <= set(found.injected)
+    assert {
+        "restart of several at once",
+        "disk full",
+        "clock stepped",
+        "parted",
+        "crash at after_opening_stored",
+    } <= set(found.injected)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +88,11 @@ def test_promises_hold_after_crashes_a_full_disk_a_jump_and_an_hour_apart() -> N
 def test_a_fault_in_the_code_is_seen(name: str, crash: Crashed | None, promise: str) -> None:
     schedule = servers(*([] if crash is None else [crash]))
     with taken_out(_BY_NAME[name].put_in):
-        assert promise in restudied(schedule).promises
+        assert promise in replayed(schedule).promises
 
 
 def test_what_a_site_lies_is_refused_and_changes_nothing() -> None:
-    found = restudied(servers(Lies(who="c2", lies=tuple(Lie))))
+    found = replayed(servers(Lies(who="c2", lies=tuple(Lie))))
     assert (found.failed, found.ends) == ((), _COMPLETED)
     told = {f"lie: {lie}" for lie in Lie} - {f"lie: {Lie.TWO_FACES}"}
     assert {"lie: malformed", "lie: for another round", "lie: an end of a contributor"} <= set(found.injected) <= told
@@ -96,12 +101,12 @@ def test_what_a_site_lies_is_refused_and_changes_nothing() -> None:
 def test_a_lie_that_is_taken_is_seen() -> None:
     takes_it = {"servers.rounds.collect.same_receipt": lambda server, study, known, digest: known.receipt}
     with taken_out(takes_it):
-        assert "took a lie" in restudied(servers(Lies(who="c2", lies=(Lie.ANOTHER_FOR_THE_SAME,)))).promises
+        assert "took a lie" in replayed(servers(Lies(who="c2", lies=(Lie.ANOTHER_FOR_THE_SAME,)))).promises
 
 
 def test_nothing_is_lost_where_a_database_of_the_schema_before_is_migrated() -> None:
     migrated = (Migrated(who="server a", at_s=0.5, for_s=1.0), Migrated(who="server b", at_s=3.0, for_s=1.0))
-    found = restudied(servers(*migrated))
+    found = replayed(servers(*migrated))
     assert (found.failed, found.ends, found.injected["upgrade"]) == ((), _COMPLETED, 2)
 
 
@@ -118,7 +123,7 @@ def removed(who: str, at_s: float, other_after_s: float) -> RosterChanged:
 
 
 def test_promises_hold_where_a_site_comes_another_is_removed_and_a_third_never_comes_back() -> None:
-    found = restudied(
+    found = replayed(
         changing(
             joins(0.5, 3.0),
             removed("c2", 1.5, 20.0),
@@ -128,12 +133,12 @@ def test_promises_hold_where_a_site_comes_another_is_removed_and_a_third_never_c
         )
     )
     assert found.failed == ()
-    assert {"a site joined", "a site removed", "away"} <= set(found.injected)
+    assert {"a site joined", "a site removed", "loss of a site"} <= set(found.injected)
     assert {"removed: both servers know this site no more", *_COMPLETED} <= set(found.ends)
 
 
 def test_a_study_whose_sums_would_show_the_one_who_was_removed_ends_with_that_reason() -> None:
-    found = restudied(changing(removed("c3", 1.5, 1.0), smooth=1.0))
+    found = replayed(changing(removed("c3", 1.5, 1.0), smooth=1.0))
     assert found.failed == ()
     assert "local_only: no list is left that shows no site's update" in found.ends
 
@@ -146,9 +151,9 @@ def test_a_study_whose_sums_would_show_the_one_who_was_removed_ends_with_that_re
     ],
 )
 def test_a_fault_of_membership_or_of_what_sums_show_is_seen(name: str, schedule: Schedule, promise: str) -> None:
-    assert restudied(schedule).failed == ()
+    assert replayed(schedule).failed == ()
     with taken_out(_BY_NAME[name].put_in):
-        assert promise in restudied(schedule).promises
+        assert promise in replayed(schedule).promises
 
 
 def test_the_observer_sees_what_sums_show_together_and_a_round_that_is_summed_twice() -> None:
@@ -177,11 +182,11 @@ def test_what_is_signed_twice_counts_once_it_has_left() -> None:
 
 
 def test_seeds_draw_sites_that_come_are_removed_or_never_come_back() -> None:
-    drawn = [DrawnForServers.of(seed) for seed in range(300)]
-    changes = [one for many in drawn for one in many.accidents if isinstance(one, RosterChanged)]
+    drawn = [Drawn.of(seed, Level.SERVERS).schedule for seed in range(300)]
+    changes = [one for many in drawn for one in many.faults if isinstance(one, RosterChanged)]
     assert {bool(one.adds) for one in changes} == {True, False}
     assert {one.first for one in changes} == set(Side)
-    gone = [one for many in drawn for one in many.accidents if isinstance(one, Away) and one.for_s is None]
+    gone = [one for many in drawn for one in many.faults if isinstance(one, Away) and one.for_s is None]
     assert gone
     assert {one.smooth for one in drawn} == {None, 0.0, 0.8, 1.0}
 
@@ -209,13 +214,15 @@ def test_another_answer_to_the_same_question_is_seen() -> None:
 
 
 def test_a_mutation_that_changes_nothing_is_not_found() -> None:
-    harmless = type(_BY_NAME["unmarked"])("harmless", "nothing", {}, lambda seed: restudied(servers()))
+    harmless = type(_BY_NAME["unmarked"])("harmless", "nothing", {}, lambda seed: replayed(servers()))
     found = seen(harmless, 2)
     assert (found.seeds, found.by) == (2, "")
 
 
 def test_servers_that_are_parted_for_good_end_the_study_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline.Federation, "settings", {**timeline.Federation.settings, "stuck_timeout_s": 60.0})
+    monkeypatch.setattr(
+        whole_studies.Federation, "settings", {**whole_studies.Federation.settings, "stuck_timeout_s": 60.0}
+    )
     parted = Parted(sender="server a", to=Side.B, at_s=0.0, for_s=None)
     found: Simulated = replayed(Schedule(seed=0, delays_s=0.0, faults=(parted,)))
     assert found.failed == ()
@@ -233,4 +240,4 @@ def test_every_fault_in_the_code_is_found_within_a_thousand_seeds(name: str) -> 
 
 @pytest.mark.parametrize("seed", [*range(100, 104), 72, 98])  # the last two found faults of the product
 def test_promises_hold_after_what_a_seed_draws(seed: int) -> None:
-    assert studied(seed).failed == ()
+    assert simulated(seed, Level.SERVERS).failed == ()

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from harness.faults.servers_only.run import studied
+from harness.faults.schedule import Level
+from harness.faults.simulator import simulated
 
 _CRITICAL = 50
 _SEEDS = 25
@@ -24,4 +25,6 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.uncounted
 @pytest.mark.parametrize("first", range(200, 400, _SEEDS))
 def test_promises_hold_after_what_seeds_draw(first: int) -> None:
-    assert {seed: broken for seed in range(first, first + _SEEDS) if (broken := studied(seed).failed)} == {}
+    assert {
+        seed: broken for seed in range(first, first + _SEEDS) if (broken := simulated(seed, Level.SERVERS).failed)
+    } == {}

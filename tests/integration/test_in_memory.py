@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import stamina
 
 from client_agent.settings import load_settings
 from client_agent.site.events import RoundEnd
@@ -105,6 +106,22 @@ def test_a_site_that_declines_costs_no_deadline(tmp_path: Path) -> None:
         records = rounds_of(running, SITES[0], "paused")
     assert records[-1].declined == ("c3",)
     assert {record.took_part for record in records} == {SITES, SITES[:3]}
+
+
+def test_retries_end_by_their_clock_and_not_by_the_machines(tmp_path: Path) -> None:
+    tries: list[float] = []
+    with federation(tmp_path) as running:
+
+        def ask() -> None:
+            for attempt in stamina.retry_context(on=ValueError, attempts=6, timeout=30.0, wait_initial=0.1):
+                with attempt:
+                    tries.append(running.clock.monotonic())
+                    running.clock.wait(threading.Event(), 20.0)
+                    raise ValueError("no answer")
+
+        with pytest.raises(ValueError, match="no answer"):
+            ask()
+    assert len(tries) == 2
 
 
 def test_time_stands_still_while_somebody_works() -> None:

@@ -23,13 +23,15 @@ from tests.integration.agents import finished, wait_for
 from tests.integration.crashes import (
     REQUESTER,
     SITES,
+    End,
     Outcome,
+    Undisturbed,
     audit,
     crash_federation,
+    ended,
     light_study_of,
     outcome_of,
 )
-from tests.integration.test_crashes import End, Undisturbed, ended
 from tests.kit.disk import folder_on_disk
 from tests.kit.postgres import Cluster, running_cluster
 from tests.kit.several import Several, driver, upload

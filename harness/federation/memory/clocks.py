@@ -9,12 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from host.clock import Clock, SystemClock
+from protocol.sharing import Side
 
 T = TypeVar("T")
+SIDE: Final[ContextVar[Side | None]] = ContextVar("side", default=None)
+"""The server whose work a task does: the task dies with it."""
 
 START_S: Final = 1_800_000_000.0
 _ANYIO: Final = "AnyIO worker"
@@ -126,8 +130,14 @@ class VirtualClock:
         """anyio keeps its threads while they have nothing to do: it says itself whether they work."""
         self._work.append(working)
 
+    def nobody_else(self) -> bool:
+        """Whether no thread takes part but the event loop's."""
+        return not {thread.ident for thread in threading.enumerate()} - self._outside
+
     def everybody_waits(self) -> bool:
         """Asked before the loop looks once more for what was handed to it: who waits has handed over all it had."""
+        if not self._waiting and self.nobody_else():
+            return True
         with self._lock:
             begun, waiting = self._begun, dict(self._waiting)
         alive = {t.ident for t in threading.enumerate() if not t.name.startswith(_ANYIO)}
@@ -178,20 +188,24 @@ class Stop(threading.Event):
 
 
 class _Selector(selectors.DefaultSelector):
-    """Where the event loop would sleep, the time passes."""
+    """Lets time pass where the event loop would sleep."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
         self._clock = clock
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is not None and timeout <= 0:
+            return []  # callbacks are ready, those of other threads too
         found = super().select(0)
         quiet_since_s = time.monotonic()
-        while not found and (timeout is None or timeout > 0):
+        while not found:
             quiet = self._clock.everybody_waits()
             found = super().select(0)
             if found or (quiet and self._clock.pass_time(timeout)):
                 break
+            if timeout is None and self._clock.nobody_else():
+                raise RuntimeError("the event loop waits, and nothing will ever come")
             found = super().select(_LOOK_AGAIN_S)
             if time.monotonic() > quiet_since_s + _STUCK_AFTER_S:
                 faulthandler.dump_traceback(2)  # to the file of standard error: pytest has taken sys.stderr
@@ -200,11 +214,16 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on a virtual clock; what it hands to threads is done at once."""
+    """An event loop on a virtual clock; what it hands to threads is done at once.
+
+    Where no other thread takes part, the order of events follows from what the tasks do alone.
+    """
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(_Selector(clock))
         self._virtual = clock
+        self._of: dict[Side, set[asyncio.Task[Any]]] = {side: set() for side in Side}
+        self.set_task_factory(self._made)
 
     def time(self) -> float:
         return self._virtual.monotonic()
@@ -216,3 +235,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         except BaseException as error:
             done.set_exception(error)
         return done
+
+    def dies(self, side: Side) -> None:
+        """Cancel every task begun in a context in which ``SIDE`` names this server."""
+        for task in sorted(self._of[side], key=lambda one: one.get_name()):
+            task.cancel()
+
+    def _made(self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> asyncio.Task[Any]:  # noqa: ANN401
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context)
+        side = SIDE.get() if context is None else context.get(SIDE)
+        if side is not None:
+            self._of[side].add(task)
+            task.add_done_callback(self._of[side].discard)
+        return task
+
+
+async def at_once(func: Callable[..., T], *args: object, **_: object) -> T:
+    """Call in the event loop what anyio would hand to a thread."""
+    return func(*args)

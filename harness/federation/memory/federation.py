@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -66,8 +66,10 @@ class InMemoryFederation:
         configs = {side: self.files.config(self.parties.roster.message.operator(side).name) for side in Side}
         self.servers = AppsInMemory(configs, transfer=OBLIVIOUS if real_transfer else None, network=network)
         self.clock = self.servers.clock
-        self._retries = mock.patch("tenacity.nap.time", self.clock)  # time passes while one waits to ask again
-        self._retries.start()
+        self._retries = ExitStack()
+        # Time passes while an agent waits to ask again, and says when it gives up: the machine's would under load.
+        for place in ("tenacity.nap.time", "tenacity.time"):
+            self._retries.enter_context(mock.patch(place, self.clock))
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +114,7 @@ class InMemoryFederation:
         try:
             self.stop_agents()
         finally:
-            self._retries.stop()
+            self._retries.close()
             self.servers.stop()
 
     @contextmanager

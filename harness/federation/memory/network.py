@@ -16,8 +16,10 @@ import httpx
 
 from host.clock import Clock
 from protocol.sharing import Side
+from protocol.wire.channel.signing import MAX_AGE_S
 
 T = TypeVar("T")
+_OK: Final = 200
 _PIECES: Final = 16
 Deliver = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
@@ -74,6 +76,27 @@ class Network(Protocol):
     def fate(self, passing: Passing) -> Fate: ...
 
     def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None: ...
+
+
+class Judge:
+    """Counts requests that a server carried out more than once, or long after they were sent.
+
+    A server that opens a request answers in an envelope, with status 200 whatever the envelope says.
+    """
+
+    def __init__(self) -> None:
+        self.late_taken = 0
+        self._taken: Counter[Passing] = Counter()
+
+    def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None:
+        if answer.status_code == _OK:
+            self._taken[passing] += 1
+            # Signatures count whole seconds: a request sent at 0.9 s is still 60 s old when it arrives at 60.99 s.
+            self.late_taken += after_s >= MAX_AGE_S + 1
+
+    @property
+    def taken_twice(self) -> int:
+        return sum(times > 1 for times in self._taken.values())
 
 
 class Untroubled:

@@ -1,48 +1,28 @@
-"""One study of the servers under a schedule: ``studied`` draws it from a seed, ``restudied`` runs one again."""
+"""Both servers with scripted sites under faults, on one event loop: a schedule has one order of events."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Final
 from unittest import mock
 
-from harness.faults.disks import Disks
-from harness.faults.network import FaultyNetwork
-from harness.faults.schedule import (
-    Away,
-    Crashed,
-    Full,
-    Level,
-    Lies,
-    Migrated,
-    Parted,
-    Party,
-    RosterChanged,
-    Schedule,
-    Stepped,
-    Timed,
-)
-from harness.faults.servers_only.drawn import DrawnForServers
-from harness.faults.servers_only.federation import (
+from harness.faults.injection import Disks, FaultyNetwork
+from harness.faults.isolation import Hiding, Observer, update_of
+from harness.faults.prepared_servers import (
     DIMENSION,
-    NEWCOMER,
     SITES,
-    Federation,
     RosterFiles,
     federation,
 )
-from harness.faults.servers_only.hiding import Hiding, Observer, update_of
-from harness.faults.servers_only.lying import LyingSite
-from harness.faults.servers_only.pair import Pair
-from harness.faults.servers_only.parties import Journal, Script, ScriptedSite
-from harness.faults.servers_only.requester import PLAIN, ScriptedRequester
-from harness.faults.servers_only.still import StillClock, StillLoop, at_once
-from harness.faults.servers_only.watch import Watch
-from harness.faults.signed_once import SignedOnce
-from harness.faults.simulated import Simulated
+from harness.faults.promises import SignedOnce, Watch
+from harness.faults.schedule import NEWCOMER, SERVERS, Crashed, Lies, Party, RosterChanged, Schedule
+from harness.faults.scripted_requester import PLAIN, ScriptedRequester
+from harness.faults.scripted_sites import Journal, LyingSite, Script, ScriptedSite
+from harness.faults.server_pair import Pair
+from harness.faults.simulation import WITHIN_S, Action, Simulated, Simulation
+from harness.federation.memory.clocks import VirtualClock, VirtualLoop, at_once
 from protocol.sharing import Side
 
 _ROUNDS: Final = 2
@@ -54,28 +34,6 @@ _ROSTER_LOOKED_AT_EVERY_S: Final = 1.0
 _DATABASE_LOOKED_AT_EVERY_S: Final = 60.0
 """More rarely than servers do: no older database takes the place of one that is served from here."""
 _FOLLOWED_WITHIN_S: Final = 120.0
-_WITHIN_S: Final = 6 * 3600.0
-_SERVERS: Final = {f"server {side.value}": side for side in Side}
-
-
-def studied(seed: int) -> Simulated:
-    """Run what a seed draws."""
-    drawn = DrawnForServers.of(seed)
-    schedule = Schedule(
-        seed=seed, delays_s=drawn.delays_s, level=Level.SERVERS, smooth=drawn.smooth, faults=drawn.accidents
-    )
-    network = FaultyNetwork(schedule, drawn.fate)
-    found = restudied(schedule, network)
-    whole = schedule.model_copy(update={"faults": (*network.found, *drawn.accidents)})
-    return Simulated(seed, found.steps, found.injected, found.ends, whole, found.failed)
-
-
-def restudied(schedule: Schedule, network: FaultyNetwork | None = None) -> Simulated:
-    """Run a schedule that is written down."""
-    made = federation()
-    made.clean()
-    studying = _Studying(made, schedule, network or FaultyNetwork(schedule))
-    return studying.run()
 
 
 def _requester(schedule: Schedule) -> type[ScriptedRequester]:
@@ -84,20 +42,25 @@ def _requester(schedule: Schedule) -> type[ScriptedRequester]:
     return type("Requester", (ScriptedRequester,), {"accidents_until_s": until_s})
 
 
-class _Studying:
-    def __init__(self, made: Federation, schedule: Schedule, network: FaultyNetwork) -> None:
-        self.clock = StillClock()
-        self.loop = StillLoop(self.clock)
+class ServersAlone(Simulation):
+    """A study of scripted sites; it stops as soon as a promise does not hold."""
+
+    def __init__(self, schedule: Schedule, network: FaultyNetwork) -> None:
+        made = federation()
+        made.clean()
+        self.clock = VirtualClock()
+        self.loop = VirtualLoop(self.clock)
         self.network, self.schedule = network, schedule
         self.crashes = {(one.who, one.point, one.of_point): one for one in schedule.faults if isinstance(one, Crashed)}
         self.pair = Pair(made.settings, made.parties, self.clock, self.loop, network, self._at_point)
+        self.off_s = self.pair.off_s
         smooth = 0.0 if schedule.smooth is None else schedule.smooth
         self._update = update_of(smooth, DIMENSION)
         observer = None if schedule.smooth is None else Observer(self._update, SITES[0])
         self.watch, self.signed = Watch(self.pair, observer=observer), SignedOnce(when_it_leaves=True)
         self.pair.on_sent = self.signed.left
-        self.pair.on_start = self.watch.started
-        self.disks = Disks({who: made.settings[side].data_dir.parent for who, side in _SERVERS.items()})
+        self.pair.on_start, self.pair.on_answer = self.watch.started, self.watch.repeats.answered
+        self.disks = Disks({who: made.settings[side].data_dir.parent for who, side in SERVERS.items()})
         self.wrong: list[str] = []
         self._made, self.rosters = made, RosterFiles(made)
         rounds, least = (_ROUNDS, _LEAST) if observer is None else (_ROUNDS_WITH_DEMANDS, _LEAST_WITH_DEMANDS)
@@ -133,25 +96,21 @@ class _Studying:
             stack.enter_context(mock.patch("anyio.to_thread.run_sync", at_once))
             stack.enter_context(mock.patch("servers.server.upgrade", self.pair.upgrade))
             stack.callback(self.loop.close)
+            stack.enter_context(self.clock.outside())
             try:
                 self.loop.run_until_complete(self._study())
                 failed = tuple(dict.fromkeys(self._failed()))
             finally:
                 self.loop.run_until_complete(self._stop())
-        ends = tuple(sorted({site.journal.ended for site in self.sites.values()}))
-        if self.disks.refused:
-            self.network.injected["write refused"] += self.disks.refused
-        steps, injected = self.network.steps, self.network.injected
-        return Simulated(self.schedule.seed, steps, injected, ends, self.schedule, failed)
+        return self.result({site.journal.ended for site in self.sites.values()}, failed)
 
     async def _study(self) -> None:
         for side in (Side.B, Side.A):
             self.pair.start(side)
         for name in self.sites:
             self._start(name)
-        for fault in self.schedule.timed:
-            self._foresee(fault)
-        deadline = self.clock.monotonic() + _WITHIN_S
+        self.foresee()
+        deadline = self.clock.monotonic() + WITHIN_S
         while self.clock.monotonic() < deadline and not (self._over() or self._broken()):
             await asyncio.sleep(1.0)
             for task in self._running.values():
@@ -173,7 +132,7 @@ class _Studying:
         """Servers that live, can write, and do not have the roster that was put in place."""
         return [
             who
-            for who, side in _SERVERS.items()
+            for who, side in SERVERS.items()
             if side in self.pair.living
             and not self.disks.full[who]
             and self.pair.apps[side].state.server.chain.number != self.rosters.given[side].number
@@ -184,7 +143,7 @@ class _Studying:
         return bool(
             self.wrong
             or self.pair.errors
-            or self.pair.repeats.broken
+            or self.watch.repeats.broken
             or self.watch.broken
             or self.signed.twice
             or any(self.watch.correlations())
@@ -214,76 +173,36 @@ class _Studying:
         self.network.injected[f"crash at {point}"] += 1
         return fault.for_s
 
-    def _foresee(self, fault: Timed) -> None:
-        begins, ends = self._actions(fault)
+    def later(self, at_s: float, action: Action) -> None:
+        self.loop.call_later(at_s, action)
 
-        def begin() -> None:
-            self.network.injected[_words(fault)] += 1
-            begins()
-
-        self.loop.call_later(fault.at_s, begin)
-        if fault.for_s is not None:
-            self.loop.call_later(fault.at_s + fault.for_s, ends)
-
-    def _actions(self, fault: Timed) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        match fault:
-            case Away(who=who):
-                return lambda: self._all(self._goes, who), lambda: self._all(self._comes_back, who)
-            case Migrated(who=who):
-                return lambda: self._goes(who), lambda: self._comes_back_migrated(who)
-            case Parted(sender=sender, to=to):
-                return lambda: self._count(self.network.parted, (sender, to), 1), lambda: self._count(
-                    self.network.parted, (sender, to), -1
-                )
-            case Full(who=who):
-                return lambda: self._count(self.disks.full, who, 1), lambda: self._count(self.disks.full, who, -1)
-            case Stepped(who=who, by_s=by_s):
-                return lambda: self._step(who, by_s), lambda: self._step(who, -by_s)
-            case RosterChanged(first=first):
-                return lambda: self._change_roster(fault), lambda: self.rosters.give(first.other)
-
-    def _all(self, does: Callable[[Party], None], who: tuple[Party, ...]) -> None:
-        for party in who:
-            does(party)
-
-    def _count(self, counter: Counter[Any], key: object, by: int) -> None:
-        counter[key] += by
-
-    def _step(self, who: Party, by_s: float) -> None:
-        self.pair.off_s[who] = self.pair.off_s.get(who, 0.0) + by_s
-
-    def _change_roster(self, change: RosterChanged) -> None:
+    def change_roster(self, change: RosterChanged) -> None:
         self.rosters.change(change)
         if change.adds and change.adds not in self.sites:
             self.sites[change.adds] = self._site(change.adds, Journal(self._made.first))
             self._start(change.adds)
 
+    def follow_roster(self, change: RosterChanged) -> None:
+        self.rosters.give(change.first.other)
+
     def _start(self, name: str) -> None:
         self._running[name] = self.pair.task(self.sites[name].run(), None)
 
-    def _goes(self, who: Party) -> None:
-        if who in _SERVERS:
-            self.pair.goes(_SERVERS[who])
+    def goes(self, party: Party) -> None:
+        if party in SERVERS:
+            self.pair.goes(SERVERS[party])
             return
-        self._away[who] += 1
-        self._running[who].cancel()
+        self._away[party] += 1
+        self._running[party].cancel()
 
-    def _comes_back_migrated(self, who: Party) -> None:
-        self.pair.of_schema_before.add(_SERVERS[who])
-        self._comes_back(who)
+    def migrate(self, server: Party) -> None:
+        self.pair.of_schema_before.add(SERVERS[server])
 
-    def _comes_back(self, who: Party) -> None:
-        if who in _SERVERS:
-            self.pair.comes_back(_SERVERS[who])
+    def comes_back(self, party: Party) -> None:
+        if party in SERVERS:
+            self.pair.comes_back(SERVERS[party])
             return
-        self._away[who] -= 1
-        if not self._away[who]:
-            self.sites[who] = self._site(who, self.sites[who].journal)
-            self._start(who)
-
-
-def _words(fault: Timed) -> str:
-    """As a kind of accident is counted."""
-    if isinstance(fault, RosterChanged):
-        return "a site joined" if fault.adds else "a site removed"
-    return fault.fault
+        self._away[party] -= 1
+        if not self._away[party]:
+            self.sites[party] = self._site(party, self.sites[party].journal)
+            self._start(party)

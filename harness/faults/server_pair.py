@@ -1,20 +1,19 @@
-"""Both servers' applications on a still event loop, asked without envelopes; they crash, and start again.
+"""Both servers' applications on one event loop, asked without envelopes; they crash, and start again.
 
-Everything behind the envelope is real: routes, decisions, SQLite, files. Signatures of requests and their seals are
-left out: who asks is told to the application once its roster has their key, and a request that is too old is refused by
-the carrier in their place.
-"""
+Everything behind the envelope is real: routes, decisions, SQLite, files. Requests are not signed or sealed: the
+application is told who asks, once its roster has their key, and the carrier refuses a request that is too old."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 from unittest import mock
 
 import httpx
@@ -23,28 +22,33 @@ from sqlalchemy.exc import OperationalError
 from starlette.types import ASGIApp
 
 from harness.engine.parties import Parties
-from harness.faults.servers_only.crashes import Died, PowerCut, Reaching
-from harness.faults.servers_only.made_once import MADE_ONCE
-from harness.faults.servers_only.migrated import one_back
-from harness.faults.servers_only.peer import Answered, LightPeer, Products
-from harness.faults.servers_only.repeats import Repeats
-from harness.faults.servers_only.still import SIDE, StillClock, StillLoop
+from harness.faults.injection import Died, PowerCut, Reaching
+from harness.faults.prepared_servers import MADE_ONCE, one_back
+from harness.faults.simulation import STARTED_AGAIN_S
+from harness.federation.memory.clocks import SIDE, VirtualClock, VirtualLoop
 from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network
-from protocol.errors import MoietyError
+from protocol.errors import HistoryUnknown, MoietyError, PeerUnreachable
 from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.channel.signing import MAX_AGE_S, DigestField
-from protocol.wire.commitment import MessageDigest
+from protocol.wire.commitment import MessageDigest, head_digest
+from protocol.wire.history import Histories
 from protocol.wire.messages import Party
+from protocol.wire.peer_messages import ProductsHeader, unpack_frame
 from servers.app import create_app
 from servers.http.authentication import ENCLOSED, Caller, _key_of
+from servers.http.histories import heard, told
+from servers.http.peer_client import Method
+from servers.http.problems import error_from
 from servers.server import Server
 from servers.settings import ServerSettings
 from servers.store.migrate import upgrade
+from servers.store.sql import SqlStore
 
 T = TypeVar("T")
 _PATIENCE_S: Final = 40.0
-_STARTED_AGAIN_S: Final = 5.0
 _UNEXPECTED: Final = 500
 _STRANGER: Final = 401
 
@@ -56,13 +60,13 @@ class Pair:
         self,
         settings: dict[Side, ServerSettings],
         parties: Parties,
-        clock: StillClock,
-        loop: StillLoop,
+        clock: VirtualClock,
+        loop: VirtualLoop,
         network: Network,
         at_point: Callable[[Side, str, int], float | None],
     ) -> None:
         self.settings, self.parties, self.clock, self.loop = settings, parties, clock, loop
-        self.off_s: dict[str, float] = {}
+        self.off_s: Counter[str] = Counter()
         self.apps: dict[Side, FastAPI] = {}
         self._inside: dict[Side, ASGIApp] = {}
         self.living: set[Side] = set()
@@ -70,9 +74,9 @@ class Pair:
         self.power = PowerCut()
         self.products_sent: list[Products] = []
         self.errors: list[str] = []
-        self.repeats = Repeats()
         self.on_start: Callable[[Side], None] = lambda side: None
         self.on_sent: Callable[[bytes], None] = lambda body: None
+        self.on_answer: Callable[[Server, httpx.Request, httpx.Response], None] = lambda server, request, answer: None
         self.of_schema_before: set[Side] = set()
         self._carrier = Carrier(network, clock)
         self._away: Counter[Side] = Counter()
@@ -85,7 +89,7 @@ class Pair:
 
     def start(self, side: Side) -> None:
         """Raises: MoietyError, OSError, when it cannot"""
-        clock = lambda: self.clock.now() + self.off_s.get(f"server {side.value}", 0.0)  # noqa: E731
+        clock = lambda: self.clock.now() + self.off_s[f"server {side.value}"]  # noqa: E731
         points = Reaching(side, self._reached, self._counted)
         with (
             mock.patch("servers.server.failpoints_of", return_value=points),
@@ -147,7 +151,7 @@ class Pair:
                 self.start(side)
             except (MoietyError, OSError, OperationalError):
                 self._away[side] += 1
-                self.loop.call_later(_STARTED_AGAIN_S, self.comes_back, side)
+                self.loop.call_later(STARTED_AGAIN_S, self.comes_back, side)
 
     def _reached(self, side: Side, point: str, number: int) -> None:
         away_s = self._at_point(side, point, number)
@@ -174,7 +178,7 @@ class Pair:
         signed: tuple[DigestField, bytes],
     ) -> Answered:
         name = f"server {Side.A.value}" if who.name == self.parties.roster.message.operator_a.name else who.name
-        sent_s = self.clock.now() + self.off_s.get(name, 0.0)
+        sent_s = self.clock.now() + self.off_s[name]
         self.on_sent(body)
         caller = Caller(who, signed[1], signed[0])
         told = {"purpose": kind, "caller": caller, "sent_s": sent_s, "timeout": {"read": _PATIENCE_S}}
@@ -193,7 +197,7 @@ class Pair:
             carried.exception()
 
     async def _deliver(self, side: Side, request: httpx.Request) -> httpx.Response:
-        here_s = self.clock.now() + self.off_s.get(f"server {side.value}", 0.0)
+        here_s = self.clock.now() + self.off_s[f"server {side.value}"]
         if side not in self.living or abs(here_s - request.extensions["sent_s"]) > MAX_AGE_S:
             raise httpx.ConnectError("nobody answers")
         server: Server = self.apps[side].state.server
@@ -217,7 +221,7 @@ class Pair:
                 "does not have any more"
             )
         if side in self.living:
-            self.repeats.answered(self.apps[side].state.server, request, left[0])
+            self.on_answer(self.apps[side].state.server, request, left[0])
         return left[0]
 
     async def close(self) -> None:
@@ -275,3 +279,128 @@ async def _answer(app: FastAPI, inside: ASGIApp, request: httpx.Request, left: l
         "app": app, ENCLOSED: request.extensions["caller"],
     }  # fmt: skip
     await inside(scope, receive, send)
+
+
+_FIRST_REDIRECT: Final = 300
+_FIRST_ERROR: Final = 400
+_USED = SqlStore.correlations_used
+"""Whatever a mutation puts in its place."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """Masked vectors that left: for which attempt, with which correlations, and whether those were marked as used."""
+
+    label: str
+    correlations: tuple[str, ...]
+    digest: str
+    marked: bool
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What came back of a request."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.status < _FIRST_REDIRECT
+
+
+class Between(Protocol):
+    """Both servers, as one of them reaches the other."""
+
+    products_sent: list[Products]
+
+    async def asked(
+        self,
+        who: Party,
+        side: Side,
+        method: str,
+        target: str,
+        body: bytes,
+        kind: str,
+        signed: tuple[DigestField, bytes],
+    ) -> Answered: ...
+
+
+class LightPeer:
+    """As PeerClient. What leaves of correlations is noted: which, for what bytes, and whether they were marked."""
+
+    def __init__(self, pair: Between, server: Server) -> None:
+        self._pair, self._server = pair, server
+
+    async def get(self, path: str, kind: str) -> bytes:
+        return await self._asked("GET", path, b"", kind)
+
+    async def post(self, path: str, body: bytes, kind: str, most_bytes: int = 0) -> bytes:
+        if kind == "products":
+            self._note(body)
+        return await self._asked("POST", path, body, kind)
+
+    async def put(self, path: str, body: bytes, kind: str) -> bytes:
+        return await self._asked("PUT", path, body, kind)
+
+    async def put_sealed(self, path: str, message: SealedMessage, length: int, kind: str) -> bytes:
+        body = b"".join((message.head, *message.body))
+        return await self._asked("PUT", path, body, kind, DigestField.SEALED_HEAD, head_digest(message.head))
+
+    async def stream(self, path: str, kind: str, most_bytes: int) -> AsyncGenerator[bytes]:
+        yield await self._asked("GET", path, b"", kind)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def compare(self) -> None:
+        """Both servers say how far they came, as PeerClient does. Raises: RolledBack"""
+        told_now = told(self._server).canonical()
+        heard(self._server, Histories.parse(await self._once("POST", paths.PEER_HISTORY, told_now, "history")))
+        self._server.history.require_current()
+
+    async def _asked(
+        self,
+        method: Method,
+        path: str,
+        body: bytes,
+        kind: str,
+        field: DigestField = DigestField.CONTENT,
+        digest: bytes | None = None,
+    ) -> bytes:
+        self._server.history.require_current()
+        if not self._server.history.compared:
+            await self.compare()
+        try:
+            return await self._once(method, path, body, kind, field, digest)
+        except HistoryUnknown:
+            await self.compare()
+            return await self._once(method, path, body, kind, field, digest)
+
+    async def _once(
+        self,
+        method: Method,
+        path: str,
+        body: bytes,
+        kind: str,
+        field: DigestField = DigestField.CONTENT,
+        digest: bytes | None = None,
+    ) -> bytes:
+        me = self._server.roster.operator_a
+        stated = hashlib.sha256(body).digest() if digest is None else digest
+        try:
+            answer = await self._pair.asked(me, Side.B, method, path, body, kind, (field, stated))
+        except httpx.TransportError as error:
+            raise PeerUnreachable(f"the peer is out of reach: {error}") from None
+        if answer.status >= _FIRST_ERROR:
+            raise error_from(answer.body, answer.status)
+        return answer.body
+
+    def _note(self, frame: bytes) -> None:
+        header, _ = unpack_frame(frame, ProductsHeader)
+        refs = tuple(f"{one.session}/{one.batch}/{one.index}" for one in header.correlations)
+        study = next(one.digest for one in self._server.store.studies())
+        record = self._server.store.current_round(study)
+        marked = record is not None and _USED(cast(SqlStore, self._server.store), record.key) >= len(refs)
+        label = "" if record is None else record.key.label
+        self._pair.products_sent.append(Products(label, refs, hashlib.sha256(frame).hexdigest(), marked))

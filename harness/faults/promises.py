@@ -1,26 +1,32 @@
-"""What must hold of both servers' stores after every change, and after every start."""
+"""What must hold of both servers' stores, answers and signatures, at every moment and at the end."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 from unittest import mock
 
+import httpx
 import numpy as np
 
-from harness.faults.servers_only.crashes import Died
-from harness.faults.servers_only.hiding import Observer
-from harness.faults.servers_only.pair import Pair
-from harness.faults.servers_only.parties import ScriptedSite
-from harness.faults.servers_only.still import SIDE
+from harness.faults.injection import Died
+from harness.faults.isolation import Observer
+from harness.faults.scripted_sites import ScriptedSite
+from harness.faults.server_pair import Pair
+from harness.federation.memory.clocks import SIDE
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
+from protocol.wire import authentic
 from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import Receipt, RoundState, ShareKind, Signed
+from protocol.wire.keys import SigningKey
+from protocol.wire.messages import Message, Receipt, RoundOutcome, RoundState, ShareKind, Signature, Signed
 from servers.notifications import Changes
 from servers.server import Server
 from servers.store.study_records import RoundRecord
@@ -33,6 +39,108 @@ _UNDONE = frozenset({RoundState.SKIPPED, RoundState.BURNT})
 _DONE = frozenset({RoundState.RELEASED, RoundState.SKIPPED, RoundState.BURNT})
 
 
+_KINDS: Final = frozenset(
+    {"lock", "challenge", "products", "release_set", "contribution", "announce", "queries", "release", "end"}
+)
+_FIRST_REDIRECT: Final = 300
+_FIRST_ERROR_OF_A_SERVER: Final = 500
+_Standing = tuple[object, ...]
+
+
+@dataclass
+class Repeats:
+    """``broken``: what was answered before and is refused now, or answered otherwise, each with its promise's name."""
+
+    broken: list[str] = field(default_factory=list)
+    _answered: dict[tuple[Side, str, str], tuple[_Standing, bytes]] = field(default_factory=dict)
+
+    def answered(self, server: Server, request: httpx.Request, answer: httpx.Response) -> None:
+        """A server has answered; one that has no room, or cannot reach its disk, may say so at any time."""
+        kind = str(request.extensions["purpose"])
+        if request.method == "GET" or kind not in _KINDS or answer.status_code >= _FIRST_ERROR_OF_A_SERVER:
+            return
+        place = (server.side, str(request.url), hashlib.sha256(request.content).hexdigest())
+        standing, taken = _standing(server), answer.status_code < _FIRST_REDIRECT
+        if place not in self._answered:
+            if taken:
+                self._answered[place] = (standing, answer.content)
+            return
+        before, said = self._answered[place]
+        if before == standing and (not taken or said != answer.content):
+            self.broken.append(f"another answer: server {server.side.value} to the same {kind} in the same round")
+
+
+def _standing(server: Server) -> _Standing:
+    """Where the newest round of every study stands."""
+    found = [server.store.current_round(study.digest) for study in server.store.studies()]
+    return tuple((one.key, one.state) for one in found if one is not None)
+
+
+_PLACE: Final = ("study_digest", "round", "attempt", "site", "side", "recipient", "number")
+_MADE_IN: Final = ("protocol.wire.authentic.signature_by", "servers.server.signature_by")
+_MADE: Final = authentic.signature_by
+_VALUE: Final = re.compile(rb'"value":"([0-9a-f]{128})"')
+
+
+@dataclass(frozen=True)
+class _Signed:
+    place: tuple[str, ...]
+    digest: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.place[0]} signed two of {self.place[1]} for {'/'.join(self.place[3:5])}"
+
+
+class SignedOnce:
+    """A place: a signer, a kind of message, and which study, round and attempt it speaks of.
+
+    ``when_it_leaves``: what was signed counts once it is in a body that ``left`` is told of. A server whose disk is
+    full, or that dies, signs and forgets: it may sign something else later, since nobody has seen the first.
+    """
+
+    def __init__(self, *, when_it_leaves: bool = False) -> None:
+        self.twice: list[str] = []
+        self._signed: dict[tuple[str, ...], str] = {}
+        self._here: dict[bytes, _Signed] | None = {} if when_it_leaves else None
+
+    def left(self, body: bytes) -> None:
+        """These bytes were sent, whether they arrive or not."""
+        if self._here:
+            for value in _VALUE.findall(body):
+                found = self._here.pop(value, None)
+                if found is not None:
+                    self._counts(found)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for place in _MADE_IN:
+                stack.enter_context(mock.patch(place, self._signature_by))
+            yield
+
+    def _signature_by(self, signer: str, key: SigningKey, message: Message) -> Signature:
+        made = _MADE(signer, key, message)
+        if hasattr(message, "study_digest"):
+            places = (str(getattr(message, name, "")) for name in _PLACE)
+            digest = hashlib.sha256(message.canonical()).hexdigest()
+            found = _Signed((signer, message.KIND, *places, _end(message)), digest)
+            if self._here is None:
+                self._counts(found)
+            else:
+                self._here[made.value.encode()] = found
+        return made
+
+    def _counts(self, found: _Signed) -> None:
+        if self._signed.setdefault(found.place, found.digest) != found.digest:
+            self.twice.append(found.words)
+
+
+def _end(message: Message) -> str:
+    """A burn may be followed by a skip of the same attempt: B's opening undoes it (docs/protocol.md 7)."""
+    return message.outcome.value if isinstance(message, RoundOutcome) else ""
+
+
 @dataclass
 class Watch:
     """``broken``: promises that did not hold at some moment, each with its name before a colon."""
@@ -40,6 +148,7 @@ class Watch:
     pair: Pair
     broken: list[str] = field(default_factory=list)
     observer: Observer | None = None
+    repeats: Repeats = field(default_factory=Repeats)
     changes: int = 0
     _looks: int = 0
     _looks_at_s: float = 0.0
@@ -162,7 +271,7 @@ class Watch:
     def at_the_end(self, sites: list[ScriptedSite]) -> Iterator[str]:
         yield from self.broken
         yield from self.pair.errors
-        yield from self.pair.repeats.broken
+        yield from self.repeats.broken
         yield from self.correlations()
         for site in sites:
             yield from self._acknowledged(site)

@@ -10,8 +10,8 @@ import numpy as np
 
 from client_agent.study.measuring import seal_queries
 from harness.adversaries.signed_client import opened
-from harness.faults.servers_only.hiding import Told
-from harness.faults.servers_only.parties import ScriptedSite
+from harness.faults.isolation import Told
+from harness.faults.scripted_sites import ScriptedSite
 from harness.federation.memory.clocks import START_S
 from host.randomness import SystemRandomness
 from protocol.bodies import opening

@@ -1,16 +1,30 @@
-"""Keys, settings and fresh databases of the servers that are simulated, and rosters that change under them."""
+"""Keys, settings and fresh databases of simulated servers, and what every start of a server would make anew."""
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from unittest import mock
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from fastapi import APIRouter, FastAPI
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.util import LRUCache
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp
 
 from harness.engine.parties import Parties, SiteEntry, make_parties
-from harness.faults.schedule import Party, RosterChanged
-from harness.faults.simulated import MEMORY
+from harness.faults.schedule import NEWCOMER, Party, RosterChanged
+from harness.faults.simulation import MEMORY
 from harness.federation.memory.learners import light_sites
 from harness.federation.processes import FederationSpec, RunningFederation
 from protocol.parameters import StudyParameters
@@ -22,12 +36,17 @@ from protocol.wire.chain.file import dump_chain
 from protocol.wire.chain.making import Wanted, claimed, proposed
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import LayerShape, ModelSpec, RosterChange, RuleName, RuleSpec, Signed, Study, TrainingSpec
+from servers import server
+from servers.http import front
+from servers.http.direct import Direct
+from servers.identity import load_identity
 from servers.server import open_server
 from servers.settings import ServerSettings, load_settings
+from servers.store import database
+from servers.store.database import open_engine
+from servers.store.migrate import _SCRIPTS
 
 SITES: Final = ("requester", "c1", "c2", "c3")
-NEWCOMER: Final = "c4"
-"""In no roster until a change adds it."""
 NAME: Final = "servers"
 DIMENSION: Final = 16
 _DEADLINE_S: Final = 90.0
@@ -145,3 +164,113 @@ def put_in_place(file: Path, chain: RosterChain) -> None:
     beside = file.with_name("roster.tmp")
     beside.write_text(dump_chain(chain), encoding="utf-8")
     beside.replace(file)
+
+
+_Identity = tuple[RosterChain, PartyKeys, RosterChain | None]
+_STATEMENTS: Final = 1000
+
+
+@dataclass
+class MadeOnce:
+    """Of one process. Keys and rosters are checked again once a byte of their files has changed."""
+
+    _routes: list[Any] = field(default_factory=list)
+    _directs: list[Direct] = field(default_factory=list)
+    _dialects: list[Any] = field(default_factory=list)
+    _compiled: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(_STATEMENTS))
+    _identities: dict[tuple[object, ...], _Identity] = field(default_factory=dict)
+
+    def inside(self, app: FastAPI) -> ASGIApp:
+        """What an application does with a request once its envelope is open."""
+        self._routes = self._routes or app.router.routes
+        app.router.routes = self._routes
+        opened: ASGIApp = front._Enclosed(app, self._directs[0])
+        handler: Any = app.exception_handlers[Exception]
+        return ServerErrorMiddleware(opened, handler=handler)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """A server that starts takes keys, roster and written statements from here."""
+        with (
+            mock.patch.object(server, "load_identity", self._identity),
+            mock.patch.object(database, "create_engine", self._engine),
+            mock.patch.object(front, "Direct", self._direct),
+        ):
+            yield
+
+    def _direct(self, routers: Sequence[APIRouter]) -> Direct:
+        self._directs = self._directs or [Direct(routers)]
+        return self._directs[0]
+
+    def _engine(self, url: str) -> Engine:
+        engine = create_engine(url)
+        if not self._dialects:
+            engine.connect().close()  # the first connection completes what the dialect knows
+            engine.dispose()
+            self._dialects.append(engine.dialect)
+        engine.dialect = self._dialects[0]
+        engine._compiled_cache = self._compiled
+        return engine
+
+    def _identity(self, settings: ServerSettings) -> _Identity:
+        files = (settings.keys, settings.roster, *sorted(settings.data_dir.glob("*.toml")))
+        seen = (settings.data_dir, *((file, file.read_bytes()) for file in files))
+        if seen not in self._identities:
+            self._identities[seen] = load_identity(settings)
+        return self._identities[seen]
+
+
+MADE_ONCE: Final = MadeOnce()
+
+
+_OF_ALEMBIC = "alembic_version"
+
+
+def one_back(url: str) -> None:
+    """Every row goes into the tables that there were before the newest migration; what only newer ones hold is gone.
+
+    Requires: an SQLite database that nobody has open
+    """
+    now = Path(make_url(url).database or "")
+    before = now.with_name("before.db")
+    before.write_bytes(_empty())
+    with closing(sqlite3.connect(before)) as connection:
+        connection.execute("ATTACH ? AS now", (str(now),))
+        for table in _tables(connection, "main") & _tables(connection, "now") - {_OF_ALEMBIC}:
+            columns = ", ".join(f'"{one}"' for one in _columns(connection, table))
+            connection.execute(f'DELETE FROM main."{table}"')  # noqa: S608  # names from the schema itself
+            connection.execute(f'INSERT INTO main."{table}" ({columns}) SELECT {columns} FROM now."{table}"')  # noqa: S608
+        connection.commit()
+    for beside in ("-wal", "-shm"):
+        now.with_name(now.name + beside).unlink(missing_ok=True)
+    before.replace(now)
+
+
+def _tables(connection: sqlite3.Connection, schema: str) -> set[str]:
+    found = connection.execute(f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table'")  # noqa: S608
+    return {name for (name,) in found if not name.startswith("sqlite_")}
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Those that the table has in both schemas."""
+    both = [
+        {row[1] for row in connection.execute(f'PRAGMA {schema}.table_info("{table}")')} for schema in ("main", "now")
+    ]
+    return sorted(both[0] & both[1])
+
+
+@cache
+def _empty() -> bytes:
+    """A database of the schema before the newest, with nothing in it."""
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS))
+    scripts = ScriptDirectory.from_config(config)
+    newest = scripts.get_revision(scripts.get_current_head() or "")
+    with tempfile.TemporaryDirectory(prefix="moiety-schema-") as folder:
+        path = Path(folder) / "server.db"
+        engine = open_engine(f"sqlite:///{path}")
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, str(newest.down_revision))
+        engine.dispose()
+        return path.read_bytes()

@@ -1,22 +1,29 @@
-"""Faults put into the code itself, each of which the simulator must find: it shows that it can see.
+"""Mutations of the product, each of which the simulator of faults must find within some seeds.
 
-A mutation takes the place of a function while seeds run; what is found is a promise that does not hold, and with how
-many seeds it took. One that no seed finds is said to be not found.
+    python -m tests.kit.mutations [SEEDS] [NAME ...]
+
+A mutation replaces a function while seeds run, from 0 on, until one breaks a promise. Printed as JSON: how many seeds
+that took, and the promise; exit status 1 where a mutation was not found. SEEDS is 1000 unless said otherwise. The
+mutations found before the simulator was rewritten are in ``tests/frozen/baseline/mutations.json``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
 from harness.adversaries.attack import passes, taken_out
-from harness.faults.servers_only.run import studied
-from harness.faults.simulated import Simulated, simulated
+from harness.faults.cli import quiet
+from harness.faults.schedule import Level
+from harness.faults.simulation import Simulated
+from harness.faults.simulator import simulated
 from protocol.errors import ProtocolViolation
 from protocol.rounds import agree
 from protocol.rounds.states import RoundKey
@@ -39,6 +46,10 @@ _MASK_BYTES: Final = 32
 _LATER_S: Final = 0.3
 
 
+def on_servers(seed: int) -> Simulated:
+    return simulated(seed, Level.SERVERS)
+
+
 @dataclass(frozen=True)
 class Mutation:
     """``does``: what is wrong with the code; ``put_in``: functions by their places; ``runs`` one seed."""
@@ -46,7 +57,7 @@ class Mutation:
     name: str
     does: str
     put_in: Mapping[str, object]
-    runs: Callable[[int], Simulated] = studied
+    runs: Callable[[int], Simulated] = on_servers
 
 
 @dataclass(frozen=True)
@@ -68,11 +79,6 @@ def seen(mutation: Mutation, most_seeds: int) -> Seen:
     return Seen(mutation.name, most_seeds, "")
 
 
-def all_seen(most_seeds: int) -> Iterator[Seen]:
-    """Of every mutation."""
-    yield from (seen(mutation, most_seeds) for mutation in MUTATIONS)
-
-
 # --- what takes the place of the product's functions ------------------------------------------------------------------
 
 
@@ -85,7 +91,7 @@ def _unsynced(draft: Draft, name: str) -> None:
     os.close(handle)
 
 
-def _committed_later(store: SqlStore, record: ContributionRecord, state: Any) -> None:  # noqa: ANN401
+def _committed_later(store: SqlStore, record: ContributionRecord, state: Any) -> None:
     """The receipt leaves now; the row follows, if the server still lives."""
     asyncio.get_running_loop().create_task(_commit(partial(_ADD, store, record, state)))
 
@@ -108,11 +114,11 @@ async def _ends_alone(endings: Endings, record: RoundRecord) -> None:
     outcomes.commit_end(endings.server, record, record.signed_outcome)
 
 
-async def _end_not_stored(endings: Endings, record: RoundRecord, due: Any) -> None:  # noqa: ANN401
+async def _end_not_stored(endings: Endings, record: RoundRecord, due: Any) -> None:
     await endings.deliver(dataclasses.replace(record, outcome=endings.server.sign(due.outcome)))
 
 
-def _mine_alone(announcement: Any, attempt: int, roster: Any, mine: Any, theirs: Any) -> AgreedSet:  # noqa: ANN401
+def _mine_alone(announcement: Any, attempt: int, roster: Any, mine: Any, theirs: Any) -> AgreedSet:
     return _AGREE(announcement, attempt, roster, mine, mine)
 
 
@@ -120,7 +126,7 @@ def _no_correlation_used(store: SqlStore, key: RoundKey) -> int:
     return 0
 
 
-def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, taken: Any) -> Signed[Receipt]:  # noqa: ANN401
+def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, taken: Any) -> Signed[Receipt]:
     """What happened while the body came is not looked at."""
     header, record = taken.header, server.store.round(key)
     if record is None:
@@ -232,3 +238,20 @@ MUTATIONS: Final = (
         simulated,
     ),
 )
+
+
+def main(most_seeds: int, names: Sequence[str]) -> int:
+    """Return 0 if every mutation was found, those with these names where there are any."""
+    quiet()
+    missed = 0
+    for mutation in MUTATIONS:
+        if not names or mutation.name in names:
+            found = seen(mutation, most_seeds)
+            sys.stdout.write(json.dumps(asdict(found)) + "\n")
+            sys.stdout.flush()
+            missed += not found.by
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if sys.argv[1:] else 1000, sys.argv[2:]))
