@@ -17,7 +17,7 @@ from client_agent.site.events import METRICS, RoundEnd, read_metrics
 from client_agent.site.journal import StudyJournal
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
-from harness.federation.memory.network import Fate, Judge, Passing
+from harness.federation.memory.network import Fate, Judge, Network, Passing
 from harness.federation.processes import FederationSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
