@@ -17,8 +17,6 @@ from harness.adversaries.inferring.class_mix import guessed
 from harness.adversaries.inferring.lines import InferenceLine, Told
 from harness.adversaries.inferring.membership import Opened, by_averages, by_loss, by_reference, told
 from harness.adversaries.inferring.watched_run import WatchedRun
-from harness.papers.attacked import inference
-from harness.papers.page import Page
 from harness.simulation.case import read_case
 
 CPU = torch.device("cpu")
@@ -100,15 +98,8 @@ def test_what_a_number_explains() -> None:
     assert guessed(true, "weight") is None
 
 
-def test_a_watched_study_and_its_page(tmp_path: Path) -> None:
+def test_a_watched_study() -> None:
     lines = list(WatchedRun(read_case(STUDIES / "breast_cancer.toml"), "weight_erosion", None, 0).lines())
     assert len(lines) == 4
     assert all(one.by_averages is not None and one.released == 10 for one in lines)
     assert all(one.distance is not None and one.distance > 0 for one in lines)
-    page = Page(tmp_path / "privacy.md", "What a model tells")
-    inference.membership(page, lines, STUDIES)
-    inference.class_mix(page, lines, STUDIES)
-    page.write()
-    text = (tmp_path / "privacy.md").read_text()
-    assert "not run" in text
-    assert "| breast cancer, 5 sites, linear | weight_erosion | 10 |" in text

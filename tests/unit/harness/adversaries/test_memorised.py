@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,8 +10,7 @@ from harness.adversaries.inferring.membership import told
 from harness.adversaries.inferring.memorised_run import MemorisedRun, halved
 from harness.adversaries.inferring.shadows import by_shadows, likelihood_ratios
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.papers.attacked import memorised
-from harness.papers.page import Page
+from harness.papers.attacked import best_round, shadowed
 from harness.simulation.case import Case, read_case
 from harness.simulation.files.study_files import STUDIES
 
@@ -97,12 +94,5 @@ def test_the_best_round_is_the_same_in_all_seeds(case: Case) -> None:
         line.model_copy(update={"by_average": (line.by_average[0], Told(auc=0.9, at_one_percent=0.5))})
         for line in lines
     ]
-    assert [one.auc for one in memorised.best_round(raised)] == [0.9, 0.9]
-    assert memorised.shadowed(lines) == ()
-
-
-def test_the_page_part_says_what_has_not_run(tmp_path: Path) -> None:
-    page = Page(tmp_path / "privacy.md", "")
-    memorised.write(page, [])
-    page.write()
-    assert "**Not run yet:** 0 runs." in page.path.read_text()
+    assert [one.auc for one in best_round(raised)] == [0.9, 0.9]
+    assert shadowed(lines) == ()
