@@ -9,8 +9,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.bench.load.endurance import FIGURES
-from harness.bench.load.results import EnduranceBenchmark
+from harness.bench.load import FIGURES, LoadBenchmark, slopes
 from harness.papers.plots import Series
 from harness.papers.recipes import recipes
 from harness.papers.scores import Table
@@ -87,7 +86,7 @@ def reliability(runs: Path, data: Path | None) -> Found:
     """Tables and plots of the files that are there. Raises: ConfigurationError for one that is not of this version"""
     folder = runs / recipes()["reliability"]["soak"]
     inputs, requests = _read(folder / INPUTS, FuzzedInputs), _read(folder / REQUESTS, FuzzedRequests)
-    faults, endurance = _read(folder / FAULTS, FaultCounts), _read(folder / ENDURANCE, EnduranceBenchmark)
+    faults, endurance = _read(folder / FAULTS, FaultCounts), _read(folder / ENDURANCE, LoadBenchmark)
     if inputs is not None:
         yield "reliability_inputs", _by_decoder(inputs)
     if requests is not None:
@@ -99,7 +98,7 @@ def reliability(runs: Path, data: Path | None) -> Found:
     if endurance is not None:
         rows = [
             (f"{one.what}, {one.unit}", f"{one.first:,.4g}", f"{one.last:,.4g}", f"{one.per_round:+,.3g}")
-            for one in endurance.slopes
+            for one in slopes(endurance.samples)
         ]
         yield "reliability_growth", [("what", "at first", "in the end", "a round"), *rows]
         yield "reliability_rows", _counts("table", "rows in both databases", endurance.rows)
@@ -134,7 +133,7 @@ def _by_decoder(found: FuzzedInputs) -> Table:
     return [("decoder", "inputs", "taken", "refused", "crashes"), *rows]
 
 
-def _over_rounds(found: EnduranceBenchmark) -> Series:
+def _over_rounds(found: LoadBenchmark) -> Series:
     rows: Series = [
         (f"{what}, {unit}", "", sample.round, float(of(sample)), None)
         for what, unit, of in FIGURES

@@ -12,6 +12,7 @@ from harness.adversaries.attack_line import AttackLine, PartyErrors
 from harness.adversaries.gaining.lies import Lie
 from harness.adversaries.gaining.lying_line import LyingLine
 from harness.adversaries.reconstruction import Prior
+from harness.bench.load import Sample, slopes
 from harness.datasets.titanic import SITES
 from harness.papers import attacked, simulated, soak
 from harness.papers.recipes import LYING, case_of, folder_of, recipes
@@ -37,6 +38,7 @@ from harness.simulation.store import Results
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError
 from tests.unit.harness.papers.made import line
+from tests.unit.harness.test_bench_load import a_load
 
 
 def keep(runs: Path, case: str, lines: list[RunLine], protection: str = "plain") -> None:
@@ -277,6 +279,28 @@ def test_soak_counts_what_is_there_and_names_a_file_of_another_version(tmp_path:
     (folder / soak.REQUESTS).write_text('{"requests": 1}')
     with pytest.raises(ConfigurationError, match=r"fuzz_requests.json: \d+ fields are not those of this version"):
         list(soak.reliability(tmp_path, None))
+
+
+def sampled(number: int, **figures: float) -> Sample:
+    values: dict[str, float] = {}
+    values |= dict.fromkeys(Sample.model_fields, 0) | {"round": number, "seconds": 2.0 * number, **figures}
+    return Sample.model_validate(values)
+
+
+def test_what_grows_with_rounds_is_a_table_and_a_plot(tmp_path: Path) -> None:
+    samples = tuple(sampled(n, database_bytes=50_000 + 1000 * n, resident_mb=100.0) for n in range(51))
+    found = {one.what: one for one in slopes(samples)}
+    assert found["both databases"].per_round == pytest.approx(1.0)
+    assert (found["both databases"].first, found["both databases"].last) == (pytest.approx(62.5), pytest.approx(97.5))
+    assert found["a server's memory"].per_round == pytest.approx(0.0, abs=1e-9)
+    assert found["a round's time"].last == pytest.approx(2.0)
+    (tmp_path / "soak").mkdir()
+    held = a_load().model_copy(update={"samples": samples, "rows": {"nonces": 7000}})
+    (tmp_path / "soak" / soak.ENDURANCE).write_text(held.model_dump_json())
+    written = dict(soak.reliability(tmp_path, None))
+    assert ("both databases, kB", "62.5", "97.5", "+1") in written["reliability_growth"]
+    assert ("nonces", "7,000") in written["reliability_rows"]
+    assert ("a round's time, s", "", 50, 2.0, None) in written["plots/reliability_endurance"]
 
 
 def test_signed_without_an_error() -> None:
