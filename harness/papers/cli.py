@@ -45,7 +45,7 @@ class _Results:
     was.
     """
 
-    out: Annotated[Path, typer.Option(callback=writable_folder, help="Where the pages are.")] = Path("docs/results")
+    out: Annotated[Path, typer.Option(callback=writable_folder, help="Where the pages go.")] = Path("docs/results")
     runs: Annotated[
         Path,
         typer.Option(callback=writable_folder, help="Where runs are kept; those that are there are not done again."),
