@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -83,7 +84,7 @@ def _of_panels(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _legend(figure: Figure, axes: Sequence[Axes], columns: int = 4) -> None:
     """One for all panels."""
-    handles = {}
+    handles: dict[str, Artist] = {}
     for one in axes:
         for handle, name in zip(*one.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
@@ -181,7 +182,7 @@ def _matrices(frame: pd.DataFrame, plot: Plot) -> Figure:
     grid_ = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axes, (title, panel) in zip(grid_, panels, strict=True):
         values = _table_of(panel)
-        image = _cells(axes, values, vmin=0.0, vmax=1.0)
+        image = _cells(axes, values, low=0.0, high=1.0)
         _write(axes, values, 0.5, 7)
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(columns), values.columns, rotation=40, ha="right")
@@ -190,9 +191,9 @@ def _matrices(frame: pd.DataFrame, plot: Plot) -> Figure:
     return figure
 
 
-def _cells(axes: Axes, values: pd.DataFrame, **scale: float) -> AxesImage:
+def _cells(axes: Axes, values: pd.DataFrame, low: float | None = None, high: float | None = None) -> AxesImage:
     axes.set_facecolor("#dddddd")
-    return axes.imshow(values, aspect="auto", cmap="viridis", interpolation="nearest", **scale)
+    return axes.imshow(values, aspect="auto", cmap="viridis", interpolation="nearest", vmin=low, vmax=high)
 
 
 def _write(axes: Axes, values: pd.DataFrame, middle: float, size: int) -> None:

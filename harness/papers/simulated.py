@@ -157,7 +157,7 @@ def _all_requesters(scores: Mapping[str, Scores]) -> Table:
             counts = (
                 tally(
                     {
-                        (split, name): one
+                        f"{split}, {name}": one
                         for split, of in scores.items()
                         for name, one in of.less(variant, LOCAL, metric).items()
                     },
@@ -562,8 +562,8 @@ def _one_study(study: str, scores: Scores) -> Table:
             rows.append((title, str(scores.seeds(rule)), _mean_loss(each), signed(gap), *counts, *cells))
     best = [of for name in scores.requesters if len(of := scores.better_of_both(name))]
     rows.append(("*better of both*", "", _mean_loss(best) if best else "none", "", "", "", *("" for _ in metrics)))
-    heads = (f"requesters: {len(scores.requesters)}", "seeds", "loss", "less the better of both")
-    heads = (*heads, "above / same / below it", "above / same / below Local")
+    first = (f"requesters: {len(scores.requesters)}", "seeds", "loss", "less the better of both")
+    heads = (*first, "above / same / below it", "above / same / below Local")
     return [(*heads, *map(words_of, metrics)), *rows]
 
 
