@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml
 demo: install
 	$(BIN)/moiety demo --out $(DEMO_OUT)
 
-# Runs that results-out holds are not done again; RESULTS_FLAGS="--only titanic --jobs 2", or --render-only.
+# Runs that results-out holds are not done again; RESULTS_FLAGS="--only titanic --jobs 2", or --render-only: no runs.
 results: install
 	$(BIN)/moiety results $(RESULTS_FLAGS)
 

@@ -1,26 +1,49 @@
-"""``moiety results``: every table and plot of docs/results/."""
+"""``moiety results``: runs, then docs/results/data, then the tables and plots of docs/results."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from client_agent.cli.tables import console as console_for
-from harness.papers.build import PAGES, PageSpec
-from harness.papers.making import Making
+from harness.papers import attacked, simulated, soak
+from harness.papers.pages import render, write_data
+from harness.papers.recipes import Making, run_missing
+from harness.papers.simulated import Found
 from harness.simulation.workers.cluster import Engine, cluster_of
 from host.commands.subcommand import command
 from host.placed_files import writable_folder
 from protocol.errors import ConfigurationError, MoietyError
 
+PAGES: Final[Mapping[str, Callable[[Path, Path | None], Found]]] = {
+    "titanic": simulated.titanic,
+    "heart_disease": simulated.heart_disease,
+    "survival": simulated.survival,
+    "regression": simulated.regression,
+    "har_strategies": simulated.har_strategies,
+    "har_ifedavg": simulated.har_ifedavg,
+    "mnist": simulated.mnist,
+    "differential_privacy": simulated.differential_privacy,
+    "privacy": attacked.privacy,
+    "sums": attacked.sums,
+    "reliability": soak.reliability,
+    "leak": attacked.leak,
+    "robustness": attacked.robustness,
+    "does_it_pay": simulated.does_it_pay,
+    "clinicians": simulated.clinicians,
+}
+"""By page, the tables and plots that its runs come to."""
+
 
 @dataclass(frozen=True)
 class _Results:
-    """Run what is missing and write the pages; it can be stopped at any time and goes on where it was."""
+    """Run what is missing and write the pages' tables and plots; it can be stopped at any time and goes on where it
+    was.
+    """
 
     out: Annotated[Path, typer.Option(callback=writable_folder, help="Where the pages go.")] = Path("docs/results")
     runs: Annotated[
@@ -42,9 +65,9 @@ class _Results:
     download: Annotated[bool, typer.Option("--download", help="Fetch missing public data into the data folder.")] = (
         False
     )
-    render_only: Annotated[bool, typer.Option("--render-only", help="Write pages from the runs that are there.")] = (
-        False
-    )
+    render_only: Annotated[
+        bool, typer.Option("--render-only", help="Write the pages from their data files, without runs.")
+    ] = False
 
 
 def _results(asked: _Results) -> None:
@@ -55,34 +78,42 @@ def _results(asked: _Results) -> None:
 
     cluster = cluster_of(asked.engine, asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
     making = Making(asked.runs, asked.data, asked.jobs, asked.device, tell, asked.download, cluster)
-    chosen = _chosen(asked.only)
-    failed = [spec.name for spec in chosen if not _made(spec, making, asked.out, asked.render_only, console)]
+    failed = []
+    for page in _chosen(asked.only):
+        try:
+            if not asked.render_only:
+                write_from_runs(page, making, asked.out)
+            render(asked.out / f"{page}.md", asked.out / "data")
+        except MoietyError as error:  # a page whose runs cannot be made stays as it is, and the others go on
+            console.print(f"{page}: {error}", style="red", highlight=False, markup=False)
+            failed.append(page)
+        else:
+            tell(f"written: {asked.out / page}.md")
     if failed:
         raise ConfigurationError(
-            f"not written: {', '.join(failed)}, for the reasons above; --render-only writes pages from whatever has run"
+            f"not written: {', '.join(failed)}, for the reasons above; --render-only writes pages from their data files"
         )
 
 
 results = command(_Results, _results)
 
 
-def _made(spec: PageSpec, making: Making, out: Path, render_only: bool, console: Console) -> bool:
-    """Whether the page was written: one whose runs cannot be made stays as it is, and the others go on."""
-    try:
-        if not render_only:
-            spec.run_missing(making)
-        making.tell(f"written: {spec.write_page(making.runs, out, making.data)}")
-    except MoietyError as error:
-        console.print(f"{spec.name}: {error}", style="red", highlight=False, markup=False)
-        return False
-    return True
+def write_from_runs(page: str, making: Making, out: Path) -> None:
+    """Make the runs that are missing, then every table and plot of the page. Raises: ConfigurationError"""
+    run_missing(page, making)
+    changed = [
+        name
+        for name, content in tuple(PAGES[page](making.runs, making.data))
+        if write_data(out / "data", name, content)
+    ]
+    if changed:
+        making.tell(f"{page}: other figures than before in {', '.join(changed)}; read the page's text beside them")
 
 
-def _chosen(only: str | None) -> tuple[PageSpec, ...]:
+def _chosen(only: str | None) -> tuple[str, ...]:
     if only is None:
-        return PAGES
-    by_name = {spec.name: spec for spec in PAGES}
-    unknown = [name for name in only.split(",") if name not in by_name]
+        return tuple(PAGES)
+    unknown = [name for name in only.split(",") if name not in PAGES]
     if unknown:
-        raise ConfigurationError(f"--only: found {', '.join(unknown)}; the pages are {', '.join(by_name)}")
-    return tuple(by_name[name] for name in only.split(","))
+        raise ConfigurationError(f"--only: found {', '.join(unknown)}; the pages are {', '.join(PAGES)}")
+    return tuple(only.split(","))

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from harness.papers.reliability.counts import Crash, DecoderCount, FuzzedInputs
+from harness.papers.soak import Crash, DecoderCount, FuzzedInputs
 from tests.fuzz.decoders import Decoder, decoders
 
 SLOW_S: Final = 0.5

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from harness.papers.reliability.counts import INPUTS, FuzzedInputs
+from harness.papers.soak import INPUTS, FuzzedInputs
 from protocol.errors import MalformedMessage
 from tests.frozen.examples import EXAMPLES
 from tests.fuzz import inputs

@@ -30,7 +30,7 @@ from harness.adversaries.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.learners import Odd, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
-from harness.papers.reliability.counts import REQUESTS, FuzzedRequests
+from harness.papers.soak import REQUESTS, FuzzedRequests
 from protocol.sharing import Side
 from protocol.wire.messages import Announcement, RuleName, RuleSpec, Study
 from tests.fuzz.requests import OF_PEERS, OF_SITES, PLAYED, Counts, Members, Strangers

@@ -1,4 +1,4 @@
-"""The pages' charts: curves with error bands, bars, heatmaps; SVG, the same bytes for the same numbers."""
+"""Charts of runs: curves with error bands, heatmaps; SVG, the same bytes for the same numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from harness.simulation.drawing.spread import Curve, Spread
+from harness.simulation.drawing.spread import Curve
 
 COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a5568", "#b7791f", "#2c7a7b", "#9b2c2c")
 ACROSS: Final = 2
@@ -66,26 +66,6 @@ def curves_figure(panels: Sequence[Panel], label: str, floor: float | None = Non
             axes.set_ylim(bottom=floor)
 
     return _panels(panels, draw)
-
-
-def bars_chart(groups: Sequence[str], series: Sequence[tuple[str, Sequence[Spread]]], label: str) -> str:
-    """Grouped bars with one standard error; ``series`` has one spread a group."""
-    with _style():
-        figure = Figure(figsize=(max(6.0, 0.3 * len(groups) * len(series)), 3.4), layout="constrained")
-        axes = figure.subplots()
-        width = 0.8 / len(series)
-        for place, ((name, spreads), colour) in enumerate(zip(series, COLOURS, strict=False)):
-            at = np.arange(len(groups)) + (place - (len(series) - 1) / 2) * width
-            errors = [spread.error or 0.0 for spread in spreads]
-            axes.bar(at, [spread.mean for spread in spreads], width, yerr=errors, color=colour, label=name)
-        axes.set_xticks(range(len(groups)), groups, rotation=30 if max(map(len, groups)) > 6 else 0, ha="right")
-        axes.set_ylabel(label)
-        axes.set_axisbelow(True)
-        axes.axhline(0.0, color="#333333", linewidth=0.8)
-        tidy(axes)
-        axes.grid(visible=False, axis="x")
-        figure.legend(loc="outside lower center", ncols=len(series), frameon=False, fontsize=8)
-        return _svg(figure)
 
 
 def heatmap_chart(

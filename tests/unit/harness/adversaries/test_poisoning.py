@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.poisoning import TARGET, Known, Poison, Poisoned, tampered, with_trigger, written
 from harness.datasets.bundled import digits_sites
-from harness.papers.page import Page
-from harness.papers.robustness import poisoning, poisoning_runs
+from harness.papers.recipes import poisoned_runs, recipes
 from harness.simulation.case import Case, read_case
 from harness.simulation.files.study_files import STUDIES
 from protocol.errors import ConfigurationError
@@ -149,14 +146,6 @@ def test_too_many_poisoners_are_refused(case: Case) -> None:
         run_of(case, "fedavg", 9, Poison.ZEROS).line()
 
 
-def test_the_page_says_what_was_not_run(case: Case, tmp_path: Path) -> None:
-    lines = [run_of(case, "fedavg", number, poison).line() for number, poison in ((0, None), (1, Poison.ZEROS))]
-    page = Page(tmp_path / "robustness.md", "What poisoners reach")
-    poisoning.write(page, lines, STUDIES)
-    page.write()
-    text = (tmp_path / "robustness.md").read_text()
-    assert "not run" in text
-    assert f"{lines[1].accuracy:.3f}".lstrip("0") in text
-    assert all(f"`{poison.value}`" in text for poison in Poison)
-    assert "Poisoners among sites that are alike" in text
-    assert len({one.key for one in poisoning_runs.runs(case)}) == len(list(poisoning_runs.runs(case)))
+def test_every_run_of_the_page_is_asked_for_once(case: Case) -> None:
+    runs = list(poisoned_runs(recipes()["robustness"], case))
+    assert len({one.key for one in runs}) == len(runs)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.papers.build import PAGES, CasesPage
+from harness.papers.recipes import case_of, recipes
 from harness.simulation.files.study_files import STUDIES, read_study_file, study_names
 from protocol.errors import ConfigurationError
 
@@ -105,10 +105,10 @@ def test_a_bare_name_is_a_study_that_comes_along(tmp_path: Path, monkeypatch: py
 
 
 def test_every_case_of_a_page_is_there() -> None:
-    uses = [use for page in PAGES if isinstance(page, CasesPage) for use in (*page.uses, *page.on_gpu)]
-    names = {use.case for use in uses}
+    asked = [one for page in recipes().values() for kind in ("simulate", "on_gpu") for one in page.get(kind, ())]
+    names = {name for one in asked for name in one["cases"]}
     assert len(names) > 28
     assert names <= set(study_names())
-    assert {use.read().source for use in uses if use.case.startswith("mnist_")} == {
+    assert {case_of(name).source for name in names if name.startswith("mnist_")} == {
         f"{STUDIES / 'mnist.toml'} ({name})" for name in names if name.startswith("mnist_")
     }

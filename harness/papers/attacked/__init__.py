@@ -1,1 +1,0 @@
-"""Pages about attacks on privacy: what sums give away, and what can be inferred from models."""

@@ -1,1 +1,0 @@
-"""The page on what was tried to break the system: altered inputs, accidents, load, many rounds."""

@@ -1,1 +1,0 @@
-"""The robustness page: sites that poison, sites that lie to gain weight, updates located by their distances."""
