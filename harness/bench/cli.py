@@ -265,21 +265,6 @@ def simulate(
     typer.echo(simulate_text(result))
 
 
-@app.command("grain")
-def grain(
-    study_file: Annotated[Path, typer.Argument(help="A case of local SGD, such as harness/studies/pays_mnist_b.toml.")],
-    data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, in place of the case's.")] = None,
-    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None,
-) -> None:
-    """Mallows averaging with weights for the model and for every layer, plain; then what their sketches would cost."""
-    from harness.grain.report import run_grains
-
-    for text in run_grains(study_file, data, seeds, rounds, out):
-        typer.echo(text)
-
-
 @app.command("noise")
 def noise(
     parameters: Parameters = 10**6,

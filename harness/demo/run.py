@@ -19,7 +19,6 @@ from rich.console import Console
 
 from client_agent.learning.data import LocalData
 from client_agent.report.settings_words import RULE_NAMES
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.heart_disease import heart_disease
@@ -202,9 +201,7 @@ def _with_twins(
 ) -> RuleResult:
     plain = run_plain(study, federation.sites)
     further = tuple(_further(data_set, study, options.seed + n) for n in range(1, 1 + _further_seeds(options)))
-    linear = study.model.kind == "linear" and study.training.update == "gradient"
-    bound = bound_of_run(plain, study, federation.sites) if linear else None
-    return RuleResult(study, run, plain, further, bound)
+    return RuleResult(study, run, plain, further)
 
 
 def _rules(federation: Federation, protection: StudyProtection) -> tuple[RuleName, ...]:

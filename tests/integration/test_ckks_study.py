@@ -14,8 +14,6 @@ import pytest
 
 from client_agent.learning.data import LocalData
 from client_agent.site.journal import SiteState
-from harness.bounds.error_bound import bound_of_run
-from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind
@@ -38,6 +36,8 @@ from tests.integration.crashes import (
     light_study_of,
     run_killing,
 )
+from tests.kit.bounds.error_bound import bound_of_run
+from tests.kit.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from tests.kit.processes import Federation
 from tests.ports import free_ports
 from tests.unlimited import run_plain

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.bounds.risk_missed import squared_errors
 from harness.papers.page import Page
+from harness.papers.risk_missed import squared_errors
 
 PARAMETERS: Final = (10, 30, 100, 1000)
 BIASES: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 16.0)
@@ -15,7 +15,7 @@ _WHY: Final = (
     "other sites have the same noise, and each a bias of its own, whose squared length is given in units of v_0. The "
     "table has the squared error of the step, less that of the better of training alone and plain averaging, in units "
     "of v_0: above 0 the rule misses something, below 0 it gains "
-    "(harness/bounds/risk_missed.py, 400 rounds a cell).\n\n"
+    "(harness/papers/risk_missed.py, 400 rounds a cell).\n\n"
     "So with hundreds of parameters nothing is missed. With ten up to {worst:.2f} v_0 is, where the biases are smaller "
     "than the noise and FedAvg is right. The reason: with p parameters a squared distance is known to a relative "
     "sqrt(2 / p) only, and the weights follow from the same noise that they are to average out. Measuring again does "

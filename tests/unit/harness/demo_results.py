@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 from client_agent.site.events import RoundEnd, RoundRecord
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.site_data import describe
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult
@@ -68,7 +67,7 @@ def rule_result(rule: RuleName) -> RuleResult:
     plain = run_plain(study, data.sites)
     other = breast_cancer_five_hospitals(1)
     further = run_plain(study.model_copy(update={"seed": 1}), other.sites)
-    return RuleResult(study, federated(secure), plain, (further,), bound_of_run(plain, study, data.sites))
+    return RuleResult(study, federated(secure), plain, (further,))
 
 
 @lru_cache(maxsize=1)

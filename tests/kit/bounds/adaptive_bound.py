@@ -3,7 +3,7 @@ r"""How far apart a secure and a plain model can be where a server optimiser app
 With u the opened average, m the first moment, s = sqrt(v) and a = 1 - beta_2 (:mod:`protocol.rules.server_optimiser`),
 and delta the distance of the two runs' vectors in L2 norm, one round gives
 
-    delta_u  <= L delta_theta + e                               (:mod:`harness.bounds.regression_facts`)
+    delta_u  <= L delta_theta + e                               (:mod:`tests.kit.bounds.regression_facts`)
     delta_m' <= beta_1 delta_m + (1 - beta_1) delta_u + 2 c(3) C
     delta_s' <= (1 + k) A + 2 k ||s'||
     delta_z  <= eta (delta_m' + r delta_s') / max(tau, F - delta_s')     z = eta m' / (s' + tau), the step
@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 
 from client_agent.learning.flat_vector import Vector
 from client_agent.learning.models import build_model
-from harness.bounds.regression_facts import UNIT, RegressionFacts, RoundFacts, average_error, gamma, summed_sites
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RoundRecord, RunHistory
 from harness.engine.site_updates import Training, clipped_update
@@ -46,6 +45,7 @@ from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
 from protocol.rules.server_optimiser import apply_aggregate, first_decay, initial_state
 from protocol.wire.messages import ListedWeight, RuleName, RuleSpec, Study
+from tests.kit.bounds.regression_facts import UNIT, RegressionFacts, RoundFacts, average_error, gamma, summed_sites
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 r"""How far apart the models of a secure and a plain run can be, same seeds and same weights (docs/protocol.md 2, 9).
 
 Let theta be the secure model, phi the plain one, delta_r = ||theta_r - phi_r||. The averages of a round are at most
-L delta_r + e_r apart (:mod:`harness.bounds.regression_facts`). Where both models take ``model - eta * average``,
+L delta_r + e_r apart (:mod:`tests.kit.bounds.regression_facts`). Where both models take ``model - eta * average``,
 
     delta_{r+1} <= q_r delta_r + eta e_r + a_r
 
@@ -9,7 +9,7 @@ L delta_r + e_r apart (:mod:`harness.bounds.regression_facts`). Where both model
           1 + eta L_1 otherwise.
     a_r   2 u (2 eta C + M), rounding in eta * average and in the subtraction; M = ||phi_r|| + delta_r.
 
-Where a server optimiser applies the average, see :mod:`harness.bounds.adaptive_bound`. Rounds that were skipped, or
+Where a server optimiser applies the average, see :mod:`tests.kit.bounds.adaptive_bound`. Rounds that were skipped, or
 summed class counts, leave both models as they were.
 
 Source: Nesterov, Lectures on Convex Optimization, 2.1 (I - eta H)
@@ -21,8 +21,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.bounds.adaptive_bound import adaptive_difference, adaptive_rounds
-from harness.bounds.regression_facts import (
+from harness.datasets.site_data import SiteData
+from harness.engine.history import RoundKind, RunHistory
+from protocol.first_model import first_model
+from protocol.parameters import StudyParameters
+from protocol.rules.server_optimiser import state_vectors
+from protocol.wire.messages import Study
+from tests.kit.bounds.adaptive_bound import adaptive_difference, adaptive_rounds
+from tests.kit.bounds.regression_facts import (
     UNIT,
     RegressionFacts,
     RoundFacts,
@@ -30,12 +36,6 @@ from harness.bounds.regression_facts import (
     regression_facts,
     round_facts,
 )
-from harness.datasets.site_data import SiteData
-from harness.engine.history import RoundKind, RunHistory
-from protocol.first_model import first_model
-from protocol.parameters import StudyParameters
-from protocol.rules.server_optimiser import state_vectors
-from protocol.wire.messages import Study
 
 
 def difference_bound(
