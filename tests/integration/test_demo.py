@@ -35,7 +35,7 @@ KEYS = {
 }
 ROUNDS = 2
 CLOSE = 1e-4
-"""Two rounds' secure and plain models of the small study differ by some 1e-6; tests of the derived bound are elsewhere."""
+"""Two rounds' secure and plain models of the small study differ by some 1e-6; other tests hold the derived bound."""
 
 pytestmark = pytest.mark.slow
 
