@@ -14,16 +14,13 @@ from rich.console import Console
 from client_agent.cli.tables import console as console_for
 from harness.demo.results import summarise
 from harness.demo.run import DemoOptions, run_demo
-from harness.personal.case import PersonalCase, personal_case_of
-from harness.personal.run_case import PersonalOptions, run_personal_case
-from harness.personal.summary import summary_json, summary_table
-from harness.simulation.case import Case, case_of
-from harness.simulation.command.asked import Asked
-from harness.simulation.command.cases import simulate_case, simulate_study
-from harness.simulation.files.study_files import read_study_file
-from harness.simulation.options import parse_names
-from harness.tracking.trackers import log_all, tracker_of
-from harness.training.energy import measured_into
+from harness.simulate.case import Case, case_of
+from harness.simulate.command import Asked, simulate_case, simulate_study
+from harness.simulate.comparison import PersonalCase, personal_case_of
+from harness.simulate.comparison_report import PersonalOptions, run_personal_case, summary_json, summary_table
+from harness.simulate.energy import measured_into
+from harness.simulate.study_files import parse_names, read_study_file
+from harness.simulate.tracking import log_all, tracker_of
 from host.commands.subcommand import command
 from host.extensions import load_plugins
 from host.placed_files import writable_folder

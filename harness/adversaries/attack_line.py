@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from harness.adversaries.reconstruction import Prior
-from harness.simulation.runs import Values
+from harness.simulate.run_line import Values
 from protocol.clauses import Clause
 
 FORMAT: Final = "moiety-attack/2"

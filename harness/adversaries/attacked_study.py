@@ -19,13 +19,13 @@ from harness.datasets.site_data import Federation
 from harness.engine.history import RunHistory, isolation_series
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions
-from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
-from harness.simulation.case import Case, Variant
-from harness.simulation.case_run import request_for
-from harness.simulation.packaged import refuse_package
-from harness.simulation.runs import Values
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
+from harness.engine.training import one_thread
+from harness.engine.updates import Counted, PlainSum, RoundInputs, Summed, Summing
+from harness.simulate.brought import refuse_package
+from harness.simulate.case import Case, Variant
+from harness.simulate.case_run import request_for
+from harness.simulate.run_line import Values
+from harness.simulate.study_files import simulated_study
 from harness.versions import versions
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement

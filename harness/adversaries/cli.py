@@ -22,7 +22,7 @@ from harness.adversaries.inferring_commands import differencing, inversion, memb
 from harness.adversaries.locating.locating_run import LocatingRun
 from harness.adversaries.over_case import OverCase
 from harness.adversaries.reconstruction import Prior
-from harness.simulation.options import parse_names, parse_seeds
+from harness.simulate.study_files import parse_names, parse_seeds
 from host.commands.subcommand import command
 from host.placed_files import writable
 from protocol.errors import ConfigurationError

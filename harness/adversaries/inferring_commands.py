@@ -14,8 +14,8 @@ from harness.adversaries.inferring.memorised_run import MemorisedRun
 from harness.adversaries.inverting.inverted_run import InvertedRun
 from harness.adversaries.inverting.targets import TARGETS
 from harness.adversaries.over_case import OverCase
-from harness.simulation.files.json_lines import append_line
-from harness.simulation.options import parse_names, parse_seeds
+from harness.simulate.store import append_line
+from harness.simulate.study_files import parse_names, parse_seeds
 from host.commands.subcommand import command
 from host.placed_files import writable
 from protocol.errors import ConfigurationError

@@ -11,10 +11,10 @@ import typer
 from pydantic import BaseModel
 
 from harness.datasets.registry import load_data
-from harness.simulation.case import Case, read_case
-from harness.simulation.case_run import request_for, requesters_of
-from harness.simulation.files.json_lines import append_line
-from harness.simulation.options import parse_seeds
+from harness.simulate.case import Case, read_case
+from harness.simulate.case_run import request_for, requesters_of
+from harness.simulate.store import append_line
+from harness.simulate.study_files import parse_seeds
 from host.placed_files import writable
 
 

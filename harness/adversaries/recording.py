@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.engine.site_updates import ClippedUpdate
-from harness.engine.summing import Counted, RoundInputs, Summed, Summing
+from harness.engine.updates import ClippedUpdate, Counted, RoundInputs, Summed, Summing
 from protocol.wire.messages import Announcement
 
 

@@ -28,9 +28,8 @@ from harness.demo.report import write_report
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult, write_summary
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, StudySettings, study_of
 from harness.engine.history import RunHistory
-from harness.engine.loop import run_plain
-from harness.engine.protected import run_protected
-from harness.engine.site_updates import class_counts
+from harness.engine.loop import run_plain, run_protected
+from harness.engine.updates import class_counts
 from harness.federation.federated_run import FederatedRun, run_study
 from harness.federation.measurements import Traffic, measure
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec

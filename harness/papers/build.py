@@ -25,14 +25,14 @@ from harness.papers.noise.noise import NoisePage
 from harness.papers.page import Page
 from harness.papers.reliability.reliability import ReliabilityPage
 from harness.papers.robustness.page import RobustnessPage
-from harness.personal.case import read_personal_case
-from harness.personal.run_case import PersonalOptions, run_personal_case
-from harness.simulation.case import Case, read_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.files.study_files import STUDIES
-from harness.simulation.run_one import Protection
-from harness.simulation.runs import RunLine
-from harness.simulation.store import Results
+from harness.simulate.case import Case, read_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.comparison import read_personal_case
+from harness.simulate.comparison_report import PersonalOptions, run_personal_case
+from harness.simulate.run_line import RunLine
+from harness.simulate.run_one import Protection
+from harness.simulate.store import Results
+from harness.simulate.study_files import STUDIES
 
 Runs = Mapping[str, Sequence[RunLine]]
 

@@ -13,7 +13,7 @@ from harness.papers.page import Page
 from harness.papers.tables.against import tally
 from harness.papers.tables.better_of_both import Beside, beside_better, beside_rule, with_rules_alone
 from harness.papers.tables.by_requester import gains
-from harness.simulation.runs import RunLine
+from harness.simulate.run_line import RunLine
 
 LOCAL: Final = "local"
 REAL: Final = "pays_heart_disease"

@@ -9,6 +9,7 @@ from statistics import mean
 from typing import Final
 
 from client_agent.scoring.score import MetricName, words_of
+from harness.papers.charts import Dot, RatioPanel, ratios_chart
 from harness.papers.page import Page
 from harness.papers.tables.against import signed
 from harness.papers.tables.better_of_both import (
@@ -25,9 +26,8 @@ from harness.papers.tables.better_of_both import (
 )
 from harness.papers.tables.by_requester import over_requesters, requesters
 from harness.papers.tables.missed import missed_table
-from harness.simulation.drawing.ratios import Dot, RatioPanel, ratios_chart
-from harness.simulation.drawing.spread import Spread, number, of_variant
-from harness.simulation.runs import RunLine
+from harness.simulate.charts import Spread, number, of_variant
+from harness.simulate.run_line import RunLine
 
 Lines = tuple[RunLine, ...]
 _CLASSES: Final = (MetricName.ACCURACY, MetricName.AUROC)

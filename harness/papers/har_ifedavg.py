@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from harness.papers.page import Page
-from harness.personal.case import PersonalCase, read_personal_case
-from harness.personal.detection import detections, personal_layers
-from harness.personal.heatmap import heatmap, score_curves
-from harness.personal.records import PersonalLine, ResultFolder
-from harness.personal.summary import PUBLISHED, summaries
-from harness.simulation.drawing.spread import number
+from harness.simulate.charts import number
+from harness.simulate.comparison import PersonalCase, PersonalLine, ResultFolder, read_personal_case
+from harness.simulate.comparison_report import PUBLISHED, detections, heatmap, personal_layers, score_curves, summaries
 
 CASE: Final = "har_ifedavg"
 TAMPERED: Final = {"har_ifedavg_shifted": "shifted features", "har_ifedavg_swapped": "relabelled examples"}

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from harness.engine.history import RoundKind
 from harness.papers.page import Page
-from harness.simulation.drawing.charts import Panel, curves_chart, heatmap_chart
-from harness.simulation.drawing.spread import Curve, Spread, curve, of_variant
-from harness.simulation.runs import RunLine, Values
+from harness.simulate.charts import Curve, Panel, Spread, curve, curves_chart, heatmap_chart, of_variant
+from harness.simulate.run_line import RunLine, Values
 from protocol.ckks.ciphertext import Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters
 

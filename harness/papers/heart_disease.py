@@ -11,10 +11,8 @@ from harness.papers.page import Page
 from harness.papers.tables.against import HOW_TO_READ, against_table
 from harness.papers.tables.by_requester import gains, metric_panels, requesters, weight_curves
 from harness.papers.tables.by_rule import RuleRow, metric_table
-from harness.simulation.drawing.charts import Panel, curves_chart
-from harness.simulation.drawing.similarity import similarity_chart
-from harness.simulation.drawing.spread import number
-from harness.simulation.runs import RunLine
+from harness.simulate.charts import Panel, curves_chart, number, similarity_chart
+from harness.simulate.run_line import RunLine
 
 CASE: Final = "heart_disease"
 LOCAL: Final = "local"

@@ -9,8 +9,8 @@ from pathlib import Path
 from harness.datasets.downloads import fetch_missing
 from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
-from harness.simulation.workers.cluster import RayCluster, computing_of
-from harness.training.device import Computing
+from harness.engine.training import Computing
+from harness.simulate.workers import RayCluster, computing_of
 
 Tell = Callable[[str], None]
 

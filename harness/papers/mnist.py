@@ -10,9 +10,8 @@ from typing import Final
 
 from harness.papers.page import Page
 from harness.papers.published import MNIST_LAST, mnist_curves
-from harness.simulation.drawing.charts import Panel, curves_chart
-from harness.simulation.drawing.spread import Curve, Spread, curve, number, of_variant
-from harness.simulation.runs import RunLine
+from harness.simulate.charts import Curve, Panel, Spread, curve, curves_chart, number, of_variant
+from harness.simulate.run_line import RunLine
 
 SETTINGS: Final = ("a_10", "a_100", "b_10", "b_100", "c_10", "c_100", "f_10", "f_100")
 VARIANTS: Final = {"weight_erosion": "Weight Erosion", "fedavg": "FedAvg", "local": "Local"}

@@ -12,8 +12,8 @@ from harness.papers.page import Page
 from harness.papers.tables.against import HOW_TO_READ, against_table, signed
 from harness.papers.tables.by_requester import Gain, gains, metric_panels, requesters, weight_curves
 from harness.papers.tables.by_rule import metric_table
-from harness.simulation.drawing.charts import Panel, curves_chart
-from harness.simulation.runs import RunLine
+from harness.simulate.charts import Panel, curves_chart
+from harness.simulate.run_line import RunLine
 
 LOCAL: Final = "local"
 VARIANTS: Final = {"local": "Local", "fedavg": "FedAvg", "weight_erosion": "Weight Erosion"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.simulation.runs import RunLine
+from harness.simulate.run_line import RunLine
 from host.placed_files import rewrite
 
 

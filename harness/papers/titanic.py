@@ -17,10 +17,8 @@ from harness.papers.published import titanic_curve
 from harness.papers.tables.against import HOW_TO_READ, against_table, signed, tally
 from harness.papers.tables.by_requester import gains, metric_panels, over_requesters, spread_of, weight_curves
 from harness.papers.tables.by_rule import RuleRow, cells_of, metric_table, rules_table
-from harness.simulation.drawing.charts import Panel, bars_chart, curves_chart
-from harness.simulation.drawing.similarity import similarity_chart
-from harness.simulation.drawing.spread import Curve, Spread, number, of_variant
-from harness.simulation.runs import RunLine
+from harness.simulate.charts import Curve, Panel, Spread, bars_chart, curves_chart, number, of_variant, similarity_chart
+from harness.simulate.run_line import RunLine
 
 CASES: Final = {"titanic_age_strict": "age_strict", "titanic_age_some": "age_some"}
 AT_THE_REPORTS_RATE: Final = {

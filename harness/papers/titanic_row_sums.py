@@ -10,8 +10,8 @@ from statistics import mean
 from harness.datasets.titanic import SITES
 from harness.papers.page import Page
 from harness.papers.published import titanic_curve
-from harness.simulation.drawing.spread import Spread, number, of_variant
-from harness.simulation.runs import RunLine, Values
+from harness.simulate.charts import Spread, number, of_variant
+from harness.simulate.run_line import RunLine, Values
 
 VARIANT = "fedavg_as_published"
 

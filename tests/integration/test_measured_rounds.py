@@ -24,7 +24,7 @@ from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.loop import run_plain, run_rounds
 from harness.engine.run_state import Conditions
-from harness.engine.summing import PlainSum
+from harness.engine.updates import PlainSum
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, torch_learner, with_odd
 from harness.federation.processes import FederationSpec, SiteSpec

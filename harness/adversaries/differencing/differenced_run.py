@@ -23,11 +23,11 @@ from harness.datasets.site_data import SiteData
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import EVERYBODY, Attendance, Conditions
-from harness.engine.summing import PlainSum
-from harness.simulation.case import Case
-from harness.simulation.case_run import request_for
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
+from harness.engine.training import one_thread
+from harness.engine.updates import PlainSum
+from harness.simulate.case import Case
+from harness.simulate.case_run import request_for
+from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
 

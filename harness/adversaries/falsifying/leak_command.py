@@ -12,8 +12,8 @@ import typer
 from harness.adversaries.falsifying.leak_run import ROUNDS, LeakRun, plans
 from harness.adversaries.falsifying.leaked import Asked, leaked
 from harness.adversaries.falsifying.questions import Question
-from harness.simulation.files.json_lines import append_line
-from harness.simulation.options import parse_names, parse_seeds
+from harness.simulate.store import append_line
+from harness.simulate.study_files import parse_names, parse_seeds
 from host.commands.subcommand import command
 from host.placed_files import writable
 from protocol.errors import ConfigurationError

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import norm
 
 from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
-from harness.engine.rounds.correlations import Measuring, correlations_from
+from harness.engine.protected_sum import Measuring, correlations_from
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import MODULUS, Ring, to_signed
 from protocol.mpc import measurement, range_check

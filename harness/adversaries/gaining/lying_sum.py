@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from harness.adversaries.gaining.lies import Lie, Reals, Seen, Written, shown, summed
-from harness.engine.summing import Counted, RoundInputs, Summed, Summing
+from harness.engine.updates import Counted, RoundInputs, Summed, Summing
 from protocol.parameters import Needs
 from protocol.wire.messages import Announcement
 

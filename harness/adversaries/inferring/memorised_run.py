@@ -30,10 +30,10 @@ from harness.adversaries.inferring.watched_models import Watched, watched
 from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation, SiteData, parts_of, split_random
 from harness.engine.run_state import Conditions
-from harness.simulation.case import Case
-from harness.simulation.case_run import request_for
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
+from harness.engine.training import one_thread
+from harness.simulate.case import Case
+from harness.simulate.case_run import request_for
+from harness.simulate.study_files import simulated_study
 from harness.versions import versions
 from protocol.wire.messages import Study
 

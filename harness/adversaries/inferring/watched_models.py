@@ -12,7 +12,7 @@ from harness.datasets.site_data import SiteData
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions, Progress
-from harness.engine.summing import PlainSum
+from harness.engine.updates import PlainSum
 from protocol.first_model import first_model
 from protocol.wire.messages import Study
 

@@ -22,10 +22,10 @@ from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory, alpha_series, distance_series
 from harness.engine.run_state import Conditions
-from harness.simulation.case import Case
-from harness.simulation.case_run import request_for
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
+from harness.engine.training import one_thread
+from harness.simulate.case import Case
+from harness.simulate.case_run import request_for
+from harness.simulate.study_files import simulated_study
 from protocol.wire.messages import RuleName, RuleSpec
 
 _MANY: Final = 60

@@ -29,7 +29,7 @@ from harness.adversaries.inverting.lines import How, InversionKey, InversionLine
 from harness.adversaries.inverting.matching import Hit, guesses, hit
 from harness.adversaries.inverting.optimised import Descent
 from harness.adversaries.inverting.targets import Pool, Target
-from harness.training.device import one_thread
+from harness.engine.training import one_thread
 from harness.versions import versions
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
 from protocol.arithmetic.prg import derive

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from harness.adversaries.poisoning.poisons import Known, Poison, Reals, written
-from harness.engine.summing import Counted, RoundInputs, Summed, Summing
+from harness.engine.updates import Counted, RoundInputs, Summed, Summing
 from protocol.wire.messages import Announcement
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from harness.bench.growth.figures import DRAWN, Drawn, by_parameters, by_sites
 from harness.bench.results import RoundBenchmark
-from harness.simulation.drawing.charts import COLOURS, drawn, tidy
+from harness.simulate.charts import COLOURS, drawn, tidy
 
 _ACROSS: Final = 2
 _SIZE: Final = (8.8, 3.1)

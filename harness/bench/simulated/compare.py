@@ -23,8 +23,8 @@ from harness.bench.probe import machine
 from harness.bench.simulated.by_hand import train_by_hand
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.loop import run_plain
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
+from harness.engine.training import one_thread
+from harness.simulate.study_files import simulated_study
 from protocol.wire.messages import Study
 
 TEST_ROWS: Final = 100

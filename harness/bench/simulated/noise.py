@@ -17,7 +17,7 @@ from client_agent.learning.personal import shared_parameters
 from client_agent.learning.private.clipped_gradients import NOISE_STEPS, Grid, clipped_sum
 from client_agent.learning.trainer import gradients, take
 from client_agent.tasks.losses import Batch, cross_entropy
-from harness.training.device import one_thread
+from harness.engine.training import one_thread
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
 from protocol.wire.messages import PrivacySpec
 

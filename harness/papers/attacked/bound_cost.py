@@ -9,8 +9,8 @@ from typing import Final
 
 from harness.papers.page import Page
 from harness.papers.tables.by_requester import over_requesters
-from harness.simulation.runs import RunLine
-from harness.simulation.store import Results
+from harness.simulate.run_line import RunLine
+from harness.simulate.store import Results
 
 EPSILONS: Final = ("none", "clipped", "64", "8", "1")
 _INTRODUCTION: Final = (

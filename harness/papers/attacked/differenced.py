@@ -14,10 +14,10 @@ from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.differencing.lines import DifferencedLine
 from harness.adversaries.reconstruction import Prior
 from harness.papers.attacked.differenced_runs import BATCHES, DIFFERENCED
+from harness.papers.charts import Point, PointsPanel, points_chart
 from harness.papers.page import Page
-from harness.simulation.case import read_case
-from harness.simulation.drawing.points import Point, PointsPanel, points_chart
-from harness.simulation.drawing.spread import Spread, number
+from harness.simulate.case import read_case
+from harness.simulate.charts import Spread, number
 
 _INTRODUCTION: Final = (
     "Two sums that differ by one site are that site's update, as far as the others' updates stay the same. How far off "

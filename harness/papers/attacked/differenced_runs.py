@@ -11,9 +11,9 @@ from harness.adversaries.attacked_study import Setting
 from harness.adversaries.differencing.differenced_run import DifferencedRun
 from harness.adversaries.differencing.lines import DifferencedLine
 from harness.datasets.registry import load_data
-from harness.simulation.case import read_case
-from harness.simulation.case_run import request_for, requesters_of
-from harness.simulation.files.json_lines import append_line, read_lines
+from harness.simulate.case import read_case
+from harness.simulate.case_run import request_for, requesters_of
+from harness.simulate.store import append_line, read_lines
 
 LINES: Final = Path("privacy") / "differencing.jsonl"
 SEEDS: Final = (0, 1, 2, 3, 4)

@@ -10,7 +10,7 @@ from harness.adversaries.inferring.class_mix import guessed
 from harness.adversaries.inferring.lines import InferenceLine, Told
 from harness.papers.attacked.inference_runs import INFERRED, Inferred
 from harness.papers.page import Page
-from harness.simulation.drawing.spread import Spread
+from harness.simulate.charts import Spread
 
 _MEMBERSHIP: Final = (
     "**In the studies that are shipped.** The attacker has the model after every round, every opened average, its own "

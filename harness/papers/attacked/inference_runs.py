@@ -10,9 +10,9 @@ from typing import Final
 from harness.adversaries.inferring.lines import InferenceLine
 from harness.adversaries.inferring.watched_run import WatchedRun
 from harness.datasets.registry import load_data
-from harness.simulation.case import Case, read_case
-from harness.simulation.case_run import request_for, requesters_of
-from harness.simulation.files.json_lines import append_line, read_lines
+from harness.simulate.case import Case, read_case
+from harness.simulate.case_run import request_for, requesters_of
+from harness.simulate.store import append_line, read_lines
 
 LINES: Final = Path("inference") / "lines.jsonl"
 

@@ -10,7 +10,7 @@ from harness.adversaries.falsifying.leak_line import LeakLine
 from harness.adversaries.falsifying.leak_run import ROUNDS, LeakRun, plans
 from harness.adversaries.falsifying.leaked import Asked
 from harness.adversaries.falsifying.questions import Question
-from harness.simulation.files.json_lines import append_line, read_lines
+from harness.simulate.store import append_line, read_lines
 
 LINES: Final = Path("leak") / "falsified.jsonl"
 SEEDS: Final = tuple(range(40))

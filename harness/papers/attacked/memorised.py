@@ -11,8 +11,7 @@ from harness.adversaries.inferring.lines import Told
 from harness.adversaries.inferring.memorised_lines import MemorisedLine
 from harness.adversaries.inferring.shadows import by_shadows
 from harness.papers.page import Page
-from harness.simulation.drawing.charts import Panel, curves_chart
-from harness.simulation.drawing.spread import Spread, curve
+from harness.simulate.charts import Panel, Spread, curve, curves_chart
 
 _INTRODUCTION: Final = (
     "**Where models memorise.** Heart disease, four hospitals that each train on a random half of their patients: who "

@@ -8,8 +8,8 @@ from typing import Final
 
 from harness.adversaries.inferring.memorised_lines import MemorisedLine
 from harness.adversaries.inferring.memorised_run import MemorisedRun
-from harness.simulation.case import read_case
-from harness.simulation.files.json_lines import append_line, read_lines
+from harness.simulate.case import read_case
+from harness.simulate.store import append_line, read_lines
 
 LINES: Final = Path("privacy") / "memorised.jsonl"
 CASE: Final = "memorising"

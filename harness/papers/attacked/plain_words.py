@@ -19,7 +19,7 @@ from harness.papers.attacked.memorised import of_variant, shadowed
 from harness.papers.attacked.records import share
 from harness.papers.attacked.sums_runs import SHIPPED
 from harness.papers.page import Page
-from harness.simulation.drawing.spread import number
+from harness.simulate.charts import number
 
 _INTRODUCTION: Final = (
     "For a data protection officer, and whoever else asks what a study tells about patients although no single server "

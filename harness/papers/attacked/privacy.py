@@ -23,8 +23,8 @@ from harness.papers.attacked import (
 from harness.papers.attacked.plain_words import Measured, write_plain_words
 from harness.papers.making import Making
 from harness.papers.page import Page
-from harness.simulation.case import read_case
-from harness.simulation.runs import RunLine
+from harness.simulate.case import read_case
+from harness.simulate.run_line import RunLine
 
 _MEMBERSHIP: Final = "Was this patient trained on?"
 _NOT_MEASURED: Final = (

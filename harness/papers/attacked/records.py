@@ -10,9 +10,9 @@ from harness.adversaries.inverting.lines import How, InversionLine, Inverted
 from harness.adversaries.inverting.matching import CLOSE, EXACT, RECOGNISED
 from harness.adversaries.inverting.targets import TARGETS, Target
 from harness.papers.attacked.records_runs import BATCHES, SITES
+from harness.papers.charts import Line, LinesPanel, lines_chart
 from harness.papers.page import Page
-from harness.simulation.drawing.points import Line, LinesPanel, lines_chart
-from harness.simulation.drawing.spread import Spread, number
+from harness.simulate.charts import Spread, number
 
 _INTRODUCTION: Final = (
     "An average of gradients is made of records. With how many records in it can single ones be read out again? "

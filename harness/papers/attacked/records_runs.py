@@ -9,7 +9,7 @@ from typing import Final
 from harness.adversaries.inverting.inverted_run import InvertedRun
 from harness.adversaries.inverting.lines import InversionLine
 from harness.adversaries.inverting.targets import TARGETS
-from harness.simulation.files.json_lines import append_line, read_lines
+from harness.simulate.store import append_line, read_lines
 
 LINES: Final = Path("privacy") / "records.jsonl"
 SITES: Final = (1, 2, 4, 8)

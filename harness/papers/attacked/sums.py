@@ -16,9 +16,8 @@ from harness.adversaries.reconstruction import Prior
 from harness.papers.attacked.sums_runs import LIMIT, LINEAR, SHIPPED, Attacked, of, recorded, run_missing
 from harness.papers.making import Making
 from harness.papers.page import Page
-from harness.simulation.drawing.charts import Panel, curves_chart, heatmap_chart
-from harness.simulation.drawing.spread import Spread, curve, number
-from harness.simulation.runs import Values
+from harness.simulate.charts import Panel, Spread, curve, curves_chart, heatmap_chart, number
+from harness.simulate.run_line import Values
 from protocol.clauses import Clause
 
 _CURVES: Final = (

@@ -10,9 +10,9 @@ from typing import Any, Final
 from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AttackedRun, Setting
 from harness.datasets.registry import load_data
-from harness.simulation.case import Case, read_case
-from harness.simulation.case_run import request_for, requesters_of
-from harness.simulation.files.json_lines import append_line, read_lines
+from harness.simulate.case import Case, read_case
+from harness.simulate.case_run import request_for, requesters_of
+from harness.simulate.store import append_line, read_lines
 
 LINES: Final = Path("privacy") / "attacks.jsonl"
 NOW: Final = Setting("now")

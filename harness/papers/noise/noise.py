@@ -16,12 +16,11 @@ from harness.papers.making import Making
 from harness.papers.noise import noise_of_servers
 from harness.papers.page import Page
 from harness.papers.tables.by_requester import over_requesters
-from harness.simulation.case import Case, read_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.drawing.charts import bars_chart
-from harness.simulation.drawing.spread import Spread
-from harness.simulation.runs import RunLine
-from harness.simulation.store import Results
+from harness.simulate.case import Case, read_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.charts import Spread, bars_chart
+from harness.simulate.run_line import RunLine
+from harness.simulate.store import Results
 
 EPSILONS: Final = ("none", "clipped", "8", "4", "2", "1")
 COUNTED: Final = EPSILONS[2:]

@@ -18,11 +18,10 @@ from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
 from harness.datasets.registry import load_data
 from harness.papers.page import Page
 from harness.papers.tables.by_requester import over_requesters
-from harness.simulation.case import Case, Variant, read_case
-from harness.simulation.case_run import request_for, requesters_of
-from harness.simulation.drawing.charts import bars_chart
-from harness.simulation.drawing.spread import Spread, number
-from harness.simulation.runs import RunLine
+from harness.simulate.case import Case, Variant, read_case
+from harness.simulate.case_run import request_for, requesters_of
+from harness.simulate.charts import Spread, bars_chart, number
+from harness.simulate.run_line import RunLine
 from protocol.errors import ConfigurationError
 
 EPSILONS: Final = ("none", "clipped", "64", "8", "4", "2", "1")

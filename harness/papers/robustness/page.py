@@ -29,8 +29,8 @@ from harness.papers.robustness.runs import (
     lying_lines,
 )
 from harness.papers.robustness.texts import DISTANCES, DISTANCES_SAY, INTRODUCTION, LIARS, LIES_SAY, POISONS_SAY
-from harness.simulation.case import read_case
-from harness.simulation.drawing.spread import Spread
+from harness.simulate.case import read_case
+from harness.simulate.charts import Spread
 
 _NAMES: Final = {
     "fedavg": "FedAvg",

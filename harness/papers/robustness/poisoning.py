@@ -12,11 +12,11 @@ import numpy as np
 
 from harness.adversaries.poisoning.lines import PoisonedLine
 from harness.adversaries.poisoning.poisons import Poison
+from harness.papers.charts import Matrix, matrices_chart
 from harness.papers.page import Page
 from harness.papers.robustness.poisoning_runs import ALONE, CASES, POISONERS
-from harness.simulation.case import read_case
-from harness.simulation.drawing.matrices import Matrix, matrices_chart
-from harness.simulation.drawing.spread import Spread
+from harness.simulate.case import read_case
+from harness.simulate.charts import Spread
 
 _SITES: Final = 10
 _INTRODUCTION: Final = (

@@ -9,8 +9,8 @@ from typing import Final
 from harness.adversaries.poisoning.lines import PoisonedLine
 from harness.adversaries.poisoning.poisoned_run import Poisoned
 from harness.adversaries.poisoning.poisons import Poison
-from harness.simulation.case import Case, read_case
-from harness.simulation.files.json_lines import append_line, read_lines
+from harness.simulate.case import Case, read_case
+from harness.simulate.store import append_line, read_lines
 
 LINES: Final = Path("poisoning") / "lines.jsonl"
 CASES: Final = {"poisoning": "sites that differ", "poisoning_alike": "sites that are alike"}

@@ -14,9 +14,9 @@ from harness.adversaries.gaining.lying_run import LyingRun
 from harness.adversaries.locating.locating_line import LocatingLine
 from harness.adversaries.locating.locating_run import LocatingRun
 from harness.datasets.registry import load_data
-from harness.simulation.case import Case, read_case
-from harness.simulation.case_run import request_for, requesters_of
-from harness.simulation.files.json_lines import append_line, read_lines
+from harness.simulate.case import Case, read_case
+from harness.simulate.case_run import request_for, requesters_of
+from harness.simulate.store import append_line, read_lines
 
 LIES: Final = Path("robustness") / "lies.jsonl"
 DISTANCES: Final = Path("robustness") / "distances.jsonl"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from client_agent.scoring.score import MetricName, words_of
 from harness.papers.page import Page
 from harness.papers.tables.by_requester import Gain, Lines, gains, requesters
-from harness.simulation.drawing.spread import Spread
+from harness.simulate.charts import Spread
 
 HOW_TO_READ = (
     "A rule less {baseline}, same seed against same seed; bold where it is more than two standard errors from "

@@ -13,8 +13,8 @@ from statistics import mean
 from typing import Final
 
 from harness.papers.tables.by_requester import Lines, requesters
-from harness.simulation.drawing.spread import Spread, of_variant
-from harness.simulation.runs import RunLine
+from harness.simulate.charts import Spread, of_variant
+from harness.simulate.run_line import RunLine
 
 LOCAL: Final = "local"
 FEDAVG: Final = "fedavg"

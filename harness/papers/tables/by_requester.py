@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import mean
 
 from client_agent.scoring.score import MetricName, value_of
-from harness.simulation.drawing.charts import Panel
-from harness.simulation.drawing.spread import Curve, Spread, curve, of_variant
-from harness.simulation.runs import RunLine
+from harness.simulate.charts import Curve, Panel, Spread, curve, of_variant
+from harness.simulate.run_line import RunLine
 
 Lines = Sequence[RunLine]
 ACCURACY = MetricName.ACCURACY

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from client_agent.scoring.score import MetricName
 from harness.papers.page import Page
 from harness.papers.tables.by_requester import Lines, over_requesters, requesters, spread_of
-from harness.simulation.drawing.spread import Spread, of_variant
+from harness.simulate.charts import Spread, of_variant
 
 
 @dataclass(frozen=True)

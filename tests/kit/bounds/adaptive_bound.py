@@ -38,8 +38,7 @@ from client_agent.learning.flat_vector import Vector
 from client_agent.learning.models import build_model
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RoundRecord, RunHistory
-from harness.engine.site_updates import Training, clipped_update
-from harness.engine.summing import average
+from harness.engine.updates import Training, average, clipped_update
 from protocol.errors import ConfigurationError
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters

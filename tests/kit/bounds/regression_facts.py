@@ -36,7 +36,7 @@ from client_agent.learning.trainer import gradient_rows
 from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundRecord, RunHistory
-from harness.engine.site_updates import own_weight
+from harness.engine.updates import own_weight
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters

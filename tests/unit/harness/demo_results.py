@@ -11,8 +11,7 @@ from harness.datasets.site_data import describe
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind, RunHistory
-from harness.engine.loop import run_plain
-from harness.engine.protected import run_protected
+from harness.engine.loop import run_plain, run_protected
 from harness.federation.federated_run import FederatedRun
 from harness.federation.measurements import Traffic
 from harness.versions import Version

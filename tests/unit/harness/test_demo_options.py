@@ -10,7 +10,7 @@ import pytest
 import moiety
 from harness.demo.run import DemoOptions, data_sets
 from harness.engine.parties import SiteEntry, make_parties
-from harness.engine.rounds.correlations import correlations_from
+from harness.engine.protected_sum import correlations_from
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.wire.authentic import require_roster

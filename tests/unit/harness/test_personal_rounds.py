@@ -9,9 +9,9 @@ import numpy as np
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_personal, load_vector
 from client_agent.learning.models import build_model, dimension, model_spec
+from harness.engine.all_sites import Averaged, Comparison, Mixing
 from harness.engine.run_state import Attendance, Progress
-from harness.personal.schemes import Averaged, Comparison, Mixing
-from harness.simulation.checkpoint import Checkpoint
+from harness.simulate.store import Checkpoint
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.unit.harness.personal.sites import CPU, federation

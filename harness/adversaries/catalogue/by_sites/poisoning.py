@@ -18,8 +18,8 @@ from harness.adversaries.catalogue.attack import Attack, Found, Party
 from harness.adversaries.poisoning.lines import PoisonedLine
 from harness.adversaries.poisoning.poisoned_run import Poisoned
 from harness.adversaries.poisoning.poisons import Poison
-from harness.simulation.case import Case, read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import Case, read_case
+from harness.simulate.study_files import STUDIES
 
 _POISONERS: Final = 2
 _SEED: Final = 0

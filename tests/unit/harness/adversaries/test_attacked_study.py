@@ -14,9 +14,9 @@ from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
 from harness.adversaries.differencing.lines import DifferencedLine
 from harness.adversaries.inverting.lines import InversionLine
 from harness.adversaries.reconstruction import Prior
-from harness.simulation.case import read_case
-from harness.simulation.files.json_lines import read_lines
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.store import read_lines
+from harness.simulate.study_files import STUDIES
 
 REQUESTER = "city-hospital"
 CASE = read_case(STUDIES / "breast_cancer.toml")

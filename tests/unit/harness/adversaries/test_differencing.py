@@ -10,8 +10,8 @@ from harness.adversaries.differencing.differenced_run import DifferencedRun, dif
 from harness.adversaries.differencing.lines import DifferencedLine
 from harness.adversaries.recording import OpenedSum
 from harness.papers.attacked.differenced import agreement
-from harness.simulation.case import read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
 
 RNG = np.random.default_rng(2)

@@ -17,7 +17,7 @@ from harness.adversaries.falsifying.leaked import Asked, leaked
 from harness.adversaries.falsifying.measured import PARAMETERS, SITES, VICTIM, Falsehood, Measured, updates_of
 from harness.adversaries.falsifying.questions import Question
 from harness.adversaries.falsifying.search import cases, most_bits, share_that_fails
-from harness.simulation.files.json_lines import read_lines
+from harness.simulate.store import read_lines
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import ConfigurationError
 from protocol.mpc import range_check

@@ -19,7 +19,7 @@ from harness.adversaries.inferring.membership import Opened, by_averages, by_los
 from harness.adversaries.inferring.watched_run import WatchedRun
 from harness.papers.attacked import inference
 from harness.papers.page import Page
-from harness.simulation.case import read_case
+from harness.simulate.case import read_case
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(3)

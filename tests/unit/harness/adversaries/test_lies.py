@@ -14,9 +14,9 @@ from harness.adversaries.attacked_study import AS_IT_IS, Setting
 from harness.adversaries.gaining.lies import Lie, Seen, shown, summed
 from harness.adversaries.gaining.lying_line import LyingLine
 from harness.adversaries.gaining.lying_run import LyingRun
-from harness.simulation.case import read_case
-from harness.simulation.files.json_lines import read_lines
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.store import read_lines
+from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
 
 CASE = read_case(STUDIES / "breast_cancer.toml")

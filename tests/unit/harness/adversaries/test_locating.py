@@ -13,9 +13,9 @@ from harness.adversaries.attacked_study import AS_IT_IS
 from harness.adversaries.locating.located import Round, expected_error, located, located_over, relative_error
 from harness.adversaries.locating.locating_line import LocatingLine, Points
 from harness.adversaries.locating.locating_run import LocatingRun
-from harness.simulation.case import read_case
-from harness.simulation.files.json_lines import read_lines
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.store import read_lines
+from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
 
 CASE = read_case(STUDIES / "breast_cancer.toml")

@@ -14,8 +14,8 @@ from harness.adversaries.inferring.shadows import by_shadows, likelihood_ratios
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.papers.attacked import memorised
 from harness.papers.page import Page
-from harness.simulation.case import Case, read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import Case, read_case
+from harness.simulate.study_files import STUDIES
 
 RNG = np.random.default_rng(8)
 

@@ -13,8 +13,8 @@ from harness.adversaries.poisoning.tampered import TARGET, tampered, with_trigge
 from harness.datasets.digits import digits_sites
 from harness.papers.page import Page
 from harness.papers.robustness import poisoning, poisoning_runs
-from harness.simulation.case import Case, read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import Case, read_case
+from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
 

@@ -16,16 +16,16 @@ from client_agent.learning.models import build_model
 from client_agent.learning.study_file import checked_study_table
 from client_agent.learning.trainer import epoch_rows
 from client_agent.learning.training_seeds import site_seed
-from harness.baselines.run import run_baseline
-from harness.baselines.tables import BaselineTable
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.dirichlet import dealt_anew
 from harness.datasets.site_data import SiteData
+from harness.engine.algorithms import BaselineTable
+from harness.engine.all_sites import run_baseline
 from harness.engine.run_state import Attendance, Conditions, Progress
-from harness.simulation.case import parse_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.run_one import Protection
-from harness.simulation.simulated_study import simulated_study
+from harness.simulate.case import parse_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.run_one import Protection
+from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 from tests.unit.harness.baselines import reference

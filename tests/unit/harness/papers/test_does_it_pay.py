@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.papers import does_it_pay
+from harness.papers.charts import Dot, RatioPanel, ratios_chart
 from harness.papers.page import Page
 from harness.papers.tables.better_of_both import (
     beside_better,
@@ -19,8 +20,7 @@ from harness.papers.tables.better_of_both import (
     unfinished,
     with_rules_alone,
 )
-from harness.simulation.drawing.ratios import Dot, RatioPanel, ratios_chart
-from harness.simulation.runs import RunLine
+from harness.simulate.run_line import RunLine
 from tests.unit.harness.papers.made import line
 
 

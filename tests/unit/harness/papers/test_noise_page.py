@@ -11,8 +11,8 @@ from harness.bench.simulated.noise import benchmark_noise, noise_text
 from harness.papers.noise import noise_of_servers
 from harness.papers.noise.noise import CASES, COUNTED, EPSILONS, MEMBERSHIP, RULES, spent_of, variant_of, write
 from harness.papers.page import Page
-from harness.simulation.files.study_files import STUDIES
-from harness.simulation.runs import RunLine
+from harness.simulate.run_line import RunLine
+from harness.simulate.study_files import STUDIES
 from tests.unit.harness.papers.made import line
 
 

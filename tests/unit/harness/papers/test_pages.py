@@ -18,11 +18,20 @@ from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.papers.tables.against import against_table, signed, tally
 from harness.papers.tables.by_requester import gains, over_requesters, spread_of
-from harness.simulation.drawing.charts import Panel, bars_chart, curves_chart, heatmap_chart
-from harness.simulation.drawing.similarity import distances_over_rounds, relative_distances
-from harness.simulation.drawing.spread import Spread, curve, number, of_variant
-from harness.simulation.run_one import Protection
-from harness.simulation.store import Results
+from harness.simulate.charts import (
+    Panel,
+    Spread,
+    bars_chart,
+    curve,
+    curves_chart,
+    distances_over_rounds,
+    heatmap_chart,
+    number,
+    of_variant,
+    relative_distances,
+)
+from harness.simulate.run_one import Protection
+from harness.simulate.store import Results
 from protocol.errors import ConfigurationError
 from tests.unit.harness.papers.made import line
 

@@ -27,8 +27,8 @@ from harness.papers.attacked.records import share
 from harness.papers.attacked.sums import SumsPage
 from harness.papers.making import Making
 from harness.papers.page import Page
-from harness.simulation.files.json_lines import append_line
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.store import append_line
+from harness.simulate.study_files import STUDIES
 from protocol.clauses import Clause
 from tests.unit.harness.papers.made import line as made_line
 

@@ -14,9 +14,8 @@ from harness.papers.making import Making
 from harness.papers.robustness import runs as robustness_runs
 from harness.papers.robustness.page import RobustnessPage
 from harness.papers.robustness.runs import DISTANCES, LIES, lying_lines
-from harness.simulation.files.json_lines import append_line
-from harness.simulation.files.study_files import STUDIES
-from harness.simulation.simulated_study import simulated_study
+from harness.simulate.store import append_line
+from harness.simulate.study_files import STUDIES, simulated_study
 
 PAGE = RobustnessPage("robustness", "What poisoners, liars and distances can do", STUDIES)
 

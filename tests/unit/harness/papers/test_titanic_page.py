@@ -7,8 +7,8 @@ from harness.datasets.titanic import SITES
 from harness.papers import titanic
 from harness.papers.page import Page
 from harness.papers.tables.by_rule import RuleRow, rules_table
-from harness.simulation.drawing.spread import Spread
-from harness.simulation.runs import RunLine
+from harness.simulate.charts import Spread
+from harness.simulate.run_line import RunLine
 from tests.unit.harness.papers.made import line
 
 

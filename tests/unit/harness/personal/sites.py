@@ -10,7 +10,7 @@ import torch
 from client_agent.learning.data import Examples
 from client_agent.learning.models import build_model, model_spec
 from harness.datasets.site_data import Federation, SiteData
-from harness.personal.schemes import Comparison, Mixing
+from harness.engine.all_sites import Comparison, Mixing
 from protocol.wire.messages import ModelSpec, TrainingSpec
 
 CPU = torch.device("cpu")

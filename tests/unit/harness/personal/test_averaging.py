@@ -12,14 +12,11 @@ from client_agent.learning.models import build_model, dimension, model_spec
 from harness.cli import simulate
 from harness.datasets.registry import DataRequest
 from harness.datasets.site_data import Federation, SiteData
-from harness.engine.site_updates import ClippedUpdate
-from harness.personal import run as run_module
-from harness.personal.averaging import UnderTheProtocol, in_the_open
-from harness.personal.case import parse_personal_case
-from harness.personal.records import ResultFolder
-from harness.personal.run import Run, execute
-from harness.personal.schemes import Comparison, Mixing, SchemeName, scheme_of
-from harness.simulation.run_one import Protection
+from harness.engine.all_sites import Comparison, Mixing, SchemeName, UnderTheProtocol, in_the_open, scheme_of
+from harness.engine.updates import ClippedUpdate
+from harness.simulate import comparison as comparison_module
+from harness.simulate.comparison import ResultFolder, Run, execute, parse_personal_case
+from harness.simulate.run_one import Protection
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
@@ -129,7 +126,7 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(request: DataRequest) -> Federation:
         return federation()
 
-    monkeypatch.setattr(run_module, "load_data", load)
+    monkeypatch.setattr(comparison_module, "load_data", load)
 
 
 @pytest.mark.usefixtures("small_data")

@@ -11,9 +11,9 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.trainer import compute_update
 from client_agent.learning.training_seeds import site_seed
-from harness.personal.apfl import MixedSite, MixedTraining
-from harness.personal.schemes import Alone, Averaged, Centralised, Mixed, Mixing, SchemeName, load_site, scheme_of
-from harness.training.batched import Batched
+from harness.engine.algorithms import MixedSite, MixedTraining
+from harness.engine.all_sites import Alone, Averaged, Centralised, Mixed, Mixing, SchemeName, load_site, scheme_of
+from harness.engine.training import Batched
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import TrainingSpec
 from tests.unit.harness.personal.sites import CPU, PERSONAL, SPEC, TRAINING, comparison

@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.datasets.registry import DataRequest
-from harness.engine.rounds.ranking import open_losses, parameters_for
-from harness.ranking.rank import PLAIN_DISCLOSES, RankOptions, rank
+from harness.simulate.ranking import PLAIN_DISCLOSES, RankOptions, open_losses, parameters_for, rank
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, UnusableUpdate

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 import moiety
-from harness.simulation.case import Case, parse_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.command.merging import merge_results
-from harness.simulation.files.code_digest import code_digest, digest_of_code
-from harness.simulation.options import Shard, parse_shard
-from harness.simulation.runs import RunLine
-from harness.simulation.store import RESULTS, Results
+from harness.simulate.case import Case, parse_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.command import merge_results
+from harness.simulate.run_line import RunLine
+from harness.simulate.store import RESULTS, Results, code_digest, digest_of_code
+from harness.simulate.study_files import Shard, parse_shard
 from protocol.errors import ConfigurationError
 
 CASE = """
