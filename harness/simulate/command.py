@@ -6,11 +6,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from typer.core import TyperGroup
 
 from client_agent.cli.tables import console as console_for
 from client_agent.scoring.score import words_of
@@ -19,20 +20,48 @@ from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
 from harness.demo.live import print_run
 from harness.demo.report import accuracy_text
-from harness.simulate.case import Case
+from harness.simulate.case import Case, case_of
 from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
+from harness.simulate.comparison import PersonalCase, personal_case_of
+from harness.simulate.comparison_report import PersonalOptions, run_personal_case, summary_json, summary_table
+from harness.simulate.energy import measured_into
+from harness.simulate.ranking import rank_sites
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
 from harness.simulate.store import Results, append_line, read_lines
-from harness.simulate.study_files import ALL_RUNS, parse_names, parse_seeds, parse_shard
+from harness.simulate.study_files import ALL_RUNS, parse_names, parse_seeds, parse_shard, read_study_file
 from harness.simulate.study_run import SimulationOptions, run_simulation
 from harness.simulate.summary import summarise_case, table_of, write_summary
+from harness.simulate.table_one import summarise_sites
+from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.tuning import TUNING, TuningLine
 from harness.simulate.workers import Engine, cluster_of, computing_of
+from host.commands.subcommand import command
+from host.extensions import load_plugins
 from host.placed_files import rewrite, writable
 from protocol.errors import ConfigurationError
 
 _SPEED_OVER_S: Final = 600.0
+_STUDY: Final = "study"
+SIMULATED: Final = Path("simulated")
+"""Where a case keeps its runs if nobody says otherwise."""
+
+
+class _StudyFirst(TyperGroup):
+    """``moiety simulate STUDY.TOML`` is ``moiety simulate study STUDY.TOML``; the group's help has its options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # typer keeps a click of its own
+        named = bool(args) and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if named else [_STUDY, *args])
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        super().format_help(ctx, formatter)
+        formatter.write_paragraph()
+        study = self.commands[_STUDY]
+        study.format_help(study.make_context(_STUDY, [], parent=ctx, resilient_parsing=True), formatter)
+
+
+app = typer.Typer(cls=_StudyFirst, help="Run studies in one process: STUDY.TOML by itself, or one of the commands.")
 
 
 class CaseBar:
@@ -97,7 +126,8 @@ class Asked:
         str | None, typer.Option(help="A case: sites that are the requester in turn, separated by commas, or each.")
     ] = None
     shard: Annotated[
-        str | None, typer.Option(help="A case: i/n, only the i-th of n parts of all runs; moiety merge joins them.")
+        str | None,
+        typer.Option(help="A case: i/n, only the i-th of n parts of all runs; 'simulate merge' joins them."),
     ] = None
     protection: Annotated[
         Protection, typer.Option(help="plain: in the open. secure: shares and sketches. ckks: ciphertexts (extra he).")
@@ -287,6 +317,7 @@ def simulate_case(
         console.print(f"every run is in {options.out}", highlight=False)
 
 
+@app.command()
 def merge(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
     folders: Annotated[list[Path], typer.Argument(metavar="IN...", help="Folders of one case's runs.")],
@@ -300,3 +331,47 @@ def merge(
         typer.echo(summary.model_dump_json())
     else:
         console_for(stderr=False).print(table_of(summary))
+
+
+def _run(asked: Asked) -> None:
+    """A study's runs, a case's or a comparison's, by what the file holds. Raises: ConfigurationError"""
+    load_plugins(asked.plugin or ())
+    with measured_into(asked.out, asked.energy):
+        console, file = console_for(stderr=asked.as_json), read_study_file(asked.study_file)
+        if asked.save_model is not None and (file.is_case or file.is_personal_case):
+            raise ConfigurationError("--save-model: a case has many models; name a study's file without [case]")
+        if file.is_personal_case:
+            _compare(personal_case_of(file), asked, console)
+        elif file.is_case:
+            _simulate_case(case_of(file), asked, console)
+        else:
+            simulate_study(asked, console)
+
+
+simulate = command(Asked, _run)
+app.command(_STUDY)(simulate)
+app.command("rank")(rank_sites)
+app.command("summary")(summarise_sites)
+
+
+def _simulate_case(case: Case, asked: Asked, console: Console) -> None:
+    options = asked.case_options(asked.out or SIMULATED / case.name)
+    trackers = [tracker_of(name, options.out) for name in parse_names(asked.track, "--track")] if asked.track else []
+    simulate_case(case, options, asked, console, lambda lines: log_all(trackers, lines))
+
+
+def _compare(case: PersonalCase, asked: Asked, console: Console) -> None:
+    options = PersonalOptions(
+        asked.out_for("a comparison of personal models"),
+        asked.folder,
+        asked.parsed_seeds,
+        asked.variants or (),
+        asked.device,
+        asked.batched,
+        asked.protection,
+    )
+    lines = run_personal_case(case, options, lambda text: console.print(text, highlight=False))
+    if asked.as_json:
+        typer.echo(summary_json(lines))
+    else:
+        console.print(summary_table(lines))

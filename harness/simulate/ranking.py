@@ -1,4 +1,4 @@
-"""``moiety rank``: whose data resemble mine, before any training together?"""
+"""``moiety simulate rank``: whose data resemble mine, before any training together?"""
 
 from __future__ import annotations
 

@@ -255,11 +255,13 @@ def simulated_study(
 def _require_only_training(table: StudyTable, source: str) -> None:
     if table.ranking is not None:
         raise ConfigurationError(
-            f"{source}: key 'ranking': simulations only train; leave it out, and rank the sites by: moiety rank"
+            f"{source}: key 'ranking': simulations only train; leave it out, and rank the sites by: "
+            "moiety simulate rank"
         )
     if table.summary is not None:
         raise ConfigurationError(
-            f"{source}: key 'summary': simulations only train; leave it out, and sum the tables by: moiety summarise"
+            f"{source}: key 'summary': simulations only train; leave it out, and sum the tables by: "
+            "moiety simulate summary"
         )
 
 

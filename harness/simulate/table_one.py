@@ -1,4 +1,4 @@
-"""``moiety summarise``: what would a table one over these sites show?"""
+"""``moiety simulate summary``: what would a table one over these sites show?"""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from client_agent.learning.models import build_model, dimension, model_spec
-from harness.cli import simulate
 from harness.datasets.registry import DataRequest
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.all_sites import Comparison, Mixing, SchemeName, UnderTheProtocol, in_the_open, scheme_of
 from harness.engine.updates import ClippedUpdate
 from harness.simulate import comparison as comparison_module
+from harness.simulate.command import simulate
 from harness.simulate.comparison import ResultFolder, Run, execute, parse_personal_case
 from harness.simulate.run_one import Protection
 from protocol.errors import ConfigurationError, ProtocolViolation

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.cli import simulate
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.simulate import comparison, comparison_report
+from harness.simulate.command import simulate
 from harness.simulate.comparison import (
     PersonalCase,
     ResultFolder,

@@ -78,7 +78,7 @@ def test_secure_and_plain_rank_alike():
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(moiety.build("rank"), ["rank", *arguments])
+    return CliRunner().invoke(moiety.build("simulate"), ["simulate", "rank", *arguments])
 
 
 def test_plain_says_what_it_discloses_and_asks():

@@ -69,7 +69,7 @@ def test_the_command_joins_and_says_what_is_wrong(
 ) -> None:
     def merge(*folders: Path) -> tuple[object, str]:
         with pytest.raises(SystemExit) as ended:
-            moiety.main(["merge", *map(str, folders)])
+            moiety.main(["simulate", "merge", *map(str, folders)])
         printed = capsys.readouterr()
         return ended.value.code, " ".join((printed.out + printed.err).split())
 
