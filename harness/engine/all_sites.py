@@ -1,16 +1,14 @@
-"""Runs whose sites all keep and use models: personal schemes, and baselines in FedAvg's place.
-
-The first site stands for the requester of FedAvg; the rule weighs all sites alike, and nothing about single sites is
-opened. Every round is against a new model, so nothing that the sites' policy remembers bears on it.
+"""Schemes in which all sites count alike and each uses a model: personal ones, and baselines in FedAvg's place.
 
 averaged      one shared model, uniform average of the sites' updates: FedAvg; iFedAvg where the model has personal
               layers
-mixed         APFL: the shared model of FedAvg, mixed at every site with a model of its own
+mixed         an algorithm in which sites keep more than a model: APFL, and the baselines
 alone         every site trains by itself
 centralised   one model trained on the pooled data: what would be possible if data could be moved
 
-Updates are clipped, averaged and applied as FedAvg's. Personalised algorithms are judged by the requester's personal
-model. A run that is killed begins again: sites keep more between rounds than a study's checkpoint holds.
+Updates are clipped, averaged and applied as a study's. Under the protocol the first site stands for the requester of
+FedAvg, and nothing about single sites is opened. Every round is against a new model, so nothing that the sites' policy
+remembers bears on it.
 """
 
 from __future__ import annotations
@@ -26,25 +24,26 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector, load_personal, load_vector, model_vector, personal_vector
+from client_agent.learning.flat_vector import (
+    Vector,
+    layer_sizes,
+    load_personal,
+    load_vector,
+    model_vector,
+    personal_vector,
+)
 from client_agent.learning.trainer import apply_aggregate
 from client_agent.learning.training_seeds import site_seed
 from client_agent.tasks.losses import training_loss
 from harness.datasets.site_data import SiteData
+from harness.engine import scheme
 from harness.engine.algorithms import (
-    Baseline,
+    Algorithm,
+    Apfl,
     BaselineTable,
-    Ditto,
-    DittoTable,
-    FedProx,
-    FedProxTable,
+    Kept,
     LocalProblem,
-    MixedSite,
-    MixedTraining,
-    PFedMe,
-    PFedMeTable,
-    Scaffold,
-    SiteRound,
+    require_no_statistics,
     require_plain_steps,
 )
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
@@ -52,25 +51,26 @@ from harness.engine.protected_sum import SecureSum, secure_sum
 from harness.engine.run_state import (
     EVERYBODY,
     USUAL,
-    AfterRound,
+    Attendance,
     Conditions,
-    Progress,
     Run,
     RunState,
     final_scores,
     require_no_divergence,
     round_record,
 )
+from harness.engine.scheme import Progress
 from harness.engine.study_round import announce, lists_to_try
 from harness.engine.training import OneByOne, SiteTraining, repeated
-from harness.engine.updates import ClippedUpdate, PlainSum, RoundInputs, clipped, everybody_in_range, servers_noise
+from harness.engine.updates import CPU, ClippedUpdate, PlainSum, RoundInputs, everybody_in_range, servers_noise
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
-from protocol.wire.messages import RuleName, Study, TrainingSpec
+from protocol.wire.messages import RuleName, Study, TaskSpec, TrainingSpec
+from protocol.wire.task import CLASSES
 
 Averaging: TypeAlias = Callable[[int, Sequence[ClippedUpdate]], Vector]
 """From a round's number, counted from 1, and the clipped updates in the sites' order to their average, float32[D]."""
@@ -150,32 +150,44 @@ class SchemeName(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class SchemeState:
+class SitesState:
     """All that moves from round to round.
 
     ``models`` float32[1 or S, D]: the shared model, or one per site. ``personal`` float32[S, P]: personal layers.
-    ``own`` float32[S, D] and ``mixing`` float64[S]: APFL's, empty otherwise.
+    ``own`` float32[S, D] and ``mixing`` float64[S]: what an algorithm's sites keep; ``common`` float32[D] what it
+    makes known of that to everybody. Empty where there is no algorithm.
     """
 
     models: NDArray[np.float32] = field(repr=False)
     personal: NDArray[np.float32] = field(repr=False)
     own: NDArray[np.float32] = field(repr=False)
     mixing: NDArray[np.float64] = field(repr=False)
+    common: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+
+    def kept(self, site: int) -> Kept:
+        """What the site keeps beside its layers."""
+        return Kept(self.own[site], float(self.mixing[site]))
+
+
+@dataclass(frozen=True, eq=False)
+class SitesRound:
+    """Who was there, in the sites' order, and their clipped updates where any were averaged."""
+
+    took_part: tuple[str, ...]
+    updates: tuple[ClippedUpdate, ...] = field(default=(), repr=False)
+
+    @property
+    def clipped_share(self) -> float:
+        """The part of the updates that had been longer than the norm."""
+        return sum(update.was_clipped for update in self.updates) / len(self.updates) if self.updates else 0.0
 
 
 @dataclass(frozen=True)
-class Mixing:
-    """APFL's mixing weight at the start, and whether it adapts."""
-
-    start: float = 0.5
-    adaptive: bool = True
-
-
-@dataclass(frozen=True)
-class Comparison:
+class Setting:
     """What stays the same over a run; ``initial`` and ``initial_personal`` are the model's first values.
 
-    ``average`` makes one of all sites' updates wherever a scheme shares them.
+    ``average`` makes one of all sites' updates wherever a scheme shares them; an algorithm's sites that are not there
+    in a round train nothing. ``layers`` name the parts of an update in errors.
     """
 
     model: nn.Module
@@ -185,9 +197,11 @@ class Comparison:
     seed: int
     training: TrainingSpec
     clip_norm: float
-    mixing: Mixing
     device: torch.device
     average: Averaging = in_the_open
+    attendance: Attendance = EVERYBODY
+    task: TaskSpec = CLASSES
+    layers: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
     def of(
@@ -196,13 +210,17 @@ class Comparison:
         seed: int,
         training: TrainingSpec,
         clip_norm: float,
-        mixing: Mixing,
         device: torch.device,
         average: Averaging = in_the_open,
-    ) -> Comparison:
+    ) -> Setting:
         """``model`` has its initial values now; later it is a tool that holds any site's."""
         first, personal = model_vector(model), personal_vector(model)
-        return Comparison(model, first, personal, sites, seed, training, clip_norm, mixing, device, average)
+        layers = (("model", len(first)),)
+        return Setting(model, first, personal, sites, seed, training, clip_norm, device, average, layers=layers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(site.name for site in self.sites)
 
     def seeds(self) -> list[int]:
         return [site_seed(self.seed, site.name) for site in self.sites]
@@ -210,156 +228,165 @@ class Comparison:
     def one_by_one(self) -> SiteTraining:
         return OneByOne(self.model, [site.train for site in self.sites], self.seeds(), self.training, self.device)
 
+    def present(self, number: int) -> list[int]:
+        """Who is there in a round, by place; the requester always."""
+        there = self.attendance
+        return [
+            place
+            for place, site in enumerate(self.sites)
+            if not place or (there.has_joined(site.name, number) and there.present(site.name, number))
+        ]
 
-class Scheme(Protocol):
-    """A scheme's start and its rounds, counted from 1; ``round`` also gives the share of updates that were clipped."""
+    def problem(self, place: int, number: int) -> LocalProblem:
+        """A site's training in a round."""
+        data = self.sites[place].train
+        loss = training_loss(self.training, data.y, self.task)
+        return LocalProblem(self.model, data, self.training, loss, number, self.seeds()[place], self.device)
 
-    def start(self) -> SchemeState: ...
+    def first_state(self, rows: int) -> SitesState:
+        """The model's initial values in every row."""
+        nothing, layers = np.zeros((0, len(self.initial)), np.float32), repeated(self.initial_personal, len(self.sites))
+        return SitesState(repeated(self.initial, rows).copy(), layers.copy(), nothing, np.zeros(0))
 
-    def round(self, state: SchemeState, number: int) -> tuple[SchemeState, float]: ...
+    def averaged(self, vector: Vector, updates: Sequence[Vector], number: int) -> tuple[Vector, list[ClippedUpdate]]:
+        """Clip, average with equal weights and apply, as a study's run does.
 
-
-def scheme_of(name: SchemeName, comparison: Comparison, sites: SiteTraining) -> Scheme:
-    """The scheme, with ``sites`` to train them all."""
-    if name is SchemeName.AVERAGED:
-        return Averaged(comparison, sites)
-    if name is SchemeName.MIXED:
-        return Mixed(comparison)
-    if name is SchemeName.ALONE:
-        return Alone(comparison, sites)
-    return Centralised(comparison, pooled_training(comparison))
-
-
-def first_state(comparison: Comparison, rows: int) -> SchemeState:
-    """The model's initial values in every row."""
-    vector, personal = comparison.initial, comparison.initial_personal
-    nothing = np.zeros((0, len(vector)), np.float32)
-    layers = repeated(personal, len(comparison.sites))
-    return SchemeState(repeated(vector, rows).copy(), layers.copy(), nothing, np.zeros(0))
+        Raises: UnusableUpdate when an update is not finite; what ``average`` raises
+        """
+        given = []
+        for update in updates:
+            check_finite(update, self.layers)
+            given.append(ClippedUpdate(*clip(update, self.clip_norm)))
+        return apply_aggregate(vector, self.average(number, given), self.training.server_learning_rate), given
 
 
-def load_site(comparison: Comparison, state: SchemeState, site: int) -> nn.Module:
+class SitesScheme(scheme.Scheme[SitesState, SitesRound], Protocol):
+    """A scheme whose sites all use a model."""
+
+    @property
+    def setting(self) -> Setting: ...
+
+    def vector(self, state: SitesState, site: int) -> Vector:
+        """Return the shared part of the model that the site uses, float32[D]."""
+        ...
+
+
+def used_model(of: SitesScheme, state: SitesState, site: int) -> nn.Module:
     """The model as the site uses it."""
-    shared = state.models[site if len(state.models) > 1 else 0]
-    if len(state.own):
-        shared = MixedSite(state.own[site], float(state.mixing[site])).mixed(shared)
-    load_vector(comparison.model, shared)
-    load_personal(comparison.model, state.personal[site])
-    return comparison.model
+    load_vector(of.setting.model, of.vector(state, site))
+    load_personal(of.setting.model, state.personal[site])
+    return of.setting.model
 
 
 @dataclass(frozen=True)
 class Averaged:
     """FedAvg, uniform; personal layers, where the model has them, stay in their rows."""
 
-    comparison: Comparison
+    setting: Setting
     sites: SiteTraining
 
-    def start(self) -> SchemeState:
-        return first_state(self.comparison, 1)
+    def start(self) -> SitesState:
+        return self.setting.first_state(1)
 
-    def round(self, state: SchemeState, number: int) -> tuple[SchemeState, float]:
+    def round(self, state: SitesState, number: int) -> tuple[SitesState, SitesRound]:
         trained = self.sites.train(repeated(state.models[0], len(state.personal)), state.personal, number)
-        vector, clipped = averaged(self.comparison, state.models[0], trained.updates, number)
-        return replace(state, models=vector[None], personal=trained.personal), clipped
+        vector, given = self.setting.averaged(state.models[0], list(trained.updates), number)
+        done = SitesRound(self.setting.names, tuple(given))
+        return replace(state, models=vector[None], personal=trained.personal), done
+
+    def vector(self, state: SitesState, site: int) -> Vector:
+        return np.asarray(state.models[0])
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """APFL. Every site's own model begins at the shared one."""
+    """The uniform average of what an algorithm's sites share; they keep something of their own beside it."""
 
-    comparison: Comparison
+    setting: Setting
+    algorithm: Algorithm
 
-    def start(self) -> SchemeState:
-        sites = len(self.comparison.sites)
-        state = first_state(self.comparison, 1)
-        return replace(
-            state, own=repeated(state.models[0], sites).copy(), mixing=np.full(sites, self.comparison.mixing.start)
-        )
+    def start(self) -> SitesState:
+        state = self.setting.first_state(1)
+        kept = [self.algorithm.first(state.models[0]) for _ in self.setting.sites]
+        return self._keeping(replace(state, common=np.zeros_like(state.models[0])), kept)
 
-    def round(self, state: SchemeState, number: int) -> tuple[SchemeState, float]:
-        comparison = self.comparison
-        training = MixedTraining(comparison.model, comparison.training, comparison.mixing.adaptive, comparison.device)
-        updates, kept = [], []
-        for row, (site, seed) in enumerate(zip(comparison.sites, comparison.seeds(), strict=True)):
-            before = MixedSite(state.own[row], float(state.mixing[row]))
-            update, own = training.train(site.train, state.models[0], before, round=number, seed=seed)
+    def round(self, state: SitesState, number: int) -> tuple[SitesState, SitesRound]:
+        setting, shared, updates = self.setting, state.models[0], []
+        kept = [state.kept(place) for place in range(len(setting.sites))]
+        there = setting.present(number)
+        for place in there:
+            problem = setting.problem(place, number)
+            update, kept[place] = self.algorithm.train(problem, shared, kept[place], state.common)
             updates.append(update)
-            kept.append(own)
-        vector, clipped = averaged(comparison, state.models[0], np.stack(updates), number)
-        own_models = np.stack([site.own for site in kept])
-        mixing = np.array([site.mixing for site in kept])
-        return replace(state, models=vector[None], own=own_models, mixing=mixing), clipped
+        vector, given = setting.averaged(shared, updates, number)
+        common = state.common
+        if self.algorithm.keeps_common:
+            moved = sum(kept[place].own.astype(np.float64) - state.own[place] for place in there)
+            common = (common + moved / len(setting.sites)).astype(np.float32)
+        done = SitesRound(tuple(setting.names[place] for place in there), tuple(given))
+        return self._keeping(replace(state, models=vector[None], common=common), kept), done
+
+    def vector(self, state: SitesState, site: int) -> Vector:
+        return self.algorithm.used(np.asarray(state.models[0]), state.kept(site))
+
+    @staticmethod
+    def _keeping(state: SitesState, kept: Sequence[Kept]) -> SitesState:
+        return replace(state, own=np.stack([one.own for one in kept]), mixing=np.array([one.mixing for one in kept]))
 
 
 @dataclass(frozen=True)
 class Alone:
     """Every site applies its own update."""
 
-    comparison: Comparison
+    setting: Setting
     sites: SiteTraining
 
-    def start(self) -> SchemeState:
-        return first_state(self.comparison, len(self.comparison.sites))
+    def start(self) -> SitesState:
+        return self.setting.first_state(len(self.setting.sites))
 
-    def round(self, state: SchemeState, number: int) -> tuple[SchemeState, float]:
+    def round(self, state: SitesState, number: int) -> tuple[SitesState, SitesRound]:
         trained = self.sites.train(state.models, state.personal, number)
-        rate = self.comparison.training.server_learning_rate
+        rate = self.setting.training.server_learning_rate
         models = [apply_aggregate(row, update, rate) for row, update in zip(state.models, trained.updates, strict=True)]
-        return replace(state, models=np.stack(models), personal=trained.personal), 0.0
+        return replace(state, models=np.stack(models), personal=trained.personal), SitesRound(self.setting.names)
+
+    def vector(self, state: SitesState, site: int) -> Vector:
+        return np.asarray(state.models[site])
 
 
 @dataclass(frozen=True)
 class Centralised:
-    """One model on all sites' training examples, which ``pooled`` trains as one site."""
+    """One model on all sites' training examples, trained as one site's."""
 
-    comparison: Comparison
-    pooled: SiteTraining
+    setting: Setting
 
-    def start(self) -> SchemeState:
-        return first_state(self.comparison, 1)
+    def start(self) -> SitesState:
+        return self.setting.first_state(1)
 
-    def round(self, state: SchemeState, number: int) -> tuple[SchemeState, float]:
-        trained = self.pooled.train(state.models, state.personal[:1], number)
-        rate = self.comparison.training.server_learning_rate
-        vector = apply_aggregate(state.models[0], trained.updates[0], rate)
+    def round(self, state: SitesState, number: int) -> tuple[SitesState, SitesRound]:
+        setting = self.setting
+        parts = [site.train for site in setting.sites]
+        pooled = Examples(np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts]))
+        seeds = [site_seed(setting.seed, "pooled")]
+        training = OneByOne(setting.model, [pooled], seeds, setting.training, setting.device)
+        trained = training.train(state.models, state.personal[:1], number)
+        vector = apply_aggregate(state.models[0], trained.updates[0], setting.training.server_learning_rate)
         layers = repeated(trained.personal[0], len(state.personal)).copy()
-        return replace(state, models=vector[None], personal=layers), 0.0
+        return replace(state, models=vector[None], personal=layers), SitesRound(setting.names)
+
+    def vector(self, state: SitesState, site: int) -> Vector:
+        return np.asarray(state.models[0])
 
 
-def pooled_training(comparison: Comparison) -> SiteTraining:
-    """All sites' training examples as those of one site."""
-    pooled = Examples(
-        np.concatenate([site.train.X for site in comparison.sites]),
-        np.concatenate([site.train.y for site in comparison.sites]),
-    )
-    seeds = [site_seed(comparison.seed, "pooled")]
-    return OneByOne(comparison.model, [pooled], seeds, comparison.training, comparison.device)
-
-
-def averaged(comparison: Comparison, vector: Vector, updates: NDArray[np.float32], number: int) -> tuple[Vector, float]:
-    """Clip, average with equal weights and apply, as a study's run does; and the share that was clipped.
-
-    Raises: UnusableUpdate when an update is not finite; what the comparison's average raises
-    """
-    given = []
-    for update in updates:
-        check_finite(update, (("model", len(vector)),))
-        given.append(ClippedUpdate(*clip(update, comparison.clip_norm)))
-    average = comparison.average(number, given)
-    applied = apply_aggregate(vector, average, comparison.training.server_learning_rate)
-    return applied, sum(update.was_clipped for update in given) / len(given)
-
-
-def baseline_of(table: BaselineTable) -> Baseline:
-    """The algorithm with its numbers."""
-    if isinstance(table, FedProxTable):
-        return FedProx(table.mu)
-    if isinstance(table, DittoTable):
-        return Ditto(table.pull)
-    if isinstance(table, PFedMeTable):
-        return PFedMe(table.pull, table.steps, table.personal_rate)
-    return Scaffold()
+def scheme_of(name: SchemeName, setting: Setting, sites: SiteTraining, apfl: Apfl | None = None) -> SitesScheme:
+    """The scheme, with ``sites`` to train them all; ``apfl`` has APFL's numbers."""
+    if name is SchemeName.AVERAGED:
+        return Averaged(setting, sites)
+    if name is SchemeName.MIXED:
+        return Mixed(setting, apfl or Apfl())
+    if name is SchemeName.ALONE:
+        return Alone(setting, sites)
+    return Centralised(setting)
 
 
 def require_baseline(study: Study, model: nn.Module, name: str) -> None:
@@ -367,6 +394,34 @@ def require_baseline(study: Study, model: nn.Module, name: str) -> None:
     if study.rule.name is not RuleName.FEDAVG or study.rule.norm_bound is not None:
         raise ConfigurationError(f'{name} takes FedAvg\'s place: rule = {{ name = "fedavg" }}, without norm_bound')
     require_plain_steps(model, study.training, name)
+    require_no_statistics(model, name)
+
+
+@dataclass(frozen=True)
+class AtRequester:
+    """A baseline's rounds, each with the record that a study's round has: of the model that the requester uses."""
+
+    run: Run
+    baseline: Mixed
+
+    def start(self) -> SitesState:
+        return self.baseline.start()
+
+    def round(self, state: SitesState, number: int) -> tuple[SitesState, RoundRecord]:
+        after, done = self.baseline.round(state, number)
+        sums = {
+            "took_part": done.took_part[1:],
+            "requester_norm": done.updates[0].norm,
+            "clipped_share": done.clipped_share,
+            "sum_of_weights": float(len(done.updates)),
+        }
+        record = round_record(self.run, self.shown(after), number, RoundKind.RELEASED, ())
+        return after, record.model_copy(update=sums)
+
+    def shown(self, state: SitesState) -> RunState:
+        """The requester's model as a study's state has it; the rule weighs nobody."""
+        vector = self.baseline.vector(state, 0)
+        return RunState(vector, self.run.rule.init(()), SiteMemory(), personal=state.personal)
 
 
 def run_baseline(
@@ -375,7 +430,8 @@ def run_baseline(
     table: BaselineTable,
     model: nn.Module,
     conditions: Conditions = USUAL,
-    after_round: AfterRound = lambda progress: None,
+    resume: Progress[SitesState, RoundRecord] | None = None,
+    after_round: Callable[[Progress[SitesState, RoundRecord]], None] = lambda progress: None,
 ) -> RunHistory:
     """All rounds; the first of ``sites`` is the requester, ``model`` has its first values. Of ``conditions`` only
     who is there, and the metrics, are looked at.
@@ -383,93 +439,52 @@ def run_baseline(
     Raises: ConfigurationError as :func:`require_baseline`; UnusableUpdate when the model diverges
     """
     require_baseline(study, model, table.name)
-    rounds = _Rounds(study, sites, baseline_of(table), model, conditions)
-    for number in range(1, study.rounds + 1):
-        rounds.do(number)
-        after_round(Progress(rounds.shown, tuple(rounds.records)))
-        require_no_divergence(rounds.records[-1], rounds.first)
-    names = tuple(site.name for site in sites)
+    rounds = _at_requester(study, tuple(sites), table, model, conditions)
+    first = round_record(rounds.run, rounds.shown(rounds.start()), 0, RoundKind.SKIPPED, ())
+    for record in resume.records[-1:] if resume else ():
+        require_no_divergence(record, first)
+
+    def watched(progress: Progress[SitesState, RoundRecord]) -> None:
+        after_round(progress)
+        require_no_divergence(progress.records[-1], first)
+
+    progress, _ = scheme.train(rounds, resume, lambda reached: len(reached.records) >= study.rounds, watched)
+    shown = rounds.shown(progress.state)
     return RunHistory(
         study.name,
         study.rule.name,
         "plain",
         study.seed or 0,
-        names[0],
-        names[1:],
+        sites[0].name,
+        rounds.run.names,
         RunEnd.COMPLETED,
         "all rounds are done",
-        tuple(rounds.records),
-        rounds.shown.vector,
-        final_scores(rounds.run, rounds.shown, conditions.bootstrap),
+        progress.records,
+        shown.vector,
+        final_scores(rounds.run, shown, conditions.bootstrap),
     )
 
 
-class _Rounds:
-    """All that moves: the shared model, what each site keeps, what is common, and the records."""
-
-    def __init__(
-        self, study: Study, sites: Sequence[SiteData], baseline: Baseline, model: nn.Module, conditions: Conditions
-    ) -> None:
-        rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
-        requester, *others = sites
-        self.run = Run(
-            study,
-            requester,
-            tuple(others),
-            rule,
-            "next_round",
-            SitePolicy(),
-            conditions.attendance,
-            model,
-            PlainSum(),
-            followed=conditions.followed,
-            own_metrics=conditions.own_metrics,
-        )
-        self._baseline = baseline
-        self._shared = model_vector(model)
-        self._memories = {site.name: baseline.first_memory(self._shared) for site in sites}
-        self._common = np.zeros_like(self._shared)
-        personal = repeated(personal_vector(model), len(sites)).copy()
-        self.shown = RunState(self._shared, rule.init(()), SiteMemory(), personal=personal)
-        self.first = round_record(self.run, self.shown, 0, RoundKind.SKIPPED, ())
-        self.records: list[RoundRecord] = []
-
-    def do(self, number: int) -> None:
-        """One round of everybody who is there. Raises: UnusableUpdate"""
-        run, attendance = self.run, self.run.attendance
-        joined = (site for site in run.contributors if attendance.has_joined(site.name, number))
-        there = [run.requester, *(site for site in joined if attendance.present(site.name, number))]
-        trained = {site.name: self._trained(site, number) for site in there}
-        updates = [clipped(run.study, one.update, None, one.update[:0]) for one in trained.values()]
-        self._shared = apply_aggregate(self._shared, _mean(updates), run.study.training.server_learning_rate)
-        self._remember(trained)
-        own = trained[run.requester.name]
-        self.shown = replace(self.shown, vector=self._shared if own.personal is None else own.personal)
-        record = round_record(run, self.shown, number, RoundKind.RELEASED, ())
-        sums = {
-            "took_part": tuple(site.name for site in there[1:]),
-            "requester_norm": updates[0].norm,
-            "clipped_share": sum(update.was_clipped for update in updates) / len(updates),
-            "sum_of_weights": float(len(updates)),
-        }
-        self.records.append(record.model_copy(update=sums))
-
-    def _trained(self, site: SiteData, number: int) -> SiteRound:
-        study = self.run.study
-        seed = site_seed(study.seed or 0, site.name)
-        loss = training_loss(study.training, site.train.y, study.task)
-        problem = LocalProblem(self.run.model, site.train, study.training, loss, number, seed)
-        return self._baseline.train(problem, self._shared, self._memories[site.name], self._common)
-
-    def _remember(self, trained: dict[str, SiteRound]) -> None:
-        if self._baseline.keeps_common:
-            moved = sum(one.memory.astype(np.float64) - self._memories[name] for name, one in trained.items())
-            self._common = (self._common + moved / len(self._memories)).astype(np.float32)
-        self._memories |= {name: one.memory for name, one in trained.items()}
-
-
-def _mean(updates: Sequence[ClippedUpdate]) -> Vector:
-    """In float64, rounded once."""
-    total = np.sum([update.values for update in updates], axis=0)
-    averaged: Vector = (total / len(updates)).astype(np.float32)
-    return averaged
+def _at_requester(
+    study: Study, sites: tuple[SiteData, ...], table: BaselineTable, model: nn.Module, conditions: Conditions
+) -> AtRequester:
+    run = Run(
+        study,
+        sites[0],
+        sites[1:],
+        rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid),
+        "next_round",
+        SitePolicy(),
+        conditions.attendance,
+        model,
+        PlainSum(),
+        followed=conditions.followed,
+        own_metrics=conditions.own_metrics,
+    )
+    setting = replace(
+        Setting.of(model, sites, study.seed or 0, study.training, study.parameters.clip_norm, CPU),
+        attendance=conditions.attendance,
+        task=study.task,
+        layers=tuple(layer_sizes(study.model.layers)),
+    )
+    return AtRequester(run, Mixed(setting, table))

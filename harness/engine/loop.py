@@ -7,7 +7,7 @@ differs, so that the two histories can be compared round by round.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import nn
@@ -21,6 +21,7 @@ from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin, assessor, site_loss
 from client_agent.learning.trial import try_once
 from harness.datasets.site_data import SiteData
+from harness.engine import scheme
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.engine.isolation import Trained, isolations, remembered, require_isolated
 from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum
@@ -55,7 +56,7 @@ from harness.engine.study_round import (
 )
 from harness.engine.training import own_sources, repeated
 from harness.engine.updates import PlainSum, Summing, average, class_counts, clipped_update
-from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
+from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.first_model import first_model
 from protocol.policy.candidates import Candidate
 from protocol.policy.list_terms import list_terms
@@ -139,9 +140,17 @@ def run_rounds(
     seed = _seed_of(study)
     sites, held = without_held_out(sites, conditions.finish, seed)
     run = _run_of(study, seed, sites, summing, conditions)
-    beginning = _beginning(run)
-    progress, first = resume or beginning, round_record(run, beginning.state, 0, RoundKind.SKIPPED, ())
-    progress, end, reason = _until_the_end(run, progress, first, after_round)
+    rounds = StudyRounds(run)
+    first = round_record(run, rounds.start(), 0, RoundKind.SKIPPED, ())  # the model before round 1
+    for record in resume.records[-1:] if resume else ():
+        require_no_divergence(record, first)
+
+    def watched(progress: Progress) -> None:
+        after_round(progress)
+        require_no_divergence(progress.records[-1], first)
+
+    progress, optimum = scheme.train(rounds, resume, rounds.over, watched)
+    end, reason = _end_of(run, progress.state, optimum)
     if conditions.finish is not None:
         progress, how = finished(run, progress, held)
         reason = f"{reason}; {how}"
@@ -162,25 +171,11 @@ def run_rounds(
     )
 
 
-def _until_the_end(
-    run: Run, progress: Progress, first: RoundRecord, after_round: AfterRound
-) -> tuple[Progress, RunEnd, str]:
-    """All rounds that are left, how the run ended and why; ``first`` is the model before round 1."""
-    for record in progress.records[-1:]:
-        require_no_divergence(record, first)
-    end, reason = RunEnd.COMPLETED, "all rounds are done"
-    while len(progress.records) - progress.state.rounds_apart < run.study.rounds:
-        try:
-            state, record = plain_round(run, progress.state, len(progress.records) + 1)
-        except LocalOptimumReached as optimum:
-            end, reason = RunEnd.LOCAL_OPTIMUM, optimum.detail
-            break
-        progress = Progress(state, (*progress.records, record))
-        after_round(progress)
-        require_no_divergence(record, first)
-    if progress.state.alone_because is not None and run.study.rule.name is not RuleName.LOCAL:
-        return progress, RunEnd.LOCAL_ONLY, progress.state.alone_because
-    return progress, end, reason
+def _end_of(run: Run, state: RunState, optimum: str | None) -> tuple[RunEnd, str]:
+    """How the shared part of a run ended, and why."""
+    if state.alone_because is not None and run.study.rule.name is not RuleName.LOCAL:
+        return RunEnd.LOCAL_ONLY, state.alone_because
+    return (RunEnd.COMPLETED, "all rounds are done") if optimum is None else (RunEnd.LOCAL_OPTIMUM, optimum)
 
 
 def _seed_of(study: Study) -> int:
@@ -229,11 +224,26 @@ def _model_of(study: Study, seed: int, plugin: Plugin | None) -> nn.Module:
     return model
 
 
-def _beginning(run: Run) -> Progress:
-    """Before round 1; every site begins with the same personal layers."""
-    personal = repeated(personal_vector(run.model), len(run.sites)).copy()
-    vector = initial_state(model_vector(run.model), run.study.rule)
-    return Progress(RunState(vector, run.rule.init(()), SiteMemory(), personal=personal), ())
+@dataclass(frozen=True)
+class StudyRounds:
+    """A study's rounds as a scheme, plain or protected, as ``run.summing`` adds the updates up."""
+
+    run: Run
+
+    def start(self) -> RunState:
+        """Every site begins with the same personal layers."""
+        run = self.run
+        personal = repeated(personal_vector(run.model), len(run.sites)).copy()
+        vector = initial_state(model_vector(run.model), run.study.rule)
+        return RunState(vector, run.rule.init(()), SiteMemory(), personal=personal)
+
+    def round(self, state: RunState, number: int) -> tuple[RunState, RoundRecord]:
+        """Announce, check the policy, train, clip, weigh, sum, apply, run the rule."""
+        return plain_round(self.run, state, number)
+
+    def over(self, progress: Progress) -> bool:
+        """Rounds of class counts and of measuring are no rounds of the study's."""
+        return len(progress.records) - progress.state.rounds_apart >= self.run.study.rounds
 
 
 def plain_round(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:

@@ -6,7 +6,7 @@
 
 results.jsonl                       one ``PersonalLine`` a finished run
 final/VARIANT-SEED.safetensors      the state after the last round: models, personal layers, mixing weights
-partial/VARIANT-SEED.safetensors    the same after the last evaluation, with the scores so far in its metadata
+partial/VARIANT-SEED.*              where an unfinished run stood after its last evaluation
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -30,25 +30,27 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from client_agent.learning.data import Examples
 from client_agent.learning.evaluation import predicted
-from client_agent.learning.flat_vector import model_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.datasets.checks import check_examples, check_targets
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, SiteData
+from harness.engine import scheme
+from harness.engine.algorithms import Apfl
 from harness.engine.all_sites import (
     Alone,
-    Comparison,
-    Mixing,
     SchemeName,
-    SchemeState,
+    Setting,
+    SitesScheme,
+    SitesState,
     UnderTheProtocol,
     in_the_open,
-    load_site,
     scheme_of,
+    used_model,
 )
-from harness.engine.training import Batched, SiteTraining
+from harness.engine.training import Batched
 from harness.simulate.run_one import Protection, digest_of
+from harness.simulate.store import Checkpoint, append_line, read_lines
 from harness.simulate.study_files import StudyFile, read_study_file, simulated_study
 from harness.versions import versions
 from host.durable import write_durably
@@ -230,7 +232,7 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], table: PersonalTabl
 
 
 FORMAT: Final = "moiety-personal/1"
-_PROGRESS: Final = "progress"
+_FINAL: Final = ("models", "personal", "own", "mixing")
 
 
 class Evaluated(BaseModel):
@@ -242,15 +244,15 @@ class Evaluated(BaseModel):
     validation: Scores | None = None
 
 
-class Progress(BaseModel):
-    """An unfinished run. ``identity`` says which file and data it belongs to; ``clipped`` sums the rounds' shares."""
+class ComparedRound(BaseModel):
+    """One round: the share of updates that were clipped, and all sites where they are evaluated."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    identity: str
-    round: int
-    seconds: float
-    clipped: float
-    evaluated: tuple[Evaluated, ...]
+    clipped_share: float
+    evaluated: Evaluated | None = None
+
+
+Progress: TypeAlias = scheme.Progress[SitesState, ComparedRound]
 
 
 class PersonalLine(BaseModel):
@@ -287,64 +289,29 @@ class ResultFolder:
 
     def lines(self) -> tuple[PersonalLine, ...]:
         """Raises: ConfigurationError when the file is not one of this kind"""
-        path = self.folder / "results.jsonl"
+        return read_lines(self.folder / "results.jsonl", PersonalLine)
+
+    def finish(self, line: PersonalLine, state: SitesState) -> None:
+        """Write the last state, then the line."""
+        path = self._final(line.variant, line.seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, save({name: np.ascontiguousarray(getattr(state, name)) for name in _FINAL}))
+        append_line(self.folder / "results.jsonl", line)
+
+    def checkpoint(self, variant: str, seed: int, identity: str) -> Checkpoint[SitesState, ComparedRound]:
+        """Where an unfinished run stands."""
+        return Checkpoint(self.folder / "partial", f"{variant}-{seed}", identity, (SitesState, ComparedRound))
+
+    def final_state(self, variant: str, seed: int) -> SitesState:
+        """The state after the last round of a finished run. Raises: ConfigurationError when the file is missing"""
+        path = self._final(variant, seed)
         if not path.exists():
-            return ()
-        try:
-            return tuple(PersonalLine.model_validate_json(line) for line in path.read_text("utf-8").splitlines())
-        except ValueError as error:
-            raise ConfigurationError(f"{path} holds a line of another kind: {error}; give another --out") from None
-
-    def finish(self, line: PersonalLine, state: SchemeState) -> None:
-        """The last state first, then the line, then the partial file goes."""
-        run = _run(line.variant, line.seed)
-        (self.folder / "final").mkdir(parents=True, exist_ok=True)
-        write_durably(self.folder / "final" / f"{run}.safetensors", save(_arrays(state)))
-        path = self.folder / "results.jsonl"
-        before = path.read_bytes() if path.exists() else b""
-        write_durably(path, before + line.model_dump_json().encode() + b"\n")
-        (self.folder / "partial" / f"{run}.safetensors").unlink(missing_ok=True)
-
-    def save(self, variant: str, seed: int, progress: Progress, state: SchemeState) -> None:
-        """Replace what was there, in one step."""
-        content = save(_arrays(state), metadata={_PROGRESS: progress.model_dump_json()})
-        (self.folder / "partial").mkdir(parents=True, exist_ok=True)
-        write_durably(self.folder / "partial" / f"{_run(variant, seed)}.safetensors", content)
-
-    def load(self, variant: str, seed: int, identity: str) -> tuple[Progress, SchemeState] | None:
-        """Where a run stands, None when it has not begun. Raises: ConfigurationError for a file of another case"""
-        path = self.folder / "partial" / f"{_run(variant, seed)}.safetensors"
-        if not path.exists():
-            return None
+            raise ConfigurationError(f"{path} is missing: that run is not finished")
         with safe_open(path, framework="numpy") as file:
-            progress = Progress.model_validate_json((file.metadata() or {}).get(_PROGRESS, ""))
-        if progress.identity != identity:
-            raise ConfigurationError(
-                f"{path} belongs to another file or other data than now: give another --out, or delete it"
-            )
-        return progress, read_state(path)
+            return SitesState(*(np.asarray(file.get_tensor(name)) for name in _FINAL))
 
-    def final_state(self, variant: str, seed: int) -> SchemeState:
-        """The state after the last round of a finished run."""
-        return read_state(self.folder / "final" / f"{_run(variant, seed)}.safetensors")
-
-
-def read_state(path: Path) -> SchemeState:
-    """Raises: ConfigurationError when the file is missing"""
-    if not path.exists():
-        raise ConfigurationError(f"{path} is missing: that run is not finished")
-    with safe_open(path, framework="numpy") as file:
-        return SchemeState(*(np.asarray(file.get_tensor(name)) for name in ("models", "personal", "own", "mixing")))
-
-
-def _arrays(state: SchemeState) -> dict[str, NDArray[np.generic]]:
-    """What safetensors takes."""
-    arrays = {"models": state.models, "personal": state.personal, "own": state.own, "mixing": state.mixing}
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-
-
-def _run(variant: str, seed: int) -> str:
-    return f"{variant}-{seed}"
+    def _final(self, variant: str, seed: int) -> Path:
+        return self.folder / "final" / f"{variant}-{seed}.safetensors"
 
 
 OnEvaluation = Callable[[Evaluated], None]
@@ -385,6 +352,27 @@ def load_sites(case: PersonalCase, seed: int, data: Path | None) -> Federation:
     return replace(federation, sites=tampered(federation.sites, case.table.tampering))
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A scheme's rounds, judged at every site in every so-manieth round and the last."""
+
+    sites: SitesScheme
+    every: int
+    rounds: int
+
+    def start(self) -> SitesState:
+        return self.sites.start()
+
+    def round(self, state: SitesState, number: int) -> tuple[SitesState, ComparedRound]:
+        after, done = self.sites.round(state, number)
+        judged = number % self.every == 0 or number == self.rounds
+        found = evaluated_sites(self.sites, after, number) if judged else None
+        return after, ComparedRound(clipped_share=done.clipped_share, evaluated=found)
+
+    def over(self, progress: Progress) -> bool:
+        return len(progress.records) >= self.rounds
+
+
 def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluated: None) -> PersonalLine:
     """Do the run, or the rest of it, and write its line; ``show`` is called after each evaluation.
 
@@ -393,10 +381,22 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
     federation = load_sites(run.case, run.seed, run.data)
     study = simulated_study(run.variant.study, run.case.source, federation, run.seed)
     table, digest = run.variant.table, digest_of(federation)
-    comparison = _comparison(run, study, federation)
+    sites = _scheme(run, study, federation)
     identity = f"{run.variant.digest} {digest}" + (" secure" if run.secure else "")
-    progress, state = _rounds(run, study, comparison, folder, identity, show)
-    fine_tuned, state = _fine_tuned(comparison, state, study.rounds, table.fine_tune_epochs)
+    checkpoint = folder.checkpoint(table.name, run.seed, identity)
+    known, seconds = checkpoint.load()
+    begun = time.monotonic() - seconds
+
+    def after_round(progress: Progress) -> None:
+        latest = progress.records[-1].evaluated
+        if latest is not None:
+            checkpoint.save(progress, time.monotonic() - begun)
+            show(latest)
+
+    rounds = Compared(sites, run.case.table.evaluate_every, study.rounds)
+    progress, _ = scheme.train(rounds, known, rounds.over, after_round)
+    seconds = time.monotonic() - begun
+    fine_tuned, state = _fine_tuned(sites, progress.state, study.rounds, table.fine_tune_epochs)
     line = PersonalLine(
         case=run.case.name,
         variant=table.name,
@@ -407,98 +407,66 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
         sites=tuple(site.name for site in federation.sites),
         study_digest=run.variant.digest,
         data_digest=digest,
-        clipped_share=progress.clipped / study.rounds,
-        seconds=progress.seconds,
-        evaluated=progress.evaluated,
+        clipped_share=sum(record.clipped_share for record in progress.records) / study.rounds,
+        seconds=seconds,
+        evaluated=tuple(record.evaluated for record in progress.records if record.evaluated is not None),
         fine_tuned=fine_tuned,
         versions={one.name: one.version for one in versions()},
     )
     folder.finish(line, state)
+    checkpoint.remove()
     return line
 
 
-def _comparison(run: Run, study: Study, federation: Federation) -> Comparison:
+def _scheme(run: Run, study: Study, federation: Federation) -> SitesScheme:
     """Raises: ConfigurationError for what has no protected run"""
     table, model = run.variant.table, build_model(study.model, run.seed)
     if run.secure and not table.scheme.protectable:
         raise ConfigurationError(
             f"{run.case.source}: variant {table.name!r} pools the sites' data, so it has no protected run; leave it out"
         )
-    return Comparison.of(
+    setting = Setting.of(
         model,
         federation.sites,
         run.seed,
         study.training,
         study.parameters.clip_norm,
-        Mixing(table.mixing, table.adaptive),
         run.device,
         UnderTheProtocol.of(study, federation.sites, model) if run.secure else in_the_open,
     )
+    training = setting.one_by_one()
+    if run.batched:
+        examples = [site.train for site in federation.sites]
+        training = Batched(model, examples, setting.seeds(), study.training, run.device)
+    return scheme_of(table.scheme, setting, training, Apfl(table.mixing, table.adaptive))
 
 
-def evaluated_sites(comparison: Comparison, state: SchemeState, round: int) -> Evaluated:
+def evaluated_sites(sites: SitesScheme, state: SitesState, round: int) -> Evaluated:
     """Every site's model on its own test examples, and on its validation examples where all sites keep some."""
-    validates = all(len(site.validation) for site in comparison.sites)
+    validates = all(len(site.validation) for site in sites.setting.sites)
     return Evaluated(
         round=round,
-        test=_scores(comparison, state, "test"),
-        validation=_scores(comparison, state, "validation") if validates else None,
+        test=_scores(sites, state, "test"),
+        validation=_scores(sites, state, "validation") if validates else None,
     )
 
 
-def _rounds(
-    run: Run, study: Study, comparison: Comparison, folder: ResultFolder, identity: str, show: OnEvaluation
-) -> tuple[Progress, SchemeState]:
-    scheme = scheme_of(run.variant.table.scheme, comparison, _training(run, comparison))
-    name, every = run.variant.table.name, run.case.table.evaluate_every
-    known = folder.load(name, run.seed, identity)
-    progress, state = known or (
-        Progress(identity=identity, round=0, seconds=0.0, clipped=0.0, evaluated=()),
-        scheme.start(),
-    )
-    begun, before_s, clipped = time.monotonic(), progress.seconds, progress.clipped
-    for number in range(progress.round + 1, study.rounds + 1):
-        state, share = scheme.round(state, number)
-        clipped += share
-        if number % every == 0 or number == study.rounds:
-            latest = evaluated_sites(comparison, state, number)
-            progress = Progress(
-                identity=identity,
-                round=number,
-                seconds=before_s + time.monotonic() - begun,
-                clipped=clipped,
-                evaluated=(*progress.evaluated, latest),
-            )
-            folder.save(name, run.seed, progress, state)
-            show(latest)
-    return progress, state
-
-
-def _training(run: Run, comparison: Comparison) -> SiteTraining:
-    if not run.batched:
-        return comparison.one_by_one()
-    examples = [site.train for site in comparison.sites]
-    return Batched(comparison.model, examples, comparison.seeds(), comparison.training, comparison.device)
-
-
-def _fine_tuned(
-    comparison: Comparison, state: SchemeState, rounds: int, epochs: int
-) -> tuple[Scores | None, SchemeState]:
+def _fine_tuned(sites: SitesScheme, state: SitesState, rounds: int, epochs: int) -> tuple[Scores | None, SitesState]:
     """Every site goes on alone, at the learning rate of the round after the last."""
     if epochs == 0:
         return None, state
-    models = np.stack([model_vector(load_site(comparison, state, site)) for site in range(len(comparison.sites))])
+    models = np.stack([sites.vector(state, site) for site in range(len(sites.setting.sites))])
     state = replace(state, models=models, own=state.own[:0])
-    alone = Alone(comparison, comparison.one_by_one())
+    alone = Alone(sites.setting, sites.setting.one_by_one())
     for number in range(rounds + 1, rounds + epochs + 1):
         state, _ = alone.round(state, number)
-    return _scores(comparison, state, "test"), state
+    return _scores(alone, state, "test"), state
 
 
-def _scores(comparison: Comparison, state: SchemeState, part: str) -> Scores:
+def _scores(sites: SitesScheme, state: SitesState, part: str) -> Scores:
     labels, predictions = [], []
-    for number, site in enumerate(comparison.sites):
+    for number, site in enumerate(sites.setting.sites):
         examples = site.test if part == "test" else site.validation
         labels.append(examples.y)
-        predictions.append(predicted(load_site(comparison, state, number), examples, comparison.device))
+        predictions.append(predicted(used_model(sites, state, number), examples, sites.setting.device))
     return scores_of(labels, predictions)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from rich.table import Table
 
 from client_agent.learning.flat_vector import pick_device
-from harness.engine.all_sites import SchemeState
+from harness.engine.all_sites import SitesState
 from harness.engine.training import one_thread
 from harness.simulate.charts import Spread
 from harness.simulate.comparison import (
@@ -58,7 +58,7 @@ class Mark:
     deviations: float
 
 
-def affine_layers(state: SchemeState, start: int, columns: int) -> AffineLayers:
+def affine_layers(state: SitesState, start: int, columns: int) -> AffineLayers:
     """The layers whose b begins at ``start`` of the personal parameters.
 
     Raises: ConfigurationError when the sites keep too few

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable
@@ -18,11 +18,12 @@ from harness.datasets.checks import check_federation
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, pooled
 from harness.engine.algorithms import BaselineTable
-from harness.engine.all_sites import run_baseline
-from harness.engine.history import RunEnd, RunHistory
+from harness.engine.all_sites import SitesState, run_baseline
+from harness.engine.history import RoundRecord, RunEnd, RunHistory
 from harness.engine.loop import run_protected, run_rounds
 from harness.engine.protected_sum import SourceName
-from harness.engine.run_state import Conditions, ErosionApplies, Progress
+from harness.engine.run_state import Conditions, ErosionApplies, RunState
+from harness.engine.scheme import Progress
 from harness.engine.training import ON_CPU, Computing, one_thread
 from harness.engine.updates import PlainSum, RowSums
 from harness.simulate.brought import ChosenModel, ChosenRule, own_metrics, package_of
@@ -90,6 +91,8 @@ class PlannedRun:
 
 
 OnRound = Callable[[int], None]
+Reached: TypeAlias = Progress[Any, RoundRecord]
+"""Where a study's run stands, or a baseline's."""
 
 
 def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLine:
@@ -131,7 +134,7 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     latest = [resume] if resume else []
     on_round(len(resume.records) if resume else 0)
 
-    def after_round(progress: Progress) -> None:
+    def after_round(progress: Reached) -> None:
         latest[:] = [progress]
         if checkpoint:
             checkpoint.save(progress, before_s + time.monotonic() - begun)
@@ -161,15 +164,15 @@ def _history(
     study: Study,
     federation: Federation,
     erosion: ErosionApplies,
-    resume: Progress | None,
-    after_round: Callable[[Progress], None],
+    resume: Reached | None,
+    after_round: Callable[[Reached], None],
 ) -> RunHistory:
     """The whole run; with ``alone_after``, a shorter shared run, from whose end the requester goes on alone."""
     if planned.alone_after is None:
         return _rounds(planned, study, federation, erosion, resume, after_round)
     latest = [resume]
 
-    def remember(progress: Progress) -> None:
+    def remember(progress: Reached) -> None:
         latest[:] = [progress]
         after_round(progress)
 
@@ -187,13 +190,13 @@ def _rounds(
     study: Study,
     federation: Federation,
     erosion: ErosionApplies,
-    resume: Progress | None,
-    after_round: Callable[[Progress], None],
+    resume: Reached | None,
+    after_round: Callable[[Reached], None],
 ) -> RunHistory:
     conditions = _conditions(planned, study, federation, erosion)
     if planned.baseline is not None:
         model = conditions.model or build_model(study.model, planned.key.seed)
-        return run_baseline(study, federation.sites, planned.baseline, model, conditions, after_round)
+        return run_baseline(study, federation.sites, planned.baseline, model, conditions, resume, after_round)
     if planned.protection is Protection.PLAIN:
         return run_rounds(
             study,
@@ -245,14 +248,15 @@ def digest_of(federation: Federation) -> str:
     return found.hexdigest()
 
 
-def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint | None:
-    if planned.partial is None or planned.baseline is not None:
+def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint[Any, RoundRecord] | None:
+    if planned.partial is None:
         return None
     what = (planned.study_digest, data_digest, code_digest(), planned.protection, planned.correlation_source)
     identity = " ".join(map(str, what))
     if planned.computing != ON_CPU:
         identity += f" {planned.computing}"
-    return Checkpoint(planned.partial, str(planned.key), identity, planned.checkpoint_every_s)
+    kinds = (RunState if planned.baseline is None else SitesState, RoundRecord)
+    return Checkpoint(planned.partial, str(planned.key), identity, kinds, planned.checkpoint_every_s)
 
 
 def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid: int) -> RunFacts:

@@ -18,14 +18,13 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from safetensors.numpy import load, save
 
-from harness.engine.history import RoundRecord
-from harness.engine.run_state import Progress, RunState
+from harness.engine.scheme import Progress, R, S
 from harness.simulate.case import Case
 from harness.simulate.run_line import RunKey, RunLine
 from host.durable import write_durably
@@ -112,9 +111,6 @@ def _cut_torn_line(handle: int) -> None:
         os.ftruncate(handle, end)
 
 
-_RECORDS: Final = TypeAdapter(tuple[RoundRecord, ...])
-
-
 class _Partial(BaseModel):
     """The JSON file. ``identity`` says which study and data the run belongs to."""
 
@@ -127,10 +123,16 @@ class _Partial(BaseModel):
     records: list[dict[str, Any]]
 
 
-class Checkpoint:
-    """The files of one run. ``every_s``: rounds that end sooner after the last writing are not written."""
+class Checkpoint(Generic[S, R]):
+    """The files of one run. ``kinds`` are those of a state, a dataclass, and of a round's record.
 
-    def __init__(self, folder: Path, run: str, identity: str, every_s: float = 0.0) -> None:
+    ``every_s``: rounds that end sooner after the last writing are not written.
+    """
+
+    def __init__(
+        self, folder: Path, run: str, identity: str, kinds: tuple[type[S], type[R]], every_s: float = 0.0
+    ) -> None:
+        self._state, self._records = kinds[0], TypeAdapter(tuple[kinds[1], ...])  # type: ignore[name-defined]
         self._folder = folder
         self._run = run
         self._identity = identity
@@ -142,14 +144,14 @@ class Checkpoint:
     def _json(self) -> Path:
         return self._folder / f"{self._run}.json"
 
-    def save(self, progress: Progress, seconds: float) -> None:
+    def save(self, progress: Progress[S, R], seconds: float) -> None:
         """Replace what was there. ``seconds`` is the time the run has taken so far."""
         if seconds < self._written_s + self._every_s:
             return
         self._written_s = seconds
         self._generation = 1 - self._generation
-        state = {field.name: getattr(progress.state, field.name) for field in fields(progress.state)}
-        vectors = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        state = {field.name: getattr(progress.state, field.name) for field in fields(self._state)}  # type: ignore[arg-type]
+        vectors = {n: np.ascontiguousarray(value) for n, value in state.items() if isinstance(value, np.ndarray)}
         packed = save(vectors)
         partial = _Partial(
             identity=self._identity,
@@ -157,17 +159,17 @@ class Checkpoint:
             vectors=f"{self._run}.{self._generation}.safetensors",
             vectors_sha256=hashlib.sha256(packed).hexdigest(),
             state={
-                name: _kind(name).dump_python(value, mode="json")
+                name: _kind(self._state, name).dump_python(value, mode="json")
                 for name, value in state.items()
                 if name not in vectors and value is not None
             },
-            records=_RECORDS.dump_python(progress.records, mode="json"),
+            records=self._records.dump_python(progress.records, mode="json"),
         )
         self._folder.mkdir(parents=True, exist_ok=True)
         write_durably(self._folder / partial.vectors, packed)
         write_durably(self._json, json.dumps(partial.model_dump()).encode())
 
-    def load(self) -> tuple[Progress | None, float]:
+    def load(self) -> tuple[Progress[S, R] | None, float]:
         """Where the run stands and the seconds it took; None when it has not begun.
 
         Raises: ConfigurationError when the files belong to another study or other data, or cannot be read
@@ -186,9 +188,9 @@ class Checkpoint:
                 f"{self._json} is a run of another study or of other data than now: give another --out, or delete it"
             )
         self._generation = int(partial.vectors.split(".")[-2])
-        read = {name: _kind(name).validate_json(json.dumps(value)) for name, value in partial.state.items()}
-        state = RunState(**read, **vectors)
-        return Progress(state, _RECORDS.validate_json(json.dumps(partial.records))), partial.seconds
+        read = {n: _kind(self._state, n).validate_json(json.dumps(value)) for n, value in partial.state.items()}
+        state = self._state(**read, **vectors)
+        return Progress(state, self._records.validate_json(json.dumps(partial.records))), partial.seconds
 
     def _packed(self, partial: _Partial) -> bytes:
         packed = (self._folder / partial.vectors).read_bytes()
@@ -203,9 +205,9 @@ class Checkpoint:
 
 
 @cache
-def _kind(name: str) -> TypeAdapter[Any]:
+def _kind(state: type, name: str) -> TypeAdapter[Any]:
     """How a part of the state that is no vector is written."""
-    return TypeAdapter(get_type_hints(RunState)[name])
+    return TypeAdapter(get_type_hints(state)[name])
 
 
 RESULTS: Final = "results.jsonl"

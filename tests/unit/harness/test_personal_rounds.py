@@ -9,7 +9,7 @@ import numpy as np
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_personal, load_vector
 from client_agent.learning.models import build_model, dimension, model_spec
-from harness.engine.all_sites import Averaged, Comparison, Mixing
+from harness.engine.all_sites import Averaged, Setting
 from harness.engine.run_state import Attendance, Progress
 from harness.simulate.store import Checkpoint
 from protocol.parameters import StudyParameters
@@ -36,7 +36,7 @@ def study(rounds: int, rule: RuleName = RuleName.FEDAVG) -> Study:
 
 
 def by_scheme(rounds: int):
-    setup = Comparison.of(build_model(MODEL, 3), SITES, 3, TRAINING, 64.0, Mixing(), CPU)
+    setup = Setting.of(build_model(MODEL, 3), SITES, 3, TRAINING, 64.0, CPU)
     scheme = Averaged(setup, setup.one_by_one())
     state = scheme.start()
     for number in range(1, rounds + 1):

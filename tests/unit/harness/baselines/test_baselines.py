@@ -87,10 +87,11 @@ def test_every_round_is_the_papers(table: dict, by_hand: Reference) -> None:
     first = model_vector(model).astype(np.float64)
 
     def after(progress: Progress) -> None:
-        seen.append(progress.state.vector.copy())
+        state = progress.state
+        seen.append(state.own[0] if table["name"] in ("ditto", "pfedme") else state.models[0])
 
     chosen = TypeAdapter(BaselineTable).validate_python(table)
-    history = run_baseline(study, SMALL.sites, chosen, model, Conditions(attendance=AWAY), after)
+    history = run_baseline(study, SMALL.sites, chosen, model, Conditions(attendance=AWAY), after_round=after)
     sites = [
         reference.Site(
             reference.softmax_slope(site.train.X.astype(np.float64), site.train.y, 2),

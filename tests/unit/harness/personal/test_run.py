@@ -101,7 +101,7 @@ def test_a_partial_file_of_another_case_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         execute(planned("local"), folder, kill)
     changed = case(FILE.replace("clip_norm = 64.0", "clip_norm = 32.0"))
-    with pytest.raises(ConfigurationError, match="belongs to another file or other data"):
+    with pytest.raises(ConfigurationError, match="a run of another study or of other data"):
         execute(planned("local", changed), folder)
 
 
@@ -190,7 +190,7 @@ def test_unknown_variants_and_missing_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is not finished"):
         ResultFolder(tmp_path).final_state("local", 0)
     (tmp_path / "results.jsonl").write_text('{"format": "moiety-run/1"}\n')
-    with pytest.raises(ConfigurationError, match="a line of another kind"):
+    with pytest.raises(ConfigurationError, match="a line that is no PersonalLine"):
         ResultFolder(tmp_path).lines()
 
 
