@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.scoring.score import FinalScores, MetricName, Score, value_of
 from client_agent.site.events import SiteValue, site_values
-from harness.engine.history import RoundRecord, RunHistory
-from harness.simulate.case import Setting, TuneValue
+from harness.engine.history import RoundKind, RoundRecord
+from harness.simulate.case import TuneValue
 
 SMALL_MODEL: Final = 1000
 """Models of up to so many parameters are kept in the line itself."""
@@ -157,72 +157,14 @@ class RunLine(BaseModel):
         return max((value for value in self.test_accuracy if value is not None), default=math.nan)
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """What a line says besides the rounds."""
-
-    case: str
-    key: RunKey
-    rule: str
-    protection: str
-    erosion_applies: str
-    study_digest: str
-    data_digest: str
-    settings: tuple[Setting, ...]
-    grid: int
-    versions: dict[str, str]
-    computed_on: str
-    code_digest: str
-    judged_by: MetricName = MetricName.ACCURACY
-
-
-def run_line(facts: RunFacts, history: RunHistory, seconds: float) -> RunLine:
-    """The line of a run that came to its end."""
-    small = history.final_model.size <= SMALL_MODEL
-    final_model = tuple(float(value) for value in history.final_model) if small else None
-    line = _line(facts, history.rounds, history.contributors, history.end.value, history.reason, seconds, final_model)
-    return line.model_copy(update={"final_scores": history.final_scores})
-
-
-def failed_line(facts: RunFacts, records: tuple[RoundRecord, ...], reason: str, seconds: float) -> RunLine:
-    """The line of a run that could not go on, with the rounds before that."""
-    sites = tuple(value.site for value in records[-1].alphas) if records else ()
-    return _line(facts, records, sites, "failed", reason, seconds, None)
-
-
-def _line(
-    facts: RunFacts,
-    records: tuple[RoundRecord, ...],
-    sites: tuple[str, ...],
-    end: str,
-    reason: str,
-    seconds: float,
-    final_model: tuple[float, ...] | None,
-) -> RunLine:
-    return RunLine(
-        case=facts.case,
-        variant=facts.key.variant,
-        requester=facts.key.requester,
-        seed=facts.key.seed,
-        rule=facts.rule,
-        protection=facts.protection,
-        erosion_applies=facts.erosion_applies,
-        study_digest=facts.study_digest,
-        data_digest=facts.data_digest,
-        settings={setting.key: setting.value for setting in facts.settings},
-        end=end,
-        reason=reason,
-        released_rounds=sum(record.kind.value == "released" for record in records),
-        seconds=seconds,
-        final_model=final_model,
-        versions=facts.versions,
-        computed_on=facts.computed_on,
-        code_digest=facts.code_digest,
-        judged_by=facts.judged_by,
-        class_totals=next((record.class_totals for record in records if record.class_totals), ()),
+def of_rounds(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:
+    """The fields of a line that its rounds decide; ``sites`` are the contributors, ``grid`` the weights' one."""
+    return {
+        "released_rounds": sum(record.kind is RoundKind.RELEASED for record in records),
+        "class_totals": next((record.class_totals for record in records if record.class_totals), ()),
         **_by_round(records),
-        **_opened(records, sites, facts.grid),
-    )
+        **_opened(records, sites, grid),
+    }
 
 
 def _by_round(records: tuple[RoundRecord, ...]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from harness.engine.training import ON_CPU, Computing, one_thread
 from harness.engine.updates import PlainSum, RowSums
 from harness.simulate.brought import ChosenModel, ChosenRule, own_metrics, package_of
 from harness.simulate.case import ALL_THERE, AttendanceTable, PublishedMistake, Setting
-from harness.simulate.run_line import RunFacts, RunKey, RunLine, failed_line, run_line
+from harness.simulate.run_line import SMALL_MODEL, RunKey, RunLine, of_rounds
 from harness.simulate.store import Checkpoint, code_digest
 from harness.simulate.study_files import simulated_study
 from harness.versions import versions
@@ -129,7 +129,7 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     )
     checkpoint = _checkpoint(planned, data_digest)
     resume, before_s = checkpoint.load() if checkpoint else (None, 0.0)
-    facts = _facts(planned, erosion, data_digest, study.parameters.weight_grid)
+    about, grid = _about(planned, erosion, data_digest), study.parameters.weight_grid
     begun = time.monotonic()
     latest = [resume] if resume else []
     on_round(len(resume.records) if resume else 0)
@@ -144,8 +144,19 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
         history = _history(planned, study, federation, erosion, resume, after_round)
     except (UnusableUpdate, ProtocolViolation) as diverged:
         records = latest[0].records if latest else ()
-        return failed_line(facts, records, diverged.detail, before_s + time.monotonic() - begun)
-    return run_line(facts, history, before_s + time.monotonic() - begun)
+        sites = tuple(value.site for value in records[-1].alphas) if records else ()
+        end = {"end": "failed", "reason": diverged.detail, "final_model": None}
+        return RunLine(**about, **of_rounds(records, sites, grid), **end, seconds=before_s + time.monotonic() - begun)
+    small = history.final_model.size <= SMALL_MODEL
+    return RunLine(
+        **about,
+        **of_rounds(history.rounds, history.contributors, grid),
+        end=history.end.value,
+        reason=history.reason,
+        seconds=before_s + time.monotonic() - begun,
+        final_model=tuple(float(value) for value in history.final_model) if small else None,
+        final_scores=history.final_scores,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -259,7 +270,8 @@ def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint[Any, RoundR
     return Checkpoint(planned.partial, str(planned.key), identity, kinds, planned.checkpoint_every_s)
 
 
-def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid: int) -> RunFacts:
+def _about(planned: PlannedRun, erosion: ErosionApplies, data_digest: str) -> dict[str, Any]:
+    """The fields of a line that no round decides."""
     packages = {one.name: one.version for one in versions()}
     rule = planned.study.rule.name.value
     if planned.packaged is not None:
@@ -272,18 +284,19 @@ def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid:
     brought += [(Kind.DATASET, planned.data.data)] if is_brought(planned.data.data) else []
     brought += [(Kind.METRIC, name) for name in planned.metrics]
     packages |= dict(package_of(kind, name) for kind, name in brought)
-    return RunFacts(
-        planned.case,
-        planned.key,
-        rule,
-        planned.protection.value,
-        erosion,
-        planned.study_digest,
-        data_digest,
-        planned.settings,
-        grid,
-        packages,
-        str(planned.computing),
-        code_digest(),
-        planned.judged_by,
-    )
+    return {
+        "case": planned.case,
+        "variant": planned.key.variant,
+        "requester": planned.key.requester,
+        "seed": planned.key.seed,
+        "rule": rule,
+        "protection": planned.protection.value,
+        "erosion_applies": erosion,
+        "study_digest": planned.study_digest,
+        "data_digest": data_digest,
+        "settings": {setting.key: setting.value for setting in planned.settings},
+        "versions": packages,
+        "computed_on": str(planned.computing),
+        "code_digest": code_digest(),
+        "judged_by": planned.judged_by,
+    }
