@@ -20,10 +20,10 @@ from harness.simulate.case import Case, Setting, Variant
 from harness.simulate.run_line import RunKey, RunLine
 from harness.simulate.run_one import PlannedRun, Protection, require_plain_for_same_round
 from harness.simulate.store import (
-    Checkpoint,
     Results,
     append_line,
     finished,
+    forget_checkpoint,
     read_lines,
     require_same_code,
     require_unchanged,
@@ -217,7 +217,7 @@ class _CaseRun:
         tally = _Tally(self.case.name, planned, len(keys) - len(planned), self.show)
         for one, line in run_all(planned, self.options.where, tally.round_done):
             self.results.append(line)
-            Checkpoint(self.results.partial, str(one.key), "").remove()
+            forget_checkpoint(self.results.partial, str(one.key))
             done[line.key] = line
             tally.run_done()
         return tuple(done[key] for key in keys)

@@ -200,8 +200,13 @@ class Checkpoint(Generic[S, R]):
 
     def remove(self) -> None:
         """The run is done and its line written."""
-        for path in (self._json, *self._folder.glob(f"{self._run}.[01].safetensors")):
-            path.unlink(missing_ok=True)
+        forget_checkpoint(self._folder, self._run)
+
+
+def forget_checkpoint(folder: Path, run: str) -> None:
+    """Delete a run's checkpoint, where there is one."""
+    for path in (folder / f"{run}.json", *folder.glob(f"{run}.[01].safetensors")):
+        path.unlink(missing_ok=True)
 
 
 @cache
