@@ -14,16 +14,17 @@ from protocol.errors import LocalOptimumReached
 
 S = TypeVar("S")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Scheme(Protocol[S, R]):
-    """``S`` is all that moves from round to round, ``R`` the record of one round; rounds are counted from 1."""
+class Scheme(Protocol[S, R_co]):
+    """``S`` is all that moves from round to round, ``R_co`` the record of one round; rounds are counted from 1."""
 
     def start(self) -> S:
         """Return the state before round 1."""
         ...
 
-    def round(self, state: S, number: int) -> tuple[S, R]:
+    def round(self, state: S, number: int) -> tuple[S, R_co]:
         """Do one round. Raises: LocalOptimumReached, with the state as it was; UnusableUpdate"""
         ...
 

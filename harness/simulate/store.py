@@ -132,7 +132,9 @@ class Checkpoint(Generic[S, R]):
     def __init__(
         self, folder: Path, run: str, identity: str, kinds: tuple[type[S], type[R]], every_s: float = 0.0
     ) -> None:
-        self._state, self._records = kinds[0], TypeAdapter(tuple[kinds[1], ...])  # type: ignore[name-defined]
+        self._state: type[Any] = kinds[0]
+        many: Any = tuple  # a type that is made at run time
+        self._records: TypeAdapter[tuple[R, ...]] = TypeAdapter(many[kinds[1], ...])
         self._folder = folder
         self._run = run
         self._identity = identity
@@ -150,7 +152,7 @@ class Checkpoint(Generic[S, R]):
             return
         self._written_s = seconds
         self._generation = 1 - self._generation
-        state = {field.name: getattr(progress.state, field.name) for field in fields(self._state)}  # type: ignore[arg-type]
+        state = {field.name: getattr(progress.state, field.name) for field in fields(self._state)}
         vectors = {n: np.ascontiguousarray(value) for n, value in state.items() if isinstance(value, np.ndarray)}
         packed = save(vectors)
         partial = _Partial(
@@ -159,7 +161,7 @@ class Checkpoint(Generic[S, R]):
             vectors=f"{self._run}.{self._generation}.safetensors",
             vectors_sha256=hashlib.sha256(packed).hexdigest(),
             state={
-                name: _kind(self._state, name).dump_python(value, mode="json")
+                name: self._kind(name).dump_python(value, mode="json")
                 for name, value in state.items()
                 if name not in vectors and value is not None
             },
@@ -188,9 +190,13 @@ class Checkpoint(Generic[S, R]):
                 f"{self._json} is a run of another study or of other data than now: give another --out, or delete it"
             )
         self._generation = int(partial.vectors.split(".")[-2])
-        read = {n: _kind(self._state, n).validate_json(json.dumps(value)) for n, value in partial.state.items()}
+        read = {n: self._kind(n).validate_json(json.dumps(value)) for n, value in partial.state.items()}
         state = self._state(**read, **vectors)
         return Progress(state, self._records.validate_json(json.dumps(partial.records))), partial.seconds
+
+    def _kind(self, name: str) -> TypeAdapter[Any]:
+        """How a part of the state that is no vector is written."""
+        return TypeAdapter(get_type_hints(self._state)[name])
 
     def _packed(self, partial: _Partial) -> bytes:
         packed = (self._folder / partial.vectors).read_bytes()
@@ -207,12 +213,6 @@ def forget_checkpoint(folder: Path, run: str) -> None:
     """Delete a run's checkpoint, where there is one."""
     for path in (folder / f"{run}.json", *folder.glob(f"{run}.[01].safetensors")):
         path.unlink(missing_ok=True)
-
-
-@cache
-def _kind(state: type, name: str) -> TypeAdapter[Any]:
-    """How a part of the state that is no vector is written."""
-    return TypeAdapter(get_type_hints(state)[name])
 
 
 RESULTS: Final = "results.jsonl"
