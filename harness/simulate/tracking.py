@@ -1,6 +1,7 @@
-"""``--track``: every finished run once, with its numbers per round, under a name that says which it is.
+"""``--track``: finished runs in TensorBoard and MLflow, each an extra.
 
-A run that a tracker has already is not written again, so a simulation may be repeated or go on.
+Every run is written once, with its numbers per round, under a name that says which it is. A run that a tracker has
+already is not written again, so a simulation may be repeated or go on.
 """
 
 from __future__ import annotations
