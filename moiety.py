@@ -60,13 +60,10 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     ),
     "demo": Subcommand("harness.cli", "demo", "Two servers and five sites on this machine, with a report.", False),
     "bench": Subcommand("harness.bench.cli", "app", "Measure what a round costs."),
-    "merge": Subcommand(
-        "harness.simulation.command.cases", "merge", "Join folders of one case's runs into a new one.", False
-    ),
-    "summarise": Subcommand("harness.summaries", "summarise_sites", "Table one over a data set's sites.", False),
-    "rank": Subcommand("harness.ranking.cli", "rank_sites", "Rank sites by transfer loss, before training.", False),
     "results": Subcommand("harness.papers.cli", "results", "Run the papers' studies and write docs/results.", False),
-    "simulate": Subcommand("harness.cli", "simulate", "Run a study in one process, with or without protection.", False),
+    "simulate": Subcommand(
+        "harness.simulate.command", "app", "Run studies in one process; rank sites, sum tables, join runs."
+    ),
 }
 
 _EXTRA_OF_MODULE: Final = {

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from harness.demo.studies import BREAST_CANCER, DIGITS, StudySettings
-from harness.engine import loop, protected
+from harness.engine import loop
 from harness.engine.history import RunHistory
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import TrainingSpec
@@ -30,7 +30,7 @@ def run_plain(*arguments: Any, policy: SitePolicy | None = None, **options: Any)
 
 
 def run_protected(*arguments: Any, policy: SitePolicy | None = None, **options: Any) -> RunHistory:
-    return protected.run_protected(*arguments, policy=_unlimited(policy), **options)
+    return loop.run_protected(*arguments, policy=_unlimited(policy), **options)
 
 
 def _unlimited(policy: SitePolicy | None) -> SitePolicy:

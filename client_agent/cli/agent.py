@@ -18,7 +18,6 @@ from client_agent.cli.ledger import show_ledger
 from client_agent.cli.lines import json_line, round_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, JsonOption, NameArgument
-from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
 from client_agent.cli.watched.status import show_status
 from client_agent.cli.words.approving import list_studies, say, show_study
@@ -73,16 +72,6 @@ def rewards(
     settings = load_settings(config)
     roster, _ = load_identity(settings)
     show_rewards(settings.state_dir, settings.site, roster.requester, study, json_output=json_output)
-
-
-@app.command()
-def ranking(
-    config: ConfigOption,
-    study: Annotated[str | None, typer.Option(help="One study; without it, all that were ranked.")] = None,
-    json_output: JsonLinesOption = False,
-) -> None:
-    """Whose data resemble this site's: the other sites by transfer loss, at the requester of a study that ranks."""
-    show_rankings(load_settings(config).state_dir, study, json_output=json_output)
 
 
 @app.command()

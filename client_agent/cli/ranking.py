@@ -1,4 +1,4 @@
-"""``moiety agent ranking``: a table per study, or JSON lines."""
+"""``moiety study ranking``: a table per study, or JSON lines."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from client_agent.cli.kept.noise import epsilon, noise
 from client_agent.cli.lines import json_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
+from client_agent.cli.ranking import show_rankings
 from client_agent.cli.summaries import show_summary
 from client_agent.cli.watched.reporting import report
 from client_agent.cli.watched.watching import follow
@@ -133,6 +134,18 @@ def summary(
     """Table one over all sites, as their summaries were summed: at the requester, or at any site that took part."""
     state_dir = load_settings(config).state_dir
     show_summary(state_dir, name, json_output=json_output, csv_output=csv_output, scaling=scaling)
+
+
+@app.command()
+def ranking(
+    config: ConfigOption,
+    name: Annotated[
+        str | None, typer.Argument(metavar="STUDY", help="Its name; without it, all that were ranked.")
+    ] = None,
+    json_output: JsonLinesOption = False,
+) -> None:
+    """Show the sites by transfer loss: whose data resemble the requester's, in a study that ranks."""
+    show_rankings(load_settings(config).state_dir, name, json_output=json_output)
 
 
 @app.command()

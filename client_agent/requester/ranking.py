@@ -168,4 +168,4 @@ def _said(refused: Refused) -> str:
 def _summary(ranking: Ranking) -> str:
     if ranking.problem:
         return f"the sites were not ranked: {ranking.problem}"
-    return f"{len(ranking.sites)} sites were ranked; moiety agent ranking shows it"
+    return f"{len(ranking.sites)} sites were ranked; moiety study ranking shows it"

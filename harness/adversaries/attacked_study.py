@@ -23,13 +23,12 @@ from harness.datasets.site_data import Federation
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import AfterRound, Conditions
-from harness.engine.site_updates import ClippedUpdate
-from harness.engine.summing import Counted, RoundInputs, Summed, Summing
-from harness.simulation.case import Case, Variant
-from harness.simulation.case_run import request_for
-from harness.simulation.packaged import refuse_package
-from harness.simulation.simulated_study import simulated_study
-from harness.training.device import one_thread
+from harness.engine.training import one_thread
+from harness.engine.updates import ClippedUpdate, Counted, RoundInputs, Summed, Summing
+from harness.simulate.brought import refuse_package
+from harness.simulate.case import Case, Variant
+from harness.simulate.case_run import request_for
+from harness.simulate.study_files import simulated_study
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy

@@ -19,8 +19,8 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from client_agent.cli.tables import console as console_for
-from harness.simulation.files.json_lines import append_line
-from harness.simulation.options import parse_names, parse_seeds
+from harness.simulate.store import append_line
+from harness.simulate.study_files import parse_names, parse_seeds
 from host.commands.subcommand import command
 from host.placed_files import writable
 from protocol.errors import ConfigurationError
@@ -28,7 +28,7 @@ from protocol.errors import ConfigurationError
 if TYPE_CHECKING:
     from harness.adversaries.attacked_study import AttackedStudy, Setting
     from harness.adversaries.reconstruction import AttackLine, Prior
-    from harness.simulation.case import Case
+    from harness.simulate.case import Case
 
 QUESTIONS: Final = ("norm", "projection", "gap")
 TARGETS: Final = (
@@ -121,8 +121,8 @@ class _OverCase:
         """Every seed, requester and variant in turn, variants innermost. Raises: ConfigurationError"""
         from harness.adversaries.attacked_study import AS_IT_IS, AttackedStudy
         from harness.datasets.registry import load_data
-        from harness.simulation.case import read_case
-        from harness.simulation.case_run import request_for, requesters_of
+        from harness.simulate.case import read_case
+        from harness.simulate.case_run import request_for, requesters_of
 
         case = read_case(self.study_file)
         requesters = requesters_of(case, load_data(request_for(case, self.data, None, case.table.seeds[0])))

@@ -16,7 +16,7 @@ from harness.adversaries.reconstruction import Prior, Reconstruction
 from harness.datasets.site_data import Federation
 from harness.engine.history import RunHistory
 from harness.engine.run_state import EVERYBODY, Attendance
-from harness.engine.summing import PlainSum
+from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
 

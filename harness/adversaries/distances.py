@@ -40,7 +40,7 @@ from harness.adversaries.attacked_study import (
     rounded,
     timed,
 )
-from harness.engine.summing import PlainSum
+from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError
 
 RIDGES = (1e-9, 1e-5, 1e-2, 1.0)

@@ -24,7 +24,7 @@ from scipy.stats import norm
 from client_agent.requester.measuring.allowed_lengths import longest_norm
 from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
 from harness.adversaries.scripted_agents import study
-from harness.engine.rounds.correlations import Measuring, correlations_from
+from harness.engine.protected_sum import Measuring, correlations_from
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import MODULUS, Ring, to_signed
 from protocol.errors import PolicyRefusal

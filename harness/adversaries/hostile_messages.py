@@ -11,16 +11,7 @@ import httpx
 import numpy as np
 
 from harness.adversaries import forgeries as forged
-from harness.adversaries.scripted_rounds import (
-    EARLY,
-    OTHER,
-    REQUESTER,
-    SITES,
-    SMALL,
-    STRANGER,
-    VICTIM,
-    RoundInMemory,
-)
+from harness.adversaries.scripted_rounds import EARLY, OTHER, REQUESTER, SITES, SMALL, STRANGER, VICTIM, RoundInMemory
 from harness.adversaries.signed_client import Outgoing, SignedClient, there
 from protocol.arithmetic.ring import to_bytes
 from protocol.bodies.query import Queries

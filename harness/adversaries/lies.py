@@ -28,7 +28,7 @@ from harness.adversaries.attacked_study import (
     timed,
 )
 from harness.engine.history import RunHistory
-from harness.engine.summing import PlainSum, RoundInputs, Summing
+from harness.engine.updates import PlainSum, RoundInputs, Summing
 from protocol.first_model import first_model
 from protocol.parameters import Needs
 from protocol.wire.messages import Study

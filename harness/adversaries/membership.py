@@ -39,7 +39,7 @@ from harness.adversaries.attacked_study import AttackedStudy, Line, Recorder, pr
 from harness.datasets.site_data import Federation, SiteData, parts_of, split_random
 from harness.engine.history import RunHistory
 from harness.engine.run_state import Progress
-from harness.engine.summing import PlainSum
+from harness.engine.updates import PlainSum
 from protocol.first_model import first_model
 from protocol.wire.messages import Study
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from harness.engine.rounds.correlations import correlations_from
+from harness.engine.protected_sum import correlations_from
 from protocol.arithmetic.ring import MODULUS, Ring
 from protocol.mpc import measurement, range_check
 from protocol.mpc.measurement import SiteSketch

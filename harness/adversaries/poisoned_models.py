@@ -25,8 +25,8 @@ from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.falsified_round import Question
 from harness.adversaries.leak import CLAUSE, most
 from harness.adversaries.poisoning import Poison, Poisoned, PoisonedLine
-from harness.simulation.case import Case, read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import Case, read_case
+from harness.simulate.study_files import STUDIES
 
 _LOST: Final = 0.03
 """Points of accuracy: three of the requester's 110 test examples."""

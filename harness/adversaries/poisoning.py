@@ -35,8 +35,8 @@ from harness.adversaries.attacked_study import (
 )
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory
-from harness.engine.secure import secure_sum
-from harness.engine.summing import PlainSum, RoundInputs, Summing
+from harness.engine.protected_sum import secure_sum
+from harness.engine.updates import PlainSum, RoundInputs, Summing
 from protocol.parameters import Needs
 from protocol.wire.messages import RuleName, Study
 

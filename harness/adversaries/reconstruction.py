@@ -32,8 +32,8 @@ from harness.adversaries.attacked_study import (
     timed,
 )
 from harness.engine.history import isolation_series
-from harness.engine.summing import PlainSum, RoundInputs, Summing
-from harness.simulation.runs import Values
+from harness.engine.updates import PlainSum, RoundInputs, Summing
+from harness.simulate.run_line import Values
 from protocol.clauses import Clause
 
 SUMS_OFF_BY: Final = 1e-6

@@ -15,6 +15,7 @@ from typing import Final
 
 import httpx
 
+from client_agent.page.models import LAST
 from harness.adversaries import forgeries as forged
 from harness.adversaries import hostile_messages as sent
 from harness.adversaries.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
@@ -23,7 +24,6 @@ from harness.adversaries.hostile_messages import released as release
 from harness.adversaries.scripted_rounds import (
     EARLY,
     LARGE,
-    LAST,
     REQUESTER,
     SITES,
     SMALL,

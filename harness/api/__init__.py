@@ -3,6 +3,6 @@
 from harness.api.results import Results, load_results
 from harness.api.running import simulate
 from harness.api.studies import Case, Study
-from harness.simulation.workers.cluster import RayCluster
+from harness.simulate.workers import RayCluster
 
 __all__ = ["Case", "RayCluster", "Results", "Study", "load_results", "simulate"]

@@ -10,10 +10,10 @@ from typing import Any, Final
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.simulation.runs import RunLine, Values
-from harness.simulation.store import RESULTS
-from harness.simulation.store import Results as ResultFolder
-from harness.simulation.summary import CaseSummary, SummaryRow, metric_figure, remarks_on, summarise_case
+from harness.simulate.run_line import RunLine, Values
+from harness.simulate.store import RESULTS
+from harness.simulate.store import Results as ResultFolder
+from harness.simulate.summary import CaseSummary, SummaryRow, metric_figure, remarks_on, summarise_case
 from protocol.errors import ConfigurationError
 from protocol.text_forms import counted
 

@@ -9,13 +9,13 @@ from typing import TypedDict, TypeVar, Unpack
 
 from harness.api.results import Results
 from harness.api.studies import Case, Study
-from harness.simulation.case import Case as CheckedCase
-from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
-from harness.simulation.options import ALL_RUNS, parse_shard
-from harness.simulation.run_one import Protection
-from harness.simulation.summary import summarise_case, write_summary
-from harness.simulation.workers.cluster import RayCluster, computing_of
-from harness.tracking import log_all, tracker_of
+from harness.simulate.case import Case as CheckedCase
+from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
+from harness.simulate.run_one import Protection
+from harness.simulate.study_files import ALL_RUNS, parse_shard
+from harness.simulate.summary import summarise_case, write_summary
+from harness.simulate.tracking import log_all, tracker_of
+from harness.simulate.workers import RayCluster, computing_of
 from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from harness.simulation.case import Case as CheckedCase
-from harness.simulation.case import case_of
-from harness.simulation.files.study_files import StudyFile, read_study_file
+from harness.simulate.case import Case as CheckedCase
+from harness.simulate.case import case_of
+from harness.simulate.study_files import StudyFile, read_study_file
 from protocol.errors import ConfigurationError
 
 Table = Mapping[str, Any]

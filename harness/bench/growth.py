@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.bench.results import RoundBenchmark
-from harness.simulation.drawing.charts import COLOURS, drawn, tidy
+from harness.simulate.charts import COLOURS, drawn, tidy
 
 DRAWN: Final = ("growth_with_parameters.svg", "growth_with_sites.svg")
 _NS: Final = 1e-9

@@ -115,7 +115,6 @@ def _study(study: StudyResult) -> str:
                     "released rounds",
                     "weights equal",
                     "largest model difference",
-                    "derived bound",
                     "distance error",
                 ),
                 [_comparison_row(r) for r in study.rules],
@@ -161,7 +160,6 @@ def _comparison_row(result: RuleResult) -> tuple[str, ...]:
         f"{history.shared_rounds} of {len(history.rounds)}",
         "yes" if result.weights_equal_plain else "no",
         f"{result.difference_to_plain:.2e}",
-        "" if result.bound is None else f"{result.bound:.2e}",
         "" if error is None else f"{error:.2e}",
     )
 

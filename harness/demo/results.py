@@ -36,7 +36,6 @@ class RuleResult:
     federated: FederatedRun
     plain: RunHistory
     further: tuple[RunHistory, ...]
-    bound: float | None
 
     @property
     def rule(self) -> RuleName:
@@ -140,7 +139,6 @@ class RuleSummary(BaseModel):
     released_rounds: int
     seconds: float
     max_abs_difference_to_plain: float
-    difference_bound: float | None
     weights_equal_plain: bool
     final_models_identical_at_all_sites: bool
     clipped_share: float
@@ -243,7 +241,6 @@ def _rule_summary(result: RuleResult) -> RuleSummary:
         released_rounds=history.shared_rounds,
         seconds=result.federated.seconds,
         max_abs_difference_to_plain=result.difference_to_plain,
-        difference_bound=result.bound,
         weights_equal_plain=result.weights_equal_plain,
         final_models_identical_at_all_sites=result.federated.final_models_identical,
         clipped_share=mean(record.clipped_share for record in history.rounds),

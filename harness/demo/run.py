@@ -19,7 +19,6 @@ from rich.console import Console
 
 from client_agent.learning.data import LocalData
 from client_agent.report.settings_words import RULE_NAMES
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation, describe
@@ -28,9 +27,8 @@ from harness.demo.report import write_report
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult, write_summary
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, StudySettings, study_of
 from harness.engine.history import RunHistory
-from harness.engine.loop import run_plain
-from harness.engine.protected import run_protected
-from harness.engine.site_updates import class_counts
+from harness.engine.loop import run_plain, run_protected
+from harness.engine.updates import class_counts
 from harness.federation.federated_run import FederatedRun, run_study
 from harness.federation.measurements import Traffic, measure
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
@@ -201,9 +199,7 @@ def _with_twins(
 ) -> RuleResult:
     plain = run_plain(study, federation.sites)
     further = tuple(_further(data_set, study, options.seed + n) for n in range(1, 1 + _further_seeds(options)))
-    linear = study.model.kind == "linear" and study.training.update == "gradient"
-    bound = bound_of_run(plain, study, federation.sites) if linear else None
-    return RuleResult(study, run, plain, further, bound)
+    return RuleResult(study, run, plain, further)
 
 
 def _rules(federation: Federation, protection: StudyProtection) -> tuple[RuleName, ...]:

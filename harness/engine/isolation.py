@@ -15,7 +15,7 @@ import numpy as np
 
 from client_agent.site.events import SiteValue
 from harness.engine.run_state import Announced, Run, RunState
-from harness.engine.site_updates import ClippedUpdate
+from harness.engine.updates import ClippedUpdate
 from protocol.arithmetic.fixed_point import Real
 from protocol.arithmetic.prg import derive
 from protocol.errors import PolicyRefusal

@@ -1,32 +1,30 @@
-"""The plain run: the same rounds without protection, ``--protection plain`` (docs/protocol.md 2, 8 to 10).
+"""A whole protected run in one process: the plain run's loop, its sums made as the study's protection says.
 
-Same seeds, batches, clipping, weight rounding, lag of the weights, sites' policy and float32 application as the
-secure run; only shares, sketches and fixed point are missing. So a secure run differs from its plain twin by the
-rounding of fixed point and the sketch's error, and by nothing else.
+Rounds, seeds, batches, policy and rule are the plain run's own; only the way the updates are added up and measured
+differs, so that the two histories can be compared round by round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import nn
 
 from client_agent.architectures.statistics import require_batches
+from client_agent.learning.at_requester.finish import LocalFinish
+from client_agent.learning.at_requester.finish_table import FinishTable
+from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, load_vector, model_vector, personal_vector
 from client_agent.learning.models import build_model
-from client_agent.learning.plugin import Plugin, assessor
+from client_agent.learning.plugin import Plugin, assessor, site_loss
 from client_agent.learning.trial import try_once
 from harness.datasets.site_data import SiteData
-from harness.engine.announcing import announce, answers, lists_to_try, present, require_validation, require_willing
+from harness.engine import scheme
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.engine.isolation import Trained, isolations, remembered, require_isolated
-from harness.engine.record import final_scores, require_no_divergence, round_record, with_judgement
-from harness.engine.round_training import round_updates
-from harness.engine.rounds.finishing import finished, without_held_out
-from harness.engine.rounds.inputs import inputs_of, skipped
-from harness.engine.rounds.measuring import measured_round, with_own_noise
+from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum
 from harness.engine.run_state import (
     EVERYBODY,
     USUAL,
@@ -38,12 +36,27 @@ from harness.engine.run_state import (
     Progress,
     Run,
     RunState,
+    final_scores,
+    require_no_divergence,
+    round_record,
+    round_updates,
+    with_judgement,
 )
-from harness.engine.site_updates import class_counts, clipped_update
-from harness.engine.summing import PlainSum, Summing, average
-from harness.training.site_training import repeated
-from harness.training.sources import own_sources
-from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
+from harness.engine.study_round import (
+    announce,
+    answers,
+    inputs_of,
+    lists_to_try,
+    measured_round,
+    present,
+    require_validation,
+    require_willing,
+    skipped,
+    with_own_noise,
+)
+from harness.engine.training import own_sources, repeated
+from harness.engine.updates import PlainSum, Summing, average, class_counts, clipped_update
+from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.first_model import first_model
 from protocol.policy.candidates import Candidate
 from protocol.policy.list_terms import list_terms
@@ -53,6 +66,30 @@ from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.rules.server_optimiser import apply_aggregate, initial_state
 from protocol.wire.messages import RuleName, Study, WeightList
+
+
+def without_held_out(
+    sites: Sequence[SiteData], finish: FinishTable | None, seed: int
+) -> tuple[Sequence[SiteData], Examples]:
+    """The sites as the shared rounds see them, and what the requester holds out of them. Raises: ConfigurationError"""
+    train = sites[0].train
+    if finish is None:
+        return sites, Examples(train.X[:0], train.y[:0])
+    seen, held = finish.parts(train, seed)
+    return (replace(sites[0], train=seen), *sites[1:]), held
+
+
+def finished(run: Run, progress: Progress, held: Examples) -> tuple[Progress, str]:
+    """One record more, and how strong the pull was. Raises: ConfigurationError, UnusableUpdate"""
+    state, requester = progress.state, run.requester
+    loss = site_loss(run.study, run.plugin, requester.train.y)
+    ended = LocalFinish(run.model, loss, run.study.training.l2, requester.train, held).run(run.model_of(state))
+    vector = state.vector.copy()
+    vector[: ended.vector.size] = ended.vector
+    after = replace(state, vector=vector)
+    record = round_record(run, after, len(progress.records) + 1, RoundKind.FINISHED, ())
+    how = "the local finish kept the shared model" if ended.pull is None else f"local finish with pull {ended.pull:.2g}"
+    return Progress(after, (*progress.records, record)), how
 
 
 def run_plain(
@@ -103,9 +140,17 @@ def run_rounds(
     seed = _seed_of(study)
     sites, held = without_held_out(sites, conditions.finish, seed)
     run = _run_of(study, seed, sites, summing, conditions)
-    beginning = _beginning(run)
-    progress, first = resume or beginning, round_record(run, beginning.state, 0, RoundKind.SKIPPED, ())
-    progress, end, reason = _until_the_end(run, progress, first, after_round)
+    rounds = StudyRounds(run)
+    first = round_record(run, rounds.start(), 0, RoundKind.SKIPPED, ())  # the model before round 1
+    for record in resume.records[-1:] if resume else ():
+        require_no_divergence(record, first)
+
+    def watched(progress: Progress) -> None:
+        after_round(progress)
+        require_no_divergence(progress.records[-1], first)
+
+    progress, optimum = scheme.train(rounds, resume, rounds.over, watched)
+    end, reason = _end_of(run, progress.state, optimum)
     if conditions.finish is not None:
         progress, how = finished(run, progress, held)
         reason = f"{reason}; {how}"
@@ -126,25 +171,11 @@ def run_rounds(
     )
 
 
-def _until_the_end(
-    run: Run, progress: Progress, first: RoundRecord, after_round: AfterRound
-) -> tuple[Progress, RunEnd, str]:
-    """All rounds that are left, how the run ended and why; ``first`` is the model before round 1."""
-    for record in progress.records[-1:]:
-        require_no_divergence(record, first)
-    end, reason = RunEnd.COMPLETED, "all rounds are done"
-    while len(progress.records) - progress.state.rounds_apart < run.study.rounds:
-        try:
-            state, record = plain_round(run, progress.state, len(progress.records) + 1)
-        except LocalOptimumReached as optimum:
-            end, reason = RunEnd.LOCAL_OPTIMUM, optimum.detail
-            break
-        progress = Progress(state, (*progress.records, record))
-        after_round(progress)
-        require_no_divergence(record, first)
-    if progress.state.alone_because is not None and run.study.rule.name is not RuleName.LOCAL:
-        return progress, RunEnd.LOCAL_ONLY, progress.state.alone_because
-    return progress, end, reason
+def _end_of(run: Run, state: RunState, optimum: str | None) -> tuple[RunEnd, str]:
+    """How the shared part of a run ended, and why."""
+    if state.alone_because is not None and run.study.rule.name is not RuleName.LOCAL:
+        return RunEnd.LOCAL_ONLY, state.alone_because
+    return (RunEnd.COMPLETED, "all rounds are done") if optimum is None else (RunEnd.LOCAL_OPTIMUM, optimum)
 
 
 def _seed_of(study: Study) -> int:
@@ -193,11 +224,26 @@ def _model_of(study: Study, seed: int, plugin: Plugin | None) -> nn.Module:
     return model
 
 
-def _beginning(run: Run) -> Progress:
-    """Before round 1; every site begins with the same personal layers."""
-    personal = repeated(personal_vector(run.model), len(run.sites)).copy()
-    vector = initial_state(model_vector(run.model), run.study.rule)
-    return Progress(RunState(vector, run.rule.init(()), SiteMemory(), personal=personal), ())
+@dataclass(frozen=True)
+class StudyRounds:
+    """A study's rounds as a scheme, plain or protected, as ``run.summing`` adds the updates up."""
+
+    run: Run
+
+    def start(self) -> RunState:
+        """Every site begins with the same personal layers."""
+        run = self.run
+        personal = repeated(personal_vector(run.model), len(run.sites)).copy()
+        vector = initial_state(model_vector(run.model), run.study.rule)
+        return RunState(vector, run.rule.init(()), SiteMemory(), personal=personal)
+
+    def round(self, state: RunState, number: int) -> tuple[RunState, RoundRecord]:
+        """Announce, check the policy, train, clip, weigh, sum, apply, run the rule."""
+        return plain_round(self.run, state, number)
+
+    def over(self, progress: Progress) -> bool:
+        """Rounds of class counts and of measuring are no rounds of the study's."""
+        return len(progress.records) - progress.state.rounds_apart >= self.run.study.rounds
 
 
 def plain_round(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
@@ -373,3 +419,34 @@ def _admitted(run: Run, rule_state: RuleState, round_number: int) -> RuleState:
         if run.attendance.has_joined(site.name, round_number)
     )
     return run.rule.admit(rule_state, ready)
+
+
+def run_protected(
+    study: Study,
+    sites: Sequence[SiteData],
+    *,
+    correlation_source: SourceName | None = None,
+    policy: SitePolicy | None = None,
+    conditions: Conditions = USUAL,
+    resume: Progress | None = None,
+    after_round: AfterRound = lambda progress: None,
+    tamper: TamperInRound | None = None,
+) -> RunHistory:
+    """A whole run with everything but sealing, signatures and HTTP; the first of ``sites`` is the requester.
+
+    ``policy`` comes before that of ``conditions``; ``correlation_source`` replaces the study's. Every draw but SEAL's
+    comes from the study's seed; ``tamper`` lets sites misbehave with what they share.
+
+    Raises: as :func:`harness.engine.loop.run_plain`; AggregateOutOfBounds; ConfigurationError where TenSEAL is needed
+            and missing, or sums fewer sites
+    """
+    shares, plan = secure_sum(study, sites, correlation_source, tamper), study.protection.plan
+    return run_rounds(
+        study,
+        sites,
+        ckks_sum(study, len(sites), shares) if plan.keyed else shares,
+        replace(conditions, policy=policy or conditions.policy),
+        protection=plan.name,
+        resume=resume,
+        after_round=after_round,
+    )

@@ -1,8 +1,9 @@
-"""What a run in one process keeps: fixed over the run, and moving from round to round."""
+"""What a run in one process keeps, fixed and moving, and the record of one round."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
@@ -10,17 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from client_agent.architectures.statistics import has_statistics
 from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.learning.evaluation import Assessor, OwnMetrics
+from client_agent.learning.evaluation import NOTHING, Assessor, OwnMetrics
 from client_agent.learning.flat_vector import Vector
 from client_agent.learning.plugin import Plugin, assessor
-from client_agent.scoring.score import FOLLOWED, MetricName
+from client_agent.learning.training_seeds import site_seed
+from client_agent.requester.measuring.judging import Judgement
+from client_agent.scoring.score import FOLLOWED, FinalScores, MetricName
+from client_agent.site.events import opened_values, site_values
 from harness.datasets.site_data import SiteData
-from harness.engine.history import RoundRecord
-from harness.engine.site_updates import CPU, Training, own_weight
-from harness.engine.summing import Summing
-from harness.training.device import ON_CPU, Computing
+from harness.engine import scheme
+from harness.engine.history import RoundKind, RoundRecord
+from harness.engine.training import ON_CPU, Batched, Computing, batchable, repeated
+from harness.engine.updates import CPU, ClippedUpdate, Summing, Training, clipped, clipped_update, load_site, own_weight
 from protocol.clauses import Clause
+from protocol.errors import UnusableUpdate
 from protocol.policy.candidates import Candidate
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
@@ -28,7 +34,7 @@ from protocol.policy.summed_rows import SummedRow
 from protocol.rounds.planning import Done, Situation, next_purpose
 from protocol.rules.interface import Rule, RuleState
 from protocol.rules.server_optimiser import model_part
-from protocol.wire.messages import Announcement, Purpose, Study, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, Study, WeightList
 
 ErosionApplies = Literal["next_round", "same_round"]
 
@@ -207,12 +213,105 @@ class Run:
         return own_weight(self.study, site, state.class_totals, largest)
 
 
-@dataclass(frozen=True, eq=False)
-class Progress:
-    """Where a run stands after a round: all that the next round depends on, and the records so far."""
-
-    state: RunState
-    records: tuple[RoundRecord, ...]
-
-
+Progress: TypeAlias = scheme.Progress[RunState, RoundRecord]
+"""Where a study's run stands after a round."""
 AfterRound: TypeAlias = Callable[[Progress], None]
+
+
+def round_updates(run: Run, state: RunState, sites: Sequence[SiteData], round_number: int) -> dict[str, ClippedUpdate]:
+    """Every site's update by its name, from the model within ``state``.
+
+    One gradient of one mini-batch is not batched: there is next to nothing to gain. Nor is a loss that compares
+    examples, Cox's, or a plug-in's, whose code is not known, nor a model with batch
+    norm, whose statistics one call would mix up; nor training with noise, which clips record by record.
+
+    Raises: UnusableUpdate
+    """
+    possible = batchable(run.study.task, run.plugin) and not has_statistics(run.model)
+    possible = possible and run.study.record_noise is None
+    if run.computing.batched and run.study.training.update == "local_sgd" and possible:
+        return _in_one_call(run, state, sites, round_number)
+    return {site.name: _by_itself(run, state, site, round_number) for site in sites}
+
+
+def _by_itself(run: Run, state: RunState, site: SiteData, round_number: int) -> ClippedUpdate:
+    own_weight, personal = run.own_weight(site, state), run.personal_of(site, state)
+    return clipped_update(run.training, site, run.model_of(state), round_number, own_weight, personal)
+
+
+def _in_one_call(run: Run, state: RunState, sites: Sequence[SiteData], round_number: int) -> dict[str, ClippedUpdate]:
+    study = run.study
+    seeds = [site_seed(study.seed or 0, site.name) for site in sites]
+    batched = Batched(
+        run.model, [site.train for site in sites], seeds, study.training, run.computing.device, study.task
+    )
+    personal = np.stack([run.personal_of(site, state) for site in sites])
+    trained = batched.train(repeated(run.model_of(state), len(sites)), personal, round_number)
+    return {
+        site.name: clipped(study, trained.updates[row], run.own_weight(site, state), trained.personal[row])
+        for row, site in enumerate(sites)
+    }
+
+
+WORSE_BY: Final = 1e4
+"""A model whose loss is so many times the first model's (or 1, if that is more) has diverged."""
+LONGER_BY: Final = 1e9
+"""As is one whose parameters are so many times as long: float32 has no digits left for a step."""
+
+
+def round_record(
+    run: Run, state: RunState, round_number: int, kind: RoundKind, weights: tuple[ListedWeight, ...]
+) -> RoundRecord:
+    """What every round has: the list, the rule's weights and the model after it."""
+    vector = run.model_of(state)
+    load_site(run.model, vector, run.personal_of(run.requester, state))
+    judge, train = run.judge, run.requester.train
+    assessed = judge.assess(run.model, run.requester.test, train, run.followed)
+    test, validation = assessed.evaluation, run.requester.validation
+    validated = judge.assess(run.model, validation, train, run.followed) if len(validation) else NOTHING
+    return RoundRecord(
+        round=round_number,
+        kind=kind,
+        handed_out=weights,
+        alphas=site_values((site.name, site.alpha) for site in state.rule_state.sites),
+        requester_norm=0.0,
+        took_part=(),
+        clipped_share=0.0,
+        test_accuracy=math.nan if test.accuracy is None else test.accuracy,
+        test_loss=test.loss,
+        class_accuracy=test.class_accuracy,
+        model_norm=float(np.linalg.norm(vector.astype(np.float64))),
+        validation_accuracy=validated.evaluation.accuracy,
+        test_scores=assessed.scores,
+        validation_scores=validated.scores,
+    )
+
+
+def final_scores(run: Run, state: RunState, samples: int) -> FinalScores:
+    """All metrics of the run's last model on the requester's test part, with intervals over ``samples`` draws."""
+    load_site(run.model, run.model_of(state), run.personal_of(run.requester, state))
+    return run.judge.final_scores(run.model, run.requester.test, run.requester.train, samples, run.study.seed or 0)
+
+
+def with_judgement(record: RoundRecord, judgement: Judgement) -> RoundRecord:
+    """The record with everything that the requester opened."""
+    changes = {
+        "requester_norm": judgement.measured.requester_norm,
+        "failed_check": judgement.failed,
+        "not_selected": judgement.not_selected,
+    }
+    return record.model_copy(update=opened_values(judgement.measured) | changes)
+
+
+def require_no_divergence(record: RoundRecord, first: RoundRecord) -> None:
+    """Numbers may still be finite, and a gradient 0 because everything saturates: that is no local optimum.
+
+    ``first`` is the model before round 1. Raises: UnusableUpdate
+    """
+    loss, length = record.test_loss, record.model_norm
+    fine = loss <= WORSE_BY * max(1.0, first.test_loss) and length <= LONGER_BY * max(1.0, first.model_norm)
+    if not fine and not (math.isnan(first.test_loss) and math.isfinite(length)):
+        raise UnusableUpdate(
+            f"round {record.round}: the model has diverged: its test loss is {loss:.3g} and its length {length:.3g}, "
+            f"before round 1 they were {first.test_loss:.3g} and {first.model_norm:.3g}; take smaller learning rates"
+        )

@@ -12,33 +12,27 @@ from typing import Any, Final
 import numpy as np
 from scipy.stats import spearmanr
 
-from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS
-from harness.adversaries.differencing.lines import DifferencedLine
-from harness.adversaries.falsifying.leak_line import LeakLine
-from harness.adversaries.falsifying.leaked import Asked, Leaked, leaked
-from harness.adversaries.falsifying.questions import Question
-from harness.adversaries.falsifying.search import most_bits
-from harness.adversaries.gaining.lying_line import LyingLine
-from harness.adversaries.inferring.class_mix import guessed
-from harness.adversaries.inferring.lines import InferenceLine, Told
-from harness.adversaries.inferring.memorised_lines import MemorisedLine
-from harness.adversaries.inferring.shadows import by_shadows
-from harness.adversaries.inverting.lines import How, InversionLine, Inverted
-from harness.adversaries.inverting.targets import TARGETS, Target
-from harness.adversaries.locating.locating_line import LocatingLine
+from harness.adversaries.differencing import DifferencedLine
+from harness.adversaries.distances import LocatingLine
+from harness.adversaries.falsified_round import Question, most_bits
+from harness.adversaries.inference import InferenceLine, guessed
+from harness.adversaries.inversion import How, InversionLine, Inverted
+from harness.adversaries.inversion_targets import TARGETS, Target
+from harness.adversaries.leak import Asked, Leaked, LeakLine, leaked
+from harness.adversaries.lies import LyingLine
+from harness.adversaries.membership import MemorisedLine, Told, by_shadows
 from harness.adversaries.memory_attacks import ATTACKS
-from harness.adversaries.poisoning.lines import PoisonedLine
-from harness.adversaries.poisoning.poisons import Poison
-from harness.adversaries.reconstruction import Prior
+from harness.adversaries.poisoning import Poison, PoisonedLine
+from harness.adversaries.reconstruction import AttackLine, Prior
 from harness.papers import recipes as made
 from harness.papers.plots import Series, curve_rows, heat_rows
 from harness.papers.recipes import ALONE, Recipe, canary_shares, case_of, lies_of, recipes, settings_of
 from harness.papers.scores import Scores, Table, shown, spread_of
 from harness.papers.simulated import Found, lines_of, noised, told_cell
-from harness.simulation.drawing.spread import Spread, curve, number
-from harness.simulation.files.json_lines import read_lines
-from harness.simulation.runs import Values
+from harness.simulate.charts import Spread, curve, number
+from harness.simulate.run_line import Values
+from harness.simulate.store import read_lines
 from protocol.clauses import Clause
 from protocol.policy.clauses import TIMES_LEFT_OUT
 

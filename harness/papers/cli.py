@@ -14,7 +14,7 @@ from harness.papers import attacked, simulated, soak
 from harness.papers.pages import render, write_data
 from harness.papers.recipes import Making, run_missing
 from harness.papers.simulated import Found
-from harness.simulation.workers.cluster import Engine, cluster_of
+from harness.simulate.workers import Engine, cluster_of
 from host.commands.subcommand import command
 from host.placed_files import writable_folder
 from protocol.errors import ConfigurationError, MoietyError

@@ -17,8 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from harness.simulation.drawing.charts import COLOURS, drawn, tidy
-from harness.simulation.drawing.spread import Curve
+from harness.simulate.charts import COLOURS, Curve, drawn, tidy
 
 Series = list[tuple[Any, ...]]
 """Rows as their kind of plot names them; None where there is no number."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.datasets.public_data import data_folder
-from harness.simulation.drawing.spread import Curve
+from harness.simulate.charts import Curve
 from protocol.errors import ConfigurationError
 
 MNIST_LAST: Final = {

@@ -11,42 +11,29 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
-from harness.adversaries.attack_line import AttackLine
-from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
-from harness.adversaries.differencing.differenced_run import DifferencedRun
-from harness.adversaries.differencing.lines import DifferencedLine
-from harness.adversaries.falsifying.leak_line import LeakLine
-from harness.adversaries.falsifying.leak_run import LeakRun, plans
-from harness.adversaries.falsifying.leaked import Asked
-from harness.adversaries.falsifying.questions import Question
-from harness.adversaries.gaining.lies import Lie
-from harness.adversaries.gaining.lying_line import LyingLine
-from harness.adversaries.gaining.lying_run import LyingRun
-from harness.adversaries.inferring.lines import InferenceLine
-from harness.adversaries.inferring.memorised_lines import MemorisedLine
-from harness.adversaries.inferring.memorised_run import MemorisedRun
-from harness.adversaries.inferring.watched_run import WatchedRun
-from harness.adversaries.inverting.inverted_run import InvertedRun
-from harness.adversaries.inverting.lines import InversionLine
-from harness.adversaries.inverting.targets import TARGETS
-from harness.adversaries.locating.locating_line import LocatingLine
-from harness.adversaries.locating.locating_run import LocatingRun
-from harness.adversaries.poisoning.lines import PoisonedLine
-from harness.adversaries.poisoning.poisoned_run import Poisoned
-from harness.adversaries.poisoning.poisons import Poison
-from harness.datasets.downloads import fetch_missing
-from harness.datasets.public_data import data_folder
+from harness.adversaries.attacked_study import AS_IT_IS, AttackedStudy, Setting
+from harness.adversaries.differencing import DifferencedLine, DifferencedRun
+from harness.adversaries.distances import LocatingLine, LocatingRun
+from harness.adversaries.falsified_round import Question
+from harness.adversaries.inference import InferenceLine, WatchedRun
+from harness.adversaries.inversion import InversionLine, InvertedRun
+from harness.adversaries.inversion_targets import TARGETS
+from harness.adversaries.leak import Asked, LeakLine, LeakRun
+from harness.adversaries.lies import Lie, LyingLine, LyingRun
+from harness.adversaries.membership import MemorisedLine, MemorisedRun
+from harness.adversaries.poisoning import Poison, Poisoned, PoisonedLine
+from harness.adversaries.reconstruction import AttackedRun, AttackLine
+from harness.datasets.public_data import data_folder, fetch_missing
 from harness.datasets.registry import load_data, source_of
-from harness.personal.case import read_personal_case
-from harness.personal.run_case import PersonalOptions, run_personal_case
-from harness.simulation.case import Case, read_case
-from harness.simulation.case_run import CaseOptions, request_for, requesters_of, run_case
-from harness.simulation.files.json_lines import append_line, read_lines
-from harness.simulation.files.study_files import STUDIES
-from harness.simulation.options import parse_seeds
-from harness.simulation.run_one import Protection
-from harness.simulation.workers.cluster import RayCluster, computing_of
-from harness.training.device import Computing
+from harness.engine.training import Computing
+from harness.simulate.case import Case, read_case
+from harness.simulate.case_run import CaseOptions, request_for, requesters_of, run_case
+from harness.simulate.comparison import read_personal_case
+from harness.simulate.comparison_report import PersonalOptions, run_personal_case
+from harness.simulate.run_one import Protection
+from harness.simulate.store import append_line, read_lines
+from harness.simulate.study_files import STUDIES, parse_seeds
+from harness.simulate.workers import RayCluster, computing_of
 
 Recipe = dict[str, Any]
 L = TypeVar("L", bound=BaseModel)
@@ -194,7 +181,7 @@ def _attacked(recipe: Recipe, making: Making) -> None:
         ATTACKED,
         AttackLine,
         runs,
-        lambda run: {(run.case.name, run.variant, run.setting.name, run.requester, run.seed)},
+        lambda run: {_study_key(run.attacked, run.attacked.setting.name)},
     )
 
 
@@ -207,7 +194,14 @@ def attacked_runs(recipe: Recipe, asked: Recipe, making: Making) -> Iterator[Att
     for seed in parse_seeds(asked["seeds"]):
         for requester in requesters:
             for setting in settings_of(recipe, asked):
-                yield AttackedRun(case, asked["variant"], setting, requester, seed, making.data, asked.get("rounds"))
+                study = AttackedStudy(
+                    case, asked["variant"], seed, requester, setting, making.data, asked.get("rounds")
+                )
+                yield AttackedRun(study)
+
+
+def _study_key(study: AttackedStudy, *setting: str) -> tuple[str | int, ...]:
+    return (study.case.name, study.variant, *setting, study.requester or "", study.seed)
 
 
 def settings_of(recipe: Recipe, asked: Recipe) -> list[Setting]:
@@ -242,7 +236,12 @@ def _inverted(recipe: Recipe, making: Making) -> None:
 
 def _memorised(recipe: Recipe, making: Making) -> None:
     cases = [making.case(name) for name in recipe["memorised"]]
-    runs = (MemorisedRun(c, variant, seed, making.data) for c in cases for seed in c.table.seeds for variant in c.names)
+    runs = (
+        MemorisedRun(AttackedStudy(c, variant, seed, data=making.data))
+        for c in cases
+        for seed in c.table.seeds
+        for variant in c.names
+    )
     making.append_missing(MEMORISED, MemorisedLine, runs)
 
 
@@ -250,7 +249,7 @@ def _watched(recipe: Recipe, making: Making) -> None:
     for asked in recipe["watched"]:
         case = making.case(asked["case"])
         runs = (
-            WatchedRun(case, variant, requester, seed, making.data)
+            WatchedRun(AttackedStudy(case, variant, seed, requester, data=making.data))
             for seed in parse_seeds(asked["seeds"])
             for requester in making.requesters(case)
             for variant in asked["variants"]
@@ -259,7 +258,7 @@ def _watched(recipe: Recipe, making: Making) -> None:
             Path(asked.get("file", WATCHED)),
             InferenceLine,
             runs,
-            lambda run: {(run.case.name, run.variant, run.requester or "", run.seed)},
+            lambda run: {_study_key(run.attacked)},
         )
 
 
@@ -268,7 +267,7 @@ def _differenced(recipe: Recipe, making: Making) -> None:
         case = making.case(asked["case"])
         requester, parameters = making.requesters(case)[0], {"least_contributors": asked["least"]}
         runs = (
-            DifferencedRun(case, rule, setting, requester, seed, making.data)
+            DifferencedRun(AttackedStudy(case, rule, seed, requester, setting, making.data))
             for seed in range(5)
             for rule in asked["rules"]
             for name, training in recipe["batches"].items()
@@ -293,9 +292,9 @@ def canary_shares() -> list[float]:
 
 def _leaked(recipe: Recipe, making: Making) -> None:
     runs = (
-        LeakRun(one.question, one.clause, failures, seed, one.canaries, one.rounds)
+        LeakRun(one, failures, seed)
         for one in asked_of_a_server()
-        for failures in plans(one.rounds)
+        for failures in one.plans
         for seed in parse_seeds(recipe["leaked"]["seeds"])
     )
     making.append_missing(LEAKED, LeakLine, runs)
@@ -305,11 +304,12 @@ def poisoned_runs(recipe: Recipe, case: Case) -> Iterator[Poisoned]:
     """Every run of a case, seeds outermost, honest ones first; then some under the protocol."""
     for seed in case.table.seeds:
         for variant in case.names:
-            yield Poisoned(case, variant, seed, 0, None)
+            study = AttackedStudy(case, variant, seed)
+            yield Poisoned(study, 0, None)
             for number in recipe["poisoners"] if variant != ALONE else ():
-                yield from (Poisoned(case, variant, seed, number, poison) for poison in Poison)
+                yield from (Poisoned(study, number, poison) for poison in Poison)
     for variant, poison in recipe["secure"]:
-        yield Poisoned(case, variant, case.table.seeds[0], 2, Poison(poison), secure=True)
+        yield Poisoned(AttackedStudy(case, variant, case.table.seeds[0]), 2, Poison(poison), secure=True)
 
 
 def _poisoned(recipe: Recipe, making: Making) -> None:
@@ -331,7 +331,7 @@ def _lying(recipe: Recipe, making: Making) -> None:
         told += [(AS_IT_IS, rule, lies_of(asked)) for rule in recipe["rules"]]
         told += [(with_finish, rule, tuple(map(Lie, finished["lies"]))) for rule in finished["rules"]]
         runs = (
-            LyingRun(case, variant, setting, requester, seed, lies, asked["liars"], making.data)
+            LyingRun(AttackedStudy(case, variant, seed, requester, setting, making.data), lies, asked["liars"])
             for seed in parse_seeds(recipe["seeds"])
             for requester in making.requesters(case)
             for setting, variant, lies in told
@@ -341,7 +341,8 @@ def _lying(recipe: Recipe, making: Making) -> None:
             LyingLine,
             runs,
             lambda run: {
-                (run.case.name, run.setting.name, run.variant, run.requester, run.seed, lie)
+                (of.case.name, of.setting.name, of.variant, of.requester, of.seed, lie)
+                for of in (run.attacked,)
                 for lie in (None, *run.lies)
             },
             lambda line: (line.study, line.setting, line.variant, line.requester, line.seed, line.lie),
@@ -354,14 +355,14 @@ def _located(recipe: Recipe, making: Making) -> None:
         setting = Setting(asked["key"], asked.get("changes", {}), least_isolation=0.0)
         colluders, every, requester = tuple(asked["colluders"]), asked.get("every", 1), making.requesters(case)[0]
         runs = (
-            LocatingRun(case, "fedavg", setting, requester, seed, colluders, every, making.data)
+            LocatingRun(AttackedStudy(case, "fedavg", seed, requester, setting, making.data), colluders, every)
             for seed in parse_seeds(recipe["seeds"])
         )
         making.append_missing(
             LOCATED,
             LocatingLine,
             runs,
-            lambda run: {(run.setting.name, run.seed)},
+            lambda run: {(run.attacked.setting.name, run.attacked.seed)},
             lambda line: (line.setting, line.seed),
         )
 

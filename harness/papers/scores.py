@@ -10,8 +10,8 @@ from typing import Final
 import pandas as pd
 
 from client_agent.scoring.score import MetricName, value_of, words_of
-from harness.simulation.drawing.spread import Spread
-from harness.simulation.runs import RunLine
+from harness.simulate.charts import Spread
+from harness.simulate.run_line import RunLine
 
 LOSS: Final = "loss"
 FINISHED: Final = "_finished"

@@ -12,13 +12,13 @@ from typing import Any, Final
 from client_agent.learning.private.drawn_rows import drawing_probability
 from client_agent.scoring.score import MetricName, words_of
 from client_agent.site.budget.accounting import Steps, epsilon_of
-from harness.adversaries.inferring.lines import InferenceLine
-from harness.bounds.risk_missed import squared_errors
+from harness.adversaries.inference import InferenceLine
 from harness.datasets.titanic import FEATURES, SITES
 from harness.engine.history import RoundKind
 from harness.papers.plots import Series, curve_rows, heat_rows
 from harness.papers.published import FLAMBY, MNIST_LAST, TITANIC, TITANIC_RATES, mnist_curve, titanic_curve
 from harness.papers.recipes import case_of, folder_of, recipes
+from harness.papers.risk_missed import squared_errors
 from harness.papers.scores import (
     BETTER,
     FEDAVG,
@@ -38,16 +38,12 @@ from harness.papers.scores import (
     tally,
     with_rules_alone,
 )
-from harness.personal.case import read_personal_case
-from harness.personal.detection import detections
-from harness.personal.records import PersonalLine, ResultFolder
-from harness.personal.summary import PUBLISHED, summaries
-from harness.simulation.drawing.similarity import relative_distances
-from harness.simulation.drawing.spread import Spread, curve, number, of_variant
-from harness.simulation.files.json_lines import read_lines
-from harness.simulation.files.study_files import STUDIES
-from harness.simulation.runs import RunLine, Values
-from harness.simulation.store import Results
+from harness.simulate.charts import Spread, curve, number, of_variant, relative_distances
+from harness.simulate.comparison import PersonalLine, ResultFolder, read_personal_case
+from harness.simulate.comparison_report import PUBLISHED, detections, summaries
+from harness.simulate.run_line import RunLine, Values
+from harness.simulate.store import Results, read_lines
+from harness.simulate.study_files import STUDIES
 
 Lines = Sequence[RunLine]
 Found = Iterator[tuple[str, Table | Series]]

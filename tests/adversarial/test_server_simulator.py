@@ -24,7 +24,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from harness.engine.rounds.correlations import correlations_from
+from harness.engine.protected_sum import correlations_from
 from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes
 from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.mpc import measurement

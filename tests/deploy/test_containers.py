@@ -20,10 +20,10 @@ from client_agent.network.ledger import read_ledger
 from client_agent.site.events import RoundEnd, RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from deploy.prepare_demo import PORT, STUDY_FILE, demo_sites, prepare
-from harness.bounds.error_bound import bound_of_run
 from harness.engine.loop import run_plain
 from protocol.wire.messages import Study
 from tests.deploy.containers import Deployment, build_images, compose_command, run, wait_until
+from tests.kit.bounds.error_bound import bound_of_run
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 

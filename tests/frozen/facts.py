@@ -26,10 +26,8 @@ import moiety
 from client_agent.learning.study_file import StudyTable
 from client_agent.site.events import RoundRecord
 from harness.engine.parties import OPERATOR_NAMES, SiteEntry, make_parties
-from harness.personal import case as personal_case
-from harness.simulation import case
-from harness.simulation.files import study_files
-from harness.simulation.runs import RunLine
+from harness.simulate import case, comparison, study_files
+from harness.simulate.run_line import RunLine
 from protocol import errors
 from protocol.bodies.letter import LetterKind
 from protocol.rules.registry import OPTIONS, rule_for
@@ -338,8 +336,8 @@ def studies() -> Json:
         "study": StudyTable,
         "[case]": case.CaseTable,
         "[[variant]] of a case": case.VariantTable,
-        "[personal]": personal_case.PersonalTable,
-        "[[variant]] of a comparison": personal_case.VariantTable,
+        "[personal]": comparison.PersonalTable,
+        "[[variant]] of a comparison": comparison.VariantTable,
     }
     return {"keys": {name: fields_of(table) for name, table in tables.items()}, "studies": dict(_studies())}
 
@@ -359,7 +357,7 @@ def _written(kind: type[BaseModel]) -> Json:
 def _studies() -> Iterator[tuple[str, Json]]:
     for file in map(study_files.read_study_file, map(Path, study_files.study_names())):
         if file.is_personal_case:
-            compared = personal_case.personal_case_of(file)
+            compared = comparison.personal_case_of(file)
             yield compared.name, {one.table.name: one.digest for one in compared.variants}
         else:
             simulated = case.case_of(file)

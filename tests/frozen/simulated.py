@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from harness.datasets.registry import DataRequest
 from harness.engine.history import RunHistory
-from harness.engine.rounds.correlations import SourceName
-from harness.ranking.rank import RankOptions, rank
-from harness.simulation.case import parse_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.run_one import Protection
-from harness.simulation.simulate import SimulationOptions, run_simulation
+from harness.engine.protected_sum import SourceName
+from harness.simulate.case import parse_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.ranking import RankOptions, rank
+from harness.simulate.run_one import Protection
+from harness.simulate.study_run import SimulationOptions, run_simulation
 
 Json = dict[str, Any]
 Run = Callable[[Path], Json]

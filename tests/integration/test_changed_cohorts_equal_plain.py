@@ -10,7 +10,6 @@ import pytest
 
 from client_agent.learning.data import LocalData
 from client_agent.site.events import RoundEnd
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind
@@ -29,6 +28,7 @@ from tests.integration.roster_changes import (
     slow_federation,
     write_keys,
 )
+from tests.kit.bounds.error_bound import bound_of_run
 from tests.ports import free_ports
 from tests.unit.parties import party_keys
 from tests.unlimited import LONG_BREAST_CANCER, run_plain

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from client_agent.site.events import RoundEnd, read_metrics
-from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from harness.federation.memory.learners import LightLearner
 from protocol.first_model import first_model
 from protocol.policy.site_policy import SitePolicy
@@ -20,6 +19,7 @@ from protocol.wire.messages import OutcomeCause, Study, StudyProtection
 from tests.integration.agents import finished, wait_for
 from tests.integration.crashes import REQUESTER, SITES, crash_federation, light_study_of, outcome_of
 from tests.integration.test_ckks_study import FEDAVG
+from tests.kit.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from tests.kit.processes import Federation
 
 pytest.importorskip("tenseal")

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client_agent.joining.asking import A
 from client_agent.learning.data import LocalData
 from client_agent.site.journal import SiteState
-from harness.bounds.error_bound import bound_of_run
-from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind
@@ -30,7 +29,6 @@ from tests.integration.crashes import (
     REQUESTER,
     ROUNDS,
     SITES,
-    A,
     B,
     Kill,
     Outcome,
@@ -38,6 +36,8 @@ from tests.integration.crashes import (
     light_study_of,
     run_killing,
 )
+from tests.kit.bounds.error_bound import bound_of_run
+from tests.kit.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from tests.kit.processes import Federation
 from tests.ports import free_ports
 from tests.unlimited import run_plain

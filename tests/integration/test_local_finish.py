@@ -22,7 +22,7 @@ from client_agent.tasks.losses import cross_entropy
 from harness.datasets.site_data import SiteData
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions
-from harness.engine.summing import PlainSum
+from harness.engine.updates import PlainSum
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
 from moiety import main

@@ -20,12 +20,11 @@ from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.rewards import rewards_of
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.participant import Participant
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.loop import run_plain, run_rounds
 from harness.engine.run_state import Conditions
-from harness.engine.summing import PlainSum
+from harness.engine.updates import PlainSum
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, torch_learner, with_odd
 from harness.federation.processes import FederationSpec, SiteSpec
@@ -34,6 +33,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data
+from tests.kit.bounds.error_bound import bound_of_run
 from tests.ports import free_ports
 
 CONTRIBUTORS = ("c1", "c2", "c3", "c4", "c5")

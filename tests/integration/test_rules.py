@@ -15,7 +15,6 @@ from client_agent.learning.data import LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.rewards import rewards_of
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunHistory
 from harness.federation.memory.federation import InMemoryFederation
@@ -34,6 +33,7 @@ from tests.integration.agents import (
     rounds_of,
     site_data,
 )
+from tests.kit.bounds.error_bound import bound_of_run
 from tests.ports import free_ports
 from tests.unlimited import run_plain
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from harness.adversaries.forgeries import wrap_around_entry
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RoundRecord, RunHistory
@@ -19,6 +18,7 @@ from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, SecondWeight, Study
+from tests.kit.bounds.error_bound import bound_of_run
 from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected
 
 FEDERATION = breast_cancer_five_hospitals(0)

@@ -8,7 +8,6 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RunHistory
@@ -18,6 +17,7 @@ from protocol.mpc.distance import open_distance, query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName
+from tests.kit.bounds.error_bound import bound_of_run
 from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected
 
 pytestmark = pytest.mark.uncounted

@@ -10,7 +10,6 @@ import pytest
 from pydantic import ValidationError
 
 from client_agent.site.events import RoundEnd
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.federation.memory.federation import InMemoryFederation
@@ -22,6 +21,7 @@ from protocol.protection.plan import StudyProtection
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, ShareKind, Study
 from tests.integration.agents import final_model, finished, rounds_of
+from tests.kit.bounds.error_bound import bound_of_run
 from tests.ports import free_ports
 from tests.unlimited import LONG_BREAST_CANCER, run_plain, run_protected
 

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from harness.simulation.case import CaseTable, VariantTable
-from harness.simulation.files.matrix import MatrixTable
+from harness.simulate.case import CaseTable, VariantTable
+from harness.simulate.study_files import MatrixTable
 
 TEXT = (Path(__file__).parents[2] / "docs" / "simulating.md").read_text(encoding="utf-8")
 

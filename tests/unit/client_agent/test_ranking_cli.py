@@ -1,4 +1,4 @@
-"""What ``moiety agent ranking`` shows: every site, what was opened about it, and what the own loss is worth."""
+"""What ``moiety study ranking`` shows: every site, what was opened about it, and what the own loss is worth."""
 
 from __future__ import annotations
 

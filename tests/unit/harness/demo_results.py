@@ -6,14 +6,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from client_agent.site.events import RoundEnd, RoundRecord
-from harness.bounds.error_bound import bound_of_run
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import describe
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind, RunHistory
-from harness.engine.loop import run_plain
-from harness.engine.protected import run_protected
+from harness.engine.loop import run_plain, run_protected
 from harness.federation.federated_run import FederatedRun
 from harness.federation.measurements import Traffic
 from harness.versions import Version
@@ -68,7 +66,7 @@ def rule_result(rule: RuleName) -> RuleResult:
     plain = run_plain(study, data.sites)
     other = breast_cancer_five_hospitals(1)
     further = run_plain(study.model_copy(update={"seed": 1}), other.sites)
-    return RuleResult(study, federated(secure), plain, (further,), bound_of_run(plain, study, data.sites))
+    return RuleResult(study, federated(secure), plain, (further,))
 
 
 @lru_cache(maxsize=1)

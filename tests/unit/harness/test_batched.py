@@ -11,8 +11,7 @@ from client_agent.learning.flat_vector import model_vector, personal_vector
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
 from client_agent.tasks.losses import training_loss
-from harness.training.batched import Batched, batchable
-from harness.training.site_training import OneByOne, repeated
+from harness.engine.training import Batched, OneByOne, batchable, repeated
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec, TaskKind, TaskSpec, TrainingSpec
 

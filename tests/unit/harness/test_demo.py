@@ -26,7 +26,7 @@ from harness.demo.results import Accuracy, summarise, write_summary
 from harness.demo.run import DemoOptions, data_sets
 from harness.engine.history import RoundKind
 from harness.engine.parties import SiteEntry, make_parties
-from harness.engine.rounds.correlations import correlations_from
+from harness.engine.protected_sum import correlations_from
 from harness.federation.federated_run import Progress
 from harness.versions import versions
 from protocol.errors import ConfigurationError

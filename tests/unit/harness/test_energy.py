@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from harness.training.energy import Energy, measured
+from harness.simulate.energy import Energy, measured
 from protocol.errors import ConfigurationError
 
 

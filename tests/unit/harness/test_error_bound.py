@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from harness.bounds.error_bound import bound_of_run, difference_bound
-from harness.bounds.regression_facts import RegressionFacts, RoundFacts, average_error, longest_row, smoothness
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind
@@ -18,6 +16,8 @@ from harness.engine.run_state import Attendance
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName
+from tests.kit.bounds.error_bound import bound_of_run, difference_bound
+from tests.kit.bounds.regression_facts import RegressionFacts, RoundFacts, average_error, longest_row, smoothness
 from tests.unlimited import run_plain
 
 PARAMETERS = StudyParameters(dimension=9, clip_norm=1.0, weight_grid=8, least_contributors=3)

@@ -11,10 +11,9 @@ from client_agent.learning.at_requester.finish_table import FinishTable
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind
-from harness.engine.loop import run_rounds
-from harness.engine.rounds.finishing import without_held_out
+from harness.engine.loop import run_rounds, without_held_out
 from harness.engine.run_state import Conditions
-from harness.engine.summing import PlainSum
+from harness.engine.updates import PlainSum
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName
 from tests.unlimited import LONG_BREAST_CANCER

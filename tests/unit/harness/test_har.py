@@ -14,9 +14,9 @@ from harness.datasets import har
 from harness.datasets.har import StrategySplit, har_strategies, har_subjects
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
-from harness.personal.case import read_personal_case
-from harness.simulation.case import read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.comparison import read_personal_case
+from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 

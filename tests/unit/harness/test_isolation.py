@@ -12,7 +12,7 @@ from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RunHistory, isolation_series
 from harness.engine.loop import run_plain, run_rounds
 from harness.engine.run_state import Attendance, Conditions, Progress
-from harness.engine.summing import PlainSum
+from harness.engine.updates import PlainSum
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName
 

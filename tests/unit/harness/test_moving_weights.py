@@ -11,9 +11,9 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RunHistory
 from harness.engine.loop import run_rounds
+from harness.engine.protected_sum import secure_sum
 from harness.engine.run_state import Conditions
-from harness.engine.secure import secure_sum
-from harness.engine.summing import PlainSum, Summing
+from harness.engine.updates import PlainSum, Summing
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.fedavg import FedAvg

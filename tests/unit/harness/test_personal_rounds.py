@@ -9,9 +9,10 @@ import numpy as np
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_personal, load_vector
 from client_agent.learning.models import build_model, dimension, model_spec
-from harness.engine.run_state import Attendance, Progress
-from harness.personal.schemes import Averaged, Comparison, Mixing
-from harness.simulation.checkpoint import Checkpoint
+from harness.engine.all_sites import Averaged, Setting
+from harness.engine.history import RoundRecord
+from harness.engine.run_state import Attendance, Progress, RunState
+from harness.simulate.store import Checkpoint
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.unit.harness.personal.sites import CPU, federation
@@ -36,7 +37,7 @@ def study(rounds: int, rule: RuleName = RuleName.FEDAVG) -> Study:
 
 
 def by_scheme(rounds: int):
-    setup = Comparison.of(build_model(MODEL, 3), SITES, 3, TRAINING, 64.0, Mixing(), CPU)
+    setup = Setting.of(build_model(MODEL, 3), SITES, 3, TRAINING, 64.0, CPU)
     scheme = Averaged(setup, setup.one_by_one())
     state = scheme.start()
     for number in range(1, rounds + 1):
@@ -69,8 +70,8 @@ def test_the_secure_run_differs_by_fixed_point_alone() -> None:
 def test_a_stopped_run_goes_on_with_its_personal_layers(tmp_path: Path) -> None:
     seen: list[Progress] = []
     whole = run_plain(study(4), SITES, after_round=seen.append)
-    Checkpoint(tmp_path, "run", "identity").save(seen[1], 1.0)
-    resumed, _ = Checkpoint(tmp_path, "run", "identity").load()
+    Checkpoint(tmp_path, "run", "identity", (RunState, RoundRecord)).save(seen[1], 1.0)
+    resumed, _ = Checkpoint(tmp_path, "run", "identity", (RunState, RoundRecord)).load()
     assert resumed is not None
     np.testing.assert_array_equal(resumed.state.personal, seen[1].state.personal)
     np.testing.assert_array_equal(run_plain(study(4), SITES, resume=resumed).final_model, whole.final_model)

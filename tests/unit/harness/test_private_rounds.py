@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from harness.datasets.bundled import HOSPITALS
-from harness.engine.loop import run_plain
-from harness.engine.protected import run_protected
-from harness.simulation.case import parse_case
-from harness.simulation.run_one import Protection
-from harness.simulation.simulated_study import simulated_study
+from harness.engine.loop import run_plain, run_protected
+from harness.simulate.case import parse_case
+from harness.simulate.run_one import Protection
+from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
 
 CASE = """

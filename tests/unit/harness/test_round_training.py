@@ -12,8 +12,8 @@ from harness.datasets.site_data import SiteData
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Attendance, Conditions
-from harness.engine.summing import PlainSum
-from harness.training.device import ON_CPU, Computing
+from harness.engine.training import ON_CPU, Computing
+from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy

@@ -7,10 +7,9 @@ import pytest
 
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.engine.loop import run_plain, run_rounds
-from harness.engine.row_sums import RowSums
-from harness.simulation.case import read_case
-from harness.simulation.files.study_files import STUDIES
-from harness.simulation.simulated_study import simulated_study
+from harness.engine.updates import RowSums
+from harness.simulate.case import read_case
+from harness.simulate.study_files import STUDIES, simulated_study
 from protocol.errors import ConfigurationError
 
 

@@ -11,10 +11,15 @@ import pytest
 from client_agent.requester.measuring.judging import Judgement
 from harness.adversaries.forgeries import wrap_around_entry
 from harness.engine.parties import SiteEntry, make_parties
-from harness.engine.rounds.correlations import SourceName, correlations_from
-from harness.engine.rounds.secure import SecureResult, SecureRound
-from harness.engine.site_inputs import CountsInput, SiteInput
-from harness.engine.summing import everybody_in_range
+from harness.engine.protected_sum import (
+    CountsInput,
+    SecureResult,
+    SecureRound,
+    SiteInput,
+    SourceName,
+    correlations_from,
+)
+from harness.engine.updates import everybody_in_range
 from protocol.arithmetic.ring import Ring
 from protocol.errors import AggregateOutOfBounds
 from protocol.mpc.measurement import OpenedSite

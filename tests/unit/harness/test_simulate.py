@@ -10,9 +10,9 @@ import pytest
 
 import moiety
 from client_agent.learning.data import Examples, LocalData, save_folder
-from harness.simulation.options import parse_seeds
-from harness.simulation.run_one import Protection
-from harness.simulation.simulate import SimulationOptions, SimulationResult, run_simulation
+from harness.simulate.run_one import Protection
+from harness.simulate.study_files import parse_seeds
+from harness.simulate.study_run import SimulationOptions, SimulationResult, run_simulation
 from protocol.errors import ConfigurationError
 
 STUDY = """

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.engine.rounds.summary import secure_sum
-from harness.simulation.run_one import Protection
-from harness.summaries import Asked, summarise
+from harness.simulate.run_one import Protection
+from harness.simulate.table_one import Asked, secure_sum, summarise
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.summary.layout import Layout, Numeric

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from harness.ranking.rank import RankOptions
+from harness.simulate.ranking import RankOptions
 from protocol.errors import ErrorCode, MalformedMessage
 from protocol.parameters import Needs
 from protocol.wire.messages import (

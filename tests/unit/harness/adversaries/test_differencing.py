@@ -8,8 +8,8 @@ import pytest
 from harness.adversaries.attacked_study import AttackedStudy, OpenedSum, Setting
 from harness.adversaries.differencing import DifferencedLine, DifferencedRun, difference_error
 from harness.papers.attacked import agreement
-from harness.simulation.case import read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
 
 RNG = np.random.default_rng(2)

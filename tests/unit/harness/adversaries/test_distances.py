@@ -20,9 +20,9 @@ from harness.adversaries.distances import (
     located_over,
     relative_error,
 )
-from harness.simulation.case import read_case
-from harness.simulation.files.json_lines import read_lines
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.store import read_lines
+from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
 
 CASE = read_case(STUDIES / "breast_cancer.toml")

@@ -24,7 +24,7 @@ from harness.adversaries.falsified_round import (
     updates_of,
 )
 from harness.adversaries.leak import Asked, LeakLine, LeakRun, leaked
-from harness.simulation.files.json_lines import read_lines
+from harness.simulate.store import read_lines
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import ConfigurationError
 from protocol.mpc import range_check

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 import moiety
 from harness.adversaries.attacked_study import AttackedStudy, Setting
 from harness.adversaries.lies import Lie, LyingLine, LyingRun, Seen, shown, summed
-from harness.simulation.case import read_case
-from harness.simulation.files.json_lines import read_lines
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.store import read_lines
+from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
 
 CASE = read_case(STUDIES / "breast_cancer.toml")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -28,10 +26,9 @@ from harness.adversaries.membership import (
     told,
 )
 from harness.datasets.bundled import breast_cancer_five_hospitals
-from harness.papers.attacked import inference, memorised
-from harness.papers.page import Page
-from harness.simulation.case import Case, read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.papers.attacked import best_round, shadowed
+from harness.simulate.case import Case, read_case
+from harness.simulate.study_files import STUDIES
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(3)
@@ -171,15 +168,8 @@ def test_the_best_round_is_the_same_in_all_seeds(case: Case) -> None:
         line.model_copy(update={"by_average": (line.by_average[0], Told(auc=0.9, at_one_percent=0.5))})
         for line in lines
     ]
-    assert [one.auc for one in memorised.best_round(raised)] == [0.9, 0.9]
-    assert memorised.shadowed(lines) == ()
-
-
-def test_the_page_part_says_what_has_not_run(tmp_path: Path) -> None:
-    page = Page(tmp_path / "privacy.md", "")
-    memorised.write(page, [])
-    page.write()
-    assert "**Not run yet:** 0 runs." in page.path.read_text()
+    assert [one.auc for one in best_round(raised)] == [0.9, 0.9]
+    assert shadowed(lines) == ()
 
 
 # --- what is inferred about every contributor of a study --------------------------------------------------------------
@@ -207,15 +197,8 @@ def test_what_a_number_explains() -> None:
     assert guessed(true, "weight") is None
 
 
-def test_a_watched_study_and_its_page(tmp_path: Path) -> None:
+def test_a_watched_study() -> None:
     lines = list(WatchedRun(AttackedStudy(read_case(STUDIES / "breast_cancer.toml"), "weight_erosion", 0)).lines())
     assert len(lines) == 4
     assert all(one.by_averages is not None and one.released == 10 for one in lines)
     assert all(one.distance is not None and one.distance > 0 for one in lines)
-    page = Page(tmp_path / "privacy.md", "What a model tells")
-    inference.membership(page, lines, STUDIES)
-    inference.class_mix(page, lines, STUDIES)
-    page.write()
-    text = (tmp_path / "privacy.md").read_text()
-    assert "not run" in text
-    assert "| breast cancer, 5 sites, linear | weight_erosion | 10 |" in text

@@ -9,8 +9,8 @@ from harness.adversaries.attacked_study import AttackedStudy
 from harness.adversaries.poisoning import TARGET, Known, Poison, Poisoned, tampered, with_trigger, written
 from harness.datasets.bundled import digits_sites
 from harness.papers.recipes import poisoned_runs, recipes
-from harness.simulation.case import Case, read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import Case, read_case
+from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
 

@@ -14,9 +14,9 @@ from harness.adversaries.attacked_study import AS_IT_IS, AttackedStudy, OpenedSu
 from harness.adversaries.differencing import DifferencedLine
 from harness.adversaries.inversion import InversionLine
 from harness.adversaries.reconstruction import AttackedRun, AttackLine, Prior, Reconstruction, equations_of, gram
-from harness.simulation.case import read_case
-from harness.simulation.files.json_lines import read_lines
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.store import read_lines
+from harness.simulate.study_files import STUDIES
 
 SITES = ("one", "two", "three")
 ROUNDS, DIMENSION = 16, 12

@@ -12,9 +12,9 @@ import pytest
 
 import moiety
 from harness.api.studies import Case, Study
-from harness.simulation.case import parse_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.files.study_files import STUDIES, study_names
+from harness.simulate.case import parse_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.study_files import STUDIES, study_names
 from moiety import Results, load_results, simulate
 from protocol.errors import ConfigurationError
 

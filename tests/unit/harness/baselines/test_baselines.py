@@ -16,16 +16,19 @@ from client_agent.learning.models import build_model
 from client_agent.learning.study_file import checked_study_table
 from client_agent.learning.trainer import epoch_rows
 from client_agent.learning.training_seeds import site_seed
-from harness.baselines.run import run_baseline
-from harness.baselines.tables import BaselineTable
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import SiteData
 from harness.datasets.transforms import dealt_anew
-from harness.engine.run_state import Attendance, Conditions, Progress
-from harness.simulation.case import parse_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.run_one import Protection
-from harness.simulation.simulated_study import simulated_study
+from harness.engine.algorithms import BaselineTable
+from harness.engine.all_sites import SitesState, run_baseline
+from harness.engine.history import RoundRecord, RunHistory
+from harness.engine.run_state import Attendance, Conditions
+from harness.engine.scheme import Progress
+from harness.simulate.case import parse_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.run_one import Protection
+from harness.simulate.store import Checkpoint
+from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 from tests.unit.harness.baselines import reference
@@ -86,11 +89,12 @@ def test_every_round_is_the_papers(table: dict, by_hand: Reference) -> None:
     model, seen = build_model(study.model, 3), []
     first = model_vector(model).astype(np.float64)
 
-    def after(progress: Progress) -> None:
-        seen.append(progress.state.vector.copy())
+    def after(progress: Progress[SitesState, RoundRecord]) -> None:
+        state = progress.state
+        seen.append(state.own[0] if table["name"] in ("ditto", "pfedme") else state.models[0])
 
     chosen = TypeAdapter(BaselineTable).validate_python(table)
-    history = run_baseline(study, SMALL.sites, chosen, model, Conditions(attendance=AWAY), after)
+    history = run_baseline(study, SMALL.sites, chosen, model, Conditions(attendance=AWAY), after_round=after)
     sites = [
         reference.Site(
             reference.softmax_slope(site.train.X.astype(np.float64), site.train.y, 2),
@@ -214,3 +218,27 @@ def test_a_case_deals_by_a_number(tmp_path: Path) -> None:
     assert even.data_digest != skewed.data_digest
     with pytest.raises(ConfigurationError, match=r"dirichlet = 1e-08.*take a larger number"):
         run_case(case("baseline = { name = 'scaffold' }", "dirichlet = 1e-8"), CaseOptions(tmp_path / "c"))
+
+
+@pytest.mark.parametrize("table", [{"name": "scaffold"}, {"name": "pfedme", "personal_rate": 0.03}])
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, table: dict) -> None:
+    study = simulated_study(checked_study_table(STUDY, "s"), "s", SMALL, 3)
+    chosen = TypeAdapter(BaselineTable).validate_python(table)
+
+    def checkpoint() -> Checkpoint[SitesState, RoundRecord]:
+        return Checkpoint(tmp_path, "run", "identity", (SitesState, RoundRecord))
+
+    def kept(progress: Progress[SitesState, RoundRecord]) -> None:
+        if len(progress.records) == 2:
+            checkpoint().save(progress, 1.0)
+
+    def run(resume: Progress[SitesState, RoundRecord] | None) -> RunHistory:
+        model = build_model(study.model, 3)
+        return run_baseline(study, SMALL.sites, chosen, model, Conditions(attendance=AWAY), resume, kept)
+
+    whole = run(None)
+    resumed, _ = checkpoint().load()
+    assert resumed is not None
+    again = run(resumed)
+    np.testing.assert_array_equal(again.final_model, whole.final_model)
+    assert again.rounds == whole.rounds

@@ -1,6 +1,6 @@
 """Result lines as a simulation would write them, with numbers chosen by the test."""
 
-from harness.simulation.runs import RunLine
+from harness.simulate.run_line import RunLine
 
 
 def line(variant: str, requester: str = "site-0", seed: int = 0, accuracy=(0.5, 0.75), **changes) -> RunLine:

@@ -6,12 +6,10 @@ import math
 from pathlib import Path
 
 import pytest
-from harness.adversaries.attack_line import AttackLine, PartyErrors
-from harness.adversaries.gaining.lies import Lie
-from harness.adversaries.gaining.lying_line import LyingLine
 
 from client_agent.scoring.score import MetricName
-from harness.adversaries.reconstruction import Prior
+from harness.adversaries.lies import Lie, LyingLine
+from harness.adversaries.reconstruction import AttackLine, PartyErrors, Prior
 from harness.bench.load import Sample, slopes
 from harness.datasets.titanic import SITES
 from harness.papers import attacked, simulated, soak
@@ -31,10 +29,9 @@ from harness.papers.scores import (
     unfinished,
     with_rules_alone,
 )
-from harness.simulation.drawing.spread import Spread
-from harness.simulation.files.json_lines import append_line
-from harness.simulation.runs import RunLine
-from harness.simulation.store import Results
+from harness.simulate.charts import Spread
+from harness.simulate.run_line import RunLine
+from harness.simulate.store import Results, append_line
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError
 from tests.unit.harness.papers.made import line

@@ -10,7 +10,7 @@ import torch
 from client_agent.learning.data import Examples
 from client_agent.learning.models import build_model, model_spec
 from harness.datasets.site_data import Federation, SiteData
-from harness.personal.schemes import Comparison, Mixing
+from harness.engine.all_sites import Setting
 from protocol.wire.messages import ModelSpec, TrainingSpec
 
 CPU = torch.device("cpu")
@@ -74,6 +74,6 @@ def federation(sites: int = 5) -> Federation:
     return Federation("small", (2,), ("a", "b", "c"), tuple(site(f"s{k}", k, 8 + k) for k in range(sites)))
 
 
-def comparison(spec: ModelSpec = SPEC, training: TrainingSpec = TRAINING, **changes: Any) -> Comparison:
-    values: dict[str, Any] = {"clip_norm": 64.0, "mixing": Mixing(), "sites": federation().sites} | changes
-    return Comparison.of(model=build_model(spec, 1), seed=3, training=training, device=CPU, **values)
+def setting(spec: ModelSpec = SPEC, training: TrainingSpec = TRAINING, **changes: Any) -> Setting:
+    values: dict[str, Any] = {"clip_norm": 64.0, "sites": federation().sites} | changes
+    return Setting.of(model=build_model(spec, 1), seed=3, training=training, device=CPU, **values)

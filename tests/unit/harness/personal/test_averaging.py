@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 from client_agent.learning.models import build_model, dimension, model_spec
-from harness.cli import simulate
 from harness.datasets.registry import DataRequest
 from harness.datasets.site_data import Federation, SiteData
-from harness.engine.site_updates import ClippedUpdate
-from harness.personal import run as run_module
-from harness.personal.averaging import UnderTheProtocol, in_the_open
-from harness.personal.case import parse_personal_case
-from harness.personal.records import ResultFolder
-from harness.personal.run import Run, execute
-from harness.personal.schemes import Comparison, Mixing, SchemeName, scheme_of
-from harness.simulation.run_one import Protection
+from harness.engine.all_sites import SchemeName, Setting, UnderTheProtocol, in_the_open, scheme_of
+from harness.engine.updates import ClippedUpdate
+from harness.simulate import comparison
+from harness.simulate.command import simulate
+from harness.simulate.comparison import ResultFolder, Run, execute, parse_personal_case
+from harness.simulate.run_one import Protection
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
@@ -50,24 +47,24 @@ def rows_of(site: SiteData) -> reference.Rows:
     return reference.Rows(site.train.X.astype(np.float64), np.eye(3)[site.train.y])
 
 
-def comparison(*, secure: bool, spec: ModelSpec = MODEL) -> Comparison:
+def setting(*, secure: bool, spec: ModelSpec = MODEL) -> Setting:
     model = build_model(spec, 8)
     average = UnderTheProtocol.of(STUDY, SITES, model) if secure else in_the_open
-    return Comparison.of(model, SITES, 3, WHOLE, 4.0, Mixing(), CPU, average)
+    return Setting.of(model, SITES, 3, WHOLE, 4.0, CPU, average)
 
 
-def after_rounds(name: SchemeName, setup: Comparison, rounds: int = ROUNDS):
+def after_rounds(name: SchemeName, setup: Setting, rounds: int = ROUNDS):
     scheme = scheme_of(name, setup, setup.one_by_one())
     state = scheme.start()
     for number in range(1, rounds + 1):
         state, clipped = scheme.round(state, number)
-        assert clipped == 0
+        assert clipped.clipped_share == 0
     return state
 
 
 def test_secure_and_plain_models_differ_by_fixed_point_alone() -> None:
     """Both stay within their bound of the float64 reference, personal layers too, and the bound says something."""
-    plain, secure = (after_rounds(SchemeName.AVERAGED, comparison(secure=s)) for s in (False, True))
+    plain, secure = (after_rounds(SchemeName.AVERAGED, setting(secure=s)) for s in (False, True))
     places = (*reference.INPUT, *reference.TARGET)
     rows = [rows_of(site) for site in SITES]
     start = plain_start()
@@ -87,13 +84,13 @@ def test_secure_and_plain_models_differ_by_fixed_point_alone() -> None:
 
 
 def plain_start() -> reference.State:
-    vector = comparison(secure=False).initial.astype(np.float64)
+    vector = setting(secure=False).initial.astype(np.float64)
     return reference.first(vector[:6].reshape(3, 2), vector[6:], len(SITES))
 
 
 def test_apfl_shares_its_updates_the_same_way() -> None:
     """Its shared model is FedAvg's; what differs is the rounding of one round."""
-    plain, secure = (after_rounds(SchemeName.MIXED, comparison(secure=s, spec=SPEC), 1) for s in (False, True))
+    plain, secure = (after_rounds(SchemeName.MIXED, setting(secure=s, spec=SPEC), 1) for s in (False, True))
     # from one model, five updates move by less than one ring unit per coordinate, so their average too; float32 rounds
     # the average and the model, below 4
     unit = 1 / STUDY.parameters.scale
@@ -129,7 +126,7 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(request: DataRequest) -> Federation:
         return federation()
 
-    monkeypatch.setattr(run_module, "load_data", load)
+    monkeypatch.setattr(comparison, "load_data", load)
 
 
 @pytest.mark.usefixtures("small_data")

@@ -9,19 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.cli import simulate
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
-from harness.personal import detection
-from harness.personal import run as run_module
-from harness.personal.case import PersonalCase, parse_personal_case, read_personal_case
-from harness.personal.outliers import affine_layers, deviations, marks
-from harness.personal.plots import write_plots
-from harness.personal.records import ResultFolder
-from harness.personal.run import Run, execute, load_sites
-from harness.personal.scores import scores_of
-from harness.personal.summary import summaries, summary_table
-from harness.personal.tampering import Tampering, tampered
+from harness.simulate import comparison, comparison_report
+from harness.simulate.command import simulate
+from harness.simulate.comparison import (
+    PersonalCase,
+    ResultFolder,
+    Run,
+    Tampering,
+    execute,
+    load_sites,
+    parse_personal_case,
+    read_personal_case,
+    scores_of,
+    tampered,
+)
+from harness.simulate.comparison_report import affine_layers, deviations, marks, summaries, summary_table, write_plots
 from protocol.errors import ConfigurationError
 from tests.unit.harness.personal.sites import CPU, FILE, federation
 
@@ -31,7 +35,7 @@ def _small_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(request: DataRequest) -> Federation:
         return federation() if request.data == "har_subjects" else load_data(request)
 
-    monkeypatch.setattr(run_module, "load_data", load)
+    monkeypatch.setattr(comparison, "load_data", load)
 
 
 def case(text: str = FILE) -> PersonalCase:
@@ -97,7 +101,7 @@ def test_a_partial_file_of_another_case_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         execute(planned("local"), folder, kill)
     changed = case(FILE.replace("clip_norm = 64.0", "clip_norm = 32.0"))
-    with pytest.raises(ConfigurationError, match="belongs to another file or other data"):
+    with pytest.raises(ConfigurationError, match="a run of another study or of other data"):
         execute(planned("local", changed), folder)
 
 
@@ -173,7 +177,7 @@ def test_a_site_without_test_examples_is_refused(tmp_path: Path, monkeypatch: py
         last = replace(others[-1], test=first.validation)
         return replace(federation(), sites=(first, *others[:-1], last))
 
-    monkeypatch.setattr(run_module, "load_data", untested)
+    monkeypatch.setattr(comparison, "load_data", untested)
     with pytest.raises(ConfigurationError, match="'s4' of har_subjects has no test example"):
         execute(planned("local"), ResultFolder(tmp_path))
 
@@ -186,7 +190,7 @@ def test_unknown_variants_and_missing_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is not finished"):
         ResultFolder(tmp_path).final_state("local", 0)
     (tmp_path / "results.jsonl").write_text('{"format": "moiety-run/1"}\n')
-    with pytest.raises(ConfigurationError, match="a line of another kind"):
+    with pytest.raises(ConfigurationError, match="a line that is no PersonalLine"):
         ResultFolder(tmp_path).lines()
 
 
@@ -256,7 +260,7 @@ def test_detections_count_the_marks_of_what_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # of five sites none can be further than 1.79 standard deviations from the mean
-    monkeypatch.setattr(detection, "MARKED_DEVIATIONS", 1.6)
+    monkeypatch.setattr(comparison_report, "MARKED_DEVIATIONS", 1.6)
     change = 'evaluate_every = 2\ntampering = { site = "s3", shifted = [0], shift = 3.0, swapped = [1, 2] }'
     path, out = tmp_path / "small.toml", tmp_path / "out"
     path.write_text(FILE.replace("rounds = 6", "rounds = 60").replace("evaluate_every = 2", change))

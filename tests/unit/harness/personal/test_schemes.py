@@ -11,12 +11,13 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.trainer import compute_update
 from client_agent.learning.training_seeds import site_seed
-from harness.personal.apfl import MixedSite, MixedTraining
-from harness.personal.schemes import Alone, Averaged, Centralised, Mixed, Mixing, SchemeName, load_site, scheme_of
-from harness.training.batched import Batched
+from client_agent.tasks.losses import training_loss
+from harness.engine.algorithms import Apfl, Kept, LocalProblem
+from harness.engine.all_sites import Alone, Averaged, Centralised, Mixed, SchemeName, scheme_of, used_model
+from harness.engine.training import Batched
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import TrainingSpec
-from tests.unit.harness.personal.sites import CPU, PERSONAL, SPEC, TRAINING, comparison
+from tests.unit.harness.personal.sites import CPU, PERSONAL, SPEC, TRAINING, setting
 
 
 def updates_from(setup, vector: np.ndarray, round_number: int) -> list[np.ndarray]:
@@ -29,27 +30,27 @@ def updates_from(setup, vector: np.ndarray, round_number: int) -> list[np.ndarra
 
 
 def test_averaged_applies_the_mean_of_all_sites_updates() -> None:
-    setup = comparison()
+    setup = setting()
     scheme = scheme_of(SchemeName.AVERAGED, setup, setup.one_by_one())
     state = scheme.start()
     after, clipped = scheme.round(state, 1)
     mean = np.mean([update.astype(np.float64) for update in updates_from(setup, state.models[0], 1)], axis=0)
     np.testing.assert_array_equal(after.models[0], state.models[0] - np.float32(0.5) * mean.astype(np.float32))
-    assert clipped == 0.0
+    assert clipped.clipped_share == 0.0
     assert after.personal.shape == (5, 0)
 
 
 def test_averaged_clips_and_says_how_often() -> None:
-    setup = comparison(clip_norm=2.0**-4)
+    setup = setting(clip_norm=2.0**-4)
     state = Averaged(setup, setup.one_by_one()).start()
     after, clipped = Averaged(setup, setup.one_by_one()).round(state, 1)
-    assert clipped == 1.0
+    assert clipped.clipped_share == 1.0
     # the mean of five vectors of norm C is no longer than C, and the step is half of it; 1e-6 for float32
     assert np.linalg.norm(after.models[0] - state.models[0]) <= 0.5 * 2.0**-4 * (1 + 1e-6)
 
 
 def test_personal_layers_go_on_from_where_the_site_left_them() -> None:
-    setup = comparison(PERSONAL)
+    setup = setting(PERSONAL)
     scheme = Averaged(setup, setup.one_by_one())
     first, _ = scheme.round(scheme.start(), 1)
     second, _ = scheme.round(first, 2)
@@ -63,7 +64,7 @@ def test_personal_layers_go_on_from_where_the_site_left_them() -> None:
 
 
 def test_batched_sites_give_the_same_scheme() -> None:
-    setup = comparison(PERSONAL)
+    setup = setting(PERSONAL)
     examples = [site.train for site in setup.sites]
     batched = Batched(setup.model, examples, setup.seeds(), setup.training, CPU)
     state = Averaged(setup, setup.one_by_one()).start()
@@ -74,7 +75,7 @@ def test_batched_sites_give_the_same_scheme() -> None:
 
 
 def test_alone_every_site_follows_its_own_updates() -> None:
-    setup = comparison()
+    setup = setting()
     scheme = Alone(setup, setup.one_by_one())
     state = scheme.start()
     after, _ = scheme.round(state, 1)
@@ -84,7 +85,7 @@ def test_alone_every_site_follows_its_own_updates() -> None:
 
 
 def test_centralised_trains_one_model_on_all_rows() -> None:
-    setup = comparison(training=TRAINING.model_copy(update={"batch_size": 1000}))
+    setup = setting(training=TRAINING.model_copy(update={"batch_size": 1000}))
     scheme = scheme_of(SchemeName.CENTRALISED, setup, setup.one_by_one())
     assert isinstance(scheme, Centralised)
     state = scheme.start()
@@ -99,7 +100,7 @@ def test_centralised_trains_one_model_on_all_rows() -> None:
 
 
 def test_apfl_shares_what_fedavg_shares_and_keeps_a_model_of_its_own() -> None:
-    setup = comparison()
+    setup = setting()
     scheme = scheme_of(SchemeName.MIXED, setup, setup.one_by_one())
     assert isinstance(scheme, Mixed)
     state = scheme.start()
@@ -114,7 +115,7 @@ def test_apfl_shares_what_fedavg_shares_and_keeps_a_model_of_its_own() -> None:
 
 
 def test_apfl_steps_by_hand() -> None:
-    setup = comparison()
+    setup = setting()
     data = setup.sites[0].train
     training = TRAINING.model_copy(update={"batch_size": 100})
     shared, own = model_vector(setup.model), np.linspace(-0.4, 0.4, 9, dtype=np.float32)
@@ -123,8 +124,8 @@ def test_apfl_steps_by_hand() -> None:
         load_vector(setup.model, at.astype(np.float32))
         return compute_update(setup.model, data, TrainingSpec(batch_size=100), round=1, seed=1, device=CPU)
 
-    adapting = MixedTraining(setup.model, training, adaptive=True, device=CPU)
-    update, kept = adapting.train(data, shared, MixedSite(own, 0.25), round=1, seed=1)
+    problem = LocalProblem(setup.model, data, training, training_loss(training, data.y), 1, 1, CPU)
+    update, kept = Apfl().train(problem, shared, Kept(own, 0.25), np.zeros_like(shared))
     mixed = gradient(0.25 * own + 0.75 * shared)
     mixing = min(1.0, max(0.0, 0.25 - 0.5 * float(np.dot(own - shared, mixed))))
     # gradients of 8 rows in another order and a mixture rounded once: fewer than 64 additions of terms below 8
@@ -134,45 +135,47 @@ def test_apfl_steps_by_hand() -> None:
     # the slope adds nine products of terms below 4 with that error
     assert kept.mixing == pytest.approx(mixing, abs=9 * 4 * tolerance)
     np.testing.assert_allclose(kept.own, own - 0.5 * mixing * mixed, rtol=0, atol=10 * 4 * tolerance)
-    _, fixed = replace(adapting, adaptive=False).train(data, shared, MixedSite(own, 0.25), round=1, seed=1)
+    _, fixed = Apfl(adaptive=False).train(problem, shared, Kept(own, 0.25), np.zeros_like(shared))
     assert fixed.mixing == 0.25
 
 
 def test_apfl_at_the_ends_of_the_mixture() -> None:
-    setup = comparison(mixing=Mixing(start=0.0, adaptive=False))
-    scheme = Mixed(setup)
+    setup = setting()
+    scheme = Mixed(setup, Apfl(start=0.0, adaptive=False))
     after, _ = scheme.round(scheme.start(), 1)
-    np.testing.assert_array_equal(model_vector(load_site(setup, after, 2)), after.models[0])
+    np.testing.assert_array_equal(model_vector(used_model(scheme, after, 2)), after.models[0])
     np.testing.assert_array_equal(after.own, scheme.start().own)
 
 
 @pytest.mark.parametrize("change", [{"momentum": 0.5}, {"update": "gradient"}, {"l2": 0.1}])
 def test_apfl_refuses_what_it_does_not_define(change: dict[str, object]) -> None:
-    setup = comparison(training=TRAINING.model_copy(update=change))
+    setup = setting(training=TRAINING.model_copy(update=change))
     with pytest.raises(ConfigurationError, match="APFL takes local SGD without momentum and l2"):
-        Mixed(setup).round(Mixed(setup).start(), 1)
+        Mixed(setup, Apfl()).round(Mixed(setup, Apfl()).start(), 1)
 
 
 def test_apfl_refuses_a_model_with_personal_layers() -> None:
-    setup = comparison(PERSONAL)
-    with pytest.raises(ConfigurationError, match=r"takes none with personal layers, found input\.bias"):
-        Mixed(setup).round(Mixed(setup).start(), 1)
+    setup = setting(PERSONAL)
+    with pytest.raises(
+        ConfigurationError, match=r"APFL takes no .* personal layers, found input\.bias.*leave .personal. out"
+    ):
+        Mixed(setup, Apfl()).round(Mixed(setup, Apfl()).start(), 1)
 
 
 def test_an_update_that_is_not_finite_is_refused() -> None:
-    setup = comparison(training=TRAINING.model_copy(update={"local_learning_rate": 1e30, "l2": 1e30}))
+    setup = setting(training=TRAINING.model_copy(update={"local_learning_rate": 1e30, "l2": 1e30}))
     scheme = Averaged(setup, setup.one_by_one())
     with pytest.raises(UnusableUpdate):
         scheme.round(scheme.start(), 1)
 
 
 def test_every_site_uses_its_own_model() -> None:
-    setup = comparison(PERSONAL)
+    setup = setting(PERSONAL)
     scheme = Averaged(setup, setup.one_by_one())
     state, _ = scheme.round(scheme.start(), 1)
     models = []
     for row in range(5):
-        model = load_site(setup, state, row)
+        model = used_model(scheme, state, row)
         models.append([p.detach().clone() for p in model.parameters()])
     assert all(np.array_equal(models[0][2], model[2]) for model in models)  # shared
     assert not np.array_equal(models[0][0], models[1][0])  # the input layer's b

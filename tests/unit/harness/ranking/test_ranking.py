@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.datasets.registry import DataRequest
-from harness.engine.rounds.ranking import open_losses, parameters_for
-from harness.ranking.rank import PLAIN_DISCLOSES, RankOptions, rank
+from harness.simulate.ranking import PLAIN_DISCLOSES, RankOptions, open_losses, parameters_for, rank
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, UnusableUpdate
@@ -79,7 +78,7 @@ def test_secure_and_plain_rank_alike():
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(moiety.build("rank"), ["rank", *arguments])
+    return CliRunner().invoke(moiety.build("simulate"), ["simulate", "rank", *arguments])
 
 
 def test_plain_says_what_it_discloses_and_asks():

@@ -9,11 +9,11 @@ import pytest
 from client_agent.learning.models import dimension, model_spec
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.registry import SOURCES
-from harness.simulation.case import Case, parse_case, read_case
-from harness.simulation.case_run import CaseOptions, requesters_of, run_case
-from harness.simulation.files.study_files import STUDIES, read_study_file, study_names
-from harness.simulation.run_one import Protection
-from harness.simulation.tuning import combinations
+from harness.simulate.case import Case, parse_case, read_case
+from harness.simulate.case_run import CaseOptions, requesters_of, run_case
+from harness.simulate.run_one import Protection
+from harness.simulate.study_files import STUDIES, read_study_file, study_names
+from harness.simulate.tuning import combinations
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName

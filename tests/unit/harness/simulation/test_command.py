@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import moiety
-from harness.simulation.command import cases
-from harness.simulation.summary import CaseSummary
+from harness.simulate import command
+from harness.simulate.summary import CaseSummary
 
 CASE = """
 name = "try"
@@ -93,7 +93,7 @@ def test_download_fetches_the_files_of_the_cases_data_set(
 ) -> None:
     asked: list[tuple[list[str], Path]] = []
     monkeypatch.setattr(
-        cases, "fetch_missing", lambda files, folder, tell: asked.append(([file.path for file in files], folder))
+        command, "fetch_missing", lambda files, folder, tell: asked.append(([file.path for file in files], folder))
     )
     titanic = tmp_path / "titanic.toml"
     titanic.write_text(CASE.format(data="titanic", inputs=9).replace("seeds =", 'split = "age_some"\nseeds ='))

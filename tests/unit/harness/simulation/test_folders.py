@@ -12,10 +12,10 @@ import pytest
 
 import moiety
 from harness.datasets.registry import DataRequest, load_data
-from harness.simulation.case import Case, parse_case
-from harness.simulation.case_run import request_for
-from harness.simulation.run_one import Protection
-from harness.simulation.simulate import SimulationOptions, run_simulation
+from harness.simulate.case import Case, parse_case
+from harness.simulate.case_run import request_for
+from harness.simulate.run_one import Protection
+from harness.simulate.study_run import SimulationOptions, run_simulation
 from host.extensions import load_plugins
 from moiety import load_results
 from protocol.errors import ConfigurationError

@@ -20,13 +20,12 @@ import psutil
 import pytest
 
 from harness.adversaries.raw_connections import until
-from harness.simulation.case import read_case
-from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
-from harness.simulation.files.code_digest import code_digest
-from harness.simulation.run_one import PlannedRun
-from harness.simulation.runs import RunLine
-from harness.simulation.workers.cluster import Engine, RayCluster, cluster_of, computing_of
-from harness.simulation.workers.on_ray import _execute_there, _Refused
+from harness.simulate.case import read_case
+from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
+from harness.simulate.run_line import RunLine
+from harness.simulate.run_one import PlannedRun
+from harness.simulate.store import code_digest
+from harness.simulate.workers import Engine, RayCluster, _execute_in_task, _Refused, cluster_of, computing_of
 from protocol.errors import ConfigurationError
 from tests.ports import free_ports
 from tests.unit.harness.simulation.test_resume import case_file, lines_of
@@ -43,7 +42,7 @@ class _Started:
 
     def workers(self) -> list[psutil.Process]:
         """Those that do a run now."""
-        return [one for one in self.head.children(recursive=True) if "_execute_there" in _words(one)]
+        return [one for one in self.head.children(recursive=True) if "_execute_in_task" in _words(one)]
 
 
 def _words(process: psutil.Process) -> str:
@@ -122,7 +121,7 @@ def test_a_cluster_gives_the_lines_of_one_process_though_a_worker_is_killed(tmp_
 def test_other_code_in_the_cluster_is_refused(
     tmp_path: Path, started: _Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.simulation.workers.on_ray.code_digest", lambda: "0" * 64)
+    monkeypatch.setattr("harness.simulate.workers.code_digest", lambda: "0" * 64)
     with pytest.raises(ConfigurationError, match=r"of the cluster has code .*install one version on all machines"):
         run_case(read_case(case_file(tmp_path)), CaseOptions(tmp_path / "code", cluster=started.cluster))
 
@@ -150,14 +149,14 @@ def test_a_machine_refuses_other_code_and_data_that_do_not_fit(tmp_path: Path, m
         planned.extend(runs)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.simulation.case_run.run_all", take)
+    monkeypatch.setattr("harness.simulate.case_run.run_all", take)
     with pytest.raises(KeyboardInterrupt):
         run_case(read_case(case_file(tmp_path)), CaseOptions(tmp_path / "out", only=("local",)))
-    other = _execute_there(planned[0], None, "0" * 64)
+    other = _execute_in_task(planned[0], None, "0" * 64)
     assert isinstance(other, _Refused)
     assert "install one version on all machines" in other.why
     absent = replace(planned[0], data=replace(planned[0].data, requester="nobody"))
-    refused = _execute_there(absent, None, code_digest())
+    refused = _execute_in_task(absent, None, code_digest())
     assert isinstance(refused, _Refused)
     assert refused.why.startswith(f"machine {socket.gethostname()}: ")
     assert "'nobody' cannot be the requester" in refused.why

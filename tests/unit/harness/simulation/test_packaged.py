@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from harness.adversaries.attacked_study import AS_IT_IS
-from harness.simulation.case import Case, parse_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.run_one import Protection
-from harness.simulation.simulate import SimulationOptions, run_simulation
-from harness.simulation.store import Results
-from harness.simulation.summary import summarise_case
+from harness.simulate.case import Case, parse_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.run_one import Protection
+from harness.simulate.store import Results
+from harness.simulate.study_run import SimulationOptions, run_simulation
+from harness.simulate.summary import summarise_case
 from protocol.errors import ConfigurationError
 from tests.rule_package import install
 

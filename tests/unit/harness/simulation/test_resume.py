@@ -13,9 +13,9 @@ from types import ModuleType
 
 import pytest
 
-from harness.simulation.case import read_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.run_one import Protection
+from harness.simulate.case import read_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.run_one import Protection
 from protocol.errors import ConfigurationError
 
 CASE = """
@@ -91,8 +91,8 @@ def test_a_run_stopped_after_any_round_ends_as_an_undisturbed_one(tmp_path: Path
 STANDING_CASE = """
 import sys, time
 from pathlib import Path
-from harness.simulation.case import read_case
-from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulate.case import read_case
+from harness.simulate.case_run import CaseOptions, run_case
 options = CaseOptions(Path(sys.argv[2]), checkpoint_every_s=0.0)
 run_case(read_case(Path(sys.argv[1])), options, lambda progress: time.sleep(600 * (progress.rounds_done == 6)))
 """

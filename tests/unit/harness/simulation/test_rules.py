@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from harness.datasets.bundled import breast_cancer_five_hospitals
-from harness.simulation.case import Case, parse_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.run_one import Protection
-from harness.simulation.runs import RunLine
-from harness.training.device import Computing
+from harness.engine.training import Computing
+from harness.simulate.case import Case, parse_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.run_line import RunLine
+from harness.simulate.run_one import Protection
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 

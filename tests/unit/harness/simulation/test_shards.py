@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 import moiety
-from harness.simulation.case import Case, parse_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.command.merging import merge_results
-from harness.simulation.files.code_digest import code_digest, digest_of_code
-from harness.simulation.options import Shard, parse_shard
-from harness.simulation.runs import RunLine
-from harness.simulation.store import RESULTS, Results
+from harness.simulate.case import Case, parse_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.command import merge_results
+from harness.simulate.run_line import RunLine
+from harness.simulate.store import RESULTS, Results, code_digest, digest_of_code
+from harness.simulate.study_files import Shard, parse_shard
 from protocol.errors import ConfigurationError
 
 CASE = """
@@ -70,7 +69,7 @@ def test_the_command_joins_and_says_what_is_wrong(
 ) -> None:
     def merge(*folders: Path) -> tuple[object, str]:
         with pytest.raises(SystemExit) as ended:
-            moiety.main(["merge", *map(str, folders)])
+            moiety.main(["simulate", "merge", *map(str, folders)])
         printed = capsys.readouterr()
         return ended.value.code, " ".join((printed.out + printed.err).split())
 

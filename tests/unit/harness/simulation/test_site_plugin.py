@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.simulation.run_one import Protection
-from harness.simulation.simulate import SimulationOptions, run_simulation
+from harness.simulate.run_one import Protection
+from harness.simulate.study_run import SimulationOptions, run_simulation
 from moiety import main
 from protocol.errors import ConfigurationError, UnusableUpdate
 

@@ -8,8 +8,8 @@ from client_agent.learning.study_file import study_from_table
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, study_of
 from harness.engine.parties import SiteEntry, make_parties
-from harness.simulation.case import read_case
-from harness.simulation.files.study_files import STUDIES
+from harness.simulate.case import read_case
+from harness.simulate.study_files import STUDIES
 from protocol.errors import PolicyRefusal
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.study_clauses import check_steps_allowed

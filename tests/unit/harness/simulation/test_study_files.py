@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.papers.recipes import case_of, recipes
-from harness.simulation.files.study_files import STUDIES, read_study_file, study_names
+from harness.simulate.study_files import STUDIES, read_study_file, study_names
 from protocol.errors import ConfigurationError
 
 MATRIX = """

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.simulation.runs import RunLine
-from harness.simulation.summary import Figure, summarise_case, table_of, write_summary
+from harness.simulate.run_line import RunLine
+from harness.simulate.summary import Figure, summarise_case, table_of, write_summary
 from tests.unit.harness.papers.made import line as made_line
 
 

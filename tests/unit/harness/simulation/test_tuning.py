@@ -9,10 +9,10 @@ import pytest
 
 from harness.datasets import registry
 from harness.datasets.site_data import Federation
-from harness.simulation.case import parse_case
-from harness.simulation.case_run import CaseOptions, run_case, without_leaving_one_out
-from harness.simulation.runs import RunLine
-from harness.simulation.tuning import TuningLine, choose, combinations
+from harness.simulate.case import parse_case
+from harness.simulate.case_run import CaseOptions, run_case, without_leaving_one_out
+from harness.simulate.run_line import RunLine
+from harness.simulate.tuning import TuningLine, choose, combinations
 from protocol.errors import ConfigurationError
 from tests.unit.harness.datasets_files import small_titanic
 from tests.unit.harness.test_paper_datasets import passenger

@@ -9,11 +9,11 @@ import pytest
 
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.transforms import pooled
-from harness.simulation.case import parse_case
-from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.run_one import Protection
-from harness.simulation.runs import RunLine
-from harness.simulation.summary import remarks_on, summarise_case
+from harness.simulate.case import parse_case
+from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.run_line import RunLine
+from harness.simulate.run_one import Protection
+from harness.simulate.summary import remarks_on, summarise_case
 from protocol.errors import ConfigurationError
 
 CASE = """

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.engine import site_updates
-from harness.simulation.case import parse_case
-from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
-from harness.simulation.progress import CaseBar
+from harness.engine import updates
+from harness.simulate.case import parse_case
+from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
+from harness.simulate.command import CaseBar
 
 CASE = """
 name = "try"
@@ -39,13 +39,13 @@ OTHERS = {"county-hospital", "university-clinic", "screening-centre", "oncology-
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Every site that trains, with the round."""
     seen: list[tuple[str, int]] = []
-    train = site_updates.clipped_update
+    train = updates.clipped_update
 
     def watched(training, site, vector, round_number, *more, **named):
         seen.append((site.name, round_number))
         return train(training, site, vector, round_number, *more, **named)
 
-    for module in ("loop", "round_training"):  # the requester alone; everybody in a shared round
+    for module in ("loop", "run_state"):  # the requester alone; everybody in a shared round
         monkeypatch.setattr(f"harness.engine.{module}.clipped_update", watched)
     return seen
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.simulation.runs import RunLine
-from harness.tracking import log_all, points_of, tracker_of
+from harness.simulate.run_line import RunLine
+from harness.simulate.tracking import log_all, points_of, tracker_of
 from moiety import Case, Study, simulate
 from protocol.errors import ConfigurationError
 

@@ -1,0 +1,335 @@
+"""What one site does in a round under algorithms of the literature, one class each.
+
+Sites average their updates as in FedAvg; here is what differs: the steps, what a site keeps from round to round, and
+the model that it uses. Steps are plain, without momentum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from client_agent.architectures.statistics import has_statistics
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import Vector, flat_vector, load_vector
+from client_agent.learning.personal import personal_parameters
+from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
+from client_agent.tasks.losses import Batch, Loss
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import TrainingSpec
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What a site keeps between rounds: a vector of its own, float32[D] or empty, and APFL's mixing weight."""
+
+    own: Vector = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+    mixing: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class LocalProblem:
+    """A site's loss and its mini-batches of a round; ``model`` is a tool that any values are loaded into."""
+
+    model: nn.Module
+    data: Examples
+    training: TrainingSpec
+    loss: Loss
+    round: int
+    seed: int
+    device: torch.device
+
+    @property
+    def factor(self) -> float:
+        """What a decaying learning rate is multiplied by in this round."""
+        return rate_factor(self.training, self.round)
+
+    @property
+    def rate(self) -> float:
+        """The local learning rate of this round."""
+        return self.training.local_learning_rate * self.factor
+
+    def batches(self) -> Iterator[Rows]:
+        """Yield the rows of every mini-batch, those of FedAvg; what a model draws meanwhile comes from the seed."""
+        self.model.train()
+        with private_randomness(self.seed, f"round {self.round}", self.device):
+            yield from epoch_rows(len(self.data), self.training, self.round, self.seed)
+
+    def slope(self, values: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """Return the gradient of the loss over a mini-batch at these parameters, float32[D]."""
+        parameters = list(self.model.parameters())
+        nn.utils.vector_to_parameters(values, parameters)
+        parts = gradients(self.model, parameters, take(self.data, rows, self.device), self.loss)
+        return torch.cat([part.reshape(-1) for part in parts]).detach()
+
+
+class Algorithm(Protocol):
+    """``keeps_common``: the mean of all sites' own vectors is known to everybody."""
+
+    @property
+    def keeps_common(self) -> bool: ...
+
+    def first(self, shared: Vector) -> Kept:
+        """Return what a site keeps before round 1, from the first model."""
+        ...
+
+    def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
+        """Return the sum of the steps on the shared model, float32[D], as FedAvg's update, and what the site keeps."""
+        ...
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        """Return the model that the site uses, float32[D]."""
+        ...
+
+
+def require_plain_steps(model: nn.Module, training: TrainingSpec, name: str) -> None:
+    """ConfigurationError for a model or settings that these papers do not define."""
+    personal = [layer for layer, _ in personal_parameters(model)]
+    if personal:
+        raise ConfigurationError(
+            f"{name} takes no model with personal layers, found {', '.join(personal)}; leave 'personal' out of the "
+            "variant's model"
+        )
+    if training.update != "local_sgd" or training.momentum or training.l2:
+        raise ConfigurationError(
+            f"{name} takes local SGD without momentum and l2, found update={training.update!r}, "
+            f"momentum={training.momentum}, l2={training.l2}"
+        )
+
+
+def require_no_statistics(model: nn.Module, name: str) -> None:
+    """ConfigurationError for batch norm, whose statistics no step moves."""
+    if has_statistics(model):
+        raise ConfigurationError(f"{name} takes no model with batch norm: use GroupNorm, or rule 'fedavg'")
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class FedProx(_Table):
+    """A site's steps are drawn back to the model that it received; with ``mu`` = 0 it is FedAvg.
+
+        w <- w - lr (grad f(w) + mu (w - w_t))        over the round's mini-batches, from w = w_t
+
+    Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020, Federated Optimization in Heterogeneous Networks,
+            Algorithm 2
+    """
+
+    keeps_common: ClassVar[bool] = False
+    name: Literal["fedprox"]
+    mu: Annotated[float, Field(ge=0)] = 0.01
+
+    def first(self, shared: Vector) -> Kept:
+        return Kept()
+
+    def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
+        received, w = _tensor(shared), _tensor(shared)
+        total = torch.zeros_like(w)
+        for rows in problem.batches():
+            step = problem.slope(w, rows) + self.mu * (w - received)
+            total.add_(step, alpha=problem.factor)
+            w = w - problem.rate * step
+        return total.numpy(), kept
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        return shared
+
+
+class Scaffold(_Table):
+    """Control variates take out of a site's steps what is its own; a site keeps c_i, the common vector is c.
+
+        y <- y - lr (grad f(y) - c_i + c)             over the round's K mini-batches, from y = x
+        c_i+ = c_i - c + (x - y) / (K lr)             option II
+        x <- x + lr_g mean of (y_i - x);  c <- c + sum over those present of (c_i+ - c_i) / N
+
+    All controls begin at 0; N counts all sites. lr_g is the server learning rate over the local one.
+
+    Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020, SCAFFOLD, Algorithm 1
+    """
+
+    keeps_common: ClassVar[bool] = True
+    name: Literal["scaffold"]
+
+    def first(self, shared: Vector) -> Kept:
+        return Kept(np.zeros_like(shared))
+
+    def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
+        y, own, all_of = _tensor(shared), _tensor(kept.own), _tensor(common)
+        steps, taken = torch.zeros_like(y), 0
+        for rows in problem.batches():
+            step = problem.slope(y, rows) - own + all_of
+            steps, taken = steps + step, taken + 1
+            y = y - problem.rate * step
+        control = own - all_of + steps / taken  # (x - y) / (K lr) is the mean step
+        return (problem.factor * steps).numpy(), Kept(control.numpy())
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        return shared
+
+
+class Ditto(_Table):
+    """Beside the shared model of FedAvg every site has one of its own, drawn to the shared one by ``pull``, lambda.
+
+        shared     w <- w - lr grad f(w)                         its steps are the update, as in FedAvg
+        personal   v <- v - lr (grad f(v) + lambda (v - w_t))    on the same mini-batches; never leaves the site
+
+    w_t is the shared model at the beginning of the round; v begins as the first model. A site uses v.
+
+    Source: Li, Hu, Beirami, Smith 2021, Ditto: Fair and Robust Federated Learning Through Personalization, Algorithm 1
+    """
+
+    keeps_common: ClassVar[bool] = False
+    name: Literal["ditto"]
+    pull: Annotated[float, Field(ge=0)] = 0.1
+
+    def first(self, shared: Vector) -> Kept:
+        return Kept(shared.copy())
+
+    def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
+        received, w, v = _tensor(shared), _tensor(shared), _tensor(kept.own)
+        total = torch.zeros_like(w)
+        for rows in problem.batches():
+            step = problem.slope(w, rows)
+            own_step = problem.slope(v, rows) + self.pull * (v - received)
+            total.add_(step, alpha=problem.factor)
+            w, v = w - problem.rate * step, v - problem.rate * own_step
+        return total.numpy(), Kept(v.numpy())
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        return kept.own
+
+
+class PFedMe(_Table):
+    """The shared model follows the sites' Moreau envelopes; a site uses the minimiser theta of its last mini-batch.
+
+        theta = argmin of f(theta; batch) + lambda / 2 ||theta - w||^2     approximately: gradient steps, from theta = w
+        w <- w - lr lambda (w - theta)                                     over the round's mini-batches, from w = w_t
+        w_(t+1) = (1 - beta) w_t + beta mean of w_i
+
+    ``pull`` is lambda; ``steps`` gradient steps of length ``personal_rate`` stand for the paper's accuracy nu. beta is
+    the server learning rate over the local one.
+
+    Source: T. Dinh, Tran, Nguyen 2020, Personalized Federated Learning with Moreau Envelopes, Algorithm 1
+    """
+
+    keeps_common: ClassVar[bool] = False
+    name: Literal["pfedme"]
+    pull: Annotated[float, Field(gt=0)] = 15.0
+    steps: Annotated[int, Field(ge=1)] = 5
+    personal_rate: Annotated[float, Field(gt=0)] = 0.01
+
+    def first(self, shared: Vector) -> Kept:
+        return Kept(shared.copy())
+
+    def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
+        w = _tensor(shared)
+        theta, total = w, torch.zeros_like(w)
+        for rows in problem.batches():
+            theta = self._minimiser(problem, w, rows)
+            step = self.pull * (w - theta)
+            total.add_(step, alpha=problem.factor)
+            w = w - problem.rate * step
+        return total.numpy(), Kept(theta.numpy())
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        return kept.own
+
+    def _minimiser(self, problem: LocalProblem, w: torch.Tensor, rows: Rows) -> torch.Tensor:
+        theta = w
+        for _ in range(self.steps):
+            theta = theta - self.personal_rate * (problem.slope(theta, rows) + self.pull * (theta - w))
+        return theta
+
+
+BaselineTable: TypeAlias = Annotated[FedProx | Scaffold | Ditto | PFedMe, Field(discriminator="name")]
+"""``[variant.baseline]``: the algorithm that takes FedAvg's place, with its numbers."""
+
+
+@dataclass(frozen=True)
+class Apfl:
+    """Every site mixes the shared model w with a model v of its own, v_bar = a v + (1 - a) w, and uses v_bar.
+
+        shared     w <- w - lr grad f(w)                           its steps are summed: the update, as in FedAvg
+        own        v <- v - lr a grad f(v_bar)                     never leaves the site
+        mixing     a <- a - lr <v - w, grad f(v_bar)>, in [0, 1]   adaptive; once per round, at its first batch
+
+    Both models start at the same values and take the same batches; ``start`` is the first a.
+
+    Source: Deng, Kamani, Mahdavi 2020, Adaptive Personalized Federated Learning, Algorithm 1
+    """
+
+    start: float = 0.5
+    adaptive: bool = True
+    keeps_common: ClassVar[bool] = False
+
+    def first(self, shared: Vector) -> Kept:
+        return Kept(shared.copy(), self.start)
+
+    def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
+        """Raises: ConfigurationError for a model or training settings that APFL does not define"""
+        require_plain_steps(problem.model, problem.training, "APFL")
+        networks = _Networks(problem.model.to(problem.device).train(), problem.loss, shared, kept)
+        totals = [torch.zeros_like(w) for w in networks.w]
+        for number, rows in enumerate(problem.batches()):
+            batch = take(problem.data, rows, problem.device)
+            steps = networks.step(batch, problem.rate, adaptive=self.adaptive and number == 0)
+            for total, step in zip(totals, steps, strict=True):
+                total.add_(step, alpha=problem.factor)
+        return flat_vector(totals), networks.kept()
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        weight = np.float32(kept.mixing)
+        mixed: Vector = (weight * kept.own + (np.float32(1) - weight) * shared).astype(np.float32)
+        return mixed
+
+
+class _Networks:
+    """The parameters of a site's three models in a round: w, v and their mixture."""
+
+    def __init__(self, model: nn.Module, loss: Loss, shared: Vector, site: Kept) -> None:
+        own, mixture = deepcopy(model), deepcopy(model)
+        load_vector(model, shared)
+        load_vector(own, site.own)
+        self._shared_model, self._mixed_model, self._loss = model, mixture, loss
+        self.w, self._v, self._mixture = (list(m.parameters()) for m in (model, own, mixture))
+        self._mixing = site.mixing
+
+    def step(self, batch: Batch, rate: float, *, adaptive: bool) -> Sequence[torch.Tensor]:
+        """Step w and v; the gradient of w comes back."""
+        shared_step = gradients(self._shared_model, self.w, batch, self._loss)
+        with torch.no_grad():
+            for m, v, w in zip(self._mixture, self._v, self.w, strict=True):
+                m.copy_(torch.lerp(w, v, self._mixing))
+        mixed_step = gradients(self._mixed_model, self._mixture, batch, self._loss)
+        with torch.no_grad():
+            if adaptive:
+                self._adapt(mixed_step, rate)
+            for v, step in zip(self._v, mixed_step, strict=True):
+                v.sub_(step, alpha=rate * self._mixing)
+            for w, step in zip(self.w, shared_step, strict=True):
+                w.sub_(step, alpha=rate)
+        return shared_step
+
+    def kept(self) -> Kept:
+        return Kept(flat_vector([v.detach() for v in self._v]), self._mixing)
+
+    def _adapt(self, mixed_step: Sequence[torch.Tensor], rate: float) -> None:
+        pairs = zip(self._v, self.w, mixed_step, strict=True)
+        slope = sum(float(torch.sum((v - w) * step)) for v, w, step in pairs)
+        self._mixing = min(1.0, max(0.0, self._mixing - rate * slope))
+
+
+def _tensor(vector: Vector) -> torch.Tensor:
+    """A copy that steps may change."""
+    return torch.from_numpy(vector.copy())

@@ -1,0 +1,272 @@
+"""The steps of one round: announce, ask the sites, measure (docs/protocol.md 4, 8, 9).
+
+Salts and model digests hide nothing within one process; they are there because the policy reads real messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent.learning.at_requester.update_noise import update_noise
+from client_agent.learning.plugin import site_loss
+from client_agent.learning.training_seeds import site_seed
+from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, judge
+from harness.datasets.site_data import SiteData
+from harness.engine.history import RoundKind, RoundRecord
+from harness.engine.isolation import Trained
+from harness.engine.run_state import Announced, Run, RunState, round_record, round_updates, with_judgement
+from harness.engine.updates import (
+    ClippedUpdate,
+    RoundInputs,
+    Summed,
+    clipped_probe,
+    load_site,
+    servers_noise,
+    squared_norm,
+)
+from protocol.clauses import Clause
+from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.parameters import Needs
+from protocol.policy.candidates import Candidate
+from protocol.policy.check import Terms, check_for_every_site, check_weight_list
+from protocol.policy.memory import remember_skip
+from protocol.policy.site_policy import SitePolicy
+from protocol.policy.study_clauses import check_needs_allowed
+from protocol.rounds import planning
+from protocol.rules.interface import Measured
+from protocol.rules.risk.shrinkage import distance_from_mean
+from protocol.rules.risk.terms import RiskRule
+from protocol.wire.messages import Announcement, Purpose, WeightList
+
+NO_SECRET: Final = "00" * 32
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Who contributes, in roster order; who declines, with the first refusal (None without one)."""
+
+    taking_part: tuple[str, ...]
+    declined: tuple[str, ...] = ()
+    why: PolicyRefusal | None = None
+
+
+Demand: TypeAlias = Callable[[Announced], None]
+"""What the requester asks of an announcement besides the policy's other clauses. Raises: PolicyRefusal"""
+
+
+def require_willing(needs: Needs, policy: SitePolicy, contributors: Sequence[str]) -> None:
+    """Before round 1: no site's policy forbids what the rule opens.
+
+    Raises: ConfigurationError that names the site and what is opened
+    """
+    for site in contributors:
+        try:
+            check_needs_allowed(needs, policy)
+        except PolicyRefusal as refusal:
+            raise ConfigurationError(
+                f"site {site!r} refuses the study before its first round: {refusal.detail}; choose a rule that "
+                "opens less, or a policy that allows it"
+            ) from refusal
+
+
+def require_validation(run: Run) -> None:
+    """Before round 1: the requester has what its rule asks for. Raises: ConfigurationError"""
+    if run.rule.needs is Needs.INNER_PRODUCTS and not len(run.requester.validation):
+        raise ConfigurationError(
+            f"the rule measures sites by the requester's validation loss, but {run.requester.name!r} "
+            "has no validation example: split some off its training part"
+        )
+
+
+def lists_to_try(run: Run, state: RunState) -> tuple[Candidate, ...]:
+    """As the requester's agent has them. Raises: PolicyRefusal when too few contributors have weight left"""
+    if run.purpose(state) is Purpose.COUNTS and state.counts_rounds >= run.study.rounds:
+        tried = f"the class counts could not be summed in {state.counts_rounds} rounds"
+        raise PolicyRefusal(Clause.COUNTED_ONCE, tried)
+    return planning.lists_to_try(run.situation(state))
+
+
+def announce(
+    run: Run,
+    state: RunState,
+    round_number: int,
+    tried: Sequence[Candidate],
+    demand: Demand = lambda announced: None,
+) -> Announced:
+    """The first of ``tried`` that meets the demand. Raises: PolicyRefusal; at once for what breaks another clause"""
+    refused = PolicyRefusal(Clause.ISOLATION, "sites declined every list that this rule and the last sum leave")
+    for candidate in tried:
+        announced = _announced(run, state, round_number, candidate)
+        try:
+            demand(announced)
+        except PolicyRefusal as refusal:
+            refused = refusal
+        else:
+            return announced
+    raise refused
+
+
+def _announced(run: Run, state: RunState, round_number: int, candidate: Candidate) -> Announced:
+    """Raises: PolicyRefusal when a site would decline"""
+    parameters, purpose = run.study.parameters, run.purpose(state)
+    weight_list = WeightList(
+        study_digest=run.study.digest(),
+        round=round_number,
+        grid=parameters.weight_grid,
+        weights=candidate.weights,
+        requester=candidate.requester,
+        salt=NO_SECRET,
+    )
+    announcement = Announcement(
+        study_digest=weight_list.study_digest,
+        round=round_number,
+        listed=tuple(weight.site for weight in candidate.weights),
+        least_contributors=candidate.least,
+        opens=purpose.plan.opened(run.rule.needs),
+        purpose=purpose,
+        model_version=state.model_version,
+        model_digest=NO_SECRET,
+        weight_list_digest=weight_list.digest(),
+        closes_at_s=0,
+        tag_seed_hash=NO_SECRET if run.study.tagged(purpose) else None,
+    )
+    check_for_every_site(announcement, weight_list, _terms(run), state.memory)
+    return Announced(announcement, weight_list)
+
+
+def answers(run: Run, state: RunState, announced: Announced) -> Answers:
+    """The listed sites that are there and accept the list.
+
+    What :func:`announce` has asked for every site is not asked again: only the weight that a site gives itself, which
+    nobody but the site knows.
+    """
+    taking_part: list[str] = []
+    refusals: dict[str, PolicyRefusal] = {}
+    for site in present(run, announced.announcement.listed, announced.announcement.round):
+        own_weight = run.own_weight(site, state)
+        try:
+            if own_weight is not None:
+                check_weight_list(
+                    site.name, announced.announcement, announced.weight_list, _terms(run), state.memory, own_weight
+                )
+        except PolicyRefusal as refusal:
+            refusals[site.name] = refusal
+        else:
+            taking_part.append(site.name)
+    return Answers(tuple(taking_part), tuple(refusals), next(iter(refusals.values()), None))
+
+
+def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteData, ...]:
+    """Who of the listed sites is there, in roster order."""
+    return tuple(
+        site for site in run.contributors if site.name in listed and run.attendance.present(site.name, round_number)
+    )
+
+
+def _terms(run: Run) -> Terms:
+    return Terms(run.study.parameters, run.names, run.rule, run.policy)
+
+
+def inputs_of(
+    run: Run, state: RunState, announced: Announced, trained: Trained, taking_part: tuple[str, ...]
+) -> RoundInputs:
+    """What everybody has trained; the requester's judgement is bound to what it knows."""
+    number, opens = announced.announcement.round, announced.announcement.opens
+    updates = {site: trained.updates[site] for site in run.names if site in taking_part}
+    own = trained.updates[run.requester.name]
+    probe = None
+    if opens is Needs.INNER_PRODUCTS:
+        probe = clipped_probe(run.training, run.requester, run.model_of(state), own.personal)
+    facts = _requester_facts(run, own, probe)
+    numerators = {weight.site: weight.numerator for weight in announced.weight_list.weights}
+    numerators[facts.name] = announced.weight_list.own_numerator
+    by = RoundRule(run.study.rule, run.rule, state.rule_state, run.study.parameters)
+    bound_judge = partial(judge, requester=facts, numerators=numerators, by=by, round=number, opens=opens)
+    return RoundInputs(
+        announced.announcement,
+        announced.weight_list,
+        run.requester.name,
+        own,
+        updates,
+        probe,
+        bound_judge,
+        run.study.parameters.clip_norm,
+        servers_noise(run.study, number) if announced.announcement.purpose.plan.steps_model else None,
+        run.study.parameters.scale,
+    )
+
+
+def skipped(run: Run, state: RunState, announced: Announced) -> tuple[RunState, RoundRecord]:
+    """Nothing was summed; the model stays."""
+    number = announced.announcement.round
+    state = replace(state, memory=remember_skip(state.memory, number))
+    return state, round_record(run, state, number, RoundKind.SKIPPED, announced.weight_list.weights)
+
+
+def _requester_facts(run: Run, own: ClippedUpdate, probe: NDArray[np.float64] | None) -> RequesterFacts:
+    if probe is None:
+        return RequesterFacts(run.requester.name, own.norm)
+    return RequesterFacts(
+        run.requester.name, own.norm, float(np.sqrt(squared_norm(probe))), float(np.sum(own.values * probe))
+    )
+
+
+def measured_round(run: Run, state: RunState, announced: Announced) -> tuple[RunState, RoundRecord]:
+    """All updates trained and measured with weight 1; the rule learns, and the model stays. Raises: UnusableUpdate"""
+    number = announced.announcement.round
+    sites = present(run, announced.announcement.listed, number)
+    trained = Trained(round_updates(run, state, (run.requester, *sites), number), {})
+    began = state
+    state = replace(state, measured_rounds=state.measured_rounds + 1)
+    personal = {name: update.personal for name, update in trained.updates.items()}
+    state = run.with_personal(state, personal)
+    summed = None
+    if len(sites) >= announced.announcement.least_contributors:
+        summed = run.summing.updates(inputs_of(run, state, announced, trained, tuple(site.name for site in sites)))
+    tries = state.measure_tries + 1
+    if summed is None or summed.judgement is None:
+        after, record = skipped(run, state, announced)
+        return replace(after, measure_tries=tries), record
+    if not summed.judgement.measured_anybody:  # opened all the same: this model is not measured again
+        after = replace(state, measure_tries=tries)
+        record = round_record(run, after, number, RoundKind.MEASURED, announced.weight_list.weights)
+        return after, record.model_copy(update={"failed_check": summed.judgement.failed})
+    measured = summed.judgement.measured.model_copy(update={"variance": own_variance(run, began, number)})
+    after = replace(state, rule_state=run.rule.apply(state.rule_state, measured), measure_tries=0)
+    record = round_record(run, after, number, RoundKind.MEASURED, announced.weight_list.weights)
+    return after, with_judgement(record, summed.judgement).model_copy(update={"took_part": measured.took_part})
+
+
+def with_own_noise(run: Run, state: RunState, inputs: RoundInputs, summed: Summed, measured: Measured) -> Measured:
+    """What a rule that learns from every sum needs besides what was opened."""
+    if not isinstance(run.rule, RiskRule) or run.rule.measures or summed.average is None:
+        return measured
+    numerators = [inputs.weight_list.numerator_of(name) or 0 for name in measured.took_part]
+    own = inputs.weight_list.own_numerator
+    found = {
+        "variance": own_variance(run, state, measured.round),
+        "from_mean": distance_from_mean(summed.average, inputs.own.values, own, numerators),
+    }
+    return measured.model_copy(update=found)
+
+
+def own_variance(run: Run, state: RunState, number: int) -> float:
+    """tr Cov of the requester's clipped update of this round, from the state before it."""
+    load_site(run.model, run.model_of(state), run.personal_of(run.requester, state))
+    noise = update_noise(
+        run.model,
+        run.requester.train,
+        run.study.training,
+        round=number,
+        seed=site_seed(run.study.seed or 0, run.requester.name),
+        device=run.computing.device,
+        clip_norm=run.study.parameters.clip_norm,
+        loss=site_loss(run.study, run.plugin, run.requester.train.y),
+    )
+    return noise.variance

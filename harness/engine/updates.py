@@ -1,0 +1,406 @@
+"""What one site computes for a round, and how a round is measured and added up in the open.
+
+A plain run and a secure one add the same whole numbers, drawn as a server draws them; servers draw from their system.
+
+A plain run measures and sums real vectors; a secure one (:mod:`harness.engine.protected_sum`) does the same under the
+protocol. Both leave the judgement, who stays in the sum, to the requester's own function.
+
+The report's code adds the sites' gradients up two at a time, kernel by kernel and bias by bias, by Python's
+``sum(a, b)`` where ``a + b`` was meant. That is b plus the rows of a: for a kernel (features by classes), each
+feature's row of b gets a's sum over the features; for a bias, each class gets a's sum over the classes. Over four
+sites, the requester first, what is divided by 4 is, with R(g) the sum over the n rows, repeated in every row,
+
+    g_3 + R(g_2) + n R(g_1) + n^2 R(g_0)
+
+With 9 features, the row sums of the requester's gradient count 81 times: hence the small rate of that code, 0.07, where
+its other rules take 3. The published FedAvg column comes from it, so it is not FedAvg; a case can ask for it by
+``published_mistake = "row_sums"``, in plain runs only.
+
+Source: ``average_params`` in Jax_federated_learning.ipynb, github.com/EPFLiGHT/coML-Personalized-v2, the code of
+        Grimberg, "Weight Erosion" (EPFL semester report, 2020).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from client_agent.learning.flat_vector import ModelParts, Vector, layer_sizes
+from client_agent.learning.plugin import Plugin, assessor, site_loss
+from client_agent.learning.private.private_round import private_round
+from client_agent.learning.trainer import loss_gradient, train_round
+from client_agent.learning.training_seeds import site_seed
+from client_agent.requester.measuring.judging import Judgement, judge_sum
+from harness.datasets.site_data import SiteData
+from protocol.arithmetic.discrete_gaussian import discrete_gaussian
+from protocol.arithmetic.fixed_point import check_finite, clip
+from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import Signed
+from protocol.errors import ConfigurationError
+from protocol.mpc.measurement import OpenedSite
+from protocol.parameters import Needs
+from protocol.rules.self_weights import class_weight, sample_weight
+from protocol.sharing import Side
+from protocol.wire.messages import Announcement, ListedWeight, RuleName, Study, WeightList
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedUpdate:
+    """A site's update after clipping, float64[D], and whether it had been longer.
+
+    ``own_weight`` is the weight that the site gives itself, None where the weight list says it. ``personal`` are its
+    personal layers after the round, float32[P], which it keeps.
+    """
+
+    values: NDArray[np.float64] = field(repr=False)
+    was_clipped: bool
+    own_weight: float | None = None
+    personal: Vector = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+
+    @property
+    def norm(self) -> float:
+        """||g|| after clipping."""
+        return float(np.sqrt(squared_norm(self.values)))
+
+    def weight(self, listed: float) -> float:
+        """The site's own weight, or the listed one."""
+        return listed if self.own_weight is None else self.own_weight
+
+    def shared(self, clip_norm: float) -> NDArray[np.float64]:
+        """What the site shares before the list's weight: g, or (w g, w C) where it weighs itself."""
+        if self.own_weight is None:
+            return self.values
+        return np.append(self.own_weight * self.values, self.own_weight * clip_norm)
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """With what a site trains; ``model`` is the run's one module, into which each site loads its own values."""
+
+    study: Study
+    model: nn.Module
+    device: torch.device = CPU
+    plugin: Plugin | None = None
+
+
+def squared_norm(values: NDArray[np.float64]) -> float:
+    """Sum of squares in float64."""
+    return float(np.sum(np.square(values)))
+
+
+def clipped_update(
+    training: Training,
+    site: SiteData,
+    vector: Vector,
+    round_number: int,
+    own_weight: float | None = None,
+    personal: Vector | None = None,
+) -> ClippedUpdate:
+    """The site's update of a round from the model ``vector``, float32[D], and its ``personal`` layers, float32[P].
+
+    In a study with ``privacy`` the noise is drawn from the run's seed, so that runs can be repeated; a site's agent
+    draws it from its system.
+
+    Raises: UnusableUpdate
+    """
+    study, model = training.study, training.model
+    load_site(model, vector, personal)
+    seed = site_seed(study.seed or 0, site.name)
+    loss = site_loss(study, training.plugin, site.train.y)
+    if study.record_noise is not None:
+        update = private_round(
+            model,
+            site.train,
+            study.training,
+            study.record_noise,
+            round=round_number,
+            seed=derive(seed.to_bytes(32, "big"), f"noise of round {round_number}"),
+            device=training.device,
+            loss=loss,
+        )
+        return clipped(study, update, own_weight, np.zeros(0, np.float32))
+    trained = train_round(
+        model, site.train, study.training, round=round_number, seed=seed, device=training.device, loss=loss
+    )
+    return clipped(study, trained.update, own_weight, trained.personal)
+
+
+def clipped(study: Study, update: Vector, own_weight: float | None, personal: Vector) -> ClippedUpdate:
+    """A trained update, float32[D], as its site goes on with it. Raises: UnusableUpdate"""
+    if study.sum_noise is not None and not np.all(np.isfinite(update)):
+        update = np.zeros_like(update)
+    check_finite(update, layer_sizes(study.model.layers))
+    values, was_clipped = clip(update, study.parameters.clip_norm)
+    return ClippedUpdate(values, was_clipped, own_weight, personal)
+
+
+def load_site(model: nn.Module, vector: Vector, personal: Vector | None) -> None:
+    """The shared layers, and the site's own ones; None leaves those as they are."""
+    ModelParts.of(model).load(vector, personal)
+
+
+def clipped_probe(
+    training: Training, requester: SiteData, vector: Vector, personal: Vector | None = None
+) -> NDArray[np.float64]:
+    """The gradient of the requester's validation loss at the model ``vector``, clipped like an update, float64[D].
+
+    Raises: ConfigurationError without validation examples; UnusableUpdate
+    """
+    study, model = training.study, training.model
+    load_site(model, vector, personal)
+    raw = loss_gradient(model, requester.validation, CPU, assessor(study, training.plugin, CPU).loss)
+    check_finite(raw, layer_sizes(study.model.layers))
+    return clip(raw, study.parameters.clip_norm)[0]
+
+
+def class_counts(site: SiteData, classes: int) -> tuple[int, ...]:
+    """The site's training examples of each class."""
+    return tuple(int(count) for count in np.bincount(site.train.y, minlength=classes))
+
+
+def own_weight(study: Study, site: SiteData, totals: tuple[int, ...], largest_count: int) -> float | None:
+    """The weight that a site gives itself; None for rules whose weights the requester hands out.
+
+    ``totals`` are the summed class counts, ``largest_count`` the number of samples of weight 1.
+
+    Raises: ConfigurationError when no site has a class
+    """
+    grid = study.parameters.weight_grid
+    if study.rule.name is RuleName.FEDAVG_BY_SAMPLES:
+        return sample_weight(len(site.train), largest_count, grid)
+    if study.rule.name is RuleName.WFEDAVG:
+        return class_weight(class_counts(site, study.model.classes), totals, grid)
+    return None
+
+
+ServersNoise: TypeAlias = Mapping[Side, Signed]
+"""What each server adds to its half of a sum, int64[D] in ring units."""
+
+
+def servers_noise(study: Study, round_number: int) -> ServersNoise | None:
+    """That of one round of updates; None where servers add nothing."""
+    noise = study.sum_noise
+    if noise is None:
+        return None
+    seed = hashlib.sha256(f"moiety/2 noise of servers {study.seed} {study.digest()}".encode()).digest()
+    return {
+        side: discrete_gaussian(noise.dimension, noise.deviation, derive(seed, f"round {round_number} {side}"))
+        for side in Side
+    }
+
+
+Judge: TypeAlias = Callable[[Sequence[OpenedSite]], Judgement]
+"""From what was opened about the agreed sites, the requester among them, to who stays in the sum."""
+
+
+def everybody_in_range(announcement: Announcement, requester: str) -> Judge:
+    """The judgement of a round in which nothing is opened: who passed the range check stays."""
+    return lambda sites: judge_sum(sites, requester, announcement.round)
+
+
+@dataclass(frozen=True, eq=False)
+class RoundInputs:
+    """The sites' part of a round: the requester's update, every present contributor's, the requester's probe.
+
+    ``clip_norm`` is the study's C. ``noise``: what the servers add to the sum, over ``scale``, None where nothing.
+    """
+
+    announcement: Announcement
+    weight_list: WeightList
+    requester: str
+    own: ClippedUpdate
+    updates: Mapping[str, ClippedUpdate]
+    probe: NDArray[np.float64] | None = field(repr=False)
+    judge: Judge
+    clip_norm: float
+    noise: ServersNoise | None = field(default=None, repr=False)
+    scale: float = 1.0
+
+    @property
+    def contributed(self) -> tuple[tuple[ListedWeight, ClippedUpdate], ...]:
+        """The present contributors in the list's order, each with its listed weight."""
+        return tuple((w, self.updates[w.site]) for w in self.weight_list.weights if w.site in self.updates)
+
+
+@dataclass(frozen=True, eq=False)
+class Summed:
+    """What a round of updates opens: the average to all, the judgement to the requester.
+
+    ``average`` is None for a skipped round, ``judgement`` where it was skipped before anything was opened.
+    ``sum_of_weights`` counts the requester's.
+    """
+
+    average: Vector | None = field(repr=False)
+    judgement: Judgement | None = None
+    sum_of_weights: float = 0.0
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a round of class counts opens: the sum by class, None for a skipped round, and the failed checks."""
+
+    totals: tuple[int, ...] | None
+    took_part: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+class Summing(Protocol):
+    """Adds up a round, in the open or under the protocol."""
+
+    def updates(self, inputs: RoundInputs) -> Summed: ...
+
+    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
+        """The sum of every present site's class counts, the requester's first."""
+        ...
+
+
+class PlainSum:
+    """Sum and measurements in the open; nobody fails the range check."""
+
+    def updates(self, inputs: RoundInputs) -> Summed:
+        judgement = inputs.judge(measured_plainly(inputs))
+        announced = inputs.announcement
+        if not announced.purpose.plan.summed or not judgement.releases(announced.least_contributors):
+            return Summed(None, judgement)
+        released = judgement.measured.took_part
+        kept = [(weight, update) for weight, update in inputs.contributed if weight.site in released]
+        if inputs.own.own_weight is not None:
+            return self_weighted(inputs.own, [update for _, update in kept], judgement)
+        grid, own = inputs.weight_list.grid, inputs.weight_list.own_numerator
+        sum_of_weights = (own + sum(weight.numerator for weight, _ in kept)) / grid
+        total = inputs.own.values * (own / grid)
+        if inputs.noise is not None:
+            total = total + sum(inputs.noise.values()) / inputs.scale
+        return Summed(_divided(total, kept, grid, sum_of_weights), judgement, sum_of_weights)
+
+    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
+        totals = tuple(sum(column) for column in zip(*counts.values(), strict=True))
+        return Counted(totals, tuple(counts)[1:])
+
+
+def measured_plainly(inputs: RoundInputs) -> tuple[OpenedSite, ...]:
+    """What the round opens about every site, without sketch or fixed point."""
+    opens, own = inputs.announcement.opens, inputs.own.values
+    opened = [OpenedSite(inputs.requester, True)]
+    before = {inputs.requester: own}
+    for weight, update in inputs.contributed:
+        site, values = weight.site, update.values
+        sent = values * (weight.numerator / inputs.weight_list.grid)
+        if opens is Needs.DISTANCES:
+            opened.append(OpenedSite(site, True, distance=_length(values - own)))
+        elif opens.of_norms:
+            opened.append(OpenedSite(site, True, distance=_length(update.shared(inputs.clip_norm))))
+        elif opens is Needs.PAIRS:
+            pairs = tuple((other, _length(sent - theirs)) for other, theirs in before.items())
+            opened.append(OpenedSite(site, True, pairs=pairs))
+        elif opens is Needs.INNER_PRODUCTS and inputs.probe is not None:
+            opened.append(OpenedSite(site, True, inner_product=float(np.sum(values * inputs.probe))))
+        else:
+            opened.append(OpenedSite(site, True))
+        before[site] = sent
+    return tuple(opened)
+
+
+def average(
+    own: NDArray[np.float64],
+    updates: Sequence[tuple[ListedWeight, ClippedUpdate]],
+    grid: int,
+    own_numerator: int | None = None,
+) -> Vector:
+    """(w_0 g_0 + sum w_i g_i) / (w_0 + sum w_i) as float32: what the secure sum opens, but for fixed point's rounding.
+
+    w_0 is 1 unless ``own_numerator`` is given.
+    """
+    whole = grid if own_numerator is None else own_numerator
+    sum_of_weights = (whole + sum(weight.numerator for weight, _ in updates)) / grid
+    return _divided(own * (whole / grid), updates, grid, sum_of_weights)
+
+
+def _divided(
+    total: NDArray[np.float64], updates: Sequence[tuple[ListedWeight, ClippedUpdate]], grid: int, sum_of_weights: float
+) -> Vector:
+    """What ``total`` and the weighted updates are on average; ``total`` becomes their sum."""
+    for weight, update in updates:
+        total += update.values * (weight.numerator / grid)
+    averaged: Vector = (total / sum_of_weights).astype(np.float32)
+    return averaged
+
+
+def self_weighted(own: ClippedUpdate, others: Sequence[ClippedUpdate], judgement: Judgement) -> Summed:
+    """sum w_i g_i / sum w_i over all sites, each with the weight it gives itself."""
+    shared = own.shared(1.0)
+    for update in others:
+        shared += update.shared(1.0)
+    averaged: Vector = (shared[:-1] / shared[-1]).astype(np.float32)
+    return Summed(averaged, judgement, float(shared[-1]))
+
+
+def _length(values: NDArray[np.float64]) -> float:
+    return float(np.sqrt(squared_norm(values)))
+
+
+Gradient = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """A plain round whose average is spoilt; for FedAvg on a linear model of ``features`` and ``classes``."""
+
+    features: int
+    classes: int
+
+    @classmethod
+    def of(cls, study: Study) -> RowSums:
+        """Raises: ConfigurationError for a model that is not linear, or a rule other than FedAvg"""
+        if study.model.kind != "linear":
+            raise ConfigurationError(
+                f"published_mistake: 'row_sums' is a linear model's, the study's is {study.model.kind!r}; leave it out"
+            )
+        if study.rule.name is not RuleName.FEDAVG:
+            raise ConfigurationError(
+                f"published_mistake: 'row_sums' is FedAvg's, the rule is {study.rule.name.value!r}; leave it out"
+            )
+        classes, features = study.model.layers[0].shape
+        return cls(features, classes)
+
+    def updates(self, inputs: RoundInputs) -> Summed:
+        """The round as it should be, but for the average."""
+        summed = PlainSum().updates(inputs)
+        if summed.average is None or summed.judgement is None:
+            return summed
+        kept = summed.judgement.measured.took_part
+        gradients = [
+            inputs.own.values,
+            *(update.values for weight, update in inputs.contributed if weight.site in kept),
+        ]
+        return replace(summed, average=self.spoilt(gradients))
+
+    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
+        return PlainSum().counts(announcement, counts)
+
+    def spoilt(self, gradients: Sequence[Gradient]) -> Vector:
+        """What the published code calls the average of the gradients, the requester's first.
+
+        Shapes:   float64[classes * features + classes] each, weights class by class as torch keeps them -> float32
+        """
+        spoilt: Vector = (reduce(self._added, gradients) / len(gradients)).astype(np.float32)
+        return spoilt
+
+    def _added(self, first: Gradient, second: Gradient) -> Gradient:
+        """``sum(first, second)``, kernel by kernel and bias by bias."""
+        split = self.classes * self.features
+        per_class = first[:split].reshape(self.classes, self.features).sum(axis=1)
+        added: Gradient = second + np.concatenate(
+            (np.repeat(per_class, self.features), np.full(self.classes, first[split:].sum()))
+        )
+        return added

@@ -1,0 +1,306 @@
+"""``moiety simulate rank``: whose data resemble mine, before any training together?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+from rich.table import Table
+
+from client_agent.cli.tables import console as console_for
+from client_agent.learning.data import Examples
+from client_agent.learning.evaluation import Evaluation, evaluate
+from client_agent.learning.flat_vector import load_vector, model_vector
+from client_agent.learning.models import build_model
+from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
+from client_agent.learning.study_file import checked_study_table, study_from_table
+from client_agent.learning.trainer import apply_aggregate, compute_update
+from client_agent.learning.training_seeds import site_seed
+from client_agent.study.ranking import losses_of
+from harness.datasets.registry import DataRequest, load_data
+from harness.datasets.site_data import Federation, SiteData
+from harness.engine.parties import SiteEntry, make_parties
+from harness.engine.protected_sum import Measuring, correlations_from
+from harness.engine.updates import CPU
+from harness.simulate.run_one import Protection
+from harness.simulate.study_files import read_study_file
+from host.commands.subcommand import command
+from protocol import sharing
+from protocol.arithmetic import fixed_point
+from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import Ring
+from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.mpc import measurement, sketch
+from protocol.parameters import Needs, StudyParameters
+from protocol.ranking import GRID, LONGEST, error_bound, query_scale, ranking_parameters
+from protocol.rules.transfer_loss import QuadraticForm, TransferLoss, predictor, ranked
+from protocol.sharing import Share, Side
+from protocol.wire.messages import Study
+
+
+@dataclass(frozen=True)
+class OpenedLosses:
+    """``error_bound`` is how far a loss can be from the plain one, by the rounding of fixed point alone."""
+
+    losses: tuple[TransferLoss, ...]
+    failed_check: tuple[str, ...]
+    error_bound: float
+
+
+def parameters_for(length: int, clip_norm: float) -> StudyParameters:
+    """Numbers under which the sketch is the identity, so that losses are exact but for rounding.
+
+    Raises: ConfigurationError when the vectors are longer than the longest sketch
+    """
+    if length > LONGEST:
+        raise ConfigurationError(
+            f"the model's quadratic form has {length} coordinates, at most {LONGEST} can be opened exactly (about 500 "
+            "features); use fewer features, or --protection plain"
+        )
+    return ranking_parameters(length, clip_norm)
+
+
+def open_losses(
+    form: QuadraticForm, predictors: Mapping[str, NDArray[np.float64]], *, clip_norm: float, seed: bytes
+) -> OpenedLosses:
+    """Both servers hold shares of the form and of every predictor; the requester opens one loss per site.
+
+    Shapes:   form.vector and every predictor float64[L]
+    Reveals:  each loss and range check, to the requester
+    Raises:   UnusableUpdate naming a site whose model is longer than ``clip_norm``; ConfigurationError
+    """
+    parameters = parameters_for(form.vector.size, clip_norm)
+    scale = query_scale(form.length, clip_norm)
+    query = fixed_point.encode(form.vector * scale, parameters, derive(seed, "rounding of the query"))
+    shares = {site: _shared(site, vector, parameters, seed) for site, vector in predictors.items()}
+    challenge = derive(seed, "challenge")
+    query_shares = {site: _both(query, derive(seed, f"query for {site}")) for site in predictors}
+    operands = {
+        side: measurement.prepare_all(
+            side,
+            challenge,
+            [
+                measurement.SiteSketch(
+                    site,
+                    sketch.sketch_shares(challenge, [sharing.chunk_source(shares[site][side])], parameters)[0],
+                    sharing.expand_share(query_shares[site][side], 0, query.size),
+                )
+                for site in predictors
+            ],
+            parameters,
+            opens=Needs.INNER_PRODUCTS,
+        )
+        for side in Side
+    }
+    halves = correlations_from("ot", derive(seed, "correlations"))([o.lengths for o in operands[Side.A]], "ranking")
+    numerators = dict.fromkeys(predictors, GRID)
+    measuring = Measuring(parameters, numerators, Needs.INNER_PRODUCTS, derive(seed, "zero sharing"), "ranking")
+    losses, failed = losses_of(measuring.opened(operands, halves), form.constant, scale)
+    return OpenedLosses(losses, failed, error_bound(parameters, form.length))
+
+
+def _shared(site: str, vector: NDArray[np.float64], parameters: StudyParameters, seed: bytes) -> dict[Side, Share]:
+    length = float(np.linalg.norm(vector))
+    if length > parameters.clip_norm:
+        raise UnusableUpdate(
+            f"site {site!r}: its model's vector has length {length:.3g}, at most {parameters.clip_norm:g} is allowed; "
+            "raise --clip-norm to the next power of two, for all sites"
+        )
+    encoded = fixed_point.encode(vector, parameters, derive(seed, f"rounding of {site}"))
+    return _both(encoded, derive(seed, f"share of {site}"))
+
+
+def _both(values: Ring, seed: bytes) -> dict[Side, Share]:
+    seed_share, vector_share = sharing.split(values, seed)
+    return {Side.A: seed_share, Side.B: vector_share}
+
+
+def study_for(path: Path, federation: Federation, seed: int) -> Study:
+    """A study file for these sites, trained alone. Raises: ConfigurationError"""
+    file = read_study_file(path)
+    table = checked_study_table(file.tables, file.source)
+    if table.model.kind == "plugin":
+        raise ConfigurationError(f"{file.source}: key 'model.kind': 'plugin' runs at a site's agent, not here")
+    entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
+    parties = make_parties("ranking", federation.requester.name, entries, derive(bytes(32), f"ranking {seed}"))
+    return study_from_table(table.model_copy(update={"seed": seed}), file.source, parties.roster.message, plugin=None)
+
+
+def loss_of_own_model(study: Study, site: SiteData, seed: int, judged: Examples) -> Evaluation:
+    """The study's model after its rounds on one site's data alone, on the requester's examples."""
+    model = build_model(study.model, seed)
+    vector = model_vector(model)
+    for number in range(1, study.rounds + 1):
+        load_vector(model, vector)
+        update = compute_update(
+            model, site.train, study.training, round=number, seed=site_seed(seed, site.name), device=CPU
+        )
+        vector = apply_aggregate(vector, update, study.training.server_learning_rate)
+    load_vector(model, vector)
+    return evaluate(model, judged, CPU)
+
+
+PLAIN_DISCLOSES: Final = (
+    "In the plain variant every site gives its own trained model to the requester as it is: the requester learns the "
+    "model, and whatever can be read out of a model about the patients that it was trained on. Nothing is encrypted."
+)
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """``study`` is the model of the plain variant; None is ridge regression, which the secure variant always takes."""
+
+    request: DataRequest
+    secure: bool
+    study: Path | None = None
+    penalty: float = 1e-2
+    clip_norm: float = 16.0
+
+
+class SiteRank(BaseModel):
+    """One line of the ranking; ``failed_check`` sites have no loss."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    loss: float | None
+    samples: int
+    failed_check: bool = False
+
+
+class Ranking(BaseModel):
+    """``own_loss`` is the requester's own model on the same examples, which no other site needs to know.
+
+    ``judged_on`` says which of the requester's examples; ``error_bound`` is fixed point's, None in plain.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    data: str
+    requester: str
+    protection: str
+    model: str
+    judged_on: str
+    own_loss: float
+    error_bound: float | None
+    sites: tuple[SiteRank, ...]
+
+
+def rank(options: RankOptions) -> Ranking:
+    """Raises: ConfigurationError, UnusableUpdate"""
+    federation = load_data(options.request)
+    requester, classes = federation.requester, len(federation.class_names)
+    judging = judging_form(requester.train, requester.validation, classes)
+    if options.study is not None:
+        if options.secure:
+            raise ConfigurationError(
+                "--study: only linear models can be ranked securely; leave it out, or give --protection plain"
+            )
+        study = study_for(options.study, federation, options.request.seed)
+        seed, judged = options.request.seed, judging.examples
+        losses = {s.name: loss_of_own_model(study, s, seed, judged).loss for s in federation.sites}
+        return _ranking(options, federation, study.model.kind, judging.judged_on, losses, None)
+    form, judged_on = judging.form, judging.judged_on
+    vectors = {s.name: predictor(ridge_model(s.train, classes, options.penalty)) for s in federation.sites}
+    losses = {name: form.loss(vector) for name, vector in vectors.items()}
+    if not options.secure:
+        return _ranking(options, federation, "ridge regression", judged_on, losses, None)
+    others = {name: vector for name, vector in vectors.items() if name != requester.name}
+    draws = derive(bytes(32), f"moiety rank {options.request.seed}")
+    opened = open_losses(form, others, clip_norm=options.clip_norm, seed=draws)
+    kept = {requester.name: losses[requester.name]} | {one.site: one.loss for one in opened.losses}
+    return _ranking(options, federation, "ridge regression", judged_on, kept, opened)
+
+
+def _ranking(
+    options: RankOptions,
+    federation: Federation,
+    model: str,
+    judged_on: str,
+    losses: dict[str, float],
+    opened: OpenedLosses | None,
+) -> Ranking:
+    requester = federation.requester.name
+    samples = {site.name: len(site.train) for site in federation.sites}
+    order = ranked(tuple(TransferLoss(name, loss) for name, loss in losses.items() if name != requester))
+    failed = () if opened is None else opened.failed_check
+    return Ranking(
+        data=federation.title,
+        requester=requester,
+        protection="secure" if options.secure else "plain",
+        model=model,
+        judged_on=judged_on,
+        own_loss=losses[requester],
+        error_bound=None if opened is None else opened.error_bound,
+        sites=(
+            *(SiteRank(site=one.site, loss=one.loss, samples=samples[one.site]) for one in order),
+            *(SiteRank(site=name, loss=None, samples=samples[name], failed_check=True) for name in failed),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Every site trains alone; the requester learns how well each model does on its data, and nothing else."""
+
+    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
+    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
+    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
+    requester: Annotated[str | None, typer.Option(help="The site whose data the models are judged on.")] = None
+    folder: Annotated[
+        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
+    protection: Annotated[Protection, typer.Option(help="secure: only the losses open.")] = Protection.SECURE
+    study: Annotated[Path | None, typer.Option(help="A study file: rank with its model (plain only).")] = None
+    clip_norm: Annotated[float, typer.Option(help="Power of two that no site's model vector exceeds.")] = 16.0
+    yes: Annotated[bool, typer.Option("--yes", help="Accept what the plain variant discloses.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="The ranking as JSON.")] = False
+
+
+def _rank(asked: Asked) -> None:
+    if asked.protection is Protection.CKKS:
+        raise ConfigurationError("--protection ckks adds updates and ranks no models; take secure, or plain")
+    secure = asked.protection is Protection.SECURE
+    if not secure:
+        _confirm(asked.yes)
+    request = DataRequest(
+        data=asked.data,
+        seed=asked.seed,
+        split=asked.split,
+        sites=asked.sites,
+        requester=asked.requester,
+        folder=asked.folder,
+    )
+    ranking = rank(RankOptions(request, secure=secure, study=asked.study, clip_norm=asked.clip_norm))
+    if asked.as_json:
+        typer.echo(ranking.model_dump_json())
+    else:
+        console_for(stderr=False).print(_table(ranking))
+
+
+rank_sites = command(Asked, _rank)
+
+
+def _confirm(yes: bool) -> None:
+    """What the plain variant discloses, and consent to it."""
+    typer.echo(PLAIN_DISCLOSES, err=True)
+    if not yes and not typer.confirm("Go on?", err=True):
+        raise ConfigurationError("the plain variant was not accepted; give --yes, or --protection secure")
+
+
+def _table(ranking: Ranking) -> Table:
+    judged = f"on {ranking.requester}'s {ranking.judged_on} data"
+    table = Table(title=f"{ranking.data}: {ranking.model}, {ranking.protection}, {judged}")
+    for column in ("rank", "site", "transfer loss", "training examples"):
+        table.add_column(column, justify="left" if column == "site" else "right")
+    for place, one in enumerate(ranking.sites, 1):
+        loss = "failed its range check" if one.loss is None else f"{one.loss:.4f}"
+        table.add_row(str(place), one.site, loss, str(one.samples))
+    own = f"{ranking.requester} itself{JudgedOn(ranking.judged_on).caveat}"
+    table.add_row("", own, f"{ranking.own_loss:.4f}", "", style="dim")
+    return table

@@ -1,0 +1,280 @@
+"""From what a person types to the tables of a study, and to seeds, names and parts of lists.
+
+    [matrix]         names, such as "mnist_{letter}_{sites}": what each study is called
+    [matrix.axes]    lists of rows: every row of one axis is combined with every row of the others
+
+Everywhere else in the file ``"{sites}"`` stands for the row's value, whatever its type, and ``{sites}`` inside a longer
+text for its digits or letters.
+
+``harness/studies/mnist_b_10.toml`` is no file: ``mnist.toml`` beside it holds a matrix that makes a study of that name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_agent.learning.names import require_names_of_study
+from client_agent.learning.study_file import StudyTable, study_from_table
+from harness.datasets.site_data import Federation
+from harness.engine.parties import SiteEntry, make_parties
+from harness.engine.training import own_sources
+from harness.simulate.brought import ChosenModel
+from host.settings import read_text
+from protocol.arithmetic.prg import derive
+from protocol.configuration import parse_toml, validated
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import Study
+
+T = TypeVar("T")
+MOST_SEEDS: Final = 10_000
+_SEEDS: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_SHARD: Final = re.compile(r"(\d{1,6})/(\d{1,6})")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The ``part``-th of ``parts`` of all runs, counted from 1; every run is in exactly one part."""
+
+    part: int = 1
+    parts: int = 1
+
+    def of(self, runs: Sequence[T]) -> tuple[T, ...]:
+        return tuple(runs[self.part - 1 :: self.parts])
+
+
+ALL_RUNS: Final = Shard()
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``0-9,12`` as numbers, in this order. Raises: ConfigurationError"""
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = _SEEDS.fullmatch(part.strip())
+        if found is None:
+            raise ConfigurationError(
+                f"--seeds: found {text!r}; give whole numbers and ranges of them, separated by commas: 0-9,12"
+            )
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first or last - first >= MOST_SEEDS:
+            raise ConfigurationError(f"--seeds: found {part.strip()!r}; give the smaller number first: 0-9")
+        seeds += range(first, last + 1)
+    if len(set(seeds)) != len(seeds):
+        raise ConfigurationError(f"--seeds: found {text!r}; every seed once")
+    return tuple(seeds)
+
+
+def parse_shard(text: str) -> Shard:
+    """``2/5``. Raises: ConfigurationError"""
+    found = _SHARD.fullmatch(text.strip())
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigurationError(f"--shard: found {text!r}; give i/n, such as 2/5 for the second of five parts")
+    return Shard(int(found[1]), int(found[2]))
+
+
+def parse_names(text: str, option: str) -> tuple[str, ...]:
+    """``weight_erosion,local`` as names. Raises: ConfigurationError"""
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names) or len(set(names)) != len(names):
+        raise ConfigurationError(f"{option}: found {text!r}; give names separated by commas, every one once")
+    return names
+
+
+Value = float | int | str
+Row = Annotated[dict[Annotated[str, Field(pattern=r"^\w+$")], Value], Field(min_length=1)]
+_PLACE: Final = re.compile(r"\{(\w+)\}")
+
+
+class MatrixTable(BaseModel):
+    """``[matrix]``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    names: Annotated[str, Field(pattern=r"^[a-z0-9_{}]+$")]
+    axes: Annotated[dict[str, Annotated[list[Row], Field(min_length=1)]], Field(min_length=1)]
+
+
+def studies_of(tables: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]]:
+    """Every study of a file with ``[matrix]``: name -> its tables, as a file of its own would hold them.
+
+    Raises: ConfigurationError for a name that is made twice, and for ``{words}`` that no axis has a value for
+    """
+    matrix = validated(MatrixTable, tables["matrix"], f"{source}: [matrix]")
+    rest = {key: value for key, value in tables.items() if key != "matrix"}
+    made: dict[str, dict[str, Any]] = {}
+    for rows in itertools.product(*matrix.axes.values()):
+        values = _joined(rows, source)
+        name = str(_filled(matrix.names, values, source))
+        if name in made:
+            raise ConfigurationError(
+                f"{source}: [matrix]: 'names' makes {name!r} twice: name a key of every axis in it"
+            )
+        made[name] = {key: _filled(value, values, source) for key, value in rest.items()}
+    return made
+
+
+def _joined(rows: tuple[dict[str, Value], ...], source: str) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for row in rows:
+        twice = sorted(values.keys() & row.keys())
+        if twice:
+            raise ConfigurationError(f"{source}: [matrix.axes]: two axes have a value for {twice[0]!r}: leave one out")
+        values |= row
+    return values
+
+
+def _filled(part: object, values: Mapping[str, Value], source: str) -> object:
+    """``part`` with every place taken by its value, copied all the way down."""
+    if isinstance(part, dict):
+        return {key: _filled(value, values, source) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_filled(value, values, source) for value in part]
+    if not isinstance(part, str):
+        return part
+    unknown = [name for name in _PLACE.findall(part) if name not in values]
+    if unknown:
+        raise ConfigurationError(
+            f"{source}: no axis has {unknown[0]!r}, found in {part!r}; they have {', '.join(values)}"
+        )
+    whole = _PLACE.fullmatch(part)
+    return values[whole[1]] if whole else _PLACE.sub(lambda place: str(values[place[1]]), part)
+
+
+STUDIES: Final = Path(__file__).resolve().parents[1] / "studies"
+"""The studies that come along."""
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """The tables of one study, not checked yet; ``source`` says where they are from."""
+
+    source: str
+    tables: dict[str, Any]
+
+    @property
+    def is_case(self) -> bool:
+        return "case" in self.tables
+
+    @property
+    def is_personal_case(self) -> bool:
+        return "personal" in self.tables
+
+
+def read_study_file(path: Path) -> StudyFile:
+    """The study that ``path`` names; a bare name, such as ``mnist_b_10``, is one of those that come along.
+
+    Raises: ConfigurationError that names the studies which there are
+    """
+    bare = path.parent == Path() and not path.suffix and not path.exists()
+    wanted = STUDIES / f"{path}.toml" if bare else path
+    if wanted.exists() or not wanted.parent.is_dir():
+        tables = parse_toml(read_text(wanted), str(wanted))
+        if "matrix" in tables:
+            raise ConfigurationError(
+                f"{wanted} holds many studies: name one of {', '.join(studies_of(tables, str(wanted)))}"
+            )
+        return StudyFile(str(wanted), tables)
+    files = _toml_files(wanted.parent)
+    for file, tables in files.items():
+        if "matrix" in tables and wanted.suffix == file.suffix:
+            studies = studies_of(tables, str(file))
+            if wanted.stem in studies:
+                return StudyFile(f"{file} ({wanted.stem})", studies[wanted.stem])
+    known = ", ".join(_names(files)) or "none"
+    raise ConfigurationError(
+        f"{path} cannot be read: no such file, and no such study; in {wanted.parent} there are: {known}"
+    )
+
+
+def study_names(folder: Path = STUDIES) -> tuple[str, ...]:
+    """Every study in a folder, those of its matrices too. Raises: ConfigurationError"""
+    return _names(_toml_files(folder))
+
+
+def _names(files: dict[Path, dict[str, Any]]) -> tuple[str, ...]:
+    """Other TOML files may lie in a person's folder; a study has a model."""
+    names: list[str] = []
+    for file, tables in files.items():
+        if "matrix" in tables:
+            names += studies_of(tables, str(file))
+        elif "model" in tables:
+            names.append(file.stem)
+    return tuple(sorted(names))
+
+
+def _toml_files(folder: Path) -> dict[Path, dict[str, Any]]:
+    """What cannot be read is left out: it is another file than the one that was named."""
+    found: dict[Path, dict[str, Any]] = {}
+    for file in sorted(folder.glob("*.toml")):
+        try:
+            found[file] = parse_toml(read_text(file), str(file))
+        except ConfigurationError:
+            continue
+    return found
+
+
+def simulated_study(
+    table: StudyTable,
+    source: str,
+    federation: Federation,
+    seed: int,
+    own_model: ChosenModel | None = None,
+    site_plugin: Path | None = None,
+) -> Study:
+    """The file's study for these sites; ``same_round`` is the plain run's business, not the study's.
+
+    ``own_model`` is one that others bring, in place of the table's; ``site_plugin`` the file that sites would have.
+
+    Raises: ConfigurationError when the model does not fit the data
+    """
+    if table.model.kind == "plugin" and own_model is None and site_plugin is None:
+        raise ConfigurationError(
+            f"{source}: key 'model.kind': 'plugin' runs at a site's agent, or in the simulation of a study with "
+            "--site-plugin, the Python file that sites would have"
+        )
+    _require_only_training(table, source)
+    _require_fitting_data(table, source, federation)
+    rule = table.rule.model_copy(update={"erosion_applies": "next_round"})
+    entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
+    parties = make_parties("simulation", federation.requester.name, entries, derive(bytes(32), f"seed {seed}"))
+    return study_from_table(
+        table.model_copy(update={"rule": rule, "seed": seed}),
+        source,
+        parties.roster.message,
+        plugin=site_plugin,
+        spec=None if own_model is None else own_model.spec(table.model),
+        sources=own_sources(),
+    )
+
+
+def _require_only_training(table: StudyTable, source: str) -> None:
+    if table.ranking is not None:
+        raise ConfigurationError(
+            f"{source}: key 'ranking': simulations only train; leave it out, and rank the sites by: "
+            "moiety simulate rank"
+        )
+    if table.summary is not None:
+        raise ConfigurationError(
+            f"{source}: key 'summary': simulations only train; leave it out, and sum the tables by: "
+            "moiety simulate summary"
+        )
+
+
+def _require_fitting_data(table: StudyTable, source: str, federation: Federation) -> None:
+    """Inputs, outputs, task and names are the data's. Raises: ConfigurationError"""
+    if (table.model.inputs, table.model.width) != (federation.inputs, len(federation.class_names)):
+        raise ConfigurationError(
+            f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.width} outputs, the data "
+            f"{federation.title!r} have {list(federation.inputs)} and {len(federation.class_names)}"
+        )
+    if table.task.kind is not federation.task:
+        raise ConfigurationError(
+            f"{source}: the study's task is {table.task.kind.value!r}, the data {federation.title!r} have targets of "
+            f"{federation.task.value!r}: set [task] kind, or take other data"
+        )
+    require_names_of_study(table.model.names, federation.names, table.name, federation.title)

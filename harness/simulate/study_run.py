@@ -1,0 +1,257 @@
+"""``moiety simulate``: a study file run over several seeds in one process, plain, secure or under CKKS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.learning.flat_vector import load_personal, load_vector
+from client_agent.learning.plugin import Plugin, load_plugin
+from client_agent.learning.study_file import StudyTable, checked_study_table
+from client_agent.product.export import export
+from client_agent.product.held import HeldModel, empty_network
+from client_agent.scoring.score import METRICS, FinalScores, Score, value_of
+from client_agent.site.events import RoundEnd, RoundRecord
+from client_agent.site.journal import SiteState
+from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
+from harness.datasets.site_data import Federation
+from harness.datasets.site_folders import load_by_plugin, load_site_folders
+from harness.demo.results import Accuracy
+from harness.engine.history import RoundKind, RunEnd, RunHistory, Series, alpha_series, distance_series
+from harness.engine.loop import run_protected, run_rounds
+from harness.engine.protected_sum import SourceName
+from harness.engine.run_state import Conditions, ErosionApplies
+from harness.engine.training import one_thread, own_sources
+from harness.engine.updates import PlainSum
+from harness.simulate.brought import refuse_package
+from harness.simulate.run_one import Protection, require_plain_for_same_round
+from harness.simulate.study_files import read_study_file, simulated_study
+from harness.versions import versions
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import EndCause, RuleName, Signed, Study, StudyEnd, StudyEndState
+
+_ENDS: Final = {
+    RunEnd.COMPLETED: (StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE),
+    RunEnd.LOCAL_OPTIMUM: (StudyEndState.COMPLETED, EndCause.LOCAL_OPTIMUM),
+    RunEnd.LOCAL_ONLY: (StudyEndState.LOCAL_ONLY, EndCause.POLICY),
+}
+_STEPS: Final = {RoundKind.RELEASED: RoundEnd.RELEASED, RoundKind.ALONE: RoundEnd.ALONE}
+_MOST_CHARACTERS: Final = 500
+
+
+def save_model(study: Study, history: RunHistory, data: Path, plugin: Path | None, out: Path, *, examples: int) -> None:
+    """Write the folder, as the requester would; its card says that the model is simulated.
+
+    ``data`` is the requester's folder, which has the transformation of rows where the study has a schema; ``examples``
+    are in its test part.
+
+    Raises: ConfigurationError when ``out`` is there already
+    """
+    network = empty_network(study, plugin, own_sources())
+    load_vector(network, history.final_model)
+    load_personal(network, history.personal)
+    records = _records(history)
+    state, cause = _ENDS[history.end]
+    end = StudyEnd(study_digest=study.digest(), state=state, cause=cause, reason=history.reason[:_MOST_CHARACTERS])
+    site = SiteState(study_digest=study.digest(), training_seed=0, ended_by=Signed[StudyEnd](message=end))
+    version = len(records)
+    last = FinalScores(examples=examples, samples=0, scores=history.rounds[-1].test_scores)
+    scores = history.final_scores or last
+    held = HeldModel(study, site, version, history.final_model, network.eval(), records, scores, simulated=True)
+    export(held, data, out, is_requester=True, plugin=plugin)
+
+
+def _records(history: RunHistory) -> tuple[RoundRecord, ...]:
+    """The rounds that stepped the model."""
+    stepped = [record for record in history.rounds if record.kind in _STEPS]
+    return tuple(
+        RoundRecord(
+            time_s=0,
+            study=history.study,
+            site=history.requester,
+            round=record.round,
+            state=_STEPS[record.kind],
+            model_version=version,
+            took_part=record.took_part,
+            alphas=record.alphas,
+        )
+        for version, record in enumerate(stepped, start=1)
+    )
+
+
+BUILT_IN: Final[dict[str, Callable[[int], Federation]]] = {
+    "breast_cancer": breast_cancer_five_hospitals,
+    "digits": digits_sites,
+}
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    """``data`` is a built-in data set, or a folder with one folder per site (train.npz, test.npz), requester named.
+
+    With ``site_plugin``, the Python file that sites would have, each site's folder is what its ``data(path)`` reads.
+    ``seeds`` None: the study's own, or 0.
+    ``save_model`` is a new folder for the last model, of several seeds one for each in it.
+    """
+
+    study_file: Path
+    data: str
+    requester: str | None
+    seeds: tuple[int, ...] | None
+    protection: Protection
+    correlation_source: SourceName | None = None
+    site_plugin: Path | None = None
+    save_model: Path | None = None
+
+    def model_folder(self, seed: int) -> Path | None:
+        if self.save_model is None or len(self.seeds or ()) < 2:
+            return self.save_model
+        return self.save_model / f"seed-{seed}"
+
+
+class SeedResult(BaseModel):
+    """One run; lists have one entry per round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    seed: int
+    end: str
+    reason: str
+    released_rounds: int
+    test_accuracy: float | None
+    accuracy_by_round: tuple[float | None, ...]
+    scores_by_round: tuple[tuple[Score, ...], ...] = ()
+    final_scores: FinalScores | None = None
+    alpha: dict[str, tuple[float | None, ...]]
+    distance: dict[str, tuple[float | None, ...]]
+    clipped_share: float
+
+
+class SimulationResult(BaseModel):
+    """``simulation.json``. ``accuracy`` is that of the ``metric`` after the last round of every run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str
+    rule: RuleName
+    protection: Protection
+    erosion_applies: str
+    data: str
+    accuracy: Accuracy
+    runs: tuple[SeedResult, ...]
+    versions: dict[str, str]
+    metric: str = "accuracy"
+
+
+def run_simulation(
+    options: SimulationOptions, show: Callable[[RunHistory], None] = lambda history: None
+) -> SimulationResult:
+    """Every seed's run; ``show`` is called after each.
+
+    Raises: ConfigurationError for a wrong file, data that does not fit the model, or ``same_round`` with protection
+    """
+    if options.save_model is not None and options.save_model.exists():
+        raise ConfigurationError(f"--save-model: {options.save_model} exists; name a new folder")
+    file = read_study_file(options.study_file)
+    refuse_package(file.tables, file.source)
+    source, table = file.source, checked_study_table(file.tables, file.source)
+    plugin = None if options.site_plugin is None else load_plugin(options.site_plugin)
+    erosion = require_plain_for_same_round(table, options.protection, source)
+    with one_thread():
+        seeds = options.seeds or (table.seed or 0,)
+        histories = [_run(options, table, source, seed, erosion, show, plugin) for seed in seeds]
+    metric = _metric_of(histories[-1], table)
+    return SimulationResult(
+        study=table.name,
+        rule=table.rule.name,
+        protection=options.protection,
+        erosion_applies=erosion,
+        data=options.data,
+        accuracy=Accuracy.of(tuple(_last(history, metric) for history in histories)),
+        runs=tuple(_seed_result(history) for history in histories),
+        versions={one.name: one.version for one in versions()},
+        metric=metric,
+    )
+
+
+def _metric_of(history: RunHistory, table: StudyTable) -> str:
+    """The task's first metric, the plug-in's first where the task has none, or the loss."""
+    own = [score.name for score in history.rounds[-1].test_scores]
+    return next((name.value for name in METRICS[table.task.kind]), own[0] if own else "loss")
+
+
+def _last(history: RunHistory, metric: str) -> float:
+    """NaN where it could not be computed."""
+    last = history.rounds[-1]
+    value = last.test_loss if metric == "loss" else value_of(last.test_scores, metric)
+    return math.nan if value is None else value
+
+
+def _run(
+    options: SimulationOptions,
+    table: StudyTable,
+    source: str,
+    seed: int,
+    erosion: ErosionApplies,
+    show: Callable[[RunHistory], None],
+    plugin: Plugin | None,
+) -> RunHistory:
+    federation = _federation(options, table, seed, plugin)
+    study = simulated_study(options.protection.of(table), source, federation, seed, site_plugin=options.site_plugin)
+    conditions = Conditions(erosion, plugin=plugin)
+    if options.protection is Protection.PLAIN:
+        history = run_rounds(study, federation.sites, PlainSum(), conditions, protection="plain")
+    else:
+        source_name = options.correlation_source
+        history = run_protected(study, federation.sites, correlation_source=source_name, conditions=conditions)
+    folder = options.model_folder(seed)
+    if folder is not None:
+        own, examples = Path(options.data) / history.requester, len(federation.requester.test)
+        save_model(study, history, own, options.site_plugin, folder, examples=examples)
+    show(history)
+    return history
+
+
+def _federation(options: SimulationOptions, table: StudyTable, seed: int, plugin: Plugin | None) -> Federation:
+    if options.data in BUILT_IN:
+        if table.data_schema is not None:
+            raise ConfigurationError(
+                f"{options.study_file}: the study has a [schema], which {options.data} does not follow: give --data "
+                "FOLDER, with one folder per site from 'moiety data prepare'"
+            )
+        return BUILT_IN[options.data](seed)
+    folder = Path(options.data)
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"--data: found {options.data!r}; give {' or '.join(BUILT_IN)}, or a folder that holds one folder per site"
+        )
+    if plugin is not None:
+        return load_by_plugin(folder, options.requester, table, plugin)
+    about = table.model.inputs, table.model.width, table.task, table.data_schema
+    return load_site_folders(folder, options.requester, *about)
+
+
+def _seed_result(history: RunHistory) -> SeedResult:
+    return SeedResult(
+        seed=history.seed,
+        end=history.end.value,
+        reason=history.reason,
+        released_rounds=history.shared_rounds,
+        test_accuracy=None if math.isnan(history.test_accuracy) else history.test_accuracy,
+        accuracy_by_round=tuple(
+            None if math.isnan(record.test_accuracy) else record.test_accuracy for record in history.rounds
+        ),
+        scores_by_round=tuple(record.test_scores for record in history.rounds),
+        final_scores=history.final_scores,
+        alpha=_by_site(alpha_series(history)),
+        distance=_by_site(distance_series(history)),
+        clipped_share=mean(record.clipped_share for record in history.rounds),
+    )
+
+
+def _by_site(series: Sequence[Series]) -> dict[str, tuple[float | None, ...]]:
+    return {one.site: one.values for one in series}

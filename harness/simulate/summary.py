@@ -1,0 +1,308 @@
+"""What the runs of a case say together: ``summary.json``, a table, and curves with bands of one standard error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+from matplotlib.figure import Figure as PlotFigure
+from pydantic import BaseModel, ConfigDict
+from rich.table import Table
+
+from client_agent.scoring.score import MetricName, words_of
+from client_agent.site.rewards import Reward, rewards_in
+from harness.engine.history import RunEnd
+from harness.simulate.charts import (
+    Curve,
+    Panel,
+    Spread,
+    curve,
+    curves_chart,
+    curves_figure,
+    drawn,
+    of_variant,
+    over_rounds_chart,
+    similarity_chart,
+)
+from harness.simulate.run_line import RunLine, Values
+from host.placed_files import rewrite
+from protocol.text_forms import counted
+from protocol.wire.messages import RuleName
+
+_RELEASED: Final = "released"
+_SELF_WEIGHTED: Final = frozenset(name.value for name in RuleName if name.self_weighted)
+
+
+class SiteReward(BaseModel):
+    """One site's part in the released sums of one variant at one requester, whose own weight is 1 in every sum.
+
+    ``rounds`` and ``weights`` are means over seeds; ``weights`` is None where every site weighs itself, since nobody
+    else learns such a weight.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    variant: str
+    requester: str
+    site: str
+    rounds: float
+    weights: float | None
+
+
+def rewards_of(lines: Sequence[RunLine]) -> tuple[SiteReward, ...]:
+    """Of runs of any variants and requesters; sites that were in no sum are left out."""
+    keys = dict.fromkeys((line.variant, line.requester) for line in lines)
+    found: list[SiteReward] = []
+    for variant, requester in keys:
+        runs = [line for line in lines if (line.variant, line.requester) == (variant, requester)]
+        given = [{reward.site: reward for reward in rewards_in(_sums(line))} for line in runs]
+        for name in dict.fromkeys(name for rewards in given for name in rewards):
+            absent = Reward(site=name, rounds=0, weights=0.0)
+            found.append(_mean(variant, requester, [rewards.get(name, absent) for rewards in given]))
+    return tuple(found)
+
+
+def _mean(variant: str, requester: str, given: Sequence[Reward]) -> SiteReward:
+    """One per run; a run in which the site was in no sum counts with 0."""
+    weights = [reward.weights for reward in given if reward.weights is not None]
+    return SiteReward(
+        variant=variant,
+        requester=requester,
+        site=given[0].site,
+        rounds=mean(reward.rounds for reward in given),
+        weights=mean(weights) if len(weights) == len(given) else None,
+    )
+
+
+def _sums(line: RunLine) -> list[dict[str, float | None]]:
+    """Every released sum's weights, the requester first; 1 for all of a baseline's, which hands out no list."""
+    known = line.rule not in _SELF_WEIGHTED
+    alike = (1.0,) * len(line.kind)
+    return [
+        {line.requester: 1.0 if known else None}
+        | {name: (line.weight.get(name, alike)[place] or 0.0) if known else None for name in names}
+        for place, (kind, names) in enumerate(zip(line.kind, line.took_part, strict=True))
+        if kind == _RELEASED
+    ]
+
+
+COMPLETED: Final = RunEnd.COMPLETED.value
+_FAILED: Final = "failed"
+MOST_NAMED_SITES: Final = 9
+"""With more contributors, the weights are drawn as their mean: so many lines cannot be told apart."""
+
+
+class Figure(BaseModel):
+    """A mean over seeds and its standard error; None where a run failed, or there is one seed only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    mean: float | None
+    standard_error: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Figure:
+        spread = Spread.of(values)
+        return cls(mean=None if math.isnan(spread.mean) else spread.mean, standard_error=spread.error)
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "failed"
+        return f"{self.mean:.4f}" + ("" if self.standard_error is None else f" ± {self.standard_error:.4f}")
+
+
+class SummaryRow(BaseModel):
+    """One variant at one requester, or (``requester`` None) averaged over requesters within each seed.
+
+    ``last_round`` is the metric that runs are judged by, ``scores`` what else was followed, both on the test part after
+    the last round, without what a requester has not; ``chosen_round`` that of the round that is best on validation
+    data, None where a run has none.
+    ``largest_clipped_share`` is over rounds and runs. ``ends`` counts how runs ended.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    variant: str
+    requester: str | None
+    runs: int
+    last_round: Figure
+    chosen_round: Figure | None
+    released_rounds: float
+    largest_clipped_share: float
+    ends: dict[str, int]
+    scores: dict[str, Figure] = {}
+
+
+class CaseSummary(BaseModel):
+    """``summary.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    case: str
+    protection: str
+    seeds: tuple[int, ...]
+    rows: tuple[SummaryRow, ...]
+    rewards: tuple[SiteReward, ...]
+    versions: dict[str, str]
+    judged_by: MetricName = MetricName.ACCURACY
+
+
+def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
+    """Of at least one line, all of one case."""
+    variants = tuple(dict.fromkeys(line.variant for line in lines))
+    requesters = tuple(dict.fromkeys(line.requester for line in lines))
+    rows = [_row(of_variant(lines, variant, one), one) for variant in variants for one in requesters]
+    if len(requesters) > 1:
+        rows += [_row(of_variant(lines, variant), None) for variant in variants]
+    return CaseSummary(
+        case=lines[0].case,
+        protection=lines[0].protection,
+        seeds=tuple(sorted({line.seed for line in lines})),
+        rows=tuple(rows),
+        rewards=rewards_of(lines),
+        versions=lines[-1].versions,
+        judged_by=lines[0].judged_by,
+    )
+
+
+def table_of(summary: CaseSummary) -> Table:
+    """For a terminal."""
+    judged = f"test {words_of(summary.judged_by)}, mean ± SE"
+    table = Table(title=f"{summary.case}, {summary.protection}, {counted(len(summary.seeds), 'seed')}: {judged}")
+    others = tuple(dict.fromkeys(name for row in summary.rows for name in row.scores))
+    named = (words_of(MetricName(name)) for name in others)
+    for name in (
+        "variant",
+        "requester",
+        "runs",
+        "last round",
+        "remarks",
+        *named,
+        "best on validation",
+        "released rounds",
+    ):
+        table.add_column(name, justify="left" if name in ("variant", "requester") else "right")
+    for row in summary.rows:
+        table.add_row(
+            row.variant,
+            row.requester or "mean",
+            str(row.runs),
+            str(row.last_round),
+            ", ".join(remarks_on(row)) or "-",
+            *(str(row.scores.get(name, "-")) for name in others),
+            "-" if row.chosen_round is None else str(row.chosen_round),
+            f"{row.released_rounds:.1f}",
+        )
+    return table
+
+
+def remarks_on(row: SummaryRow) -> tuple[str, ...]:
+    """What a reader of the numbers must know: updates that were clipped, and runs that ended early and how."""
+    clipped = (f"CLIPPED up to {row.largest_clipped_share:.0%}",) if row.largest_clipped_share else ()
+    early = (f"{end.upper()} {runs} of {row.runs}" for end, runs in row.ends.items() if end != COMPLETED)
+    return (*clipped, *early)
+
+
+def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) -> None:
+    """``summary.json``, ``accuracy.svg`` or another metric's, ``weights_<variant>.svg`` for variants whose weights
+    move, and ``distances_<variant>.svg`` for those that open distances.
+    """
+    rewrite(folder / "summary.json", summary.model_dump_json(indent=2) + "\n")
+    variants = tuple(dict.fromkeys(line.variant for line in lines))
+    requesters = tuple(dict.fromkeys(line.requester for line in lines))
+    rewrite(folder / f"{summary.judged_by.value}.svg", drawn(lambda: metric_figure(lines)))
+    for variant in variants:
+        moving = of_variant(lines, variant)
+        if not any(_moves(run) for run in moving):
+            continue
+
+        def weights(requester: str, moving: Sequence[RunLine] = moving) -> tuple[Curve, ...]:
+            return _weight_curves([run for run in moving if run.requester == requester])
+
+        rewrite(folder / f"weights_{variant}.svg", _chart(requesters, weights, "weight", floor=0.0))
+    for variant in variants:
+        measured = [run for run in of_variant(lines, variant) if run.distance]
+        if measured:
+            rewrite(folder / f"distances_{variant}.svg", _distances(measured, variant))
+
+
+def metric_figure(lines: Sequence[RunLine]) -> PlotFigure:
+    """The case's metric on the test part over the rounds, a panel per requester and a curve per variant."""
+    variants = dict.fromkeys(line.variant for line in lines)
+    metric = lines[0].judged_by
+    panels = []
+    for requester in dict.fromkeys(line.requester for line in lines):
+        runs = ((variant, of_variant(lines, variant, requester)) for variant in variants)
+        curves = (curve(variant, [run.test_of(metric) for run in found]) for variant, found in runs)
+        panels.append(Panel(requester, tuple(curves)))
+    return curves_figure(panels, f"test {words_of(metric)}")
+
+
+def _chart(
+    requesters: Sequence[str], curves: Callable[[str], tuple[Curve, ...]], label: str, floor: float | None = None
+) -> str:
+    return curves_chart([Panel(name, curves(name)) for name in requesters], label, floor=floor)
+
+
+def _distances(measured: Sequence[RunLine], variant: str) -> str:
+    """Of one requester, its first seed over rounds; of several, every one's mean view of every site."""
+    several = len({run.requester for run in measured}) > 1
+    return similarity_chart(measured, variant) if several else over_rounds_chart(measured[0])
+
+
+def _row(lines: Sequence[RunLine], requester: str | None) -> SummaryRow:
+    seeds = sorted({line.seed for line in lines})
+    of_seed = [[line for line in lines if line.seed == seed] for seed in seeds]
+    ends, judged_by = [line.end for line in lines], lines[0].judged_by
+    return SummaryRow(
+        variant=lines[0].variant,
+        requester=requester,
+        runs=len(lines),
+        last_round=Figure.of(mean(line.last_of(judged_by) for line in runs) for runs in of_seed),
+        chosen_round=_chosen(of_seed),
+        released_rounds=mean(line.released_rounds for line in lines),
+        largest_clipped_share=max((share for line in lines for share in line.clipped_share if share), default=0.0),
+        ends={end: ends.count(end) for end in sorted(set(ends))},
+        scores={
+            name.value: found
+            for name in MetricName
+            if name is not judged_by and (found := _score(of_seed, name)) is not None
+        },
+    )
+
+
+def _score(of_seed: Sequence[Sequence[RunLine]], name: MetricName) -> Figure | None:
+    """One value per seed. A run that failed shows; seeds in which a requester has no such metric are left out.
+
+    None where that leaves nothing, as for AUROC in a mean over requesters of which one has patients of one class alone.
+    """
+    if not any(value is not None for runs in of_seed for line in runs for value in line.test_of(name)):
+        return None
+    last = [[(line.last_of(name), line.end == _FAILED) for line in runs] for runs in of_seed]
+    whole = [runs for runs in last if all(failed or not math.isnan(value) for value, failed in runs)]
+    return Figure.of(mean(value for value, _ in runs) for runs in whole) if whole else None
+
+
+def _chosen(of_seed: Sequence[Sequence[RunLine]]) -> Figure | None:
+    """One value per seed; None unless every run has validation data."""
+    values = [[line.chosen_score for line in runs] for runs in of_seed]
+    if any(value is None for runs in values for value in runs):
+        return None
+    return Figure.of(mean(value for value in runs if value is not None) for runs in values)
+
+
+def _moves(run: RunLine) -> bool:
+    return any(value not in (None, values[0]) for values in run.alpha.values() for value in values)
+
+
+def _weight_curves(runs: Sequence[RunLine]) -> tuple[Curve, ...]:
+    """One curve per contributor, over seeds; of many contributors, their mean."""
+    sites = tuple(dict.fromkeys(site for run in runs for site in run.alpha))
+    if len(sites) > MOST_NAMED_SITES:
+        return (curve(f"mean of {len(sites)} contributors", [_mean_weight(run) for run in runs]),)
+    return tuple(curve(site, [run.alpha[site] for run in runs if site in run.alpha]) for site in sites)
+
+
+def _mean_weight(run: RunLine) -> Values:
+    rounds = zip(*run.alpha.values(), strict=True)
+    found = ([value for value in values if value is not None] for values in rounds)
+    return tuple(mean(values) if values else None for values in found)

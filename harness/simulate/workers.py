@@ -1,0 +1,382 @@
+"""A case's runs over processes of this machine, or as tasks of a Ray cluster.
+
+A run is one task: what it is made of goes in, its line comes out, and it keeps its rounds in the folder of
+checkpoints, which on more than one machine has to be one that all of them see. A run whose machine is lost is begun
+again elsewhere, by its checkpoint where it left off. When the simulation ends or is killed, so do its tasks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Protocol
+
+import torch
+
+from harness.datasets.public_data import DATA_VARIABLE
+from harness.datasets.registry import path_of
+from harness.engine.training import ON_CPU, Computing
+from harness.simulate.run_line import RunKey, RunLine
+from harness.simulate.run_one import PlannedRun, execute, forget_data
+from harness.simulate.store import code_digest
+from host.extensions import FOLDER
+from protocol.errors import ConfigurationError, MoietyError
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """So many rounds of a run are done."""
+
+    key: RunKey
+    rounds: int
+
+
+def teller(planned: PlannedRun, tell: Callable[[RoundDone], None]) -> Callable[[int], None]:
+    """What a run calls with the number of its rounds that are done."""
+
+    def on_round(rounds: int) -> None:
+        tell(RoundDone(planned.key, rounds))
+
+    return on_round
+
+
+class Engine(StrEnum):
+    """What carries a case's runs out."""
+
+    PROCESSES = "processes"
+    RAY = "ray"
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """``address`` of a cluster that runs already; None: one of this machine alone, of ``cpus`` CPUs, for as long.
+
+    A run is a task that asks for ``cpus_per_run`` and ``gpus_per_run``: whole numbers, or parts of one that several
+    runs share. Ray has no more runs under way than the cluster has of them.
+    """
+
+    address: str | None = None
+    cpus: int = 1
+    cpus_per_run: float = 1.0
+    gpus_per_run: float = 0.0
+
+
+_WHOLE: Final = 1.0
+_MOST: Final = 10_000
+
+
+def cluster_of(
+    engine: Engine, address: str | None, cpus: int, cpus_per_run: float | None, gpus_per_run: float | None
+) -> RayCluster | None:
+    """From the command line's words; None: processes of this machine. Raises: ConfigurationError"""
+    if engine is Engine.PROCESSES:
+        for name, found in (("--address", address), ("--cpus-per-run", cpus_per_run), ("--gpus-per-run", gpus_per_run)):
+            if found is not None:
+                raise ConfigurationError(f"{name} is of a Ray cluster: give --engine ray besides")
+        return None
+    asked = {"--cpus-per-run": cpus_per_run, "--gpus-per-run": gpus_per_run}
+    for name, number in asked.items():
+        if number is not None and not (0 <= number <= _WHOLE or number in range(1, _MOST)):
+            raise ConfigurationError(f"{name}: found {number}; give a part of one, or a whole number")
+    return RayCluster(address, cpus, 1.0 if cpus_per_run is None else cpus_per_run, gpus_per_run or 0.0)
+
+
+def computing_of(cluster: RayCluster | None, device: str, batched: bool | None) -> Computing:
+    """Where runs train: on this machine's ``device``, or on what a cluster gives a run, which need not be here.
+
+    Raises: ConfigurationError
+    """
+    if cluster is None:
+        return Computing.chosen(device, batched)
+    if device != "auto":
+        raise ConfigurationError(f"--device {device}: a Ray cluster gives a run its device; say --gpus-per-run instead")
+    if cluster.gpus_per_run:
+        return Computing(torch.device("cuda"), batched is None or batched)
+    return Computing(ON_CPU.device, bool(batched))
+
+
+_POLL_S: Final = 0.5
+
+
+class _Inbox(Protocol):
+    def put(self, item: RoundDone) -> None: ...
+    def get_nowait(self) -> RoundDone: ...
+
+
+def run_in_processes(
+    planned: Sequence[PlannedRun], jobs: int, show: Callable[[RoundDone], None]
+) -> Iterator[tuple[PlannedRun, RunLine]]:
+    """Every run with its line, as they finish; ``show`` is told of every round.
+
+    Raises: whatever a run raises, after the runs that were under way have kept their last round
+    """
+    if jobs == 1 or len(planned) < 2:
+        forget_data()
+        for one in planned:
+            yield one, execute(one, teller(one, show))
+        return
+    context = multiprocessing.get_context("spawn")
+    inbox: _Inbox = context.Queue()
+    stop = context.Event()
+    processes, given = min(jobs, len(planned)), (inbox, stop)
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=given) as pool:
+        with _without_main():
+            waiting = {pool.submit(_execute_in_process, one): one for one in planned}
+        try:
+            yield from _processes_as_they_finish(waiting, inbox, show)
+        finally:
+            stop.set()
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep workers that start now from importing the caller's script, which would simulate once more in each."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _processes_as_they_finish(
+    waiting: dict[Future[RunLine], PlannedRun], inbox: _Inbox, show: Callable[[RoundDone], None]
+) -> Iterator[tuple[PlannedRun, RunLine]]:
+    while waiting:
+        done, _ = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        _tell(inbox, show)
+        for future in done:
+            one, line = waiting.pop(future), future.result()
+            show(RoundDone(one.key, len(line.kind)))  # what the process told of its last rounds may come after the line
+            yield one, line
+
+
+class _Worker:
+    """What a worker process was given when it began."""
+
+    inbox: _Inbox
+    stop: Event
+
+
+class _Stopped(Exception):
+    """Another run has failed, or the simulation ends: this one is kept up to its last round."""
+
+
+def _begin_worker(inbox: _Inbox, stop: Event) -> None:
+    """Take what connects with the simulation, and end at once when it is killed: nobody would read what comes out."""
+    _Worker.inbox, _Worker.stop = inbox, stop
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
+
+
+def _execute_in_process(planned: PlannedRun) -> RunLine:
+    def tell(done: RoundDone) -> None:
+        _Worker.inbox.put(done)
+        if _Worker.stop.is_set():
+            raise _Stopped
+
+    return execute(planned, teller(planned, tell))
+
+
+def _tell(inbox: _Inbox, show: Callable[[RoundDone], None]) -> None:
+    while True:
+        try:
+            show(inbox.get_nowait())
+        except queue.Empty:
+            return
+
+
+_OBJECT_STORE_BYTES: Final = 100_000_000
+_AGAIN_AFTER_A_LOST_MACHINE: Final = 5
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A run could not be done, for a reason that a person has to mend."""
+
+    why: str
+
+
+def run_on_ray(
+    planned: Sequence[PlannedRun], cluster: RayCluster, show: Callable[[RoundDone], None]
+) -> Iterator[tuple[PlannedRun, RunLine]]:
+    """Every run with its line, as they finish; ``show`` is told of every round, some half a second later.
+
+    Raises: ConfigurationError where Ray is not installed, the cluster does not answer, lacks what a run asks for, or
+    has another version of this code; and what a run raises
+    """
+    if not planned:
+        return
+    with _connected(cluster) as ray:
+        _require_room(ray, cluster)
+        rounds = ray.remote(num_cpus=0)(_Rounds).remote()
+        task = ray.remote(
+            num_cpus=cluster.cpus_per_run,
+            num_gpus=cluster.gpus_per_run,
+            max_retries=_AGAIN_AFTER_A_LOST_MACHINE,
+        )(_execute_in_task)
+        waiting = {task.remote(_anywhere(one), rounds, code_digest()): one for one in planned}
+        try:
+            yield from _tasks_as_they_finish(ray, waiting, rounds, show)
+        finally:
+            for under_way in waiting:
+                ray.cancel(under_way)
+
+
+def _anywhere(planned: PlannedRun) -> PlannedRun:
+    """The run with whole paths: a machine of the cluster has neither this folder nor this environment."""
+    partial = planned.partial and planned.partial.absolute()
+    named = planned.data.folder or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
+    name = planned.data.data
+    if name.startswith(FOLDER):
+        name = f"{FOLDER}{path_of(name).absolute()}"
+    return replace(planned, partial=partial, data=replace(planned.data, data=name, folder=named and named.absolute()))
+
+
+def _tasks_as_they_finish(
+    ray: Any,  # noqa: ANN401  (Ray is an extra)
+    waiting: dict[Any, PlannedRun],
+    rounds: Any,  # noqa: ANN401
+    show: Callable[[RoundDone], None],
+) -> Iterator[tuple[PlannedRun, RunLine]]:
+    while waiting:
+        done, _ = ray.wait(list(waiting), timeout=_POLL_S)
+        for told in ray.get(rounds.taken.remote()):
+            show(told)
+        for under_way in done:
+            one = waiting.pop(under_way)
+            line = _line(ray, under_way, one)
+            show(RoundDone(one.key, len(line.kind)))  # what was told of its last rounds may come after the line
+            yield one, line
+
+
+def _line(ray: Any, under_way: Any, planned: PlannedRun) -> RunLine:  # noqa: ANN401
+    try:
+        found: RunLine | _Refused = ray.get(under_way)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigurationError(
+            f"run {planned.key}: the cluster lost it {_AGAIN_AFTER_A_LOST_MACHINE + 1} times, at last so: {reason}; "
+            "see to its machines (memory, above all), then give the same command again"
+        ) from None
+    if isinstance(found, _Refused):
+        raise ConfigurationError(found.why)
+    return found
+
+
+def _execute_in_task(planned: PlannedRun, rounds: Any, code: str) -> RunLine | _Refused:  # noqa: ANN401
+    """What a machine of the cluster does: the run, telling of its rounds twice a second."""
+    if code_digest() != code:
+        return _Refused(
+            f"machine {socket.gethostname()} of the cluster has code {code_digest()[:12]}, this is code {code[:12]}: "
+            "install one version on all machines, and start the cluster again"
+        )
+    told_s = time.monotonic()
+
+    def tell(done: RoundDone) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s >= _POLL_S:
+            told_s = time.monotonic()
+            rounds.told.remote(done)
+
+    try:
+        return execute(planned, teller(planned, tell))
+    except MoietyError as refused:
+        return _Refused(f"machine {socket.gethostname()}: {refused.detail}")
+
+
+class _Rounds:
+    """How far every run is; an actor."""
+
+    def __init__(self) -> None:
+        self._latest: dict[RunKey, RoundDone] = {}
+
+    def told(self, done: RoundDone) -> None:
+        self._latest[done.key] = done
+
+    def taken(self) -> list[RoundDone]:
+        taken, self._latest = list(self._latest.values()), {}
+        return taken
+
+
+@contextmanager
+def _connected(cluster: RayCluster) -> Iterator[Any]:
+    """Ray, connected. Raises: ConfigurationError"""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else a local cluster reports what it does to Ray's makers
+    try:
+        ray = importlib.import_module("ray")
+    except ModuleNotFoundError:
+        raise ConfigurationError("--engine ray needs Ray: pip install 'moiety[scale]'") from None
+    own: dict[str, object] = {
+        "num_cpus": cluster.cpus,
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+    }
+    try:
+        ray.init(
+            address="local" if cluster.address is None else cluster.address,
+            log_to_driver=False,
+            configure_logging=False,
+            **(own if cluster.address is None else {}),
+        )
+    except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.AuthenticationError) as error:
+        reason = str(error).strip().splitlines()[0]
+        if cluster.address is None:
+            raise ConfigurationError(f"--engine ray: no Ray cluster of this machine starts: {reason}") from None
+        raise ConfigurationError(
+            f"--address {cluster.address}: no Ray cluster is reached there: {reason}; is it started, and is "
+            "RAY_AUTH_MODE=token set here, with its token in ~/.ray/auth_token or at RAY_AUTH_TOKEN_PATH?"
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _require_room(ray: Any, cluster: RayCluster) -> None:  # noqa: ANN401
+    """A task that no machine has room for would wait for ever. Raises: ConfigurationError"""
+    machines = [one["Resources"] for one in ray.nodes() if one["Alive"]]
+    if any(one.get("CPU", 0) >= cluster.cpus_per_run and one.get("GPU", 0) >= cluster.gpus_per_run for one in machines):
+        return
+    have = "; ".join(f"{one.get('CPU', 0):g} CPUs and {one.get('GPU', 0):g} GPUs" for one in machines)
+    raise ConfigurationError(
+        f"a run asks for {cluster.cpus_per_run:g} CPUs and {cluster.gpus_per_run:g} GPUs, which no machine of the "
+        f"cluster has ({have}): lower --cpus-per-run or --gpus-per-run"
+    )
+
+
+def run_all(
+    planned: Sequence[PlannedRun], where: int | RayCluster, show: Callable[[RoundDone], None]
+) -> Iterator[tuple[PlannedRun, RunLine]]:
+    """Every run with its line, as they finish, to the same bits ``where``-ever; ``show`` is told of every round.
+
+    where   a number of processes of this machine, or a Ray cluster
+
+    Raises: whatever a run raises, after the runs that were under way have kept their last round
+    """
+    if isinstance(where, RayCluster):
+        return run_on_ray(planned, where, show)
+    return run_in_processes(planned, where, show)

@@ -1,1 +1,0 @@
-"""What ``moiety simulate`` and ``moiety merge`` do with studies and cases."""
