@@ -15,7 +15,6 @@ from typing import Final
 
 import httpx
 
-from client_agent.page.models import LAST
 from harness.adversaries import forgeries as forged
 from harness.adversaries import hostile_messages as sent
 from harness.adversaries.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
@@ -24,6 +23,7 @@ from harness.adversaries.hostile_messages import released as release
 from harness.adversaries.scripted_rounds import (
     EARLY,
     LARGE,
+    LAST,
     REQUESTER,
     SITES,
     SMALL,

@@ -53,7 +53,6 @@ def demonstration(folder: Path) -> Any:
         "in_process": {
             f"{study.key} {of.rule.value}": {
                 "accuracies": of.accuracies,
-                "bound": of.bound,
                 "identical": of.federated.final_models_identical,
                 "models": [model_fact(run.final_model) for run in (of.federated.history, of.plain, *of.further)],
             }

@@ -19,14 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.joining.asking import A
 from client_agent.site.events import EventKind, RoundEnd
 from harness.adversaries.signed_client import SignedClient
 from harness.federation.memory.learners import light_study
 from protocol.sharing import Side
 from protocol.wire.messages import PauseCause, RuleName, RuleSpec, Study, StudyView
 from tests.integration.agents import finished, rounds_of, wait_for
-from tests.integration.crashes import REQUESTER, SITES, B, Outcome, audit, crash_federation, outcome_of
+from tests.integration.crashes import REQUESTER, SITES, A, B, Outcome, audit, crash_federation, outcome_of
 from tests.kit.disk import fill, folder_on_disk, small_disk
 from tests.kit.processes import Federation
 

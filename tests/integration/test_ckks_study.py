@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.joining.asking import A
 from client_agent.learning.data import LocalData
 from client_agent.site.journal import SiteState
 from harness.datasets.bundled import breast_cancer_five_hospitals
@@ -29,6 +28,7 @@ from tests.integration.crashes import (
     REQUESTER,
     ROUNDS,
     SITES,
+    A,
     B,
     Kill,
     Outcome,

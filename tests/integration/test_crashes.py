@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from client_agent import points as agent_points
-from client_agent.joining.asking import A
 from client_agent.site.events import RoundEnd
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.federation.memory.learners import light_study
@@ -35,6 +34,7 @@ from tests.integration.crashes import (
     ROUNDS,
     SITES,
     SQLITE,
+    A,
     B,
     Case,
     End,

@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.joining.asking import A
 from harness.federation.memory.learners import EROSION, light_study
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState, Study
 from servers.cli import app
 from tests.integration.agents import finished, rounds_of, wait_for
-from tests.integration.crashes import REQUESTER, SITES, B, audit, crash_federation, outcome_of, run_killing
+from tests.integration.crashes import REQUESTER, SITES, A, B, audit, crash_federation, outcome_of, run_killing
 from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 

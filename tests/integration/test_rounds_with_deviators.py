@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.page.models import LAST
 from harness.adversaries import forgeries
 from harness.adversaries import forgeries as forged
 from harness.adversaries.forgeries import equivocating_announcement, release_set
 from harness.adversaries.scripted_rounds import (
     EARLY,
+    LAST,
     OTHER,
     REQUESTER,
     SITES,

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from client_agent.contributor.decisions import Decision
-from client_agent.page.models import LAST
 from client_agent.site.events import RoundEnd
 from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds
@@ -26,6 +25,7 @@ from harness.adversaries.scripted_requester import ScriptedSites
 from harness.adversaries.scripted_rounds import (
     EARLY,
     GRID,
+    LAST,
     OTHER,
     REQUESTER,
     SITES,

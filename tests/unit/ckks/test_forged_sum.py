@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from harness.adversaries.ckks_attacks import CHUNKS, DIMENSION, PARAMETERS, SITES, Held, sent, times, update_of
+from harness.adversaries.ckks_attacks import CHUNKS, DIMENSION, PARAMETERS, ROUND, SITES, Held, sent, times, update_of
 from host.memory_file import MemoryFile
 from protocol.ckks.check import SumChecks
 from protocol.ckks.cipher import Decryptor
 from protocol.ckks.ciphertext import SEED_BYTES, Kind, chunks_of
 from protocol.ckks.update import average, body_header
 from protocol.errors import SumForged
-from protocol.round import ROUND
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,8 @@ from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import AgreedSet, Announcement, OutcomeCause, RoundState, Signed
 from protocol.wire.peer_messages import LockReply
 from servers.store.study_records import RoundRecord
-from tests.integration.test_accidents import GRACE_S
 from tests.unit.parties import REQUESTER, SITES, parties
-from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, HELD, ROSTER, STUDY, TAGGED, Decided, Trace
+from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, GRACE_S, HELD, ROSTER, STUDY, TAGGED, Decided, Trace
 
 SEEDS = range(10_000, 12_000)
 SHARES_ALONE = {Act.COMPARE, Act.TOSS, Act.MULTIPLY, Act.SEND_AGAIN, Act.HAND_OVER, Act.HAND_OVER_GO}
