@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from host.unexpected import end_with
-from servers.commands import deleting, draining, enrolling, making, restoring
+from servers.commands import deleting, draining, enrolling, making, restoring, status
 
 app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 
@@ -25,6 +25,7 @@ for command in (
     *deleting.COMMANDS,
     *draining.COMMANDS,
     *restoring.COMMANDS,
+    *status.COMMANDS,
 ):
     app.command()(command)
 
@@ -49,30 +50,6 @@ def run(
 
 
 @app.command()
-def studies(
-    config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
-    json_output: Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")] = False,
-) -> None:
-    """The studies at this server: state, reason, round under way, who is ready. Nothing is written."""
-    from servers.page.overview import studies_at
-    from servers.settings import load_settings
-
-    found = studies_at(load_settings(config))
-    if not found and not json_output:
-        typer.echo("no study is at this server")
-    for one in found:
-        if json_output:
-            typer.echo(one.model_dump_json())
-            continue
-        reason = f" ({one.reason})" if one.reason else ""
-        typer.echo(f"{one.name}: {one.state}{reason}, {one.rounds} rounds of {one.parameters} parameters")
-        typer.echo(f"  ready: {', '.join(one.ready) or 'nobody'}; digest {one.digest}")
-        if one.round is not None:
-            done = f"{one.contributed} contributions"
-            typer.echo(f"  round {one.round}, attempt {one.attempt}: {one.round_state}, {done}")
-
-
-@app.command()
 def doctor(
     config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
     json_output: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
@@ -83,20 +60,6 @@ def doctor(
 
     if not show(examine_server(config), json_output=json_output):
         raise typer.Exit(1)
-
-
-@app.command(name="page-password")
-def page_password(
-    config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
-) -> None:
-    """Make a new password for the operator's page, shown here once; it ends every session under the one before."""
-    from servers.page.password import make_password
-    from servers.settings import load_settings
-
-    settings = load_settings(config)
-    password = make_password(settings.data_dir)
-    typer.echo(f"the password of {settings.public_url}'s page, shown once: {password}")
-    typer.echo(f"open http://127.0.0.1:{settings.operations}/page/ on this machine, or through an SSH tunnel to it")
 
 
 if __name__ == "__main__":
