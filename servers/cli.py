@@ -49,18 +49,5 @@ def run(
     serve(settings)
 
 
-@app.command()
-def doctor(
-    config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
-    json_output: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
-) -> None:
-    """Look at everything that this server needs; each failure says what to do. Status 1 when something failed."""
-    from host.doctor.finding import show
-    from servers.doctor import examine_server
-
-    if not show(examine_server(config), json_output=json_output):
-        raise typer.Exit(1)
-
-
 if __name__ == "__main__":
     end_with(app)

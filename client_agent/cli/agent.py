@@ -28,7 +28,6 @@ from client_agent.settings import load_settings, with_device
 from client_agent.site.events import AgentEvent, EventKind, RoundRecord
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, leave_study, pause_study, resume_study
-from host.doctor.finding import show as show_report
 from host.private_files import UMASK
 from protocol.bodies.letter import told
 
@@ -83,15 +82,6 @@ def ranking(
 ) -> None:
     """Whose data resemble this site's: the other sites by transfer loss, at the requester of a study that ranks."""
     show_rankings(load_settings(config).state_dir, study, json_output=json_output)
-
-
-@app.command()
-def doctor(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Look at everything that this site needs; each failure says what to do. Status 1 when something failed."""
-    from client_agent.doctor.look import examine_site
-
-    if not show_report(examine_site(config), json_output=json_output):
-        raise typer.Exit(1)
 
 
 @app.command()

@@ -163,7 +163,7 @@ class _Shown:
         return self._page(request, "ledger.html", sent=what_left(self._settings))
 
     def check(self, request: Request) -> Response:
-        """Takes some seconds: both servers are asked, as ``moiety agent doctor`` does."""
+        """Takes some seconds: both servers are asked, as ``moiety doctor`` does."""
         return self._page(request, "check.html", report=self._look())
 
     def study(self, request: Request, name: str) -> Response:
