@@ -53,7 +53,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "licences": Subcommand(
         "host.commands.licences", "licences", "Every package of this installation, with its licence.", False
     ),
-    "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and make and sign the roster."),
+    "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and show who has signed a roster."),
     "roster": Subcommand("client_agent.cli.roster", "app", "Change the roster by signed links, and show its chain."),
     "attack": Subcommand(
         "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."

@@ -68,8 +68,8 @@ def open_folder(folder: Path) -> Joined:
     """Raises: ConfigurationError, when the folder is not one that 'moiety site join' made"""
     if not any((folder / name).exists() for name in (_PUBLIC, card_file(Side.A), card_file(Side.B))):
         raise ConfigurationError(
-            f"{folder} was not made by 'moiety site join', as this command needs it: is the folder right? Where "
-            "rosters are carried by hand, an operator sends roster.toml"
+            f"{folder} was not made by 'moiety site join', as this command needs it: is the folder right? A site "
+            "whose first roster was made by hand takes changes from the servers while its agent runs"
         )
     keys = parse_party_keys(read_secret(folder / _KEYS), str(folder / _KEYS))
     party = parse_party(read_text(folder / _PUBLIC), str(folder / _PUBLIC))

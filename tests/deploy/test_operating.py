@@ -1,4 +1,4 @@
-"""The container commands of operating.md, typed as they stand there: keys, doctor, start, readiness, page, drain."""
+"""The container commands of operating.md, typed as they stand there: keys, doctor, start, readiness, status, drain."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
 
 
 def test_keys_are_made(operator: Operator) -> None:
-    operator.typed("mkdir operator-a && chown 10001 operator-a")
+    operator.typed("mkdir operator-a-new && chown 10001 operator-a-new")
     operator.typed("docker run --rm -v")
-    made = {path.name: path.stat().st_mode & 0o777 for path in (operator.place / "operator-a").iterdir()}
+    made = {path.name: path.stat().st_mode & 0o777 for path in (operator.place / "operator-a-new").iterdir()}
     assert len(made) == 2
     assert 0o600 in made.values()
 
