@@ -21,7 +21,7 @@ from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from harness.api import Case, RayCluster, Results, Study, load_results, simulate
-    from host.doctor.finding import Report
+    from host.doctor import Report
 
 __all__ = ["Case", "RayCluster", "Results", "Study", "build", "load_results", "main", "simulate"]
 _SETTINGS: Final = "settings.toml"
@@ -161,7 +161,7 @@ def doctor(
 
     Without --config: settings.toml here, or those one folder below, or /etc/moiety/settings.toml.
     """
-    from host.doctor.finding import show
+    from host.doctor import show
 
     healthy = [show(_examined(path), json_output=json_output) for path in ([config] if config else _configured_here())]
     if not all(healthy):

@@ -19,9 +19,7 @@ from cryptography import x509
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from host.doctor.finding import Finding, Report, failed, looked, ok, warning
-from host.doctor.machine import look_at_disk, look_at_memory
-from host.doctor.way import Way, look_at_way
+from host.doctor import Finding, Report, Way, failed, look_at_disk, look_at_memory, look_at_way, looked, ok, warning
 from host.network.two_operators import require_apart
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.messages import Roster

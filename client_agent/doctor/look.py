@@ -24,9 +24,7 @@ from client_agent.site.identity import load_identity
 from client_agent.site.telling.ways import described
 from client_agent.study.asked.at_hand import known_studies
 from client_agent.study.asked.foreseen_transfers import transfer_remarks
-from host.doctor.finding import Finding, Report, failed, looked, ok, warning
-from host.doctor.machine import look_at_disk, look_at_memory
-from host.doctor.way import Way, look_at_way
+from host.doctor import Finding, Report, Way, failed, look_at_disk, look_at_memory, look_at_way, looked, ok, warning
 from host.network.two_operators import require_apart
 from host.unreadable import why_unreadable
 from protocol.errors import ConfigurationError, MoietyError

@@ -11,7 +11,7 @@ from typing import Final
 
 from client_agent.learning.foreign.trainer import PROGRAMS, handed_on
 from client_agent.trainer_settings import TrainerSettings
-from host.doctor.finding import Finding, failed, ok
+from host.doctor import Finding, failed, ok
 
 _CHECK: Final = "trainer"
 _LOADS_WITHIN_S: Final = 60.0

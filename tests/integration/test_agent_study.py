@@ -20,7 +20,7 @@ from client_agent.site.models.kept_model import Kept, KeptModel, kept_model, loa
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, light_learner, with_odd
 from harness.federation.processes import RunningFederation, write_secret
-from host.doctor.finding import Verdict
+from host.doctor import Verdict
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side

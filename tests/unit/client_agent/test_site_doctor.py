@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from client_agent.doctor.look import examine_site
-from host.doctor.finding import Finding, Report, Verdict
+from host.doctor import Finding, Report, Verdict
 from moiety import main
 from tests.unit.client_agent.federation import CONTRIBUTORS
 from tests.unit.client_agent.test_cli import write_config

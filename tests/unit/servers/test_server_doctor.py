@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from host.doctor.finding import Finding, Verdict
+from host.doctor import Finding, Verdict
 from protocol.sharing import Side
 from servers.doctor import examine_server
 from tests.kit.processes import Federation, prepare_servers
