@@ -174,7 +174,7 @@ def _examined(config: Path) -> Report:
     from protocol.configuration import parse_toml
 
     of_server = "side" in parse_toml(read_text(config), str(config))
-    place = ("servers.doctor", "examine_server") if of_server else ("client_agent.doctor.look", "examine_site")
+    place = ("servers.doctor", "examine_server") if of_server else ("client_agent.doctor", "examine_site")
     report: Report = getattr(importlib.import_module(place[0]), place[1])(config)
     return report
 

@@ -92,7 +92,7 @@ def page(
     """This site's page, for a browser on this machine: studies to approve, rounds, weights, what left."""
     os.umask(UMASK)
     settings = load_settings(config)
-    from client_agent.doctor.look import examine_site
+    from client_agent.doctor import examine_site
     from client_agent.page.serve import serve_page
 
     serve_page(settings, port, partial(examine_site, config))

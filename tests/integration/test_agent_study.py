@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from client_agent.cli.agent import app as agent_app
 from client_agent.cli.study import app as study_app
-from client_agent.doctor.look import examine_site
+from client_agent.doctor import examine_site
 from client_agent.network.ledger import read_ledger
 from client_agent.requester.run import Requester
 from client_agent.site.events import Absent, EventKind, RoundEnd

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from client_agent.doctor.look import examine_site
+from client_agent.doctor import examine_site
 from host.doctor import Finding, Report, Verdict
 from moiety import main
 from tests.unit.client_agent.federation import CONTRIBUTORS
