@@ -50,9 +50,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "moiety", "doctor", "Look at everything that a server or a site needs, before it runs.", False
     ),
     "audit": Subcommand("host.audit.command", "app", "Who had what done, and when, at an agent or a server."),
-    "licences": Subcommand(
-        "host.commands.licences", "licences", "Every package of this installation, with its licence.", False
-    ),
+    "licences": Subcommand("host.licences", "licences", "Every package of this installation, with its licence.", False),
     "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and show who has signed a roster."),
     "roster": Subcommand("client_agent.cli.roster", "app", "Change the roster by signed links, and show its chain."),
     "attack": Subcommand(

@@ -24,9 +24,9 @@ from harness.simulation.files.study_files import read_study_file
 from harness.simulation.options import parse_names
 from harness.tracking.trackers import log_all, tracker_of
 from harness.training.energy import measured_into
-from host.commands.subcommand import command
 from host.extensions import load_plugins
 from host.placed_files import writable_folder
+from host.subcommand import command
 from protocol.errors import ConfigurationError
 from protocol.protection.plan import USUAL, StudyProtection
 

@@ -19,10 +19,10 @@ from client_agent.joining.folder import SETTINGS, Joined, Wanted, open_folder
 from client_agent.joining.join import join as join_both
 from client_agent.joining.standing import Together, look
 from client_agent.settings import load_settings
-from host.commands.subcommand import command
 from host.network.web_proxy import WebProxy
 from host.private_files import UMASK, read_secret
 from host.settings import read_text
+from host.subcommand import command
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.text_forms import counted
 from protocol.wire.enrolment.fingerprint import fingerprint_of

@@ -23,8 +23,8 @@ from harness.adversaries.locating.locating_run import LocatingRun
 from harness.adversaries.over_case import OverCase
 from harness.adversaries.reconstruction import Prior
 from harness.simulation.options import parse_names, parse_seeds
-from host.commands.subcommand import command
 from host.placed_files import writable
+from host.subcommand import command
 from protocol.errors import ConfigurationError
 
 

@@ -16,8 +16,8 @@ from harness.adversaries.inverting.targets import TARGETS
 from harness.adversaries.over_case import OverCase
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import parse_names, parse_seeds
-from host.commands.subcommand import command
 from host.placed_files import writable
+from host.subcommand import command
 from protocol.errors import ConfigurationError
 
 _BY_KEY: Final = {target.key: target for target in TARGETS}

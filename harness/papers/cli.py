@@ -13,8 +13,8 @@ from client_agent.cli.tables import console as console_for
 from harness.papers.build import PAGES, PageSpec
 from harness.papers.making import Making
 from harness.simulation.workers.cluster import Engine, cluster_of
-from host.commands.subcommand import command
 from host.placed_files import writable_folder
+from host.subcommand import command
 from protocol.errors import ConfigurationError, MoietyError
 
 

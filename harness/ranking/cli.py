@@ -14,7 +14,7 @@ from client_agent.learning.ridge import JudgedOn
 from harness.datasets.registry import DataRequest
 from harness.ranking.rank import PLAIN_DISCLOSES, Ranking, RankOptions, rank
 from harness.simulation.run_one import Protection
-from host.commands.subcommand import command
+from host.subcommand import command
 from protocol.errors import ConfigurationError
 
 

@@ -15,7 +15,7 @@ from harness.datasets.registry import DataRequest, load_data
 from harness.engine.rounds.summary import secure_sum
 from harness.simulation.run_one import Protection
 from harness.summaries.tables import columns_of, table_of
-from host.commands.subcommand import command
+from host.subcommand import command
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 from protocol.summary.layout import Layout

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from host.commands.subcommand import command
+from host.subcommand import command
 from servers.commands.making import ConfigOption
 
 if TYPE_CHECKING:

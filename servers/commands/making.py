@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from host.commands.subcommand import command
+from host.subcommand import command
 from protocol.sharing import Side
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")]

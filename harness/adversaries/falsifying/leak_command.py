@@ -14,8 +14,8 @@ from harness.adversaries.falsifying.leaked import Asked, leaked
 from harness.adversaries.falsifying.questions import Question
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import parse_names, parse_seeds
-from host.commands.subcommand import command
 from host.placed_files import writable
+from host.subcommand import command
 from protocol.errors import ConfigurationError
 
 
