@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from host.subcommand import command
 from host.unexpected import end_with
-from servers.commands import deleting, draining, enrolling, making, restoring, status
+from servers.commands.deleting import _Delete, _delete
+from servers.commands.draining import _Drain, _drain
+from servers.commands.enrolling import COMMANDS as ENROLLING
+from servers.commands.making import COMMANDS as MAKING
+from servers.commands.making import ConfigOption
+from servers.commands.restoring import restored
+from servers.commands.status import status
 
 app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 
@@ -19,20 +24,8 @@ def server() -> None:
     """Run one of the two servers."""
 
 
-for command in (
-    *making.COMMANDS,
-    *enrolling.COMMANDS,
-    *deleting.COMMANDS,
-    *draining.COMMANDS,
-    *restoring.COMMANDS,
-    *status.COMMANDS,
-):
-    app.command()(command)
-
-
-@app.command()
 def run(
-    config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
+    config: ConfigOption,
 ) -> None:
     """Upgrade the database, then serve until stopped."""
     from host import log
@@ -47,6 +40,18 @@ def run(
     settings = completed(load_settings(config))
     check_tls(settings)
     serve(settings)
+
+
+for one in (
+    *MAKING,
+    *ENROLLING,
+    command(_Delete, _delete),
+    command(_Drain, _drain),
+    restored,
+    status,
+    run,
+):
+    app.command()(one)
 
 
 if __name__ == "__main__":

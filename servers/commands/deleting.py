@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from host.subcommand import command
 from servers.commands.making import ConfigOption, JsonOption
 
 if TYPE_CHECKING:
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from servers.retention.deleting import Request
     from servers.settings import ServerSettings
 
-_WAITS_S: Final = 60.0
-_LOOKS_EVERY_S: Final = 0.1
-_SAYS_AFTER_S: Final = 15.0
+_DELETION_WITHIN_S: Final = 60.0
+_DELETION_EVERY_S: Final = 0.1
+_DELETION_SAID_AFTER_S: Final = 15.0
 _STAYS: Final = (
     "What stays: the signed study and its end, what was signed in its rounds with the receipts for what sites sent (a "
     "site compares its memory with them), and the audit log. Backups you delete yourself."
@@ -98,17 +97,17 @@ def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionRec
     from servers.retention.keeping import LOOKED_AT_EVERY_S, ask
 
     waits, receipt, since_s, said = ask(data_dir, request), receipt_path(data_dir, request.study), time.monotonic(), ""
-    while (waited_s := time.monotonic() - since_s) < _WAITS_S:
+    while (waited_s := time.monotonic() - since_s) < _DELETION_WITHIN_S:
         if not waits.exists():
             if receipt.exists():
                 return Signed[ServerDeletionReceipt].parse(receipt.read_bytes())
             raise ConfigurationError(f"the server that runs refused to delete study {request.study!r}: see its log")
-        if waited_s > _SAYS_AFTER_S and said != _awaited(receipt):
+        if waited_s > _DELETION_SAID_AFTER_S and said != _awaited(receipt):
             said = _awaited(receipt)
             typer.echo(f"waiting: the server that runs {said}", err=True)
-        time.sleep(_LOOKS_EVERY_S)
+        time.sleep(_DELETION_EVERY_S)
     raise Unavailable(
-        f"study {request.study!r} is not deleted: for {_WAITS_S:g} s the server that runs {_awaited(receipt)}. See its "
+        f"study {request.study!r} is not deleted: for {_DELETION_WITHIN_S:g} s the server that runs {_awaited(receipt)}. See its "
         f"log (not_deleted). The request stays, it tries every {LOOKED_AT_EVERY_S:g} s and after a restart until all "
         "is gone; the same command waits for it again"
     )
@@ -118,6 +117,3 @@ def _awaited(receipt: Path) -> str:
     if receipt.exists():
         return "has not deleted all that is in the receipt"
     return "has signed no receipt: it does not see the request, reads what it will delete, or something keeps it"
-
-
-COMMANDS: Final = (command(_Delete, _delete),)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from host.subcommand import command
 from servers.commands.making import ConfigOption
 
 if TYPE_CHECKING:
     from servers.draining.drain import Drained
 
-_LOOKS_EVERY_S: Final = 0.2
-_STOPS_WITHIN_S: Final = 60.0
+_DRAIN_EVERY_S: Final = 0.2
+_DRAIN_STOPS_WITHIN_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,10 @@ def _waited(data_dir: Path, asked: _Drain) -> Drained:
     from protocol.errors import Unavailable
     from servers.draining.drain import drained
 
-    until = time.monotonic() + asked.within + _STOPS_WITHIN_S
+    until = time.monotonic() + asked.within + _DRAIN_STOPS_WITHIN_S
     while time.monotonic() < until:
         found = drained(data_dir)
         if found is not None and (asked.stay or holder_of(data_dir) is None):
             return found
-        time.sleep(_LOOKS_EVERY_S)
-    raise Unavailable(f"the server did not drain within {asked.within + _STOPS_WITHIN_S:g} s: see its log")
-
-
-COMMANDS: Final = (command(_Drain, _drain),)
+        time.sleep(_DRAIN_EVERY_S)
+    raise Unavailable(f"the server did not drain within {asked.within + _DRAIN_STOPS_WITHIN_S:g} s: see its log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -58,6 +58,3 @@ def declare_restored(settings: ServerSettings) -> list[str]:
             return store.declare_restored(keys.name, time.time())
         finally:
             store.close()
-
-
-COMMANDS: Final = (restored,)
