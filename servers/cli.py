@@ -10,9 +10,8 @@ from host.subcommand import command
 from host.unexpected import end_with
 from servers.commands.deleting import _Delete, _delete
 from servers.commands.draining import _Drain, _drain
-from servers.commands.enrolling import COMMANDS as ENROLLING
-from servers.commands.making import COMMANDS as MAKING
-from servers.commands.making import ConfigOption
+from servers.commands.enrolling import admissions, admit, invitations, invite, remove, withdraw
+from servers.commands.making import ConfigOption, _Init, _init, card, pair, renew
 from servers.commands.restoring import restored
 from servers.commands.status import status
 
@@ -24,9 +23,7 @@ def server() -> None:
     """Run one of the two servers."""
 
 
-def run(
-    config: ConfigOption,
-) -> None:
+def run(config: ConfigOption) -> None:
     """Upgrade the database, then serve until stopped."""
     from host import log
     from host.private_files import UMASK
@@ -43,8 +40,16 @@ def run(
 
 
 for one in (
-    *MAKING,
-    *ENROLLING,
+    command(_Init, _init),
+    card,
+    pair,
+    renew,
+    invite,
+    invitations,
+    withdraw,
+    admissions,
+    admit,
+    remove,
     command(_Delete, _delete),
     command(_Drain, _drain),
     restored,

@@ -107,8 +107,8 @@ def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionRec
             typer.echo(f"waiting: the server that runs {said}", err=True)
         time.sleep(_DELETION_EVERY_S)
     raise Unavailable(
-        f"study {request.study!r} is not deleted: for {_DELETION_WITHIN_S:g} s the server that runs {_awaited(receipt)}. See its "
-        f"log (not_deleted). The request stays, it tries every {LOOKED_AT_EVERY_S:g} s and after a restart until all "
+        f"study {request.study!r} is not deleted: for {_DELETION_WITHIN_S:g} s the server that runs {_awaited(receipt)}. See "
+        f"its log (not_deleted). The request stays, it tries every {LOOKED_AT_EVERY_S:g} s and after a restart until all "
         "is gone; the same command waits for it again"
     )
 

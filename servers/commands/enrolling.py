@@ -185,6 +185,3 @@ def _require_unnamed(config: Path, name: str) -> None:
             f"{name!r} is or was in this federation's roster: a new site needs another name; other keys of a site that "
             f"is in it: --renew"
         )
-
-
-COMMANDS: Final = (invite, invitations, withdraw, admissions, admit, remove)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from host.subcommand import command
 from protocol.sharing import Side
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")]
@@ -93,6 +92,3 @@ def renew(config: ConfigOption) -> None:
     settings = load_settings(config)
     until = renew_certificate(settings.tls_certificate.parent, settings.public_url)
     typer.echo(f"{settings.tls_certificate}: a new certificate until {until:%Y-%m-%d}")
-
-
-COMMANDS: Final = (command(_Init, _init), card, pair, renew)
