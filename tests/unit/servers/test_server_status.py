@@ -28,7 +28,7 @@ from protocol.wire.authentic import sign
 from protocol.wire.messages import StudyState
 from servers.app import create_operations
 from servers.cli import app as command
-from servers.commands.status import status_lines
+from servers.cli import status_lines
 from servers.server import Server, open_server
 from servers.settings import load_settings
 from servers.status import FIXES, Status, read_token, status_of_stopped
