@@ -27,7 +27,7 @@ def add(
     Raises: WrongRound, when somebody is not admitted everywhere; RosterRefused, when an operator knows another key;
     ConfigurationError, BadSignature, Unavailable
     """
-    together, askings, chain = _begun(joined, send, clock)
+    together, askings, chain = _change_begun(joined, send, clock)
     known = candidates(joined, together)
     parties = {one.name: one.party for one in known}
     wanted = [name for name in names if chain.head.party(name) is None or chain.head.party(name) != parties.get(name)]
@@ -42,12 +42,12 @@ def remove(
 
     Raises: ConfigurationError, for who is no site of the roster; RosterRefused, BadSignature, Unavailable
     """
-    _, askings, chain = _begun(joined, send, clock)
+    _, askings, chain = _change_begun(joined, send, clock)
     wanted = tuple(name for name in names if name not in chain.founding_keys or chain.head.party(name) is not None)
     return _changed(joined, askings, chain, Wanted(remove=wanted), reason)
 
 
-def _begun(
+def _change_begun(
     joined: Joined, send: Send, clock: Callable[[], float]
 ) -> tuple[Together, tuple[Asking, Asking], RosterChain]:
     together = look(joined, send, clock)
