@@ -14,7 +14,7 @@ from client_agent.site.reconciling import lost_rounds
 from host.settings import require_begun
 
 _NONE: Final = "no budget: epsilon is not set in [policy], so noise is counted and nothing is refused for it"
-_CONSEQUENCE: Final = (
+_UNCOVERED: Final = (
     "This site's updates were shared in these rounds, and no count covers them: without noise, or their count was "
     "lost. The budget then says nothing about them; it begins after them. Restoring the newest backup of the state "
     "folder avoids that where they were counted; this command cannot be undone."
@@ -52,7 +52,7 @@ def begin_budget(settings: AgentSettings, *, yes: bool) -> None:
             return
         for found in lost:
             sys.stdout.write(f"{found.study} round {found.round}\n")
-        sys.stdout.write(_CONSEQUENCE + "\n")
+        sys.stdout.write(_UNCOVERED + "\n")
         if yes:
             budget.begin_after([(found.study_digest, found.round) for found in lost])
             sys.stdout.write(f"the budget begins after these {len(lost)} rounds; this site contributes again\n")

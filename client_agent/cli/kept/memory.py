@@ -12,7 +12,7 @@ from client_agent.site.reconciling import lost_rounds
 from client_agent.site.remembered_sums import sum_memory
 from host.randomness import SystemRandomness
 
-_CONSEQUENCE: Final = (
+_FORGOTTEN: Final = (
     "Sums over this site's updates were opened in these rounds, and nothing here remembers their weights. Later sums "
     "over the same data may complete them: together they can show single updates of this site, and no check of this "
     "site will notice. Restoring the newest backup of the state folder avoids that; this command cannot be undone."
@@ -33,7 +33,7 @@ def forget_memory(settings: AgentSettings, *, yes: bool) -> None:
             return
         for found in lost:
             sys.stdout.write(f"{found.study} round {found.round}\n")
-        sys.stdout.write(_CONSEQUENCE + "\n")
+        sys.stdout.write(_FORGOTTEN + "\n")
         if yes:
             sums.forget([(found.study_digest, found.round) for found in lost])
             sys.stdout.write(f"{len(lost)} rounds are forgotten; this site contributes again\n")
