@@ -12,17 +12,13 @@ from typing import Annotated
 
 import typer
 
-from client_agent.cli.kept.budget import begin_budget, show_budget
-from client_agent.cli.kept.memory import forget_memory
-from client_agent.cli.ledger import show_ledger
-from client_agent.cli.lines import json_line, round_line
-from client_agent.cli.log import log_to_stderr
-from client_agent.cli.options import ConfigOption, JsonLinesOption, JsonOption, NameArgument
+from client_agent.cli.approving import delete as delete_study
+from client_agent.cli.approving import list_studies, say, show_study
+from client_agent.cli.lines import json_line, log_to_stderr, round_line
+from client_agent.cli.memories import begin_budget, forget_memory, show_budget
 from client_agent.cli.ranking import show_rankings
-from client_agent.cli.rewards import show_rewards
-from client_agent.cli.watched.status import show_status
-from client_agent.cli.words.approving import list_studies, say, show_study
-from client_agent.cli.words.deleting import delete as delete_study
+from client_agent.cli.records import show_ledger, show_rewards, show_status
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, NameArgument
 from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
 from client_agent.site.events import AgentEvent, EventKind, RoundRecord

@@ -14,9 +14,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from client_agent.cli.options import JsonOption
 from client_agent.cli.roster import chain_summary, read_chain, show_links
-from client_agent.cli.tables import console, plain
+from client_agent.cli.tables import JsonOption, console, plain
 from host.placed_files import write_new
 from protocol.configuration import explain
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError

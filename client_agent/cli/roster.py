@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from client_agent.cli.options import JsonOption
-from client_agent.cli.tables import console, plain
+from client_agent.cli.tables import JsonOption, console, plain
 from host.placed_files import rewrite, write_new
 from host.private_files import read_secret
 from host.settings import read_text

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from client_agent.cli.options import ConfigOption, JsonOption
+from client_agent.cli.tables import ConfigOption, JsonOption
 from client_agent.joining import founding
 from client_agent.joining.folder import SETTINGS, Joined, Wanted, open_folder
 from client_agent.joining.operators import Together, Way, look
