@@ -1,4 +1,4 @@
-"""Whether this server could serve a round now; looked at seldom, whoever asks how often."""
+"""Tell whether this server could serve a round now; looked at seldom, whoever asks how often."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Readiness:
             raise self._found
 
     async def look(self, within_s: float) -> MoietyError | None:
-        """What is missing, as it was at the last look; a peer that does not answer in time is what is missing."""
+        """Return what is missing as of the last look; a peer that does not answer in time is missing."""
         done, _ = await asyncio.wait({self.look_soon()}, timeout=within_s)
         return self._found if done else PeerUnreachable(f"the peer has not answered for {within_s:g} s")
 
@@ -52,12 +52,12 @@ class Readiness:
                 server.metrics.ready.set(self._found is None)
 
     def seen(self) -> dict[str, str]:
-        """What was looked at for this process, when all is well."""
+        """The things looked at for this process, when all is well."""
         server: Server = self._app.state.server
         return {"peer": "ok", "ot_session": "open"} if server.drives else {"driver": "another process"}
 
     def remarks(self) -> dict[str, str]:
-        """What does not keep this server from serving, and soon will."""
+        """The remarks that do not keep this server from serving, and soon will."""
         server: Server = self._app.state.server
         found = None if server.certificate is None else server.certificate.remark(server.clock())
         return {} if found is None else {"certificate": found}

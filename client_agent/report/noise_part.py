@@ -33,7 +33,7 @@ def _budget(own: CardPrivacy) -> str:
 
 
 def _noise(own: CardPrivacy) -> tuple[str, str]:
-    """Whose noise it is, and what it is a multiple of."""
+    """Return the noise's origin and its multiple."""
     if own.clip_norm is not None:
         return "noise multiplier of each server, clip norm of an update", f"{own.noise_multiplier:g}, {own.clip_norm:g}"
     return "noise multiplier, record clip", f"{own.noise_multiplier:g}, {own.record_clip or 0:g}"

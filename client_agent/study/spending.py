@@ -11,7 +11,9 @@ from protocol.wire.messages import PrivacySpec, Study
 
 
 def training_of(study: Study, privacy: PrivacySpec, examples: int, round_number: int) -> Training:
-    """What one round of a study costs a site with so many training examples; of unit ``site`` whatever it has."""
+    """Return the cost of one round of a study to a site with so many training examples; of unit ``site`` whatever it
+    has.
+    """
     if privacy.unit == "site":
         return Training(
             study_digest=study.digest(),

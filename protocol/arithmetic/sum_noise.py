@@ -23,7 +23,8 @@ SQUARED_BELOW: Final = 1 << 32
 
 @dataclass(frozen=True)
 class SumNoise:
-    """What each server adds to every coordinate: a draw of N_Z(0, ``deviation``^2), ``deviation`` in ring units.
+    """The noise that each server adds to every coordinate: a draw of N_Z(0, ``deviation``^2), ``deviation`` in ring
+    units.
 
     ``sensitivity`` is the largest length of one site's encoded update, ``dimension`` the number of coordinates.
     """
@@ -46,7 +47,7 @@ class SumNoise:
 
     @property
     def most_coordinate(self) -> int:
-        """What no coordinate of both servers' noise exceeds, in ring units, but for one round in 2^40.
+        """The largest coordinate of both servers' noise, in ring units, except in one round in 2^40.
 
         Each draw is subgaussian with its deviation, their sum with sqrt(2) times that.
         Source: Canonne, Kamath, Steinke 2020, corollary 17 (tails); a union over the coordinates
@@ -55,7 +56,7 @@ class SumNoise:
 
     @property
     def most_length(self) -> float:
-        """What the length of both servers' noise does not exceed, in ring units, but for one round in 2^40.
+        """The greatest length of both servers' noise, in ring units, except in one round in 2^40.
 
         Source: Hsu, Kakade, Zhang 2012, theorem 2.1, for the identity: |x|^2 <= v (sqrt(D) + sqrt(2 t))^2, else exp(-t)
         """
@@ -63,7 +64,7 @@ class SumNoise:
         return math.sqrt(2) * self.deviation * (math.sqrt(self.dimension) + tail)
 
     def widened(self, bound: int, longest: float) -> tuple[int, float]:
-        """What an honest sum's coordinates and length can be with both servers' noise, from what they can be without.
+        """Widen the bounds of an honest sum, coordinate and length, by both servers' noise.
 
         No coordinate is larger than a sum is long.
         """

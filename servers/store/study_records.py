@@ -1,4 +1,4 @@
-"""What a server keeps of studies and rounds, as frozen records: where each stands, and everything signed about it."""
+"""Frozen records of studies and rounds: where each stands, and everything signed about it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class IncompleteRecord(AssertionError):
 
 @dataclass(frozen=True)
 class Challenged:
-    """What a round of shares has from its challenge on."""
+    """The fields of a round of shares from its challenge on."""
 
     agreed_set: Signed[AgreedSet]
     transcript: Signed[ChallengeTranscript]

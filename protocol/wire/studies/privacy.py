@@ -1,4 +1,4 @@
-"""What a study fixes about noise: in its sites' updates, or in their sums (docs/protocol.md 19, 21)."""
+"""A study's noise: in its sites' updates, or in their sums (docs/protocol.md 19, 21)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FITTED: Final = (MissingRule.MEDIAN, MissingRule.INDICATOR)
 
 
 class PrivacySpec(Message):
-    """What a neighbouring data set lacks (``unit``), and how much noise hides that.
+    """The difference between neighbouring data sets (``unit``), and the noise that hides it.
 
     ``record``: every site clips each record's gradient to ``record_clip`` and adds discrete Gaussian noise to their
     sum, of ``noise_multiplier`` times ``record_clip`` as its standard deviation; batches are drawn, each record by
