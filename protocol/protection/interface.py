@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class UnderKey:
-    """A site's needs under CKKS. ``spool`` takes a fetched sum, still encrypted, until it is known to be the right one."""
+    """A site's needs under CKKS. ``spool`` takes a fetched sum, still encrypted, until it is known to be right."""
 
     key: SecretKey = field(repr=False)
     scratch: Callable[[], AbstractContextManager[Scratch]]

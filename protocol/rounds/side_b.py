@@ -174,7 +174,7 @@ def _sign_set(state: Standing, agreed: AgreedSet, roster: Roster) -> Answer:
 
 
 def _check_listed(attempt: Attempt, agreed: AgreedSet, roster: Roster) -> None:
-    """Require, in a round of ciphertexts, of which this side holds nothing, the set that follows from the announcement."""
+    """Require the announcement's set in a round of ciphertexts, of which this side holds nothing."""
     announcement = attempt.announcement
     _require_bound(attempt, agreed)
     expected = {*announcement.listed, roster.requester}

@@ -75,7 +75,7 @@ class BatchHeader(Message):
 
 
 class CollectedSet(Message):
-    """One server's contributions of an attempt. ``complete``: all listed sites and the requester, or past the deadline."""
+    """One server's contributions of an attempt. ``complete``: all listed sites and the requester, or too late."""
 
     KIND: ClassVar[str] = "collected_set"
     study_digest: Digest

@@ -100,7 +100,7 @@ def signed_by(chain: RosterChain, signed: Signed[RosterChange], keys: PartyKeys)
 
 
 def standing(chain: RosterChain, signed: Signed[RosterChange]) -> dict[str, str]:
-    """Return the state of each signature that the change after ``chain`` needs: ``valid``, ``not valid`` or ``none``."""
+    """Return the state of each signature that the change after ``chain`` needs: valid, not valid or none."""
     found = {}
     for name in signers(chain.head):
         signature, party = signed.signature_of(name), chain.head.party(name)

@@ -97,7 +97,7 @@ def request_base(method: str, url: str, field: str, value: str, parameters: str)
 def answer_base(
     status: int, content_type: str, field: str, value: str, request_signature: str, parameters: str
 ) -> bytes | None:
-    """Return the signature base of an answer; ``value`` likewise, ``request_signature`` the request's Signature field."""
+    """Return an answer's signature base; ``value`` likewise, ``request_signature`` the request's Signature field."""
     usual = status in _STATUSES and _CONTENT_TYPE.fullmatch(content_type) and _SIGNATURE.fullmatch(request_signature)
     if not usual:
         return None
