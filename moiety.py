@@ -21,8 +21,11 @@ from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from harness.api import Case, RayCluster, Results, Study, load_results, simulate
+    from host.doctor import Report
 
 __all__ = ["Case", "RayCluster", "Results", "Study", "build", "load_results", "main", "simulate"]
+_SETTINGS: Final = "settings.toml"
+_IN_A_CONTAINER: Final = Path("/etc/moiety") / _SETTINGS
 _API: Final = frozenset({"Case", "RayCluster", "Results", "Study", "load_results", "simulate"})
 
 
@@ -47,10 +50,8 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "moiety", "doctor", "Look at everything that a server or a site needs, before it runs.", False
     ),
     "audit": Subcommand("host.audit.command", "app", "Who had what done, and when, at an agent or a server."),
-    "licences": Subcommand(
-        "host.commands.licences", "licences", "Every package of this installation, with its licence.", False
-    ),
-    "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and make and sign the roster."),
+    "licences": Subcommand("host.licences", "licences", "Every package of this installation, with its licence.", False),
+    "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and show who has signed a roster."),
     "roster": Subcommand("client_agent.cli.roster", "app", "Change the roster by signed links, and show its chain."),
     "attack": Subcommand(
         "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."
@@ -146,22 +147,45 @@ def _root(
 
 
 def doctor(
-    config: Annotated[Path, typer.Option("--config", help="The settings file of a server or of an agent.")],
-    json_output: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The settings file of a server or of an agent; else what is here.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="JSON on standard output, a line for each.")] = False,
 ) -> None:
     """Look at everything that a server or a site needs; each failure says what to do. Status 1 when something failed.
 
-    Which of both the settings are of is seen by their key 'side', which a server's have.
+    Without --config: settings.toml here, or those one folder below, or /etc/moiety/settings.toml.
     """
-    from host.doctor.finding import show
+    from host.doctor import show
+
+    healthy = [show(_examined(path), json_output=json_output) for path in ([config] if config else _configured_here())]
+    if not all(healthy):
+        raise typer.Exit(1)
+
+
+def _examined(config: Path) -> Report:
+    """A server's settings have the key 'side', an agent's do not."""
     from host.settings import read_text
     from protocol.configuration import parse_toml
 
     of_server = "side" in parse_toml(read_text(config), str(config))
-    place = ("servers.doctor", "examine_server") if of_server else ("client_agent.doctor.look", "examine_site")
-    examine = getattr(importlib.import_module(place[0]), place[1])
-    if not show(examine(config), json_output=json_output):
-        raise typer.Exit(1)
+    place = ("servers.doctor", "examine_server") if of_server else ("client_agent.doctor", "examine_site")
+    report: Report = getattr(importlib.import_module(place[0]), place[1])(config)
+    return report
+
+
+def _configured_here() -> list[Path]:
+    """Raises: ConfigurationError, where nothing is"""
+    here = Path(_SETTINGS)
+    found = [here] if here.exists() else sorted(Path().glob(f"*/{_SETTINGS}"))
+    if not found and _IN_A_CONTAINER.exists():
+        found = [_IN_A_CONTAINER]
+    if not found:
+        raise ConfigurationError(
+            f"no {_SETTINGS} in {Path.cwd()}, in a folder of it, or at {_IN_A_CONTAINER}: name a server's or an "
+            "agent's settings with --config, or make them with 'moiety server init' or 'moiety site join'"
+        )
+    return found
 
 
 def _not_loaded() -> None:

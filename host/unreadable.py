@@ -10,7 +10,7 @@ _COMES_FROM: Final = {
     "settings.toml": "is the folder right? 'moiety server init' and 'moiety site join' make one",
     "roster.toml": (
         "in a folder that 'moiety site join' made, 'moiety site status --wait --config SETTINGS.toml' brings it once "
-        "the federation is founded; where rosters are carried by hand, an operator sends it"
+        "the federation is founded"
     ),
     "keys.toml": "is the folder right? Keys that are lost come back from a backup alone",
 }

@@ -28,13 +28,13 @@ from servers.enrolment.desk import Desk
 from servers.http.front import PublicApplication
 from servers.http.problems import MEDIA_TYPE, internal_problem
 from servers.http.responses import problem_answer
-from servers.page import app as page
 from servers.readiness import Readiness
 from servers.roster.following import RosterFile
 from servers.rounds.uploads import sweep
 from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, sessions, studies, uploads
 from servers.server import Server, open_server
 from servers.settings import Role, ServerSettings
+from servers.status import make_token
 from servers.traffic import CountTraffic
 
 _ROSTER_LOOKED_AT_EVERY_S = 10.0
@@ -100,13 +100,14 @@ class _Operations(FastAPI):
 
 
 def create_operations(app: FastAPI) -> FastAPI:
-    """Make the operator's own application: metrics, readiness, its interface, and the page."""
+    """Make the operator's own application: metrics, readiness, status, its interface."""
     operations = _Operations(app)
     operations.state.server = app.state.server
+    operations.state.public = app
     operations.state.readiness = Readiness(app)
+    make_token(app.state.server.settings.data_dir)
     for router in (health.alive, health.router):
         operations.include_router(router)
-    operations.mount(page.ROOT, page.make_page(app, operations.state.readiness))
     _handle_errors(operations, app.state.server)
     return operations
 

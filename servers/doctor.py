@@ -19,9 +19,7 @@ from cryptography import x509
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from host.doctor.finding import Finding, Report, failed, looked, ok, warning
-from host.doctor.machine import look_at_disk, look_at_memory
-from host.doctor.way import Way, look_at_way
+from host.doctor import Finding, Report, Way, failed, look_at_disk, look_at_memory, look_at_way, looked, ok, warning
 from host.network.two_operators import require_apart
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.messages import Roster
@@ -29,7 +27,6 @@ from servers.certificate import ServedCertificate, check_tls
 from servers.enrolment.desk import Desk
 from servers.enrolment.pairing import completed
 from servers.identity import load_identity
-from servers.page.password import kept_password
 from servers.settings import ServerSettings, load_settings
 from servers.store.database import open_engine
 
@@ -45,7 +42,6 @@ def examine_server(config: Path, now: Callable[[], float] = time.time) -> Report
     of = f"server {settings.side.value}"
     findings = [ok("settings", f"{config}: side {settings.side.value!r}"), _versions(), *_machine(settings)]
     findings += [_certificate(settings, now()), looked("database", lambda: _database(settings))]
-    findings.append(looked("operator's page", lambda: _page(settings)))
     if settings.card is not None and not settings.roster.exists():
         return Report(of=of, findings=(*findings, looked("roster and keys", lambda: _founding(settings))))
     try:
@@ -123,13 +119,6 @@ def _require_name(settings: ServerSettings) -> None:
             f"key 'tls_certificate': {settings.tls_certificate} is for {shown}, and sites call {host!r} (public_url): "
             "have one issued with that as a subject alternative name"
         )
-
-
-def _page(settings: ServerSettings) -> str:
-    """Raises: ConfigurationError"""
-    where = f"http://{settings.operations_host}:{settings.operations}/page/"
-    made = kept_password(settings.data_dir) is not None
-    return where if made else f"{where}, without a password yet: 'moiety server page-password' makes one"
 
 
 def _database(settings: ServerSettings) -> str:

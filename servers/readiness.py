@@ -31,15 +31,16 @@ class Readiness:
         if self._found is not None:
             raise self._found
 
-    @property
-    def found(self) -> MoietyError | None:
-        """The deficiencies that the last look found; empty before the first look."""
-        return self._found
+    async def look(self, within_s: float) -> MoietyError | None:
+        """Return what is missing as of the last look; a peer that does not answer in time is missing."""
+        done, _ = await asyncio.wait({self.look_soon()}, timeout=within_s)
+        return self._found if done else PeerUnreachable(f"the peer has not answered for {within_s:g} s")
 
-    def look_soon(self) -> None:
+    def look_soon(self) -> asyncio.Task[None]:
         """Without waiting for what is found: a peer that does not answer must not keep whoever asks for metrics."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_if_old())
+        return self._looking
 
     async def _look_if_old(self) -> None:
         loop = asyncio.get_running_loop()

@@ -12,22 +12,17 @@ from typing import Annotated
 
 import typer
 
-from client_agent.cli.kept.budget import begin_budget, show_budget
-from client_agent.cli.kept.memory import forget_memory
-from client_agent.cli.ledger import show_ledger
-from client_agent.cli.lines import json_line, round_line
-from client_agent.cli.log import log_to_stderr
-from client_agent.cli.options import ConfigOption, JsonLinesOption, JsonOption, NameArgument
-from client_agent.cli.rewards import show_rewards
-from client_agent.cli.watched.status import show_status
-from client_agent.cli.words.approving import list_studies, say, show_study
-from client_agent.cli.words.deleting import delete as delete_study
+from client_agent.cli.approving import delete as delete_study
+from client_agent.cli.approving import list_studies, say, show_study
+from client_agent.cli.lines import json_line, log_to_stderr, round_line
+from client_agent.cli.memories import begin_budget, forget_memory, show_budget
+from client_agent.cli.records import show_ledger, show_rewards, show_status
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, NameArgument
 from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
 from client_agent.site.events import AgentEvent, EventKind, RoundRecord
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, leave_study, pause_study, resume_study
-from host.doctor.finding import show as show_report
 from host.private_files import UMASK
 from protocol.bodies.letter import told
 
@@ -75,15 +70,6 @@ def rewards(
 
 
 @app.command()
-def doctor(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Look at everything that this site needs; each failure says what to do. Status 1 when something failed."""
-    from client_agent.doctor.look import examine_site
-
-    if not show_report(examine_site(config), json_output=json_output):
-        raise typer.Exit(1)
-
-
-@app.command()
 def page(
     config: ConfigOption,
     port: Annotated[int, typer.Option(min=0, max=65535, help="On the loopback; 0 takes a free one.")] = 8765,
@@ -91,7 +77,7 @@ def page(
     """This site's page, for a browser on this machine: studies to approve, rounds, weights, what left."""
     os.umask(UMASK)
     settings = load_settings(config)
-    from client_agent.doctor.look import examine_site
+    from client_agent.doctor import examine_site
     from client_agent.page.serve import serve_page
 
     serve_page(settings, port, partial(examine_site, config))

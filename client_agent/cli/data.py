@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from client_agent.cli.options import JsonOption
+from client_agent.cli.tables import JsonOption
 from client_agent.data.check import Report, check
 from client_agent.data.draft import draft
 from client_agent.data.findings import Findings

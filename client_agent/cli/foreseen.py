@@ -1,4 +1,4 @@
-"""What the policies say about a study before it is created: whether it can be federated with this roster at all."""
+"""What policies and budgets say about a study before it is created: whether this roster can federate it at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.cli.kept.foreseen_budget import require_shown_budget
+from client_agent.learning.at_requester.finish_table import FinishTable
+from client_agent.learning.check_data import fitting_data
+from client_agent.settings import AgentSettings
+from client_agent.site.budget.accounting import share_used
+from client_agent.site.budget.spent_budget import budget_memory
+from client_agent.study.asked.most_spent import least_spent
+from client_agent.study.spending import require_room_for
 from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError, PolicyRefusal
@@ -72,3 +78,34 @@ def _foreseen(study: Study, roster: Roster, policy: SitePolicy, whose: str) -> t
 def _policy_in(path: Path) -> SitePolicy:
     """The [policy] of another site's settings, or of a file that has nothing else. Raises: ConfigurationError"""
     return validated(_Shown, parse_toml(read_text(path), str(path)), str(path)).policy
+
+
+def require_own_budget(study: Study, settings: AgentSettings, came_with: str, finish: FinishTable | None) -> None:
+    """All rounds fit into what is left of this site's budget. Raises: PolicyRefusal, ConfigurationError"""
+    if study.privacy is None:
+        return
+    train = fitting_data(study, settings.data, None).train
+    seen = train if finish is None else finish.parts(train, 0)[0]
+    require_room_for(study, len(seen), budget_memory(settings.state_dir, came_with), settings.policy)
+
+
+def require_shown_budget(study: Study, roster: Roster, policy: SitePolicy, whose: str) -> None:
+    """An unspent budget holds the study at one declared number of samples at least: else it does at no contributor.
+
+    Raises: ConfigurationError
+    """
+    if study.privacy is None or policy.epsilon is None:
+        return
+    epsilon, counts = policy.epsilon, {party.samples or 1 for party in roster.contributors}
+    samples, needed = least_spent(
+        study, study.privacy, counts, lambda steps: share_used([steps], epsilon, policy.delta)
+    )
+    if needed > 1:
+        where = "at every site: take more noise or fewer rounds"
+        if study.privacy.unit == "record":
+            where = f"at a contributor of {samples} samples, more at all others: "
+            where += "take more noise, smaller batches or fewer rounds"
+        raise ConfigurationError(
+            f"{whose} has a privacy budget of epsilon {policy.epsilon:g} at delta {policy.delta:g}, and the study's "
+            f"{study.rounds} rounds use {needed:.0%} of it {where}"
+        )

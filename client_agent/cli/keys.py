@@ -1,6 +1,6 @@
-"""``moiety keys``: make a party's keys, put the roster together, sign it, show who has signed.
+"""``moiety keys``: make a party's keys, and show a roster with who has signed it.
 
-A secret key file stays on the machine where it was made. What travels is the public party file and the roster.
+A secret key file stays on the machine where it was made.
 """
 
 from __future__ import annotations
@@ -14,23 +14,13 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from client_agent.cli.options import JsonOption
 from client_agent.cli.roster import chain_summary, read_chain, show_links
-from client_agent.cli.tables import console, plain
-from host.placed_files import rewrite, write_new
-from host.private_files import read_secret
-from host.settings import read_text
+from client_agent.cli.tables import JsonOption, console, plain
+from host.placed_files import write_new
 from protocol.configuration import explain
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError
-from protocol.wire.authentic import check_signature, countersign, require_roster
-from protocol.wire.keyfile import (
-    PartyKeys,
-    dump_party,
-    dump_party_keys,
-    dump_roster,
-    parse_party,
-    parse_party_keys,
-)
+from protocol.wire.authentic import check_signature, require_roster
+from protocol.wire.keyfile import PartyKeys, dump_party, dump_party_keys
 from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.wire.messages import Party, Role, Roster, Signed
 
@@ -40,7 +30,7 @@ RosterArgument = Annotated[Path, typer.Argument(metavar="ROSTER.TOML", help="The
 
 @app.callback()
 def _keys() -> None:
-    """Make keys, and make and sign the roster."""
+    """Make keys, and show who has signed a roster."""
 
 
 @app.command()
@@ -74,62 +64,7 @@ def new(
     if json_output:
         _print({"name": name, "secret": str(secret), "public": str(public)})
     else:
-        sys.stdout.write(f"{secret}: keep it on this machine\n{public}: give it to whoever makes the roster\n")
-
-
-@app.command()
-def roster(
-    federation: Annotated[str, typer.Option(help="The federation's name.")],
-    operator_a: Annotated[Path, typer.Option(help="Public file of server A's operator.")],
-    operator_b: Annotated[Path, typer.Option(help="Public file of server B's operator.")],
-    requester: Annotated[str, typer.Option(help="Name of the site for which the model is made.")],
-    site: Annotated[list[Path], typer.Option(help="Public file of a site; once for each, in order.")],
-    out: Annotated[Path, typer.Option(help="Where to write the unsigned roster.")],
-    json_output: JsonOption = False,
-) -> None:
-    """Put a roster together from public files; nobody has signed it yet."""
-    parties = [_read_party(path) for path in (operator_a, operator_b, *site)]
-    try:
-        made = Roster(
-            federation=federation,
-            operator_a=parties[0],
-            operator_b=parties[1],
-            requester=requester,
-            sites=tuple(parties[2:]),
-        )
-    except ValidationError as wrong:
-        raise ConfigurationError(f"no roster can be made of these files: {explain(Roster, wrong)}") from None
-    write_new((out, dump_roster(Signed[Roster](message=made)), 0o644))
-    if json_output:
-        _print({"roster": str(out), "digest": made.digest()})
-    else:
-        needed = f"{made.operator_a.name}, {made.operator_b.name} and {requester}"
-        sys.stdout.write(f"{out}: digest {made.digest()}\n{needed} sign it with: moiety keys sign {out} --key FILE\n")
-
-
-@app.command("sign")
-def sign_roster(
-    roster_file: RosterArgument,
-    key: Annotated[Path, typer.Option(help="Your secret key file.")],
-    json_output: JsonOption = False,
-) -> None:
-    """Add your signature to a roster, after comparing its digest with the others."""
-    chain = read_chain(roster_file)
-    keys = parse_party_keys(read_secret(key), str(key))
-    if chain.changes:
-        raise ConfigurationError(f"{roster_file} has changes: 'moiety roster sign' signs the last one")
-    signed = chain.first
-    party = signed.message.party(keys.name)
-    if party is None or keys.party(url=party.url, samples=party.samples) != party:
-        raise ConfigurationError(
-            f"{key} holds the keys of {keys.name!r}, which the roster does not name with these keys"
-        )
-    signed = countersign(signed, keys.name, keys.signing)
-    rewrite(roster_file, dump_roster(signed))
-    if json_output:
-        _print(_summary(signed))
-    else:
-        sys.stdout.write(f"{roster_file}: signed by {keys.name}\n")
+        sys.stdout.write(f"{secret}: keep it on this machine\n{public}: its public half\n")
 
 
 @app.command()
@@ -195,10 +130,6 @@ def _complete(signed: Signed[Roster]) -> bool:
     except MoietyError:
         return False
     return True
-
-
-def _read_party(path: Path) -> Party:
-    return parse_party(read_text(path), str(path))
 
 
 def _print(values: dict[str, Any]) -> None:

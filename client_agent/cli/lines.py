@@ -1,13 +1,18 @@
-"""A round in one line of text; values in one line of JSON."""
+"""A round in one line of text; values in one line of JSON; the agent's log, where a command writes one."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from typing import Final
 
+import stamina
+import structlog
+
 from client_agent.scoring.score import shown_score
 from client_agent.site.events import RoundEnd, RoundRecord
+from host.log import configure
 from protocol.wire.messages import Purpose
 
 SHOWN_SCORES: Final = 2
@@ -41,3 +46,13 @@ def round_line(record: RoundRecord, before: RoundRecord | None) -> str:
     without = record.missing_after(before)
     left = f", without: {without}" if without else ""
     return f"round {record.round} {what}{reason}: {cost}{scored}{isolated}{taken}{left}{weights}"
+
+
+def log_to_stderr() -> None:
+    """Structured log lines on stderr: standard output belongs to results."""
+    configure(logging.INFO)
+    stamina.instrumentation.set_on_retry_hooks([_log_retry])
+
+
+def _log_retry(details: stamina.instrumentation.RetryDetails) -> None:
+    structlog.get_logger("agent").warning("retry", number=details.retry_num, detail=str(details.caused_by))

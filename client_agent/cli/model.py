@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from client_agent.architectures.sources import NO_SOURCES
-from client_agent.cli.options import ConfigOption, JsonOption, NameArgument
-from client_agent.cli.tables import add_row, console, table
+from client_agent.cli.tables import ConfigOption, JsonOption, NameArgument, add_row, console, table
 from client_agent.product.card import ModelCard
 from client_agent.product.compare import Comparison, compare
 from client_agent.product.export import CARD_TEXT, digest_in, export

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from client_agent.cli.options import JsonOption
-from client_agent.cli.tables import console, plain
+from client_agent.cli.tables import JsonOption, console, plain
 from host.placed_files import rewrite, write_new
 from host.private_files import read_secret
 from host.settings import read_text
@@ -139,7 +138,10 @@ def parse_key(path: Path) -> PartyKeys:
 def signed_proposal(chain: RosterChain, keys: PartyKeys) -> RosterChain:
     """The same chain with one more signature under its last change."""
     if not chain.changes:
-        raise ConfigurationError("this roster has no change to sign; 'moiety keys sign' signs a first roster")
+        raise ConfigurationError(
+            "this roster has no change to sign: 'moiety roster change' proposes one; a first roster is signed by all "
+            "when the requester runs 'moiety site found'"
+        )
     before = require_chain(chain.up_to(chain.number - 1))
     return RosterChain(chain.first, (*before.changes, signed_by(before, chain.changes[-1], keys)))
 

@@ -12,17 +12,16 @@ from typing import Annotated, Final
 
 import typer
 
-from client_agent.cli.options import ConfigOption, JsonOption
-from client_agent.joining import adding, founding
-from client_agent.joining.asking import Way
+from client_agent.cli.tables import ConfigOption, JsonOption
+from client_agent.joining import founding
 from client_agent.joining.folder import SETTINGS, Joined, Wanted, open_folder
-from client_agent.joining.join import join as join_both
-from client_agent.joining.standing import Together, look
+from client_agent.joining.operators import Together, Way, look
+from client_agent.joining.operators import join as join_both
 from client_agent.settings import load_settings
-from host.commands.subcommand import command
 from host.network.web_proxy import WebProxy
 from host.private_files import UMASK, read_secret
 from host.settings import read_text
+from host.subcommand import command
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.text_forms import counted
 from protocol.wire.enrolment.fingerprint import fingerprint_of
@@ -155,7 +154,7 @@ def add(
     """At the requester: have a change of the roster signed that adds these sites, or their renewed keys."""
     os.umask(UMASK)
     joined, way = _opened(config)
-    chain = adding.add(joined, names, reason, way)
+    chain = founding.add(joined, names, reason, way)
     sys.stdout.write(f"change {chain.number} of the roster is in place at both operators: {chain.head_digest}\n")
     sys.stdout.write("these sites take it with: moiety site status --config THEIR/settings.toml\n")
 
@@ -169,7 +168,7 @@ def remove(
     """At the requester: have a change of the roster signed that removes these sites, and put it in place everywhere."""
     os.umask(UMASK)
     joined, way = _opened(config)
-    chain = adding.remove(joined, names, reason, way)
+    chain = founding.remove(joined, names, reason, way)
     sys.stdout.write(f"change {chain.number} of the roster is in place at both operators: {chain.head_digest}\n")
     sys.stdout.write("within seconds both servers refuse whoever was removed; names and keys never come back\n")
 

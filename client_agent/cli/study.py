@@ -12,16 +12,13 @@ from typing import Annotated
 
 import typer
 
-from client_agent.cli.foreseen import require_federated
-from client_agent.cli.kept.foreseen_budget import require_own_budget
-from client_agent.cli.kept.noise import epsilon, noise
-from client_agent.cli.lines import json_line
-from client_agent.cli.log import log_to_stderr
-from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
+from client_agent.cli.foreseen import require_federated, require_own_budget
+from client_agent.cli.lines import json_line, log_to_stderr
+from client_agent.cli.noise import epsilon, noise
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.summaries import show_summary
-from client_agent.cli.watched.reporting import report
-from client_agent.cli.watched.watching import follow
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, NameArgument
+from client_agent.cli.watching import follow, report
 from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import names_of

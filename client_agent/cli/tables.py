@@ -1,4 +1,4 @@
-"""Tables and lines for a terminal: every cell is shown as it is written, whoever wrote it.
+"""Options of commands, and tables and lines for a terminal: every cell is shown as it is written, whoever wrote it.
 
 rich reads "[red]" or "[/]" in a text as markup, and a wrong one ends the program; ``:smile:`` becomes a picture. Names
 and reasons of other parties must do neither, so nothing here is markup.
@@ -7,8 +7,10 @@ and reasons of other parties must do neither, so nothing here is markup.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
+import typer
 from rich.console import Console
 from rich.measure import Measurement, measure_renderables
 from rich.table import Table
@@ -63,3 +65,9 @@ def console(*, stderr: bool = False) -> Console:
     made = partial(WholeNames, stderr=stderr, markup=False, emoji=False, highlight=False)
     found = made()
     return found if found.is_terminal else made(width=_PIPED_WIDTH)
+
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="The agent's settings file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
+NameArgument = Annotated[str, typer.Argument(help="The study's name.")]

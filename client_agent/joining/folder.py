@@ -1,4 +1,4 @@
-"""A joined site's folder: its keys, both operators' cards, and settings for its agent; made whole, or not at all."""
+"""The folder that joining makes: keys, cards, CA, settings and compose file; none of it is overwritten."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from client_agent.joining.compose import COMPOSE, compose_text
+from host.compose import HARDENED, LOGGED
 from host.placed_files import write_new
 from host.private_files import private_folder, read_secret
 from host.settings import read_text
@@ -69,8 +69,8 @@ def open_folder(folder: Path) -> Joined:
     """Raises: ConfigurationError, when the folder is not one that 'moiety site join' made"""
     if not any((folder / name).exists() for name in (_PUBLIC, card_file(Side.A), card_file(Side.B))):
         raise ConfigurationError(
-            f"{folder} was not made by 'moiety site join', as this command needs it: is the folder right? Where "
-            "rosters are carried by hand, an operator sends roster.toml"
+            f"{folder} was not made by 'moiety site join', as this command needs it: is the folder right? A site "
+            "whose first roster was made by hand takes changes from the servers while its agent runs"
         )
     keys = parse_party_keys(read_secret(folder / _KEYS), str(folder / _KEYS))
     party = parse_party(read_text(folder / _PUBLIC), str(folder / _PUBLIC))
@@ -151,3 +151,88 @@ def _named(path: Path, folder: Path) -> str:
     return (
         path.name if Path(os.path.realpath(path)).parent == Path(os.path.realpath(folder)) else os.path.realpath(path)
     )
+
+
+COMPOSE: Final = "compose.yaml"
+
+
+def compose_text(site: str, data: Path) -> str:
+    """``data``: the data folder on the machine that holds the joined folder; the containers see it as /data."""
+    project = f"moiety-{site}"
+    mount = json.dumps(f"${{MOIETY_DATA:-{data}}}:/data:ro")
+    return _agent_text(site, project, mount) + _commands_text(mount) + _page_text(mount) + _around_text(project)
+
+
+def _agent_text(site: str, project: str, mount: str) -> str:
+    return f"""# The agent of {site}. Start, once the roster is here: docker compose up -d (in this folder)
+# Every other command: docker compose run --rm moiety ... --config /etc/moiety/settings.toml
+# The site's page, for a browser on this machine: docker compose run --rm page (docs/joining.md says how to build it)
+# All files here belong to user 10001, secrets to nobody else: chown -R 10001 . && chmod 600 *key* *credentials*
+# The project's name keeps it apart from other compose files on the same machine. For a GPU: an image with CUDA, and
+# your engine's GPU option here.
+name: {project}
+services:
+  agent:
+    image: ${{MOIETY_AGENT_IMAGE:-moiety-agent:local}}
+    restart: unless-stopped
+{HARDENED}\
+    mem_limit: ${{MOIETY_MEMORY:-8g}}
+    cpus: "${{MOIETY_CPUS:-2}}"
+    pids_limit: 256
+    stop_grace_period: 30s
+    environment: &environment
+      MOIETY_AGENT_DATA: /data
+      MOIETY_AGENT_STATE_DIR: /var/lib/moiety
+    volumes:
+      - .:/etc/moiety:ro
+      - {mount}
+      - state:/var/lib/moiety
+    networks: [outside]
+{LOGGED}\
+"""
+
+
+def _commands_text(mount: str) -> str:
+    return f"""\
+  moiety: # for commands: it alone may write into this folder, the roster for instance
+    image: ${{MOIETY_AGENT_IMAGE:-moiety-agent:local}}
+    profiles: [commands]
+{HARDENED}\
+    mem_limit: ${{MOIETY_MEMORY:-8g}}
+    pids_limit: 256
+    environment: *environment
+    volumes:
+      - .:/etc/moiety
+      - {mount}
+      - state:/var/lib/moiety
+    networks: [outside]
+"""
+
+
+def _page_text(mount: str) -> str:
+    return f"""\
+  page: # on this machine's own loopback, where the browser is; it calls nobody
+    image: ${{MOIETY_PAGE_IMAGE:-moiety-agent-page:local}}
+    profiles: [commands]
+    command: [agent, page, --config, /etc/moiety/settings.toml]
+    network_mode: host
+{HARDENED}\
+    mem_limit: 1g
+    pids_limit: 256
+    environment: *environment
+    volumes:
+      - .:/etc/moiety:ro
+      - {mount}
+      - state:/var/lib/moiety
+"""
+
+
+def _around_text(project: str) -> str:
+    return f"""
+networks:
+  outside:
+
+volumes:
+  state:
+    name: {project}
+"""

@@ -17,7 +17,7 @@ from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, keep_word, known_study, leave_study, pause_study, resume_study
 from client_agent.study.asked.standing import budget_of, standing
-from host.doctor.finding import Report
+from host.doctor import Report
 from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, refused_change
 from host.web_page.pages import Pages, static_file
 from host.web_page.texts import LANGUAGES, chosen_language
@@ -163,7 +163,7 @@ class _Shown:
         return self._page(request, "ledger.html", sent=what_left(self._settings))
 
     def check(self, request: Request) -> Response:
-        """Takes some seconds: both servers are asked, as ``moiety agent doctor`` does."""
+        """Takes some seconds: both servers are asked, as ``moiety doctor`` does."""
         return self._page(request, "check.html", report=self._look())
 
     def study(self, request: Request, name: str) -> Response:

@@ -12,7 +12,7 @@ from client_agent.page.app import make_page
 from client_agent.page.door import LOOPBACK, Door
 from client_agent.page.models import remove_leftovers
 from client_agent.settings import AgentSettings
-from host.doctor.finding import Report
+from host.doctor import Report
 from protocol.errors import ConfigurationError
 
 

@@ -13,7 +13,7 @@ from protocol.errors import BadSignature, ConfigurationError, MoietyError
 from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
 from protocol.wire.chain.file import parse_chain
 from protocol.wire.keyfile import PartyKeys, parse_party_keys
-from protocol.wire.messages import Roster
+from protocol.wire.messages import Roster, Signed
 
 
 def load_identity(settings: AgentSettings) -> tuple[Roster, str]:
@@ -55,14 +55,16 @@ def signed_chain(path: Path) -> RosterChain:
     try:
         return require_chain(chain)
     except BadSignature as wrong:
-        roster = chain.first.message
-        needed = (roster.operator_a.name, roster.operator_b.name, roster.requester)
-        lacking = ", ".join(repr(name) for name in needed if chain.first.signature_of(name) is None)
-        who = lacking or "the party whose signature is not valid"
-        how = f"moiety keys sign {path.name} --key SECRET.TOML"
-        if not lacking and chain.changes:
-            who, how = "whoever has not signed the last change", f"moiety roster sign {path.name} --key SECRET.TOML"
-        raise BadSignature(f"{path}: {wrong.detail}; ask {who} to run: {how}") from None
+        how = "take the one that is signed by all from both operators: moiety site status --config SETTINGS.TOML"
+        if chain.changes and not _lacking(chain.first):
+            how = f"ask whoever has not signed the last change to run: moiety roster sign {path.name} --key SECRET.TOML"
+        raise BadSignature(f"{path}: {wrong.detail}; {how}") from None
+
+
+def _lacking(first: Signed[Roster]) -> bool:
+    roster = first.message
+    needed = (roster.operator_a.name, roster.operator_b.name, roster.requester)
+    return any(first.signature_of(name) is None for name in needed)
 
 
 def _newest(found: RosterChain, settings: AgentSettings) -> RosterChain:

@@ -21,8 +21,8 @@ from typer.core import TyperGroup
 from client_agent.cli.tables import console as console_for
 from harness.simulate.store import append_line
 from harness.simulate.study_files import parse_names, parse_seeds
-from host.commands.subcommand import command
 from host.placed_files import writable
+from host.subcommand import command
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from harness.datasets.site_data import write_site_folder
 
 
 def main(folders: list[str]) -> int:
-    """Write the folders; says how many training examples each holds, as ``keys new --samples`` wants it."""
+    """Write the folders; says how many training examples each holds, as ``site join --samples`` wants it."""
     federation = breast_cancer_five_hospitals(seed=0)
     sites = federation.sites
     if not 1 <= len(folders) <= len(sites):

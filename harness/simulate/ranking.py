@@ -30,7 +30,7 @@ from harness.engine.protected_sum import Measuring, correlations_from
 from harness.engine.updates import CPU
 from harness.simulate.run_one import Protection
 from harness.simulate.study_files import read_study_file
-from host.commands.subcommand import command
+from host.subcommand import command
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.prg import derive

@@ -20,7 +20,7 @@ from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected_sum import SecureResult, SecureRound, Tamper, correlations_from, honest
 from harness.engine.study_round import NO_SECRET
 from harness.simulate.run_one import Protection
-from host.commands.subcommand import command
+from host.subcommand import command
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, Signed
 from protocol.errors import ConfigurationError

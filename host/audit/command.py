@@ -14,7 +14,7 @@ import typer
 from host.audit.answers import answers_of
 from host.audit.entry import Action, AuditEntry, digest_of
 from host.audit.log import AUDIT, read_audit, require_continued
-from host.commands.subcommand import command
+from host.subcommand import command
 from protocol.errors import ConfigurationError
 from protocol.printable import printable
 

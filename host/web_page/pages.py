@@ -53,7 +53,7 @@ def environment_of(package: str, language: str) -> Environment:
         return text(english) % values
 
     environment.install_gettext_callables(text, plural, newstyle=True)  # type: ignore[attr-defined]  # the extension's
-    filters: dict[str, Callable[..., str]] = {"printable": printable, "moment": moment, "size": size, "word": text}
+    filters: dict[str, Callable[..., str]] = {"printable": printable, "moment": moment, "word": text}
     filters |= {"filled": filled, "printable_lines": printable_lines}
     environment.filters.update(filters)
     return environment
@@ -69,12 +69,3 @@ def static_file(name: str) -> tuple[bytes, str] | None:
 def moment(time_s: float) -> str:
     """A time since 1970 for people."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
-
-
-def size(count: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

@@ -32,7 +32,7 @@ _log = log.logger("http")
 
 @dataclass(eq=False)
 class Duties:
-    """Begun once, by the process that drives; ``app`` then holds what its routes and its page show of them."""
+    """Begun once, by the process that drives; ``app`` then holds what its routes and its status show of them."""
 
     app: FastAPI
     server: Server

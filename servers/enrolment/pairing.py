@@ -30,8 +30,8 @@ def own_card(settings: ServerSettings) -> tuple[OperatorCard, PartyKeys]:
     """This server's card and the keys that belong to it. Raises: ConfigurationError"""
     if settings.card is None:
         raise ConfigurationError(
-            "key 'card' is missing: enrolment is for a server whose folder 'moiety server init' made; with a roster "
-            "that is carried by hand there is nothing to enrol (docs/operating.md)"
+            "key 'card' is missing: enrolment is for a server whose folder 'moiety server init' made; with a first "
+            "roster that was made by hand there is nothing to enrol (docs/operating.md)"
         )
     card = parse_card(read_text(settings.card), str(settings.card))
     keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))

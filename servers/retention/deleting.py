@@ -142,7 +142,7 @@ def delete_study(holder: Holder, asked: Request) -> Signed[ServerDeletionReceipt
 def require_over(record: StudyRecord | None, name: str) -> StudyRecord:
     """Raises: ConfigurationError"""
     if record is None:
-        raise ConfigurationError(f"no study {name!r} is at this server: 'moiety server studies' lists them")
+        raise ConfigurationError(f"no study {name!r} is at this server: 'moiety server status' lists them")
     if not record.state.ended:
         raise ConfigurationError(
             f"study {name!r} is {record.state.value} here: it is deleted once it is over; its requester ends it, with "

@@ -84,7 +84,7 @@ class OpenDesk:
 def _open_desk(request: Request) -> OpenDesk:
     found: OpenDesk | None = request.app.state.desk
     if found is None:
-        raise UnknownResource("this server enrols nobody: its roster is carried by hand (docs/operating.md)")
+        raise UnknownResource("this server enrols nobody: its first roster was made by hand (docs/operating.md)")
     return found
 
 

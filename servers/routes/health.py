@@ -1,14 +1,18 @@
-"""Alive, for everybody; ready and metrics, on the operator's own port; unsigned, and without anything about studies."""
+"""Alive, for everybody; ready, metrics and status, on the operator's own port; unsigned. Status alone names studies."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Request, Response
 
 from servers.http.authentication import ThisServer
 from servers.http.responses import PROBLEM
 from servers.monitoring.metrics import CONTENT_TYPE
 from servers.readiness import Readiness
+from servers.status import Status, is_token, status_of
 
+_BEARER: Final = "Bearer "
 alive = APIRouter(tags=["operation"])
 router = APIRouter(tags=["operation"])
 
@@ -43,3 +47,16 @@ async def metrics(request: Request, server: ThisServer) -> Response:
     readiness: Readiness = request.app.state.readiness
     readiness.look_soon()
     return Response(server.metrics.exposition(), media_type=CONTENT_TYPE)
+
+
+@router.get("/status", response_model=Status, responses=PROBLEM)
+async def status(
+    request: Request,
+    server: ThisServer,
+    study: str | None = None,
+    authorization: Annotated[str, Header()] = "",
+) -> Status | Response:
+    """Everything that an operator asks of its server, for a caller who can read the token in ``data_dir``."""
+    if not is_token(server.settings.data_dir, authorization.removeprefix(_BEARER)):
+        return Response(status_code=401)
+    return await status_of(request.app.state.public, request.app.state.readiness, study)

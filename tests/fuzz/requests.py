@@ -64,7 +64,7 @@ _TRICKS: Final = (
     "/v1/studies/..%2f..%2fserver.db/view",
     "/v1/studies/a;b=c",
     "/v1/studies?after=%F0%9F%98%80&known=&wait_s=nan",
-    "/page/",
+    "/status",
     "/metrics",
     "/openapi.json",
     "/docs",

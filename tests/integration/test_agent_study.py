@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from client_agent.cli.agent import app as agent_app
 from client_agent.cli.study import app as study_app
-from client_agent.doctor.look import examine_site
+from client_agent.doctor import examine_site
 from client_agent.network.ledger import read_ledger
 from client_agent.requester.run import Requester
 from client_agent.site.events import Absent, EventKind, RoundEnd
@@ -20,7 +20,7 @@ from client_agent.site.models.kept_model import Kept, KeptModel, kept_model, loa
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, light_learner, with_odd
 from harness.federation.processes import RunningFederation, write_secret
-from host.doctor.finding import Verdict
+from host.doctor import Verdict
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side

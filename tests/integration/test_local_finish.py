@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.cli.watched.watching import follow
+from client_agent.cli.watching import follow
 from client_agent.learning.at_requester.finish import LocalFinish
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.models import build_model
@@ -181,7 +181,7 @@ def test_who_follows_the_study_reads_of_it(
     Servers.view_shown = StudyView(
         study="held", study_digest=state.study_digest, end=state.ended_by, cursor=1, ready=(), mail=()
     )
-    monkeypatch.setattr("client_agent.cli.watched.watching.Site", Servers)
+    monkeypatch.setattr("client_agent.cli.watching.Site", Servers)
     settings = load_settings(federation.config(REQUESTER))
     follow(settings, "held", json_output=False)
     out = capsys.readouterr().out

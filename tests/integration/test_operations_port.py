@@ -12,10 +12,14 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from harness.adversaries.raw_connections import until
+from protocol.errors import ConfigurationError, UnknownStudy
 from protocol.sharing import Side
-from servers.page.password import make_password
+from servers.cli import app
+from servers.settings import load_settings
+from servers.status import Status
 from tests.kit.processes import Federation, start_servers
 from tests.ports import HOST
 
@@ -50,19 +54,34 @@ def test_open_connections_are_counted(federation: Federation) -> None:
     client.close()
 
 
-def test_the_operators_page_is_behind_its_password_and_compares_clocks(federation: Federation) -> None:
+def test_the_command_shows_the_running_servers_status_and_compares_clocks(federation: Federation) -> None:
     """Of both sides, over the real port: A by its calls' answers, B by the requests that A signed."""
     for side in Side:
-        server = federation.servers[side]
-        password = make_password(server.config.parent / "data")
-        with httpx.Client(base_url=server.operations_url, trust_env=False) as http:
-            assert http.get("/page/").headers["location"] == "/page/login"
-            sent = http.post("/page/login", data={"password": password}, headers={"origin": server.operations_url})
-            assert sent.status_code == 303
-            text = http.get("/page/").text
-        assert re.search(r"this one is [+-][01] s off the other", text), text
-        assert re.search(r"ends \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
-        assert "Ready for rounds." in text
+        config = str(federation.servers[side].config)
+        said = CliRunner().invoke(app, ["status", "--config", config]).stdout
+        assert f"server {side.value} (operator-{side.value}): ready for rounds" in said
+        clocks = r"clocks: this one is [+-][01] s off, give or take one; session for products: open"
+        assert re.search(clocks, said), said
+        assert re.search(r"certificate: ends \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", said)
+        whole = CliRunner().invoke(app, ["status", "--config", config, "--json"]).stdout
+        assert Status.model_validate_json(whole).ready
+        with pytest.raises(UnknownStudy, match="this server has no study 'other'"):
+            CliRunner().invoke(app, ["status", "other", "--config", config], catch_exceptions=False)
+
+
+def test_a_token_of_another_folder_is_refused_with_what_to_look_at(federation: Federation) -> None:
+    """A server runs, and another one answers on its port."""
+    settings = load_settings(federation.servers[Side.A].config)
+    token = settings.data_dir / "status-token"
+    held = token.read_text()
+    token.write_text("0" * 63)
+    try:
+        with pytest.raises(ConfigurationError, match=r"/status answers 401: .*'operations_port'"):
+            CliRunner().invoke(
+                app, ["status", "--config", str(federation.servers[Side.A].config)], catch_exceptions=False
+            )
+    finally:
+        token.write_text(held)
 
 
 def test_what_alerts_look_at_is_there_before_anything_happens(federation: Federation) -> None:

@@ -21,7 +21,7 @@ from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.history import Histories
 from protocol.wire.messages import PauseCause, StudyEndState, StudyState
-from servers.commands.restoring import declare_restored
+from servers.cli import declare_restored
 from servers.http.histories import heard, told
 from servers.server import Server
 from servers.settings import load_settings

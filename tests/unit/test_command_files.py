@@ -243,7 +243,7 @@ def test_no_broken_folder_ends_a_command_in_a_traceback(
     "words",
     [
         "server run --config FOLDER",
-        "server studies --config BYTES",
+        "server status --config BYTES",
         "agent run --config LOOP",
         "model predict --model FOLDER --input BYTES --out new.csv",
         "doctor --config BYTES",

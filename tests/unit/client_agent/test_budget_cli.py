@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.cli.kept import budget as budget_cli
-from client_agent.cli.kept.foreseen_budget import require_own_budget, require_shown_budget
+from client_agent.cli import memories as budget_cli
+from client_agent.cli.foreseen import require_own_budget, require_shown_budget
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.models import dimension, model_spec
 from client_agent.settings import AgentSettings

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import client_agent.cli.agent
 import client_agent.cli.study
-import client_agent.cli.watched.watching
+import client_agent.cli.watching
 from client_agent.cli.agent import app as agent_app
 from client_agent.cli.study import app as study_app
 from client_agent.daemon import run_agent
@@ -139,9 +139,9 @@ def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeServer], None]:
     def use(server: FakeServer) -> None:
-        for module in (client_agent.cli.study, client_agent.cli.watched.watching):
+        for module in (client_agent.cli.study, client_agent.cli.watching):
             monkeypatch.setattr(module, "Site", lambda settings: FakeSite(settings, server))
-        monkeypatch.setattr(client_agent.cli.watched.watching, "_POLL_S", 0.0)
+        monkeypatch.setattr(client_agent.cli.watching, "_POLL_S", 0.0)
 
     return use
 
@@ -380,5 +380,5 @@ def test_a_roster_that_lacks_a_signature_says_whom_to_ask(tmp_path: Path) -> Non
     signatures = tuple(one for one in PARTIES.roster.signatures if one.signer != b)
     (tmp_path / "roster.toml").write_text(dump_roster(Signed(message=ROSTER, signatures=signatures)))
     (tmp_path / "study.toml").write_text(GOOD)
-    with pytest.raises(MoietyError, match=rf"roster\.toml: .*'{b}' is missing; ask '{b}' to run: moiety keys sign"):
+    with pytest.raises(MoietyError, match=rf"roster\.toml: .*'{b}' is missing; .*: moiety site status"):
         command("create", str(tmp_path / "study.toml"), "--config", str(config))

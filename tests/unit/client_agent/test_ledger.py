@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.cli.ledger import show_ledger
+from client_agent.cli.records import show_ledger
 from client_agent.network import ledger_files
 from client_agent.network.ledger import Ledger, LedgerEntry, Totals, hourly, read_ledger
 from protocol.errors import ConfigurationError, StorageFull

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_agent.cli.kept import memory as memory_cli
+from client_agent.cli import memories as memory_cli
 from client_agent.settings import AgentSettings
 from client_agent.site.remembered_sums import sum_memory
 from protocol.sharing import Side

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.cli.kept.foreseen_budget import require_shown_budget
+from client_agent.cli.foreseen import require_shown_budget
 from client_agent.site.budget.accounting import Steps, epsilon_of, share_used
 from client_agent.study.asked.foreseen_epsilon import foreseen_epsilon, own_examples
 from client_agent.study.asked.most_spent import least_spent, most_spent

@@ -16,7 +16,7 @@ from client_agent.settings import load_settings
 from client_agent.site.approval import approval_of
 from client_agent.site.journal import StudyJournal
 from harness.federation.processes import write_secret
-from host.doctor.finding import Report, failed, ok
+from host.doctor import Report, failed, ok
 from host.web_page.guard import FORM_FIELD
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 
-from client_agent.cli.watched.status import show_status
+from client_agent.cli.records import show_status
 from client_agent.network.contacts import CONTACTS, Contacts
 from client_agent.page.door import Door
 from client_agent.page.models import remove_leftovers, zipped_model

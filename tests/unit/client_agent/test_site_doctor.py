@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import trustme
-from typer.testing import CliRunner
 
-from client_agent.cli.agent import app
-from client_agent.doctor.look import examine_site
-from host.doctor.finding import Finding, Report, Verdict
+from client_agent.doctor import examine_site
+from host.doctor import Finding, Report, Verdict
 from moiety import main
 from tests.unit.client_agent.federation import CONTRIBUTORS
 from tests.unit.client_agent.test_cli import write_config
@@ -64,14 +62,42 @@ def test_each_wrong_thing_is_named(config: Path, tmp_path: Path) -> None:
     assert "PEM" not in missing
 
 
-def test_the_command_ends_with_a_status_and_speaks_json(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = CliRunner().invoke(app, ["doctor", "--config", str(config), "--json"])
-    assert result.exit_code == 1
-    assert not Report.model_validate_json(result.stdout).healthy
+def doctor(*words: str) -> object:
     with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--config", str(config)])
-    assert ended.value.code == 1
+        main(["doctor", *words])
+    return ended.value.code
+
+
+def test_the_command_ends_with_a_status_and_speaks_json(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor("--config", str(config), "--json") == 1
+    assert not Report.model_validate_json(capsys.readouterr().out).healthy
+    assert doctor("--config", str(config)) == 1
     assert "FAIL server a" in capsys.readouterr().out
+
+
+def test_without_a_file_it_looks_at_what_is_configured_here(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings in the working folder, or those of every folder in it, or none, with what to do."""
+    one, other = tmp_path / "all" / "clinic-1", tmp_path / "all" / "operator-a"
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+    (one / "settings.toml").write_text(config.read_text())
+    (other / "settings.toml").write_text("side = 'a'\n")
+    monkeypatch.setattr("moiety._IN_A_CONTAINER", tmp_path / "etc" / "settings.toml")
+    monkeypatch.chdir(tmp_path / "all")
+    assert doctor("--json") == 1
+    site, server = capsys.readouterr().out.splitlines()
+    assert Report.model_validate_json(site).of != Report.model_validate_json(server).of
+    assert Report.model_validate_json(server).findings[0].check == "settings"
+    monkeypatch.chdir(one)
+    assert doctor("--json") == 1
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    assert doctor() == 2
+    assert "name a server's or an agent's settings with --config" in capsys.readouterr().err
 
 
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import client_agent.cli.agent
-import client_agent.cli.watched.watching
+import client_agent.cli.watching
 from client_agent.network.contacts import CONTACTS, Contacts, NotedTransport, read_contacts
 from client_agent.settings import AgentSettings
 from client_agent.site import events
@@ -118,7 +118,7 @@ def test_a_problem_lasts_until_a_round_ends_or_the_look_goes_well(tmp_path: Path
 
 def test_whom_a_study_waits_for_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own: AgentSettings = settings(tmp_path, "c1")
-    watching = client_agent.cli.watched.watching
+    watching = client_agent.cli.watching
     assert watching._awaited(own, "heart") is None
     journal = StudyJournal(own.state_dir, "heart")
     keep_awaited(journal, AWAITED)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from client_agent.joining import founding
 from client_agent.joining.folder import Joined, Wanted
-from client_agent.joining.join import join
-from client_agent.joining.standing import look
+from client_agent.joining.operators import join, look
 from protocol.errors import MoietyError
 from protocol.sharing import Side
 from protocol.wire.enrolment.card import dump_card

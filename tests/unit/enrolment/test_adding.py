@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.joining import adding, founding
-from client_agent.joining.asking import Asking
+from client_agent.joining import founding
 from client_agent.joining.folder import Joined
-from client_agent.joining.standing import look
+from client_agent.joining.operators import Asking, look
 from protocol.errors import (
     BadSignature,
     ConfigurationError,
@@ -61,7 +60,7 @@ def admitted(both: Operators, requester: Joined, name: str) -> Joined:
 
 
 def add(both: Operators, requester: Joined, *names: str) -> RosterChain:
-    return adding.add(requester, names, "they joined", both.send, both.clock)
+    return founding.add(requester, names, "they joined", both.send, both.clock)
 
 
 def asking(both: Operators, site: Joined, side: Side) -> Asking:

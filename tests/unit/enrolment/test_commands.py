@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.joining import adding, founding
-from client_agent.joining.standing import look
+from client_agent.joining import founding
+from client_agent.joining.operators import look
 from moiety import main
 from protocol.sharing import Side
 from protocol.wire.enrolment.fingerprint import fingerprint_of
@@ -143,7 +143,7 @@ def test_commands_by_which_keys_are_renewed_and_sites_removed(
     both.admit(late)
     both.admit_at(requester, late)
     look(late, both.send, both.clock)
-    adding.add(requester, ["clinic-2"], "joins", both.send, both.clock)
+    founding.add(requester, ["clinic-2"], "joins", both.send, both.clock)
     for side in Side:
         at = ("--config", str(both.folder / side.value / "settings.toml"))
         assert "run the same command, and the requester" in said(capsys, "server", "remove", "clinic-2", *at)

@@ -18,8 +18,8 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
 
-from client_agent.joining.asking import Way
 from client_agent.joining.folder import Wanted, make_folder, open_folder
+from client_agent.joining.operators import Way
 from client_agent.settings import load_settings
 from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError, Unavailable

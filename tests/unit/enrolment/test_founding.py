@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.joining import founding
-from client_agent.joining.asking import Asking
 from client_agent.joining.folder import Joined
-from client_agent.joining.standing import look
+from client_agent.joining.operators import Asking, look
 from host.private_files import read_secret
 from protocol.errors import (
     BadSignature,

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from client_agent.joining.folder import Wanted, is_joined, open_folder
-from client_agent.joining.join import join
-from client_agent.joining.standing import look
+from client_agent.joining.operators import join, look
 from client_agent.settings import load_settings
 from protocol.errors import (
     BadSignature,

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.joining import adding
-from client_agent.joining.asking import Asking
+from client_agent.joining import founding
 from client_agent.joining.folder import Joined
-from client_agent.joining.standing import askings_of, look
+from client_agent.joining.operators import Asking, askings_of, look
 from moiety import main
 from protocol.errors import (
     ConfigurationError,
@@ -51,11 +50,11 @@ def renewing(both: Operators, requester: Joined, site: str, folder: str = "renew
 
 
 def change(both: Operators, requester: Joined, *names: str) -> RosterChain:
-    return adding.add(requester, names, "other keys", both.send, both.clock)
+    return founding.add(requester, names, "other keys", both.send, both.clock)
 
 
 def remove(both: Operators, requester: Joined, *names: str) -> RosterChain:
-    return adding.remove(requester, names, "it leaves", both.send, both.clock)
+    return founding.remove(requester, names, "it leaves", both.send, both.clock)
 
 
 def test_a_site_that_lost_its_keys_gets_others_under_its_name(founded: tuple[Operators, Joined]) -> None:
@@ -168,7 +167,7 @@ def test_a_site_is_removed_once_both_operators_let_it_be(founded: tuple[Operator
     both.admit(late)
     both.admit_at(requester, late)
     look(late, both.send, both.clock)
-    adding.add(requester, ["clinic-2"], "joins", both.send, both.clock)
+    founding.add(requester, ["clinic-2"], "joins", both.send, both.clock)
     with pytest.raises(RosterRefused, match="operator-a keeps 'clinic-2': its people run 'moiety server remove"):
         remove(both, requester, "clinic-2")
     both.desks[Side.A].register.let_remove("clinic-2")
@@ -201,7 +200,7 @@ def test_a_renewal_that_reached_one_server_alone_is_ended_by_the_next(
     both, requester = founded
     again = renewing(both, requester, "clinic-1")
     with monkeypatch.context() as patched:
-        patched.setattr("client_agent.joining.adding._put", first_alone(both))
+        patched.setattr("client_agent.joining.founding._put", first_alone(both))
         with pytest.raises(RosterRefused, match="away"):
             change(both, requester, "clinic-1")
     assert (chain_of(both, Side.A).number, chain_of(both, Side.B).number) == (1, 0)
@@ -270,7 +269,7 @@ def require_renewed_once_more(both: Operators, requester: Joined) -> None:
 
 
 def first_alone(both: Operators) -> object:
-    honestly = adding._put
+    honestly = founding._put
 
     def put(asking: object, before: object, signed: object) -> None:
         if asking.card.side is Side.B:  # type: ignore[attr-defined]
@@ -282,7 +281,7 @@ def first_alone(both: Operators) -> object:
 
 def test_the_state_of_before_goes_on(founded: tuple[Operators, Joined], tmp_path: Path) -> None:
     from client_agent.joining.folder import Wanted
-    from client_agent.joining.join import join
+    from client_agent.joining.operators import join
 
     both, _ = founded
     wanted = Wanted(100, both.folder / "data", state=tmp_path / "clinic-1" / "state")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from host.commands.licences import UNKNOWN, bill_of_materials, licences, packages
+from host.licences import UNKNOWN, bill_of_materials, licences, packages
 
 ROOT = Path(__file__).parents[3]
 NOTES = (ROOT / "docs" / "governance" / "third_party.md").read_text(encoding="utf-8")

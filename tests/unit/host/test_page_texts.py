@@ -17,7 +17,7 @@ from host.web_page.texts import LANGUAGES, chosen_language, texts_in
 from protocol.wire.messages import Purpose
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("host.web_page", "client_agent.page", "servers.page")
+PACKAGES = ("host.web_page", "client_agent.page")
 TEMPLATES = sorted(
     path for package in PACKAGES for path in (ROOT / package.replace(".", "/") / "templates").glob("*.html")
 )

@@ -14,9 +14,20 @@ from pathlib import Path
 import pytest
 import trustme
 
-from host.doctor.finding import Finding, Report, Verdict, failed, lines, ok, show, warning
-from host.doctor.machine import look_at_disk, look_at_memory
-from host.doctor.way import Way, look_at_way
+from host.doctor import (
+    Finding,
+    Report,
+    Verdict,
+    Way,
+    failed,
+    lines,
+    look_at_disk,
+    look_at_memory,
+    look_at_way,
+    ok,
+    show,
+    warning,
+)
 from host.network.two_operators import require_apart
 from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError

@@ -155,7 +155,7 @@ def test_a_server_that_does_not_answer_is_named_and_the_request_stays(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.end()
-    monkeypatch.setattr("servers.commands.deleting._WAITS_S", 0.01)
+    monkeypatch.setattr("servers.cli._DELETION_WITHIN_S", 0.01)
     with one_process(kept.data_dir, "data_dir", "the server"):
         refused = kept.command("trial", "--person", "Dr. O").exception
     assert isinstance(refused, Unavailable)
@@ -200,8 +200,8 @@ def test_what_broke_off_is_gone_on_with_until_all_is_gone(
     asked, said = ask(kept.data_dir, Request("trial", "Dr. O", "permit 7 ended")), list[Result]()
     with monkeypatch.context() as patch, one_process(kept.data_dir, "data_dir", "the server"), capture_logs():
         patch.setattr(place, _raising(error))
-        patch.setattr("servers.commands.deleting._WAITS_S", 0.2)
-        patch.setattr("servers.commands.deleting._SAYS_AFTER_S", 0.0)
+        patch.setattr("servers.cli._DELETION_WITHIN_S", 0.2)
+        patch.setattr("servers.cli._DELETION_SAID_AFTER_S", 0.0)
         for _ in range(3):
             asyncio.run(answer_requests(kept.server))
         assert asked.exists()

@@ -108,7 +108,7 @@ def test_a_server_whose_federation_is_not_founded_has_nothing_to_drain(config: P
 
 
 def test_a_server_that_does_not_drain_is_said(config: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("servers.commands.draining._STOPS_WITHIN_S", 0.0)
+    monkeypatch.setattr("servers.cli._DRAIN_STOPS_WITHIN_S", 0.0)
     with one_process(server.settings.data_dir, "data_dir", "the server"):
         refused = command(config, "--within", "0").exception
     assert isinstance(refused, MoietyError)

@@ -129,6 +129,20 @@ def test_what_was_found_is_a_metric_and_asking_for_metrics_waits_for_no_peer(now
     assert peer.calls == 2
 
 
+def test_a_status_waits_for_the_peer_a_while_and_then_says_so() -> None:
+    there, gone = Peer(), Peer()
+    never = asyncio.Event()
+
+    async def ask() -> None:
+        assert await Readiness(app_with(there)).look(within_s=60) is None
+        gone.reachable = never.wait  # type: ignore[assignment]  # a peer that takes the call and answers nothing
+        found = await Readiness(app_with(gone)).look(within_s=0.01)
+        assert isinstance(found, PeerUnreachable)
+
+    asyncio.run(ask())
+    assert (there.calls, gone.calls) == (1, 0)
+
+
 async def looked(readiness: Readiness) -> None:
     """The look that somebody asked for has come to its end."""
     assert readiness._looking is not None

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from host.doctor.finding import Finding, Verdict
+from host.doctor import Finding, Verdict
 from protocol.sharing import Side
 from servers.doctor import examine_server
-from servers.page.password import FILE, make_password
 from tests.kit.processes import Federation, prepare_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
@@ -39,11 +38,6 @@ def test_all_is_well_but_for_the_peer(config: Path) -> None:
     assert ["nobody listens there" in one.found for one in failed] == [True]
     assert seen["database"].found == "SQLite in the data folder, made at the first start"
     assert "4 sites" in seen["roster and keys"].found
-    assert "without a password yet: 'moiety server page-password'" in seen["operator's page"].found
-    make_password(config.parent / "data")
-    assert found(config)["operator's page"].found.endswith("/page/")
-    (config.parent / "data" / FILE).chmod(0o644)
-    assert found(config)["operator's page"].verdict is Verdict.FAILED
     assert seen["port"].verdict is Verdict.OK
     assert not (config.parent / "data" / "server.db").exists()
 

@@ -218,6 +218,17 @@ def test_a_roster_file_with_a_wrong_field_is_refused() -> None:
         parse_roster(dump_roster(PARTIES.roster).replace('federation = "test"', 'federation = "Not A Name"'), "r")
 
 
+def test_a_roster_names_its_requester_and_every_party_once_with_an_address_of_host_and_port() -> None:
+    text = dump_roster(PARTIES.roster)
+    for wrong, said in (
+        (text.replace(f'requester = "{REQUESTER}"', 'requester = "nobody"'), "'nobody' is not among the sites"),
+        (text.replace('name = "hospital-2"', 'name = "hospital-1"'), "the same name"),
+        (text.replace(ROSTER.operator_a.url or "", "https://me:word@a.example"), "no user or password, no path"),
+    ):
+        with pytest.raises((ConfigurationError, MalformedMessage), match=said):
+            parse_roster(wrong, "roster.toml")
+
+
 # --- frames and paths ----------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,9 @@
-"""``moiety agent studies``, ``show``, ``approve`` and ``decline``."""
+"""``moiety agent studies``, ``show``, ``approve``, ``decline`` and ``delete``."""
 
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import typer
 from rich.text import Text
@@ -12,6 +13,7 @@ from client_agent.cli.tables import add_row, console, plain, table
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, keep_word, known_studies, known_study
+from client_agent.study.asked.deleting import RECEIPT, delete_study
 from client_agent.study.asked.foreseen_epsilon import own_examples
 from client_agent.study.asked.plain_words import in_plain_words
 from protocol.errors import ConfigurationError
@@ -65,3 +67,24 @@ def say(settings: AgentSettings, name: str, word: Word, *, sure: bool) -> None:
         typer.confirm(f"{printable(word.person)}: {yes} study {name} for {settings.site}?", abort=True)
     keep_word(settings, name, word, study.digest())
     sys.stdout.write(f"study {name}: {yes}d by {printable(word.person)}; the agent goes by it within seconds\n")
+
+
+_STAYS: Final = (
+    "What stays: the signed study, people's words on it, the audit log, the ledger, and the memory of sums, cohorts "
+    "and budget, which protects this site's patients in later studies. Backups and exported models you delete yourself."
+)
+
+
+def delete(settings: AgentSettings, name: str, person: str, reason: str, *, json_output: bool) -> None:
+    """Delete, and say where the receipt lies. Raises: ConfigurationError"""
+    said: list[str] = []
+    signed = delete_study(settings, name, person, reason, say=said.append)
+    if json_output:
+        json_line(signed.model_dump(mode="json"))
+        return
+    count, size_bytes = len(signed.message.files), sum(one.size_bytes for one in signed.message.files)
+    where = settings.state_dir / "studies" / name / RECEIPT
+    sys.stdout.writelines(f"{text}\n" for text in said)
+    sys.stdout.write(
+        f"study {name}: {count} files of {size_bytes:,} bytes are deleted; the signed receipt is {where}\n{_STAYS}\n"
+    )

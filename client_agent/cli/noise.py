@@ -13,8 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from client_agent.cli.lines import json_line
-from client_agent.cli.options import JsonLinesOption, JsonOption
-from client_agent.cli.tables import add_row, console, table
+from client_agent.cli.tables import JsonLinesOption, JsonOption, add_row, console, table
 from client_agent.learning.private.drawn_rows import drawing_probability, steps_of
 from client_agent.learning.study_file import StudyTable, parse_study_table
 from client_agent.site.budget.accounting import Steps, accountant, epsilon_of, noise_for

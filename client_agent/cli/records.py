@@ -1,15 +1,25 @@
-"""``moiety agent status``: how a site stands, in lines for people or as one line of JSON."""
+"""``moiety agent status``, ``ledger`` and ``rewards``: how a site stands, what left, who gave what; as text or JSON."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
+from client_agent.cli.lines import json_line
+from client_agent.cli.tables import add_row, console, table
 from client_agent.network.contacts import CLOCK_ERROR_S, Contact
+from client_agent.network.ledger import LedgerEntry, Totals, read_ledger, without_number
 from client_agent.settings import AgentSettings
 from client_agent.site.budget.report import BudgetReport
+from client_agent.site.events import read_metrics
+from client_agent.site.rewards import Reward, rewards_of
 from client_agent.study.asked.standing import STOPPED_FIX, SiteStanding, StudyStanding, standing
+from host.settings import require_begun
+from protocol.errors import ConfigurationError
 from protocol.printable import printable
 
 
@@ -77,3 +87,60 @@ def _study(study: StudyStanding) -> Iterator[str]:
 
 def _at(time_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+
+
+def show_ledger(state_dir: Path, *, json_output: bool) -> None:
+    """Nothing is left out: the last line is the sum of all lines, to be compared with a firewall's.
+
+    Raises: ConfigurationError, when there is no such folder
+    """
+    require_begun("state_dir", state_dir, "'moiety agent run'")
+    found = by_purpose(read_ledger(state_dir / "ledger.jsonl"))
+    if json_output:
+        for (server, purpose), totals in found.items():
+            json_line({"server": server, "purpose": purpose, **vars(totals)})
+        return
+    shown = table("server", "purpose", "exchanges", "bytes sent", "bytes received")
+    for (server, purpose), totals in found.items():
+        numbers = (totals.entries, totals.socket_sent_bytes, totals.socket_received_bytes)
+        add_row(shown, server, purpose, *(f"{number:,}" for number in numbers))
+    console().print(shown)
+    sent = sum(totals.socket_sent_bytes for totals in found.values())
+    received = sum(totals.socket_received_bytes for totals in found.values())
+    console().print(f"{sent:,} bytes sent, {received:,} received, TLS included")
+
+
+def by_purpose(entries: tuple[LedgerEntry, ...]) -> dict[tuple[str, str], Totals]:
+    """Sums for each server and purpose, letters of all rounds together, in alphabetical order."""
+    found: dict[tuple[str, str], Totals] = {}
+    for entry in entries:
+        key = (entry.server, without_number(entry.purpose))
+        found[key] = found.get(key, Totals()).with_entry(entry)
+    return dict(sorted(found.items()))
+
+
+_UNKNOWN: Final = "its own affair"
+
+
+def show_rewards(state_dir: Path, site: str, requester: str, study: str | None, *, json_output: bool) -> None:
+    """What the records below ``state_dir`` say. Raises: ConfigurationError when there are none"""
+    found = sorted((state_dir / "studies").glob("*/metrics.jsonl"))
+    chosen = [path for path in found if study in (None, path.parent.name)]
+    if not chosen:
+        which = "any study" if study is None else f"study {study!r}"
+        raise ConfigurationError(f"key 'state_dir': {state_dir} has no round of {which}; nothing was given yet")
+    for path in chosen:
+        rewards = rewards_of(read_metrics(path), site, requester)
+        if json_output:
+            lines = [json.dumps({"study": path.parent.name, **reward.model_dump()}) for reward in rewards]
+            sys.stdout.write("".join(line + "\n" for line in lines))
+        else:
+            _print(path.parent.name, rewards)
+
+
+def _print(study: str, rewards: tuple[Reward, ...]) -> None:
+    shown = table("site", "rounds", "sum of weights", title=study)
+    for reward in rewards:
+        weights = _UNKNOWN if reward.weights is None else f"{reward.weights:.3f}"
+        add_row(shown, reward.site, str(reward.rounds), weights)
+    console().print(shown)

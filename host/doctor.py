@@ -1,30 +1,143 @@
-"""The way from this machine to a server, step by step: name, proxy, connection, whose certificate, its clock.
+"""Findings of a look at this machine and its way to a server, each with what to do; as text and as JSON.
 
-Nothing that a stranger could not ask is asked: one TLS handshake, a second one without trust where the first is
-refused (to say whose certificate is shown; nothing is sent over it), and the server's public health.
+Of a server nothing is asked that a stranger could not ask: one TLS handshake, a second one without trust where the
+first is refused (to say whose certificate is shown; nothing is sent over it), and the public health.
 """
 
 from __future__ import annotations
 
 import http.client
+import os
+import shutil
 import socket
 import ssl
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from cryptography import x509
+from pydantic import BaseModel, ConfigDict
 
-from host.doctor.finding import Finding, failed, ok, warning
 from host.network.unreachable import why_unreachable
 from host.network.web_proxy import WebProxy, open_tunnel
+from protocol.errors import MoietyError
+from protocol.printable import printable
 from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
+
+
+class Verdict(StrEnum):
+    """How it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+class Finding(BaseModel):
+    """``check`` was looked at and ``found``; ``fix`` is the next step where the verdict is not ok."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    check: str
+    verdict: Verdict
+    found: str
+    fix: str = ""
+
+
+class Report(BaseModel):
+    """All findings, in the order in which they were looked at."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    of: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing failed; warnings are for later."""
+        return all(one.verdict is not Verdict.FAILED for one in self.findings)
+
+
+_SHOWN: Final = {Verdict.OK: "ok  ", Verdict.WARNING: "WARN", Verdict.FAILED: "FAIL"}
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check=check, verdict=Verdict.OK, found=found)
+
+
+def warning(check: str, found: str, fix: str) -> Finding:
+    return Finding(check=check, verdict=Verdict.WARNING, found=found, fix=fix)
+
+
+def failed(check: str, found: str, fix: str = "") -> Finding:
+    return Finding(check=check, verdict=Verdict.FAILED, found=found, fix=fix)
+
+
+def looked(check: str, look: Callable[[], str]) -> Finding:
+    """What ``look`` says is well; what it refuses is in the error's own words, which name the next step."""
+    try:
+        return ok(check, look())
+    except MoietyError as error:
+        return failed(check, error.detail)
+
+
+def lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """One line for each finding, and one for what to do; nothing of another party's text moves the cursor."""
+    for one in findings:
+        yield f"{_SHOWN[one.verdict]} {one.check}: {printable(one.found)}"
+        if one.fix:
+            yield f"     -> {printable(one.fix)}"
+
+
+def show(report: Report, *, json_output: bool) -> bool:
+    """To standard output; whether nothing failed."""
+    if json_output:
+        sys.stdout.write(report.model_dump_json() + "\n")
+        return report.healthy
+    sys.stdout.write("\n".join(lines(report.findings)) + "\n")
+    count = sum(one.verdict is Verdict.FAILED for one in report.findings)
+    sys.stdout.write(
+        f"{report.of}: " + (f"{count} of {len(report.findings)} failed\n" if count else "nothing failed\n")
+    )
+    return report.healthy
+
+
+_GIB: Final = 2**30
+_MEMORY: Final = Path("/proc/meminfo")
+
+
+def look_at_disk(check: str, folder: Path, least_bytes: int, wanted_bytes: int) -> Finding:
+    """Free space where ``folder`` is or will be, and whether this process may write there."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return failed(check, f"{there} cannot be written by this user", f"give {folder} to the user that runs this")
+    free = shutil.disk_usage(there).free
+    found = f"{free / _GIB:.1f} GiB free at {folder}"
+    if free < least_bytes:
+        return failed(check, found, f"at least {least_bytes / _GIB:.2f} GiB are needed: free some, or use another disk")
+    if free < wanted_bytes:
+        return warning(check, found, f"{wanted_bytes / _GIB:.0f} GiB are comfortable for models and their records")
+    return ok(check, found)
+
+
+def look_at_memory(wanted_bytes: int, meminfo: Path = _MEMORY) -> Finding:
+    """What Linux says is available without swapping."""
+    try:
+        table = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines() if ":" in line)
+        available = int(table["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return warning("memory", "this system does not say how much is available", "look by hand")
+    found = f"{available / _GIB:.1f} GiB available"
+    if available < wanted_bytes:
+        return warning("memory", found, f"{wanted_bytes / _GIB:.0f} GiB are comfortable")
+    return ok("memory", found)
+
 
 TIMEOUT_S: Final = 10.0
 _USUAL_PORT: Final = 443

@@ -1,1 +1,0 @@
-"""A study followed to its end, and what it came to."""

@@ -1,1 +1,0 @@
-"""A person's words on studies, from the command line."""

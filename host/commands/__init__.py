@@ -1,1 +1,0 @@
-"""Commands that are neither a server's nor a site's, and how options become one."""

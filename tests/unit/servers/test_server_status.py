@@ -1,0 +1,270 @@
+"""How a server stands: who may ask, what is said and how it is printed, and what it never holds."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import sqlite3
+import stat
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from typer.testing import CliRunner
+
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.processes import FederationSpec
+from protocol.errors import ConfigurationError, ErrorCode, UnknownStudy
+from protocol.policy.site_policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import StudyState
+from servers.app import create_operations
+from servers.cli import app as command
+from servers.cli import status_lines
+from servers.server import Server, open_server
+from servers.settings import load_settings
+from servers.status import FIXES, Status, read_token, status_of_stopped
+from servers.store.study_records import StudyRecord
+from tests.integration.agents import rounds_of
+from tests.kit.processes import prepare_servers
+from tests.ports import free_ports
+from tests.unit.client_agent.federation import REQUESTER, keys, study
+
+SITES = ("c0", "c1", "c2", "c3")
+TOKEN = "status-token"
+
+
+class Operator:
+    """Asks the operator's port on the server's own event loop."""
+
+    def __init__(self, federation: InMemoryFederation, side: Side) -> None:
+        self.app: FastAPI = federation.servers.apps[side]
+        self.server: Server = self.app.state.server
+        self._loop = federation.servers.loop
+        self._transport = httpx.ASGITransport(create_operations(self.app))
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return asyncio.run_coroutine_threadsafe(self._ask(path, more), self._loop).result(60)
+
+    def status(self, study: str | None = None) -> httpx.Response:
+        given = {"authorization": f"Bearer {read_token(self.server.settings.data_dir)}"}
+        return self.get("/status", headers=given, params={} if study is None else {"study": study})
+
+    def seen(self, study: str | None = None) -> Status:
+        return Status.model_validate_json(self.status(study).content)
+
+    def printed(self, study: str | None = None) -> str:
+        return "\n".join(status_lines(self.seen(study), in_full=study is not None))
+
+    async def _ask(self, path: str, more: dict[str, Any]) -> httpx.Response:
+        async with httpx.AsyncClient(transport=self._transport, base_url="http://127.0.0.1:9443") as client:
+            return await client.get(path, **more)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
+    """After two rounds of a study that goes on; one site never came."""
+    policy = SitePolicy(least_isolation=0.0, least_contributors=2)
+    spec = FederationSpec("status", SITES[0], light_sites(SITES, policy), seed=5, ports=free_ports())
+    with InMemoryFederation(spec, tmp_path_factory.mktemp("status"), light_learner) as running:
+        planned = light_study(running.parties, "seen", EROSION, rounds=50)
+        least = planned.parameters.model_copy(update={"least_contributors": 2})
+        asks = running.config(SITES[0])
+        asks.write_text(f"start_when = 2\n{asks.read_text()}")
+        running.start(*SITES[:3])
+        running.hand_in(planned.model_copy(update={"parameters": least}))
+        running.until("two rounds", lambda: len(rounds_of(running, SITES[0], "seen")) >= 2, within_s=20_000)
+        running.stop_agents()
+        yield running
+
+
+@pytest.fixture
+def operator(federation: InMemoryFederation) -> Operator:
+    return Operator(federation, Side.A)
+
+
+def moment(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+# --- who may ask ------------------------------------------------------------------------------------------------------
+
+
+def test_only_who_can_read_the_token_is_answered(operator: Operator) -> None:
+    path = operator.server.settings.data_dir / TOKEN
+    token = read_token(path.parent)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(token) == 64
+    assert operator.status().status_code == 200
+    for given in ("", "Bearer ", f"Bearer {token[:-1]}", f"Bearer {'0' * 64}", "Bearer \xe4"):
+        refused = operator.get("/status", headers={"authorization": given.encode("latin-1")})
+        assert (refused.status_code, refused.content) == (401, b"")
+    assert operator.get("/status").status_code == 401
+    path.write_text("")
+    try:
+        assert operator.get("/status", headers={"authorization": "Bearer "}).status_code == 401
+    finally:
+        path.write_text(token)
+    assert Operator.get(operator, "/status", headers={"authorization": f"Bearer {token}"}).status_code == 200
+
+
+def test_another_start_keeps_the_token(federation: InMemoryFederation, operator: Operator) -> None:
+    """Several processes of one server share it."""
+    token = read_token(operator.server.settings.data_dir)
+    Operator(federation, Side.A)
+    assert read_token(operator.server.settings.data_dir) == token
+
+
+def test_metrics_and_readiness_need_no_token(operator: Operator) -> None:
+    """Prometheus asks by a name and has no token."""
+    for path in ("/metrics", "/healthz"):
+        assert operator.get(path, headers={"host": "server:9443"}).status_code == 200
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_studies_sites_and_rounds_are_shown(operator: Operator) -> None:
+    said = operator.printed()
+    assert "peer operator-b: heard of " in said
+    assert re.search(r"kept: \d+ shares \(", said)
+    assert re.search(r"^seen: \w+, 50 rounds of \d+ parameters$", said, re.MULTILINE)
+    assert operator.server.chain.head_digest in said
+    (seen,) = operator.seen("seen").studies
+    assert seen.digest == operator.server.store.studies()[0].digest
+    assert [site.name for site in seen.sites] == list(SITES)
+    assert len([one for one in seen.attempts if one.seconds is not None]) >= 2
+    said = operator.printed("seen")
+    assert "c0 (asks): ready" in said
+    assert re.search(r"round 1: released, began .* UTC, \d+\.\d s; contributed: c0, c1, c2", said)
+    missing = operator.status("other")
+    assert missing.status_code == 404
+    assert "this server has no study 'other'" in missing.json()["detail"]
+
+
+def test_who_is_awaited_since_when_is_named(operator: Operator) -> None:
+    store = operator.server.store
+    (record,) = store.studies()
+    created = store.created_at_s(record.digest)
+    assert created is not None
+    assert f"c3 since {moment(created)}" in operator.printed()
+    (row,) = re.findall(r"  c3: .*", operator.printed("seen"))
+    assert f"awaited: to say that it is ready since {moment(created)}" in row
+
+
+def test_refusals_are_shown_with_what_to_do(operator: Operator) -> None:
+    operator.server.metrics.refusals.labels(ErrorCode.TRANSCRIPT_MISMATCH.value).inc()
+    operator.server.recent.note_refusal(ErrorCode.TRANSCRIPT_MISMATCH, "they say \x1b[2J different things")
+    said = operator.printed()
+    assert f"  1 times transcript_mismatch: {FIXES[ErrorCode.TRANSCRIPT_MISMATCH]}" in said
+    assert f"ALARM 1 times transcript_mismatch since the start\n     -> {FIXES[ErrorCode.TRANSCRIPT_MISMATCH]}" in said
+    assert " different things" in said
+    assert "\x1b" not in said
+
+
+def test_every_code_has_a_next_step() -> None:
+    assert set(FIXES) == set(ErrorCode)
+
+
+def test_a_clock_that_is_off_and_a_peer_that_is_away_are_alarms(operator: Operator) -> None:
+    peer = operator.server.recent.peer
+    before = peer.ahead_s
+    try:
+        peer.ahead_s = 40.0
+        assert "ALARM this clock is 40 s ahead of the other server" in operator.printed()
+        peer.ahead_s = -7.0
+        assert "let NTP set both clocks" in operator.printed()
+    finally:
+        peer.ahead_s = before
+
+
+def test_without_a_server_the_database_is_read_and_looking_makes_nothing(tmp_path: Path) -> None:
+    config = prepare_servers(tmp_path, ("hospital-0", "hospital-1", "hospital-2", "hospital-3")).servers[Side.A].config
+    settings = load_settings(config)
+    with pytest.raises(
+        ConfigurationError, match=r"key 'data_dir': the folder .* does not exist: either 'moiety server"
+    ):
+        status_of_stopped(settings, 0.0)
+    settings.data_dir.mkdir(parents=True)
+    assert status_of_stopped(settings, 0.0).studies == ()
+    assert not (settings.data_dir / "server.db").exists()
+    said = CliRunner().invoke(command, ["status", "--config", str(config)]).stdout
+    assert "-> start it with 'moiety server run'" in said
+    assert "no study is at this server\n" in said
+    server = open_server(settings)
+    signed = sign(study(), REQUESTER, keys(REQUESTER).signing)
+    digest = signed.message.digest()
+    server.store.add_study(StudyRecord(digest, signed, StudyState.PAUSED, "the requester is \x1b[2Jaway", 1))
+    server.store.add_ready(digest, "c1")
+    server.store.close()
+    server.ckks.close()
+    (seen,) = status_of_stopped(settings, 0.0).studies
+    assert (seen.name, seen.state, seen.ready, seen.round) == ("unit", "paused", ("c1",), None)
+    with pytest.raises(UnknownStudy):
+        status_of_stopped(settings, 0.0, "other")
+    shown = CliRunner().invoke(command, ["status", "--config", str(config)]).stdout
+    assert "unit: paused (the requester is " in shown
+    assert "\x1b" not in shown
+    whole = CliRunner().invoke(command, ["status", "--config", str(config), "--json"]).stdout
+    assert json.loads(whole)["studies"][0]["digest"] == digest
+
+
+# --- what it never holds ----------------------------------------------------------------------------------------------
+
+
+def test_no_status_holds_what_a_share_commitment_mask_or_secret_is(
+    federation: InMemoryFederation, operator: Operator
+) -> None:
+    """Everything in the database and the key file that is no name, state, number or time, in hex and in base64."""
+    held = set(_secrets(operator.server))
+    assert len(held) > 40
+    for side in Side:
+        asks = Operator(federation, side)
+        for text in (asks.status().text, asks.status("seen").text):
+            for value in held:
+                assert value not in text, value[:12]
+            assert "numerator" not in text
+            assert str(asks.server.settings.database) not in text
+            assert read_token(asks.server.settings.data_dir) not in text
+
+
+def _secrets(server: Server) -> Iterator[str]:
+    database = sqlite3.connect(server.settings.data_dir / "server.db")
+    columns = {
+        "rounds": (
+            "own_nonce",
+            "mask_seed",
+            "tag_seed",
+            "peer_commitment",
+            "query_digest",
+            "query_file",
+            "output_file",
+        ),
+        "contributions": ("body_digest", "file"),
+        "mail": ("body_digest", "file"),
+    }
+    for table, names in columns.items():
+        for name in names:
+            for (value,) in database.execute(f"SELECT {name} FROM {table} WHERE {name} IS NOT NULL"):
+                yield from _shown(value)
+    for name in ("header", "receipt"):
+        for (value,) in database.execute(f"SELECT {name} FROM contributions"):
+            yield from re.findall(r"[0-9a-f]{128}|[0-9a-f]{64}(?=\",\"commitment)|[\w-]{86}", value.decode())
+    database.close()
+    yield from re.findall(r'"([^"]{30,})"', server.settings.keys.read_text())
+
+
+def _shown(value: bytes | str) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    else:
+        yield value.hex()
+        yield base64.b64encode(value).decode().rstrip("=")
