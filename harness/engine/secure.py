@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from harness.datasets.site_data import SiteData
@@ -65,13 +65,9 @@ class SecureSum:
                 return release.self_weighted_bound(parameters, len(released))
             total = sum(numerators[site] for site in released)
             bounded = inputs.announcement.opens.bounds_norms
-            largest = release.coordinate_bound(parameters, total, len(released), bounded)
-            noise = self.study.sum_noise
-            return largest if noise is None else largest + noise.most_coordinate
+            return release.coordinate_bound(parameters, total, len(released), bounded)
 
-        result = replace(self._round(inputs.announcement, bound), noise=inputs.noise).run(
-            given, inputs.judge, inputs.probe
-        )
+        result = self._round(inputs.announcement, bound).run(given, inputs.judge, inputs.probe)
         if result.total is None:
             return Summed(None, result.judgement)
         if self_weighted:

@@ -106,8 +106,6 @@ def clipped_update(
 
 def clipped(study: Study, update: Vector, own_weight: float | None, personal: Vector) -> ClippedUpdate:
     """A trained update, float32[D], as its site goes on with it. Raises: UnusableUpdate"""
-    if study.sum_noise is not None and not np.all(np.isfinite(update)):
-        update = np.zeros_like(update)
     check_finite(update, layer_sizes(study.model.layers))
     values, was_clipped = clip(update, study.parameters.clip_norm)
     return ClippedUpdate(values, was_clipped, own_weight, personal)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from client_agent.learning.flat_vector import Vector
 from client_agent.requester.measuring.judging import Judgement, judge_sum
-from harness.engine.rounds.servers_noise import ServersNoise
 from harness.engine.site_updates import ClippedUpdate, squared_norm
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
@@ -34,7 +33,7 @@ def everybody_in_range(announcement: Announcement, requester: str) -> Judge:
 class RoundInputs:
     """The sites' part of a round: the requester's update, every present contributor's, the requester's probe.
 
-    ``clip_norm`` is the study's C. ``noise``: what the servers add to the sum, over ``scale``, None where nothing.
+    ``clip_norm`` is the study's C.
     """
 
     announcement: Announcement
@@ -45,8 +44,6 @@ class RoundInputs:
     probe: NDArray[np.float64] | None = field(repr=False)
     judge: Judge
     clip_norm: float
-    noise: ServersNoise | None = field(default=None, repr=False)
-    scale: float = 1.0
 
     @property
     def contributed(self) -> tuple[tuple[ListedWeight, ClippedUpdate], ...]:
@@ -101,8 +98,6 @@ class PlainSum:
         grid, own = inputs.weight_list.grid, inputs.weight_list.own_numerator
         sum_of_weights = (own + sum(weight.numerator for weight, _ in kept)) / grid
         total = inputs.own.values * (own / grid)
-        if inputs.noise is not None:
-            total = total + sum(inputs.noise.values()) / inputs.scale
         return Summed(_divided(total, kept, grid, sum_of_weights), judgement, sum_of_weights)
 
     def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:

@@ -16,7 +16,6 @@ from torch import nn
 from client_agent.learning.flat_vector import Vector
 from harness.datasets.site_data import SiteData
 from harness.engine.announcing import announce, lists_to_try
-from harness.engine.rounds.servers_noise import servers_noise
 from harness.engine.run_state import EVERYBODY, Run, RunState
 from harness.engine.secure import SecureSum, secure_sum
 from harness.engine.site_updates import ClippedUpdate
@@ -78,8 +77,6 @@ class UnderTheProtocol:
             None,
             everybody_in_range(announced.announcement, requester),
             run.study.parameters.clip_norm,
-            servers_noise(run.study, number),
-            run.study.parameters.scale,
         )
         averaged = self.summing.updates(given).average
         if averaged is None:

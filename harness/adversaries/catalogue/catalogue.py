@@ -35,7 +35,6 @@ from harness.adversaries.catalogue.by_servers.forks import forked_views
 from harness.adversaries.catalogue.by_servers.frames import hostile_frames
 from harness.adversaries.catalogue.by_servers.helped import helped_servers
 from harness.adversaries.catalogue.by_servers.long_answers import long_answers
-from harness.adversaries.catalogue.by_servers.noise import noise_attacks
 from harness.adversaries.catalogue.by_servers.stored import stored_by_servers
 from harness.adversaries.catalogue.by_sites.ciphertexts import hostile_ciphertexts
 from harness.adversaries.catalogue.by_sites.crowds import crowds
@@ -78,7 +77,6 @@ _FAMILIES: Final = (
     falsified_measurements,
     altered_sums,
     forged_ciphertext_sums,
-    noise_attacks,
     hostile_frames,
     long_answers,
     second_ends,

@@ -12,7 +12,6 @@ from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, 
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.isolation import Trained
 from harness.engine.record import round_record
-from harness.engine.rounds.servers_noise import servers_noise
 from harness.engine.run_state import Announced, Run, RunState
 from harness.engine.site_updates import ClippedUpdate, clipped_probe, squared_norm
 from harness.engine.summing import RoundInputs
@@ -44,8 +43,6 @@ def inputs_of(
         probe,
         bound_judge,
         run.study.parameters.clip_norm,
-        servers_noise(run.study, number) if announced.announcement.purpose.plan.steps_model else None,
-        run.study.parameters.scale,
     )
 
 

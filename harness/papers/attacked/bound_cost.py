@@ -1,4 +1,4 @@
-"""The privacy page's part about what a bound costs: accuracy against epsilon, of a record and of a whole site."""
+"""The privacy page's part about what a bound costs: accuracy against epsilon of a record."""
 
 from __future__ import annotations
 
@@ -12,35 +12,27 @@ from harness.papers.tables.by_requester import over_requesters
 from harness.simulation.runs import RunLine
 from harness.simulation.store import Results
 
-EPSILONS: Final = ("none", "clipped", "64", "8", "1")
+EPSILONS: Final = ("none", "clipped", "8", "1")
 _INTRODUCTION: Final = (
-    "No attack above is a bound. Differential privacy is one, for a record by noise that every site adds, or for all "
-    "that a site shares by noise that both servers add; both are off unless a study asks for them. Accuracy of FedAvg "
-    "on the requesters' own test parts, mean ± standard error over seeds. *None* neither clips nor adds noise, "
-    "*clipped* clips alone. All rules, sizes and settings are on [what noise costs](differential_privacy.md)."
+    "No attack above is a bound. Differential privacy is one, for a record by noise that every site adds; it is off "
+    "unless a study asks for it. Accuracy of FedAvg on the requesters' own test parts, mean ± standard error over "
+    "seeds. *None* neither clips nor adds noise, *clipped* clips alone. All rules, sizes and settings are on [what "
+    "noise costs](differential_privacy.md)."
 )
-_READ: Final = (
-    "A record is hidden at little cost where sites have thousands of records or the model is small. At 8 a whole site "
-    "is hidden nowhere here with a model that is still of use; at 64, which promises next to nothing, among the four "
-    "hospitals, whose model has 28 parameters, and among a hundred sites, whose model has 7,850."
-)
+_READ: Final = "A record is hidden at little cost where sites have thousands of records or the model is small."
 
 
 @dataclass(frozen=True)
 class Row:
-    """A case, and what its noise hides."""
+    """A case, and its data as they are called."""
 
     case: str
     data: str
-    hidden: str
 
 
 ROWS: Final = (
-    Row("noise_heart", "heart disease, four hospitals", "each record, by the sites"),
-    Row("noise_sites_heart", "heart disease, four hospitals", "each site, by the servers"),
-    Row("noise_mnist", "MNIST, ten sites", "each record, by the sites"),
-    Row("noise_sites_mnist_10", "MNIST, ten sites", "each site, by the servers"),
-    Row("noise_sites_mnist_100", "MNIST, a hundred sites", "each site, by the servers"),
+    Row("noise_heart", "heart disease, four hospitals"),
+    Row("noise_mnist", "MNIST, ten sites"),
 )
 
 
@@ -55,12 +47,12 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]]) -> None:
     page.text(_INTRODUCTION)
     done = [row for row in ROWS if runs.get(row.case)]
     if len(done) < len(ROWS):
-        missing = "; ".join(f"{row.data} ({row.hidden})" for row in ROWS if row not in done)
+        missing = "; ".join(row.data for row in ROWS if row not in done)
         page.text(f"**Not run yet** (`moiety results --only differential_privacy`): {missing}.")
     if done:
         heads = ("none", "clipped", *(f"epsilon {epsilon}" for epsilon in EPSILONS[2:]))
-        rows = [(row.data, row.hidden, *(_cell(runs[row.case], epsilon) for epsilon in EPSILONS)) for row in done]
-        page.table(("data", "hidden", *heads), rows)
+        rows = [(row.data, *(_cell(runs[row.case], epsilon) for epsilon in EPSILONS)) for row in done]
+        page.table(("data", *heads), rows)
     if len(done) == len(ROWS):
         page.text(_READ)
 

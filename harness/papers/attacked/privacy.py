@@ -35,8 +35,7 @@ _NOT_MEASURED: Final = (
     "A network that is trained to the end on few patients knows them better than the largest one here.\n"
     "- **Noise against these attacks, beyond small networks.** Noise on records was held against inversion for the "
     "MLPs of heart disease and digits, against membership for the small network of heart disease and for [a linear "
-    "model of digits](differential_privacy.md); not for the large network, convolutions or MNIST. Noise of the servers "
-    "was held against none of them: what it hides of a whole site it hides of each of its records.\n"
+    "model of digits](differential_privacy.md); not for the large network, convolutions or MNIST.\n"
     "- **Several studies over the same patients** add up for models and averages as rounds do; sites' memory of sums "
     "goes over studies, that of what a model tells does not."
 )
