@@ -22,18 +22,17 @@ from tests.contract.records import KEY, RECORD, ROUND, contribution, sqlite_url
 
 TABLES = Path(__file__).with_name("database_0009.sql")
 """What the code of commit 2e72779a executes on PostgreSQL; on SQLite two types have other names."""
-SINCE = {"0009": [], "0010": ["ALTER TABLE contributions ADD COLUMN chunk_tags BYTEA"]}
+SINCE = {"0009": "", "0010": "ALTER TABLE contributions ADD COLUMN chunk_tags BYTEA"}
 
 
 def made_by_older_code(url: str, revision: str) -> Engine:
     """A database with a study, a round and its contribution."""
     engine = open_engine(url)
-    written = TABLES.read_text()
+    written = ";".join((TABLES.read_text(), SINCE[revision], f"UPDATE alembic_version SET version_num='{revision}'"))
     if engine.dialect.name == "sqlite":
         written = written.replace("BYTEA", "BLOB").replace("SERIAL", "INTEGER")
-    later = [*SINCE[revision], f"UPDATE alembic_version SET version_num='{revision}'"]
     with engine.begin() as connection:
-        for statement in filter(str.strip, [*written.split(";"), *later]):
+        for statement in filter(str.strip, written.split(";")):
             connection.execute(text(statement))
         tables = MetaData()
         tables.reflect(connection)
