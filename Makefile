@@ -73,7 +73,7 @@ soak: needed-soak install
 	exit $$failed
 
 docs: install
-	$(BIN)/mkdocs build --strict --quiet -f harness/reference/site/mkdocs.yml
+	$(BIN)/mkdocs build --strict --quiet -f harness/reference/mkdocs.yml
 
 # dist/moiety-VERSION.tar; BUNDLE_FLAGS="--images moiety-server:local,moiety-agent:local" takes images along. The lock is
 # for one version of Python and one kind of machine; 'make lock' writes another, from the index that pip is told.

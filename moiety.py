@@ -63,7 +63,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "merge": Subcommand(
         "harness.simulation.command.cases", "merge", "Join folders of one case's runs into a new one.", False
     ),
-    "summarise": Subcommand("harness.summaries.cli", "summarise_sites", "Table one over a data set's sites.", False),
+    "summarise": Subcommand("harness.summaries", "summarise_sites", "Table one over a data set's sites.", False),
     "rank": Subcommand("harness.ranking.cli", "rank_sites", "Rank sites by transfer loss, before training.", False),
     "results": Subcommand("harness.papers.cli", "results", "Run the papers' studies and write docs/results.", False),
     "simulate": Subcommand("harness.cli", "simulate", "Run a study in one process, with or without protection.", False),

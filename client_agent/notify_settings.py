@@ -1,4 +1,4 @@
-"""Where an agent sends word that a study waits for a person: a webhook, mail, or nowhere."""
+"""Settings of notifications that a study waits for a person: a webhook, mail, or none."""
 
 from __future__ import annotations
 

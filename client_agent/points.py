@@ -1,4 +1,4 @@
-"""Where a test can kill this agent: before and after each durable step of a round (docs/protocol.md 3, 4, 8, 9)."""
+"""Points at which a test can kill this agent: around each durable step of a round (docs/protocol.md 3, 4, 8, 9)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Point(StrEnum):
 
 
 def failpoints_of(setting: str | None, seeded: bool) -> Failpoints:
-    """What the setting arms. Raises: ConfigurationError, for an unknown point or without a seed"""
+    """Arm the failpoints of a setting. Raises: ConfigurationError, for an unknown point or without a seed"""
     if setting is None:
         return Failpoints()
     if not seeded:

@@ -48,14 +48,14 @@ class _Window:
 
 @dataclass(frozen=True)
 class QuietHours:
-    """Of one site; none at all where there is no window. ``zone`` None: this machine's time."""
+    """One site's quiet hours; none where there is no window. ``zone`` None: this machine's time."""
 
     windows: tuple[_Window, ...] = ()
     zone: tzinfo | None = None
 
     @classmethod
     def parse(cls, entries: Sequence[str], zone: str | None = None) -> Self:
-        """Of entries such as ``08:00-18:00 Mon-Fri``. Raises: ConfigurationError"""
+        """Parse entries such as ``08:00-18:00 Mon-Fri``. Raises: ConfigurationError"""
         try:
             where = None if zone is None else ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):

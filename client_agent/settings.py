@@ -139,7 +139,7 @@ class AgentSettings(BaseSettings):
 
     @property
     def sources(self) -> ModelSources:
-        """What this site lets a study's networks be made of."""
+        """The sources of a study's networks that this site allows."""
         return ModelSources(self.architectures, self.weights)
 
     @property
@@ -158,7 +158,7 @@ class AgentSettings(BaseSettings):
         return WebProxy.parse(self.proxy, told)
 
     def takes_part_in(self, study: str) -> bool:
-        """Whether this site lets itself be listed in a study of that name."""
+        """Return whether this site lets itself be listed in a study of that name."""
         return self.studies == "all" or study in self.studies
 
 

@@ -22,7 +22,7 @@ from harness.simulation.command.asked import Asked
 from harness.simulation.command.cases import simulate_case, simulate_study
 from harness.simulation.files.study_files import read_study_file
 from harness.simulation.options import parse_names
-from harness.tracking.trackers import log_all, tracker_of
+from harness.tracking import log_all, tracker_of
 from harness.training.energy import measured_into
 from host.commands.subcommand import command
 from host.extensions import load_plugins

@@ -1,1 +1,1 @@
-"""What a process asks of its machine, once for servers and agents; protocol/ asks nothing (docs/architecture.md)."""
+"""A process's dealings with its machine, shared by servers and agents; protocol/ has none (docs/architecture.md)."""

@@ -14,7 +14,7 @@ _LOOK_AGAIN_S: Final = 3600.0
 
 
 class _Calls(Generic[K, T]):
-    """What the calls came to; ``changed`` is notified whenever one has ended."""
+    """The results of calls made at once; ``changed`` is notified whenever one has ended."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -38,7 +38,7 @@ class _Calls(Generic[K, T]):
 
 
 def at_once(calls: Mapping[K, Callable[[], T]], clock: Clock, name: str) -> dict[K, T]:
-    """What each call gives back; the first error, in the order of ``calls``, is raised after all have ended.
+    """Return each call's result; the first error, in the order of ``calls``, is raised after all have ended.
 
     The caller waits on ``clock``, so that time may pass there while one of the calls waits for a slow answer. No
     thread outlives its call: one that idles would count as one that works.

@@ -18,7 +18,7 @@ class Clock(Protocol):
         """Seconds that only grow."""
 
     def wait(self, event: threading.Event, at_most_s: float) -> bool:
-        """Whether the event was set within that time."""
+        """Return whether the event was set within that time."""
 
     def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], at_most_s: float) -> bool:
         """As ``threading.Condition.wait_for``: the caller holds the condition, which whoever changes something

@@ -1,4 +1,4 @@
-"""What every container of a generated compose file is denied, and how its log is bounded: lines of a service."""
+"""Lines of a compose service: what its container is denied, and how its log is bounded."""
 
 from __future__ import annotations
 

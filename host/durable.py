@@ -73,7 +73,7 @@ def replacing_together(*paths: Path, folder_synced: bool = True) -> Iterator[tup
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a file could not be written because the disk, or what a user or a file may take of it, is full."""
+    """Return whether a file could not be written because the disk, or what a user or a file may take of it, is full."""
     return error.errno in _FULL
 
 

@@ -1,4 +1,4 @@
-"""What others bring without a change here: rules, data sets, models and metrics, called ``WHOSE:NAME``.
+"""Extensions by others without a change here: rules, data sets, models and metrics, called ``WHOSE:NAME``.
 
 WHOSE is an installed package with entry points of group ``moiety.rules``, ``moiety.datasets``, ``moiety.models`` or
 ``moiety.metrics``, or a Python file that was named (``--plugin mine.py``: ``mine``), which has them in dictionaries
@@ -31,7 +31,7 @@ _FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*\.py")
 
 
 class Kind(StrEnum):
-    """What can be brought."""
+    """The kinds of extensions."""
 
     RULE = "rule"
     DATASET = "dataset"
@@ -51,7 +51,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Extension:
-    """What a name leads to; of a package, nothing has been imported yet. ``version`` of a file is its digest."""
+    """The object behind a name; nothing of a package has been imported yet. ``version`` of a file is its digest."""
 
     kind: Kind
     name: str
@@ -61,7 +61,7 @@ class Extension:
     find: Callable[[], object]
 
     def load(self) -> object:
-        """What was brought. Raises: ConfigurationError when it cannot be imported"""
+        """Import the extension. Raises: ConfigurationError when it cannot be imported"""
         try:
             return self.find()
         except Exception as error:  # whatever a foreign module raises while it is imported
@@ -85,7 +85,7 @@ _files: Final[dict[str, PluginFile]] = {}
 
 
 def is_brought(name: str) -> bool:
-    """Whether a name is one of others'; of ours, only data in folders have a colon."""
+    """Return whether a name is an extension's; of ours, only data in folders have a colon."""
     return SEPARATOR in name and not name.startswith(FOLDER)
 
 
@@ -118,7 +118,7 @@ class LoadedPlugin:
 
 
 def loaded_plugins() -> tuple[LoadedPlugin, ...]:
-    """What a process of its own has to load too."""
+    """Return the plug-ins that another process has to load too."""
     return tuple(LoadedPlugin(file.path, file.digest) for file in _files.values())
 
 

@@ -37,7 +37,7 @@ _ANOTHER_NAME: Final = "give this one another port, or its machine another name:
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose a folder or database is: what kind of process (``server a``, ``site``), its party and key, and where."""
+    """The owner of a folder or database: kind of process (``server a``, ``site``), party, key, and place."""
 
     kind: str
     name: str
@@ -81,7 +81,7 @@ def one_of_several(folder: Path, setting: str, who: str, name: str) -> Iterator[
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Of the processes that share a folder one is in such a block, and the others wait."""
+    """Run this block in one process at a time of those that share a folder; the others wait."""
     with (folder / _ONE_AT_A_TIME).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -111,7 +111,7 @@ def _take(file: RawIOBase, folder: Path, setting: str, who: str, otherwise: str 
 
 
 def holder_of(folder: Path) -> str | None:
-    """Who holds the folder now, in the words that it wrote into the lock; None where nobody does.
+    """Return the folder's holder, in the words that it wrote into the lock; None where nobody holds it.
 
     Of several processes that share it, one of them.
     """

@@ -56,6 +56,6 @@ def private_folder(folder: Path) -> None:
 
 
 def take_back(files: list[Path]) -> None:
-    """What an earlier version may have left readable."""
+    """Make files private that an earlier version may have left readable."""
     for path in files:
         path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OTHERS)

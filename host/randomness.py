@@ -1,4 +1,4 @@
-"""Where a process's random bytes come from: the system, or a seed in loopback-only federations.
+"""A process's random bytes: from the system, or from a seed in loopback-only federations.
 
 A seeded source names every draw by its purpose (study, round, attempt, ...), so that the bytes do not depend on the
 order of the calls and a run can be repeated exactly.

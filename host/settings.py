@@ -36,7 +36,7 @@ def require_begun(key: str, folder: Path, made_by: str) -> None:
 
 
 def file_table(settings: type[BaseSettings], path: Path, folder: Path) -> dict[str, Any]:
-    """What the file says, its relative paths from ``folder`` on.
+    """Read the file's table; relative paths start at ``folder``.
 
     Raises: ConfigurationError, also for a variable that has the settings' prefix and is none of them
     """

@@ -1,4 +1,4 @@
-"""What a site's policy demands, by name: a field of every refusal, never part of a text (docs/protocol.md 9)."""
+"""The clauses of a site's policy, by name: a field of every refusal, never part of a text (docs/protocol.md 9)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ class Clause(StrEnum):
 
     @property
     def passes(self) -> bool:
-        """Whether the site only lacks a release, its evidence or a receipt, asks for another list, or for a while."""
+        """True if the refusal may pass: the site lacks a release, its evidence or a receipt, asks for another list, or
+        waits.
+        """
         return self in _PASSING
 
 

@@ -90,7 +90,7 @@ def _found(detail: ErrorDetails) -> str:
 
 
 def _union_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | str, ...] | None:
-    """Where on the way down ``path`` a union stands; pydantic puts the name of a branch after it."""
+    """Return the position of a union on the way down ``path``; pydantic puts the name of a branch after it."""
     for length in range(1, len(path)):
         if len(_branches(_annotation_at(kind, path[:length]))) > 1:
             return path[:length]

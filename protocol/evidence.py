@@ -72,7 +72,7 @@ def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
 
 
 def require_sum_release(past: PastRelease, roster: Roster) -> SumRelease:
-    """What both servers signed as the end of a round of ciphertexts: this release set, and the sum's digest.
+    """Require both servers' signatures under the end of a round of ciphertexts: this release set, and the sum's digest.
 
     Raises: BadSignature, AnnouncementMismatch
     """
@@ -87,7 +87,7 @@ def require_sum_release(past: PastRelease, roster: Roster) -> SumRelease:
 
 
 def require_go(past: PastRelease, roster: Roster) -> Go:
-    """What lets the servers serve a release with tags: go, and both servers' word for what they serve.
+    """Require the go that lets servers serve a release with tags, and both servers' commitments to what they serve.
 
     Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
     """

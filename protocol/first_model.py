@@ -68,12 +68,12 @@ def drawn_model(layers: Sequence[LayerShape], key: bytes) -> NDArray[np.float32]
 
 
 def model_digest_of(model: NDArray[np.float32]) -> str:
-    """What a study pins for a pretrained start: SHA-256 over the little-endian float32 values."""
+    """Return the digest that a study pins for a pretrained start: SHA-256 over the little-endian float32 values."""
     return hashlib.sha256(np.ascontiguousarray(model, dtype="<f4").tobytes()).hexdigest()
 
 
 def _bound(layer: LayerShape, bounds: dict[str, float]) -> float:
-    """Of the uniform draw; 0 for a constant. Notes what a layer's weight leaves for its bias."""
+    """Return the bound of the uniform draw, 0 for a constant; notes what a layer's weight leaves for its bias."""
     module = layer.name.rpartition(".")[0]
     if len(layer.shape) > 1:
         bound = 1 / math.sqrt(math.prod(layer.shape[1:]))

@@ -23,7 +23,7 @@ MAX_CLIP_NORM_LOG2: Final = 100
 
 
 class Needs(StrEnum):
-    """What a measured round opens to the requester besides the range check (docs/protocol.md 8).
+    """The quantities that a measured round opens to the requester besides the range check (docs/protocol.md 8).
 
     ``distances``: of every contributor from the requester. ``norms``: of every contributor's update;
     ``weighted_norms``: of (w g, w C), where the site's own weight w is part of what it shares, which shows w within a
@@ -40,17 +40,17 @@ class Needs(StrEnum):
 
     @property
     def queried(self) -> bool:
-        """Whether the requester sends query shares."""
+        """True if the requester sends query shares."""
         return self in (Needs.DISTANCES, Needs.INNER_PRODUCTS)
 
     @property
     def of_norms(self) -> bool:
-        """Whether the length of what each contributor shares is opened."""
+        """True if the length of each contributor's vector is opened."""
         return self in (Needs.NORMS, Needs.WEIGHTED_NORMS)
 
     @property
     def bounds_norms(self) -> bool:
-        """Whether the requester leaves out, by what it opens, updates that are longer than clipping allows."""
+        """True if the opened values show the requester an update that is longer than clipping allows."""
         return self.of_norms or self in (Needs.DISTANCES, Needs.PAIRS)
 
 
@@ -126,7 +126,7 @@ class StudyParameters(BaseModel):
 
     @property
     def sketch_blocks(self) -> int:
-        """By how much ||Sx||^2 over-counts ||x||^2: 4 blocks, or 1 for the identity."""
+        """The factor by which ||Sx||^2 over-counts ||x||^2: 4 blocks, or 1 for the identity."""
         return 1 if self.exact_distances else SKETCH_BLOCKS
 
     @property

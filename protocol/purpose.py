@@ -1,4 +1,4 @@
-"""What a round is for, and all that follows from that, in one table (docs/protocol.md 4, 8, 9)."""
+"""One table of purposes of a round, and all that follows from each (docs/protocol.md 4, 8, 9)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RoundState(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What the vectors are; those of a ranking and of a measurement are never summed."""
+    """The meaning of a round's vectors; those of a ranking and of a measurement are never summed."""
 
     UPDATE = "update"
     COUNTS = "counts"
@@ -35,13 +35,13 @@ class Purpose(StrEnum):
 
     @property
     def plan(self) -> PurposePlan:
-        """What all rounds of this purpose have in common."""
+        """The properties of all rounds of this purpose."""
         return PLANS[self]
 
 
 @dataclass(frozen=True)
 class PurposePlan:
-    """What all rounds of one purpose have in common.
+    """The properties of all rounds of one purpose.
 
     ``does`` says it to people. ``model_sized``: the vectors are as long as an update. ``opens``: what the requester
     learns about single sites, None for what the rule needs; ``opens_alone`` says so. ``steps_model``: the vectors are
@@ -65,11 +65,11 @@ class PurposePlan:
 
     @property
     def summed(self) -> bool:
-        """Whether the sum is opened to the sites."""
+        """True if the sum is opened to the sites."""
         return self.ends_as is RoundState.RELEASED
 
     def opened(self, needs: Needs) -> Needs:
-        """What such a round opens under a rule with these needs."""
+        """Return what such a round opens under a rule with these needs."""
         return needs if self.opens is None else self.opens
 
 

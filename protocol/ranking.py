@@ -36,12 +36,12 @@ def ranking_parameters(
 
 
 def query_scale(form_length: float, clip_norm: float) -> float:
-    """What the requester multiplies its form with, so that the query is as long as a vector may be."""
+    """Return the factor of the requester's form that makes the query as long as a vector may be."""
     return clip_norm / form_length if form_length > 0 else 1.0
 
 
 def error_bound(parameters: StudyParameters, form_length: float) -> float:
-    """How far an opened loss can be from the plain one.
+    """Bound the difference between an opened loss and the plain one.
 
     Both vectors have length at most C in their own scale; rounding moves each of L coordinates by less than one ring
     unit 2^-f, so each vector by less than e = sqrt(L) 2^-f: |<q', z'> - <q, z>| <= e (C + C + e). Back in the loss's

@@ -30,7 +30,9 @@ _SQUARED_BELOW = 1 << 32
 
 
 def masking_side(round_number: int) -> Side:
-    """Who draws the mask's seed t and serves it; the other side serves the vector. Sides alternate by round."""
+    """Return the side that draws the mask's seed t and serves it; the other serves the vector. Sides alternate by
+    round.
+    """
     return seed_side(round_number)
 
 
@@ -188,7 +190,7 @@ def require_clipped_sum(coordinates: Signed, last: int, contributors: int, piece
 
 
 def class_totals(signed: Signed, classes: int, contributors: int) -> tuple[int, ...]:
-    """How many training samples of each class all sites in the sum have together (docs/protocol.md 9).
+    """Return the training samples of each class at all sites in the sum together (docs/protocol.md 9).
 
     Shapes:   int64[D], plain integers: the first ``classes`` are counts, the others zero -> ``classes`` totals
     Requires: ``contributors`` counts all sites in the sum, the requester too

@@ -19,7 +19,7 @@ ChunkSource: TypeAlias = Callable[[int, int], Ring]
 
 
 class Side(StrEnum):
-    """Which of the two servers."""
+    """One of the two servers."""
 
     A = "a"
     B = "b"

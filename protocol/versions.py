@@ -1,4 +1,5 @@
-"""Which version of the protocol is spoken here, and which release of the package speaks another (docs/protocol.md 3).
+"""Versions of the protocol: the one spoken here, and the releases of the package that speak others (docs/protocol.md
+3).
 
 A party of another version is not spoken with: what it sends is refused before it is read, both sides say which release
 to install, and whoever waited goes on where it was once the versions agree.
@@ -18,7 +19,7 @@ _VERSION: Final = re.compile(r"moiety/([1-9][0-9]{0,5})")
 
 
 def is_version(text: object) -> bool:
-    """Whether this names a version of the protocol, known here or not."""
+    """Return whether this names a version of the protocol, known here or not."""
     return isinstance(text, str) and _VERSION.fullmatch(text) is not None
 
 

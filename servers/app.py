@@ -100,7 +100,7 @@ class _Operations(FastAPI):
 
 
 def create_operations(app: FastAPI) -> FastAPI:
-    """What the operator alone sees of a running application: metrics, readiness, its interface, and the page."""
+    """Make the operator's own application: metrics, readiness, its interface, and the page."""
     operations = _Operations(app)
     operations.state.server = app.state.server
     operations.state.readiness = Readiness(app)
@@ -132,7 +132,7 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
 
 
 def _beside_others(app: FastAPI, server: Server, duties: Duties) -> Iterator[Coroutine[Any, Any, None]]:
-    """What a process does that is one of several."""
+    """Do the work of a process that is one of several."""
     yield Hearing(server).keep()
     yield _sweep_uploads(server)
     if server.settings.role is Role.DRIVER:
@@ -140,7 +140,7 @@ def _beside_others(app: FastAPI, server: Server, duties: Duties) -> Iterator[Cor
 
 
 async def _sweep_uploads(server: Server) -> None:
-    """What came in part here to an attempt whose end another process saw."""
+    """Delete partial uploads here to an attempt whose end another process saw."""
     while True:
         await asyncio.sleep(_UPLOADS_LOOKED_AT_EVERY_S)
         try:

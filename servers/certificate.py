@@ -28,7 +28,7 @@ _log = log.logger("certificate")
 
 @dataclass(frozen=True)
 class _Seen:
-    """What tells one version of a file from the next."""
+    """The marks that tell one version of a file from the next."""
 
     file: int
     changed_ns: int
@@ -57,7 +57,7 @@ class ServedCertificate:
             )
 
     def remark(self, now_s: float) -> str | None:
-        """What to say of a certificate that ends soon; None while there are more than 30 days."""
+        """Return a remark about a certificate that ends soon; None while there are more than 30 days."""
         left_days = (self.expires_s - now_s) / DAY_S
         if left_days > WARNED_DAYS[0]:
             return None
@@ -79,7 +79,7 @@ class ServedCertificate:
                 _log.error("certificate_expired", detail=detail)
 
     def renew(self, show: Callable[[ssl.SSLContext], None]) -> bool:
-        """Whether the files have changed and fit: ``show`` is called with what connections from here on see.
+        """Load changed files that fit; ``show`` is called with what connections see from here on.
 
         Open connections keep theirs. Files that do not fit each other, half of a renewal for one, change nothing, are
         said once in the log, and are tried again when they change.

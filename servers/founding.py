@@ -45,7 +45,7 @@ def create_founding(settings: ServerSettings, *, clock: Callable[[], float] = ti
 
 
 def create_founding_operations(app: FastAPI) -> FastAPI:
-    """What the operator alone sees meanwhile: alive, and what is waited for."""
+    """Make the operator's own application while the server waits for its roster: alive, and what is waited for."""
     operations = FastAPI(title="Operations, before the federation is founded", openapi_url=None)
     operations.state.desk = app.state.desk
     for router in (health.alive, _router):

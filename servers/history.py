@@ -1,4 +1,4 @@
-"""Whether this server knows all that it ever did: its own history, and what the other server holds of it.
+"""Tell whether this server knows all that it ever did: its own history, and what the other server holds of it.
 
 An older ``data_dir`` or database that was put back has a server forget what it measured, signed and released. The
 other server keeps the last history that this one signed (docs/protocol.md 23): whoever cannot follow its own signature
@@ -23,7 +23,7 @@ _log = log.logger("history")
 
 @dataclass
 class OwnHistory:
-    """Of one start of one server. ``compared`` with the other's since then: before that nothing is done together.
+    """The history of one start of one server. Before it is ``compared`` with the other's, nothing is done together.
 
     ``drives``: of several processes one speaks with the other server; the others look whether that one learned
     anything (``look``), and say nothing of themselves.
@@ -59,7 +59,7 @@ class OwnHistory:
         return found
 
     def look(self) -> None:
-        """What the process that drives has learned meanwhile."""
+        """Learn what the driver has learned meanwhile."""
         self._later = self.store.history_of(self.party)
 
     def now(self) -> History:

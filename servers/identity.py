@@ -1,4 +1,4 @@
-"""Which operator a server is: the signed roster and its keys, at the roster's addresses."""
+"""A server's identity: the signed roster and its keys, at the roster's addresses."""
 
 from __future__ import annotations
 

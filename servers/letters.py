@@ -1,4 +1,4 @@
-"""Which letters a study calls for now, and which are read by nobody any more (docs/protocol.md 3, 4, 9).
+"""Letters that a study calls for now, and those that nobody reads any more (docs/protocol.md 3, 4, 9).
 
 A site can leave no more here than was announced: one decline per round that lists it, one refusal, and the requester
 one weight list per site and round, one welcome per site, and the checkpoints that those welcomes name; a site has one

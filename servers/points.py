@@ -1,4 +1,4 @@
-"""Where a test can kill this server: before and after each durable step of a round (docs/protocol.md 4, 7, 9)."""
+"""Points at which a test can kill this server: around each durable step of a round (docs/protocol.md 4, 7, 9)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Point(StrEnum):
 
 
 def failpoints_of(setting: str | None) -> Failpoints:
-    """What the setting arms; ``NAME:COUNT:stop`` stands still there until it is told to go on.
+    """Arm the failpoints of a setting; ``NAME:COUNT:stop`` stands still there until it is told to go on.
 
     Raises: ConfigurationError
     """

@@ -1,4 +1,4 @@
-"""Whether this server could serve a round now; looked at seldom, whoever asks how often."""
+"""Tell whether this server could serve a round now; looked at seldom, whoever asks how often."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Readiness:
 
     @property
     def found(self) -> MoietyError | None:
-        """What the last look found missing; nothing while nobody has looked."""
+        """The deficiencies that the last look found; empty before the first look."""
         return self._found
 
     def look_soon(self) -> None:
@@ -51,12 +51,12 @@ class Readiness:
                 server.metrics.ready.set(self._found is None)
 
     def seen(self) -> dict[str, str]:
-        """What was looked at for this process, when all is well."""
+        """The things looked at for this process, when all is well."""
         server: Server = self._app.state.server
         return {"peer": "ok", "ot_session": "open"} if server.drives else {"driver": "another process"}
 
     def remarks(self) -> dict[str, str]:
-        """What does not keep this server from serving, and soon will."""
+        """The remarks that do not keep this server from serving, and soon will."""
         server: Server = self._app.state.server
         found = None if server.certificate is None else server.certificate.remark(server.clock())
         return {} if found is None else {"certificate": found}

@@ -1,4 +1,4 @@
-"""What every part of one running server shares."""
+"""The state that every part of one running server shares."""
 
 from __future__ import annotations
 
@@ -117,17 +117,17 @@ class Server:
 
     @property
     def own_folder(self) -> Path:
-        """Of several processes each keeps uploads that came to it in part in a folder of its own."""
+        """Give each of several processes a folder of its own for uploads that come to it in parts."""
         data_dir, beside = self.settings.data_dir, self.store.beside
         return data_dir if beside is None else data_dir / PROCESSES / beside.name
 
     @property
     def uploads_of_all(self) -> list[Path]:
-        """Where processes of this server, running or not, keep theirs; empty where it is one process."""
+        """Return the upload folders of this server's processes, running or not; empty where it is one process."""
         return [] if self.store.beside is None else [*(self.settings.data_dir / PROCESSES).glob("*/uploads")]
 
     def drive(self, boot: int) -> None:
-        """From here on this process drives, as this start of the server. Raises: Unavailable, and then it does not"""
+        """Drive from here on, as this start of the server. Raises: Unavailable, and then it does not"""
         self.boot, self.history = boot, OwnHistory(self.store, self.name, boot)
         self.drives = True
 
@@ -168,12 +168,12 @@ class Server:
         return self.keys.name
 
     def is_site(self, party: Party) -> bool:
-        """Whether this very party, with these keys, is a site of the roster now."""
+        """Return whether this very party, with these keys, is a site of the roster now."""
         found = self._sites.get(party.name)
         return found is party or found == party
 
     def is_peer(self, party: Party) -> bool:
-        """Whether this very party is the other server's operator."""
+        """Return whether this very party is the other server's operator."""
         return party is self.peer or party == self.peer
 
     def sealing_key_of(self, party: str) -> SealingPublicKey:
@@ -183,12 +183,12 @@ class Server:
         return known
 
     def key_id_of(self, party: str) -> str:
-        """How headers and signatures name a party of the roster."""
+        """Return the name of a party's key in headers and signatures."""
         self._party(party)
         return self._key_ids[party]
 
     def is_known(self, party: Party) -> bool:
-        """Whether this very party, with these keys, is in the roster now."""
+        """Return whether this very party, with these keys, is in the roster now."""
         found = self._named.get(party.name)
         return found is party or found == party
 

@@ -57,14 +57,14 @@ class Limits(BaseModel):
 
 
 class Engine(StrEnum):
-    """Who does a server's linear passes."""
+    """The engine of a server's linear passes."""
 
     HERE = "here"
     RAY = "ray"
 
 
 class Role(StrEnum):
-    """What of a server one process is: all of it, or one of several on one PostgreSQL and one data_dir."""
+    """The role of one process in a server: all of it, or one of several on one PostgreSQL and one data_dir."""
 
     ALL = "all"
     UPLOAD = "upload"
@@ -189,7 +189,7 @@ def load_settings(path: Path) -> ServerSettings:
 
 
 def _wrong_types(table: Mapping[str, Any]) -> Iterator[ErrorDetails]:
-    """What the file itself gets wrong: its values have types, so only the environment's are converted."""
+    """Name the values of wrong type in the file itself: only the environment's are converted."""
     for key in [key for key in table if key in ServerSettings.model_fields]:
         kind: TypeAdapter[Any] = TypeAdapter(ServerSettings.model_fields[key].rebuild_annotation())
         try:

@@ -282,7 +282,7 @@ async def watch_news(server: Server, record: StudyRecord, caller: str, known: st
 
 
 def view(server: Server, record: StudyRecord, caller: str) -> StudyView:
-    """What one party may see of a study on this server."""
+    """Return one party's view of a study on this server."""
     picture = server.pictures.get(record.digest)
     if picture is None or picture.everybody.cursor != record.cursor:
         picture = server.pictures[record.digest] = _picture(server, record)

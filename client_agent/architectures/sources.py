@@ -1,4 +1,4 @@
-"""What a site lets a study's networks be made of: its settings ``architectures`` and ``weights``."""
+"""The sources of a study's networks that a site allows: its settings ``architectures`` and ``weights``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class ModelSources:
-    """What a site lets models be made of: architectures by name (None: all, on a researcher's own machine), and the
+    """A site's allowed sources of models: architectures by name (None: all, on a researcher's own machine), and the
     folder with the values of frozen layers.
     """
 

@@ -42,7 +42,7 @@ def keep_buffers(model: nn.Module, buffers: Buffers | None) -> None:
 
 
 def kept_buffers(model: nn.Module) -> Buffers | None:
-    """What :func:`keep_buffers` said; None where nothing did."""
+    """Return the choice made by :func:`keep_buffers`; None where none was made."""
     kept: Buffers | None = getattr(model, _KEPT, None)
     return kept
 

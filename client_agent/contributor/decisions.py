@@ -1,4 +1,5 @@
-"""Whether a contributor takes part in an announced round: evidence, model and policy, decided once and journalled.
+"""Decide whether a contributor takes part in an announced round: evidence, model and policy, decided once and
+journalled.
 
 A site that does not take part tells the requester why, signed and sealed to it (docs/protocol.md 4, 9).
 """
@@ -56,7 +57,7 @@ from protocol.wire.messages import Announcement, Decline, RoundView, Signed, Wei
 
 
 class Decision(BaseModel):
-    """What this site decided about an announced round, before any share was made."""
+    """This site's decision about an announced round, before any share was made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     announcement: Announcement
@@ -248,7 +249,7 @@ class Decisions:
         return mail
 
     def _catch_up(self, mail: WeightMail) -> None:
-        """How rounds ended that this site saw no end of; the evidence is checked like any other."""
+        """Learn the ends of rounds that this site missed; the evidence is checked like any other."""
         owner = self._owner
         self._catch_up_releases(mail)
         for skip in mail.skipped:
@@ -302,7 +303,7 @@ class Decisions:
             note_sum(self._owner, past)
 
     def _applies_next(self, past: Announcement) -> bool:
-        """Whether a release is against this site's model and not opened yet; class counts only if it was listed."""
+        """Return whether a release is against this site's model and not yet opened; class counts only if listed."""
         state = self._owner.state
         if past.model_version != state.model_version:
             return False
@@ -323,7 +324,7 @@ class Decisions:
                 raise refusal(clause, f"{what}{': ' if reason else ''}{printable(reason)}")
 
     def _check_purpose(self, announcement: Announcement) -> None:
-        """What the study has its rounds do, and no more updates than it has rounds."""
+        """Require a purpose that the study has, and no more updates than it has rounds."""
         study, round_number, plan = self._owner.study, announcement.round, announcement.purpose.plan
         if not study.last_round(announcement.purpose):
             raise AnnouncementMismatch(f"round {round_number} {plan.does}, which this study does not")

@@ -1,4 +1,4 @@
-"""What the people at a site say before it begins a study: yes or no, not now; and who is told while it waits."""
+"""The word of the people at a site before it begins a study: yes or no, not now; and who is notified while it waits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _declined(owner: Participant, why: str) -> bool:
 
 
 def _tell_people(owner: Participant) -> None:
-    """By webhook or mail, where this site has them; nothing waits for it."""
+    """Notify people by webhook or mail, where this site has them; nothing waits for it."""
     context = owner.context
     context.tell_people(
         Notice(

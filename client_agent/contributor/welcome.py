@@ -44,7 +44,7 @@ def open_welcome(owner: Participant, version: int) -> Welcome:
 
 
 def missed_release(owner: Participant, welcome: Welcome) -> bool:
-    """Whether the welcome proves a release that this site had no part in, after all that it had a part in.
+    """Return whether the welcome proves a release that this site had no part in, after all that it had a part in.
 
     A site that holds a model takes another only then: otherwise the requester could send the same model as a newer
     one, and all that the policy counts per model would start afresh.
@@ -62,7 +62,8 @@ def missed_release(owner: Participant, welcome: Welcome) -> bool:
 
 
 def vouched(owner: Participant, welcome: Welcome) -> bool:
-    """Whether enough contributors of the release that led to this model say that it is the model; else this site says.
+    """Return whether enough contributors of the release that led to this model attest it; else this site does so
+    itself.
 
     Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
     """

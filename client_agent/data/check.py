@@ -48,7 +48,7 @@ def check(
     test: Table | None = None,
     outcomes_differ: bool = True,
 ) -> Report:
-    """What is wrong with a table or, where the site has split it already, with its training and test tables."""
+    """Find the faults of a table or, where the site has split it already, of its training and test tables."""
     require_named(schema, table, test)
     tally = Tally(schema, findings, outcomes_differ=outcomes_differ)
     seen: set[str] = set()

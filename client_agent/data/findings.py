@@ -1,4 +1,4 @@
-"""What is wrong with a table, by column and row number, without any value of it."""
+"""Faults of a table, by column and row number, without any value of it."""
 
 from __future__ import annotations
 
@@ -118,5 +118,5 @@ class Findings:
 
     @property
     def stop(self) -> bool:
-        """Whether anything was found that no examples can be made of."""
+        """True if anything was found that no examples can be made of."""
         return any(finding.problem.stops for finding in self)

@@ -1,4 +1,4 @@
-"""Which column of a file is which of the schema, and in which unit."""
+"""Match the columns of a file to those of the schema, and their units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME_AND_UNIT: Final = re.compile(r"^(?P<name>.*?)\s*[\[(](?P<unit>[^\[\]()]*)[
 
 @dataclass(frozen=True)
 class Place:
-    """Where a schema's column stands in the file, and how it is brought into the schema's unit."""
+    """The place of a schema's column in the file, and its conversion into the schema's unit."""
 
     column: ColumnSpec
     index: int
@@ -72,7 +72,7 @@ def require_named(schema: TableSchema, *tables: Table | None) -> None:
 
 
 def own_columns(schema: TableSchema, table: Table, site: SiteTable) -> tuple[OwnColumn, ...]:
-    """What the site's own table calls the schema's columns, in the schema's order, whatever the schema calls them.
+    """Return the site's own names of the schema's columns, in the schema's order, whatever the schema calls them.
 
     A query's names are the study's: they are told apart from those of every other query.
 

@@ -35,7 +35,7 @@ from protocol.wire.messages import TableSchema
 
 @dataclass(frozen=True)
 class Tables:
-    """What a site brings: one table, or two that it has split itself; ``findings`` is where both report to."""
+    """A site's tables: one, or two that it has split itself; both report to ``findings``."""
 
     training: Table
     site: SiteTable

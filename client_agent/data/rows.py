@@ -96,7 +96,7 @@ def load_rows(folder: Path, schema: TableSchema) -> dict[str, Values]:
 
 
 def kept_own_columns(folder: Path, schema: TableSchema) -> dict[str, OwnColumn]:
-    """What the site's own table calls each column of the schema; a folder of an older release knows the study's name.
+    """Return the site's own names of the schema's columns; a folder of an older release knows the study's name.
 
     Raises: ConfigurationError, also where an older release cannot have known which column was read
     """

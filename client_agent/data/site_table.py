@@ -1,4 +1,4 @@
-"""What is peculiar to one site's table: how its file is written, what its columns are called and in which units.
+"""The peculiarities of one site's table: how its file is written, its own names of columns, their units.
 
 A TOML file of the site's own, which stays there; everything has a default, so most sites need none.
 

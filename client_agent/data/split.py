@@ -1,4 +1,4 @@
-"""Which rows train, test and validate: by patient, at random from the study's seed or by time.
+"""Split rows into training, test and validation: by patient, at random from the study's seed or by time.
 
 A patient is on one side with all rows, by construction: sides are drawn for patients. At random, the order of patients
 is that of SHA-256 over seed and id, so it depends neither on the order of rows nor on who else is in the table.
@@ -109,7 +109,7 @@ def _drawn(patient: str, seed: int) -> bytes:
 
 
 def _sizes(patients: int, split: SplitSpec) -> tuple[int, int]:
-    """How many test and validate, at least one where the share is above 0."""
+    """Return the numbers of test and validation rows, at least one where the share is above 0."""
     test = max(1, round(patients * split.test))
     validation = max(1, round(patients * split.validation)) if split.validation else 0
     if patients - test - validation < 1:

@@ -1,4 +1,4 @@
-"""What only the whole table shows: columns without a value, one class only, no events, nobody left."""
+"""Faults that only the whole table shows: columns without a value, one class only, no events, nobody left."""
 
 from __future__ import annotations
 

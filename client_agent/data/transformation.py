@@ -1,4 +1,4 @@
-"""From a table's rows to the features that a model takes, the same in preparing a site's data and for a new patient.
+"""Transform a table's rows into a model's features, the same in preparing a site's data and for a new patient.
 
 What is fitted, medians and scales, is fitted on the training part alone and kept as JSON beside the data.
 """
@@ -167,7 +167,7 @@ def save_transformation(folder: Path, transformation: Transformation) -> None:
 
 
 def load_transformation(path: Path) -> Transformation:
-    """What ``moiety data prepare`` kept. Raises: ConfigurationError"""
+    """Load the transformation that ``moiety data prepare`` kept. Raises: ConfigurationError"""
     try:
         return Transformation.model_validate_json(path.read_bytes())
     except OSError:

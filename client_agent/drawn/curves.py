@@ -31,7 +31,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class _Axis:
-    """From numbers ``low`` to ``high`` to the places ``start`` to ``end``."""
+    """A linear axis: numbers from ``low`` to ``high`` at places from ``start`` to ``end``."""
 
     low: float
     high: float
@@ -109,7 +109,9 @@ def _line(curve: Curve, colour: str, across: _Axis, up: _Axis, stroke: str) -> s
 
 
 def _stroke(place: int, count: int) -> str:
-    """What lies below shows at the edges; more curves than colours differ by their dashes."""
+    """Return a curve's stroke: what lies below shows at the edges, and curves beyond the colours differ by their
+    dashes.
+    """
     width = _WIDEST - (_WIDEST - _NARROWEST) * place / max(1, count - 1)
     dash = _DASHES[place // len(COLOURS) % len(_DASHES)]
     return f'stroke-width="{width:.1f}"' + (f' stroke-dasharray="{dash}"' if dash else "")

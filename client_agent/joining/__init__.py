@@ -1,1 +1,1 @@
-"""How a site comes into a federation: joined by two invitations, admitted by people, named in the first roster."""
+"""Joining a federation: two invitations, admission by people, the first roster."""

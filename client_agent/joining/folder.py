@@ -34,7 +34,7 @@ _MODE: Final = 0o644
 
 @dataclass(frozen=True)
 class Joined:
-    """What the folder holds; ``cards`` are those that the invitations named, side a first."""
+    """The folder's contents; ``cards`` are those that the invitations named, side a first."""
 
     folder: Path
     keys: PartyKeys
@@ -48,8 +48,9 @@ class Joined:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the data manager says; ``ca`` holds CAs for operators whose certificates are public ones, ``state`` is the
-    agent's state folder of before, for a site that renews its keys."""
+    """The data manager's choices; ``ca`` holds CAs for operators whose certificates are public ones, ``state`` is the
+    agent's state folder of before, for a site that renews its keys.
+    """
 
     samples: int
     data: Path
@@ -60,7 +61,7 @@ class Wanted:
 
 
 def card_file(side: Side) -> str:
-    """Where an operator's card lies in the folder."""
+    """Return the path of an operator's card in the folder."""
     return f"operator-{side.value}.card.toml"
 
 
@@ -80,7 +81,7 @@ def open_folder(folder: Path) -> Joined:
 
 
 def is_joined(folder: Path) -> bool:
-    """Whether 'moiety site join' made it."""
+    """Return whether 'moiety site join' made it."""
     return (folder / _KEYS).exists() and (folder / card_file(Side.B)).exists()
 
 

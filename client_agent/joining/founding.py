@@ -45,7 +45,7 @@ class Candidate:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What is still to be done, in words; empty when it can be in the roster."""
+        """The missing steps, in words; empty when the site can be in the roster."""
         if self.a is not None and self.b is not None and self.party is None:
             return ("the two operators show different public cards: tell both by phone; do not admit it",)
         found = [
@@ -125,7 +125,9 @@ def _taken(joined: Joined, send: Send, clock: Callable[[], float]) -> Signed[Ros
 
 
 def _begun(joined: Joined, there: Signed[Roster]) -> Roster:
-    """What this requester signed before, and one operator has in place already. Raises: RosterRefused, BadSignature"""
+    """Return the roster that this requester signed before, and one operator has already. Raises: RosterRefused,
+    BadSignature
+    """
     roster = require_roster(there)
     named = (roster.operator_a, roster.operator_b, roster.party(joined.party.name), roster.requester)
     if named != (joined.cards[0].party, joined.cards[1].party, joined.party, joined.party.name):

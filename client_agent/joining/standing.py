@@ -1,4 +1,4 @@
-"""How a joined site stands at both operators, and the roster, taken once both show the same and all have signed it."""
+"""Progress of a joined site at both operators; it takes the roster once both show it, signed by all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from protocol.wire.messages import Roster, Signed
 
 @dataclass(frozen=True)
 class Together:
-    """What both operators say, side a first; ``chain`` is the roster that both have, if this site is in it."""
+    """Both operators' answers, side a first; ``chain`` is the roster that both have, if this site is in it."""
 
     standings: tuple[Standing, Standing]
     chain: RosterChain | None
@@ -34,7 +34,7 @@ class Together:
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """What both wait for, each thing once; empty when there is nothing left to wait for."""
+        """The steps that both wait for, each once; empty when nothing is left to wait for."""
         found = dict.fromkeys(what for one in self.standings for what in one.waits_for)
         return tuple(found)
 
@@ -77,7 +77,7 @@ def keep_newest(joined: Joined, chain: RosterChain) -> None:
 
 
 def askings_of(joined: Joined, send: Send, clock: Callable[[], float]) -> tuple[Asking, Asking]:
-    """Of both operators, side a first."""
+    """Ask both operators, side a first."""
     a, b = (Asking(card, joined.keys, joined.party, send, clock) for card in joined.cards)
     return a, b
 

@@ -1,4 +1,4 @@
-"""Whether a site's data fit a study, before the site says that it is ready: what it refuses and what it remarks.
+"""Check that a site's data fit a study, before the site says that it is ready: refusals and remarks.
 
 Columns and classes are compared by name first: a column too many is then named, and not only counted.
 """
@@ -30,17 +30,17 @@ def fitting_data(study: Study, path: Path, plugin: Plugin | None) -> LocalData:
 
 
 def own_names(path: Path, plugin: Plugin | None) -> DataNames:
-    """What the site's files, or its plug-in, call columns and classes. Raises: ConfigurationError"""
+    """Return the names of columns and classes in the site's files or plug-in. Raises: ConfigurationError"""
     return folder_names(path) if plugin is None else plugin.names(path)
 
 
 def names_of(spec: ModelSpec) -> DataNames:
-    """What the study calls columns and classes."""
+    """Return the study's names of columns and classes."""
     return DataNames(spec.feature_names, spec.class_names)
 
 
 def remarks(study: Study, data: LocalData) -> tuple[str, ...]:
-    """What does not stop this site from taking part, and that a person should know before round 1.
+    """Return remarks that do not stop this site, and that a person should know before round 1.
 
     Whether another site has examples of a class is nobody's to know before class counts are summed.
     """

@@ -46,7 +46,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class LocalData:
-    """What a site trains on and what it tests on; ``validation`` is empty where it sets nothing apart."""
+    """A site's training and test examples; ``validation`` is empty where it sets nothing apart."""
 
     train: Examples
     test: Examples
@@ -74,7 +74,8 @@ def load_folder(folder: Path, inputs: tuple[int, ...], outputs: int, task: TaskS
 
 
 def folder_names(folder: Path) -> DataNames:
-    """What the folder's files call columns and classes, before anything is known of a model; missing files say nothing.
+    """Return the names of columns and classes in the folder's files, before anything is known of a model; missing files
+    say nothing.
 
     Raises: ConfigurationError when a file's names are no texts, or the files' names differ
     """

@@ -1,4 +1,4 @@
-"""How well a model does on a site's own examples: loss, accuracy, and the metrics of its task.
+"""Evaluate a model on a site's own examples: loss, accuracy, and the metrics of its task.
 
 None of it leaves the site.
 """
@@ -58,7 +58,7 @@ NOTHING: Final = Assessment(Evaluation(math.nan, None), ())
 
 @dataclass(frozen=True, eq=False)
 class Assessor:
-    """By what a study's models are judged at a site: its task's metrics, its loss, and a plug-in's own metrics."""
+    """A site's judge of a study's models: its task's metrics, its loss, and a plug-in's own metrics."""
 
     task: TaskSpec
     loss: Loss

@@ -29,7 +29,7 @@ Vector = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class ModelParts:
-    """What is shared of a model and what stays at the site: parameters, and statistics behind them.
+    """The shared and the local part of a model: parameters, and statistics behind them.
 
     Looked for once, for code that goes over the model often. They stay the model's own while it stays on its device.
     """
@@ -176,7 +176,7 @@ def _require_own_memory(model: nn.Module) -> None:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """From the first to behind the last byte that belongs to it."""
+    """Return the byte range of a tensor, from the first to behind the last."""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return int(last + 1) * tensor.element_size()
 

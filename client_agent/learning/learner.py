@@ -45,7 +45,7 @@ _log = structlog.get_logger("agent")
 
 
 class Learner(Protocol):
-    """What a site can do with its model and data; vectors are float32[D] on the CPU.
+    """A site's model with its data; vectors are float32[D] on the CPU.
 
     ``kept`` is the model with the server optimiser's moments behind it (protocol.rules.server_optimiser).
     """
@@ -152,7 +152,9 @@ class TorchLearner:
         return self._assessor.evaluate(self._model, self._data.validation).loss
 
     def update_noise(self, model: Vector, round_number: int) -> UpdateNoise:
-        """How noisy this site's clipped update of a round is; a requester asks it of itself. Raises: UnusableUpdate"""
+        """Return the noise of this site's clipped update of a round; a requester asks it of itself. Raises:
+        UnusableUpdate
+        """
         from client_agent.learning.at_requester.update_noise import update_noise
 
         self._load(model, None if self._personal is None else self._personal.before(round_number))
@@ -210,7 +212,7 @@ class TorchLearner:
         return self._assessor.predicted(self._model, self._data.test, self._data.train)
 
     def hold_out(self, finish: FinishTable) -> Self:
-        """What is held out for a local finish takes part in no round from here on.
+        """Hold examples out for a local finish; they take part in no round from here on.
 
         Drawn from the study's seed or, where it pins none, from this site's own.
         Raises: ConfigurationError where nothing is left on either side, or the model has no local finish
@@ -254,7 +256,7 @@ class TorchLearner:
         )
 
     def _noised(self, privacy: PrivacySpec, round_number: int) -> Vector:
-        """From bytes of the operating system, whatever seed the study or this site's settings have."""
+        """Add noise drawn from the operating system, whatever seed the study or this site's settings have."""
         from client_agent.learning.private.private_round import private_round
 
         return private_round(

@@ -1,4 +1,4 @@
-"""What a site calls the columns and classes of its data, compared with what others call theirs.
+"""A site's names of the columns and classes of its data, compared with those of others.
 
 A model that is trained on columns in another order, or on labels that mean something else, learns nonsense without any
 error. So names are equal, in the same order, or nothing begins (docs/joining.md).
@@ -25,7 +25,7 @@ _MEND: Final = {
 
 @dataclass(frozen=True)
 class DataNames:
-    """What the columns of X and the classes of y are called; empty where nothing says."""
+    """The names of the columns of X and of the classes of y; empty where nothing says."""
 
     features: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ def require_same_names(found: Sequence[Named], kind: NamesKind, givers: str, whe
 
 
 def require_names_of_study(wanted: DataNames, found: DataNames, study: str, where: str) -> None:
-    """What the study names, the data at ``where`` name alike; what it does not name is not compared.
+    """Require that the data at ``where`` name alike what the study names; what it does not name is not compared.
 
     Raises: ConfigurationError with the difference and what to do
     """

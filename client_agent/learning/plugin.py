@@ -91,7 +91,7 @@ class Plugin:
         return LocalData(train, test, validation[0] if validation else None, self.names(path))
 
     def names(self, path: Path) -> DataNames:
-        """What the plug-in calls columns and classes; nothing without ``names(path)``. Raises: ConfigurationError"""
+        """The plug-in's names of columns and classes; none without ``names(path)``. Raises: ConfigurationError"""
         if self.names_function is None:
             return NO_NAMES
         with foreign_code(self.source, f"names({str(path)!r})"):
@@ -174,14 +174,14 @@ def load_plugin(path: Path) -> Plugin:
 
 
 def assessor(study: Study, plugin: Plugin | None, device: torch.device) -> Assessor:
-    """By what the study's models are judged: the task's metrics and loss, or the plug-in's loss and its metrics too."""
+    """Return the judge of models: the task's metrics and loss, or the plug-in's loss and its metrics too."""
     if plugin is None:
         return Assessor(study.task, task_loss(study.task), device)
     return Assessor(study.task, plugin.loss, device, plugin.metrics)
 
 
 def site_loss(study: Study, plugin: Plugin | None, y: Targets) -> Loss:
-    """What a site with these training targets minimises."""
+    """Return the loss that a site with these training targets minimises."""
     return training_loss(study.training, y, study.task) if plugin is None else plugin.loss
 
 

@@ -21,14 +21,14 @@ _SCALE: Final = "bring the features to a common scale, or leave columns out"
 
 
 class JudgedOn(StrEnum):
-    """Which of the requester's examples the others' models are judged on; never its test set."""
+    """The requester's examples on which the others' models are judged; never its test set."""
 
     VALIDATION = "validation"
     TRAINING = "training"
 
     @property
     def caveat(self) -> str:
-        """What is said beside the requester's own loss on them, which then is smaller than on examples not seen."""
+        """The remark beside the requester's own loss on them, which then is smaller than on examples not seen."""
         return ", trained on the same examples" if self is JudgedOn.TRAINING else ""
 
 

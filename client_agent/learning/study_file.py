@@ -117,7 +117,7 @@ class ModelTable(_Table):
 
     @property
     def names(self) -> DataNames:
-        """What the file names."""
+        """The names in the file."""
         return DataNames(self.feature_names or (), self.class_names or ())
 
 
@@ -202,7 +202,7 @@ def study_from_toml(
 
 
 def finish_from_toml(text: str, source: str) -> FinishTable | None:
-    """What the requester does alone once the study is over; None: nothing. Raises: ConfigurationError"""
+    """Read the requester's local finish, after the study is over; None without one. Raises: ConfigurationError"""
     return parse_study_table(text, source).finish
 
 
@@ -345,7 +345,7 @@ def _architecture(table: ArchitectureTable) -> dict[str, object]:
 
 
 def _frozen(table: ModelTable) -> dict[str, object] | None:
-    """What is frozen, before the digest of it is known."""
+    """Return the frozen part, before its digest is known."""
     if table.weights is None:
         return None
     return {"values_digest": 64 * "0", "trainable": table.trainable, "weights": table.weights}

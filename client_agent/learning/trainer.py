@@ -1,4 +1,4 @@
-"""What a site computes from its own data: updates and the applied aggregate (docs/protocol.md 2, 10).
+"""A site's computations from its own data: updates and the applied aggregate (docs/protocol.md 2, 10).
 
 Everything is a function of its arguments: data, round and seed fix the batches, and the global random state of
 torch is left as it was found.
@@ -100,7 +100,7 @@ def train_round(
 
 
 def rate_factor(training: TrainingSpec, round: int) -> float:
-    """By what the local learning rate of a round, counted from 1, is multiplied."""
+    """Return the factor of the local learning rate in a round, counted from 1."""
     if training.decay_every_rounds == 0:
         return 1.0
     return float(training.learning_rate_decay ** ((round - 1) // training.decay_every_rounds))
@@ -211,7 +211,7 @@ def take(data: Examples, rows: NDArray[np.int64], device: torch.device) -> Batch
 
 @contextmanager
 def private_randomness(seed: int, purpose: str, device: torch.device) -> Iterator[None]:
-    """What a model draws (dropout) comes from seed and purpose; the global random state is put back afterwards.
+    """Draw a model's random numbers (dropout) from seed and purpose; restores the global random state afterwards.
 
     On a GPU, convolutions run deterministically and in full float32 meanwhile, not in TF32.
     """

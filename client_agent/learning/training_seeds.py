@@ -1,4 +1,4 @@
-"""From which seed a site draws the order of its batches, and what else of its training is drawn."""
+"""Seeds of a site's training: the order of its batches, and what else is drawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def site_seed(study_seed: int, site: str) -> int:
 
 
 def training_seed(local_seed: int | None, site: str, drawn: bytes) -> int:
-    """From this site's own random bytes; in a seeded federation on loopback from the seed in its settings.
+    """Draw from this site's own random bytes; in a seeded federation on loopback from the seed in its settings.
 
     Never from the study: a requester that knew the order of the batches would know which examples an update is of.
     """

@@ -58,7 +58,7 @@ def try_study(
     sources: ModelSources = NO_SOURCES,
     finish: FinishTable | None = None,
 ) -> tuple[str, ...]:
-    """What a site's agent would try first: its data, the model and the plug-in, whether there is a local finish.
+    """Try what a site's agent would try first: its data, the model and the plug-in, and a local finish.
 
     Returns: what a person should know
     Raises: ConfigurationError that names what to change; UnusableUpdate for a model that cannot be shared

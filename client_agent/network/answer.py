@@ -49,7 +49,7 @@ _OK: Final = 200
 
 
 class UnsignedAnswer(Unavailable):
-    """What came is not the server's answer to this request, as far as anybody can tell: nothing is known about it."""
+    """The answer is not verifiably the server's answer to this request: nothing is known about it."""
 
 
 class LongAnswer(UnsignedAnswer):
@@ -75,7 +75,9 @@ class AskedInSession:
 
 @dataclass(frozen=True)
 class Asked:
-    """What an answer must belong to: server, envelope and the request's signature; or the session and the counter."""
+    """The request that an answer must belong to: server, envelope and the request's signature; or the session and the
+    counter.
+    """
 
     server: Party
     key: SealingKey
@@ -149,7 +151,7 @@ class Answer:
             self._verified = VerifiedAnswer(SEALED_TYPE, opened.digest, opened.follows)
 
     def _sealed_of_session(self, pieces: Iterator[bytes], most_bytes: int) -> bytes:
-        """What the session's keys open; what came behind it already, and all that comes, is for whoever reads on."""
+        """Return what the session's keys open; what came behind it, and all that comes, is for whoever reads on."""
         held, needed = bytearray(), LENGTH_BYTES
         for piece in pieces:
             held += piece
@@ -232,7 +234,7 @@ class Answer:
             )
 
     def _following(self, most_bytes: int) -> Iterator[bytes]:
-        """What is sealed already, as it comes: all of the body, or all behind a session's part of it."""
+        """Yield what is sealed already, as it comes: all of the body, or all behind a session's part of it."""
         if self._rest is None:
             yield from self._raw(most_bytes)
             return
@@ -267,7 +269,7 @@ class Answer:
             )
 
     def _explanation(self) -> str:
-        """What an answer without a signature says, for people: one of a server that did not know who asked has none."""
+        """Return the explanation in an answer without a signature: a server that did not know who asked has none."""
         return _shown(self._told())
 
     def _told(self) -> bytes:

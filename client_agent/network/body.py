@@ -1,4 +1,4 @@
-"""What a request to a server carries."""
+"""The body of a request to a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENCLOSED_WHOLE_BYTES: Final = 2**20
 
 @dataclass(frozen=True)
 class Body:
-    """What a request carries: a few bytes, or a file of which the digest is known."""
+    """A request's body: a few bytes, or a file of which the digest is known."""
 
     data: bytes | Path
     digest: bytes
@@ -54,8 +54,8 @@ class Body:
         return replace(self, start=start, length=min(size, self.length - start))
 
     def beginning(self) -> bytes:
-        """What goes into the envelope: all of a few bytes; of a file, or of many that are sealed, what may hold a
-        public header.
+        """Return the part that goes into the envelope: all of a few bytes; of a file, or of many that are sealed, what
+        may hold a public header.
         """
         if isinstance(self.data, bytes):
             follows = self.is_sealed and self.length > _ENCLOSED_WHOLE_BYTES
@@ -66,7 +66,7 @@ class Body:
             return file.read(min(_ENCLOSED_OF_FILES, self.length))
 
     def pieces(self, after: int = 0) -> Iterator[bytes]:
-        """What follows the first ``after`` bytes."""
+        """Yield what follows the first ``after`` bytes."""
         if isinstance(self.data, bytes):
             for start in range(after, len(self.data), PIECE_BYTES):
                 yield self.data[start : start + PIECE_BYTES]

@@ -1,4 +1,4 @@
-"""Whether a request was refused because two clocks disagree, and which one to look at.
+"""Tell whether a request was refused because two clocks disagree, and which one to look at.
 
 Signatures live for a minute (docs/protocol.md 3), so a site whose clock is off is refused everywhere, and a server
 whose clock is off refuses everybody. A server's answer carries its time in the Date header. Nobody signed that: it is
@@ -25,14 +25,14 @@ class WrongClock(Unavailable):
 
 
 def pause_after(error: MoietyError, usual_s: float) -> float:
-    """How long to wait before the next try: a clock is set by a person, quiet hours end by themselves."""
+    """Return how long to wait before the next try: a clock is set by a person, quiet hours end by themselves."""
     if isinstance(error, QuietNow):
         return min(error.wait_s, _MOST_ASKED_S)
     return _PAUSE_S if isinstance(error, WrongClock) else usual_s
 
 
 def asked_pause_s(retry_after: str | None, now_s: float) -> float | None:
-    """What a Retry-After header asks for, in seconds or as a date; None where it asks for nothing that can be read.
+    """Read a Retry-After header, in seconds or as a date; None where it asks for nothing that can be read.
 
     Nobody signed it: it is kept to at most a minute, and to no more than the time that a request is tried for.
     """
@@ -46,7 +46,7 @@ def asked_pause_s(retry_after: str | None, now_s: float) -> float | None:
 
 
 def wrong_clock(date: str | None, now_s: float, server: str) -> WrongClock | None:
-    """What to do, when the server's time and this machine's are further apart than a signature lives; else None."""
+    """Return the remedy when server's and machine's clocks differ by more than a signature lives; else None."""
     ahead_s = None if date is None else _ahead(date, now_s)
     if ahead_s is None or -MAX_AGE_S + _STEP_S <= ahead_s <= MAX_SKEW_S:
         return None
@@ -59,7 +59,7 @@ def wrong_clock(date: str | None, now_s: float, server: str) -> WrongClock | Non
 
 
 def _ahead(date: str, now_s: float) -> float | None:
-    """By how much this machine's clock is ahead of a Date header; None when that is none."""
+    """Return by how much this machine's clock is ahead of a Date header; None without one."""
     try:
         return now_s - parsedate_to_datetime(date[:64]).timestamp()
     except (ValueError, OverflowError, TypeError):

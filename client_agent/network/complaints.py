@@ -36,7 +36,7 @@ class Complaints:
 
 
 def words_of(failure: MoietyError | OSError) -> str:
-    """What went wrong and, where this machine's files are the cause, what to do about it."""
+    """Describe what went wrong and, where this machine's files are the cause, what to do about it."""
     if isinstance(failure, MoietyError):
         return f"{failure.code.value}: {failure.detail}"
     what = failure.strerror or str(failure)

@@ -107,7 +107,7 @@ class NotedTransport(httpx.BaseTransport):
 
 
 def read_contacts(path: Path) -> tuple[Contact, ...]:
-    """What is known; nothing where the file is not there or cannot be read, since nothing rests on it."""
+    """Read the contacts; empty where the file is missing or cannot be read, since nothing rests on it."""
     try:
         return _FILE.validate_json(path.read_bytes())
     except (OSError, ValidationError):

@@ -72,15 +72,15 @@ class HeldRoster:
             raise AnnouncementMismatch(f"study {study.name!r} pins another roster than this site's begins with")
 
     def name_of(self, site: str) -> str:
-        """What names a site across studies and across changes of its keys: the signing key that it came with.
+        """Return the name of a site across studies and changes of its keys: the signing key that it came with.
 
         Requires: the site is or was in the roster
         """
         return self._chain.founding_keys[site]
 
     def fork_shown(self, clients: Mapping[Side, ServerClient]) -> str:
-        """What each server shows in the place of the newest change that is held here, where one shows another; else
-        nothing. For a site that meets a link it does not know: the people must learn who was shown what.
+        """Return what each server shows in place of the newest change held here, where one shows another; else nothing.
+        When a site meets a link it does not know, its people must learn who was shown what.
         """
         held = self._chain
         shown = {side: _shown(client, held.number) for side, client in clients.items()}

@@ -189,7 +189,7 @@ def hourly(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
 
 
 def _kind(entry: LedgerEntry) -> tuple[object, ...]:
-    """What exchanges that are summed have in common."""
+    """Return the key by which exchanges are summed."""
     return (entry.server, entry.study, entry.method, entry.path, entry.purpose, entry.status, entry.tls_version)
 
 

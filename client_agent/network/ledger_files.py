@@ -116,7 +116,7 @@ class LedgerFiles:
             _numbered(self._folder, number).unlink(missing_ok=True)
 
     def _reopened(self) -> FileIO:
-        """For appending; a line that a crash cut off is taken away, since no other may follow it."""
+        """Open for append, truncating a line that a crash cut off."""
         file = self._path.open("ab", buffering=0)
         held = self._path.read_bytes()
         if held and not held.endswith(b"\n"):

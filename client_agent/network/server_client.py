@@ -71,7 +71,7 @@ LARGE_BYTES: Final = 2**23
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a request is sent again before the caller hears of it."""
+    """The time for which a request is sent again before the caller hears of it."""
 
     attempts: int = 6
     total_s: float = 30.0

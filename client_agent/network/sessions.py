@@ -50,7 +50,7 @@ class HeldSession:
             self.answers = {**dict([*answers.items()][-(KEPT - 1) :]), path: (counter, body)}
 
     def earlier(self, path: str, counter: int) -> tuple[int, bytes]:
-        """How many requests before ``counter`` the last answer from this address lies, and what it was; or nothing."""
+        """Return the last answer from this address, and how many requests before ``counter`` it lies; or nothing."""
         before, body = self.answers.get(path, (counter, b""))
         back = counter - before
         return (back, body) if 0 < back <= MOST_BACK else (0, b"")

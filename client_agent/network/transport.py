@@ -65,7 +65,7 @@ class CountingTransport(httpx.BaseTransport):
 
     @property
     def tls_version(self) -> str | None:
-        """What the last handshake agreed on, for example ``TLSv1.3``."""
+        """The version of the last handshake, for example ``TLSv1.3``."""
         return self._tls_version
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -145,7 +145,7 @@ class CountingTransport(httpx.BaseTransport):
 
 
 class _Exchange:
-    """What one request has moved so far; written to the ledger once."""
+    """The bytes that one request has moved so far; written to the ledger once."""
 
     def __init__(self, request: httpx.Request, account: Account, write: Callable[[_Exchange], None]) -> None:
         self.request = request

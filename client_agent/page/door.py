@@ -1,4 +1,4 @@
-"""Who may look at a site's page: whoever holds the one-time token that the command printed, in one browser.
+"""Access to a site's page: whoever holds the one-time token that the command printed, in one browser.
 
 The page listens on the loopback, where every user of the machine and every web page in a browser can reach it. So a
 request needs the session's cookie (SameSite=Strict), names this host and port (a name that is rebound to the loopback
@@ -37,7 +37,7 @@ class Door:
         return self._session
 
     def knows(self, cookie: str | None) -> bool:
-        """Whether this is the session's cookie."""
+        """Return whether this is the session's cookie."""
         return self._session is not None and same(cookie or "", self._session)
 
     def is_host(self, host: str | None) -> bool:
@@ -45,7 +45,7 @@ class Door:
 
     @property
     def form_token(self) -> str:
-        """What the session's forms carry; another site's page cannot read it. Requires: a session"""
+        """Return the token that the session's forms carry; another site's page cannot read it. Requires: a session"""
         return form_token(self._session or "")
 
     def is_form(self, token: str) -> bool:

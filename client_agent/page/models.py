@@ -22,7 +22,7 @@ _PREFIX: Final = "for-a-browser-"
 
 
 def models_at(known: KnownStudy) -> tuple[str, ...]:
-    """Which models of a study this site holds."""
+    """Return the models of a study that this site holds."""
     state = known.journal.site_state()
     if state is None or not state.model_version:
         return ()
@@ -57,7 +57,7 @@ def zipped_model(settings: AgentSettings, known: KnownStudy, which: str, *, is_r
 
 
 def remove_leftovers(settings: AgentSettings) -> None:
-    """What a page that was killed left of models; called before one begins. Also zip files of earlier versions."""
+    """Remove models that a killed page left; called before one begins. Also zip files of earlier versions."""
     for folder in settings.state_dir.glob(f"studies/*/{_PREFIX}*"):
         shutil.rmtree(folder, ignore_errors=True)
     for path in settings.state_dir.glob("tmp*.zip"):

@@ -1,4 +1,4 @@
-"""What a site's page shows, read from its journal; nothing here is kept or sent."""
+"""The contents of a site's page, read from its journal; nothing here is kept or sent."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RoundRow:
 
 @dataclass(frozen=True)
 class Sent:
-    """What went to and came from one server for one purpose, all bytes at the socket."""
+    """The traffic with one server for one purpose, all bytes at the socket."""
 
     server: str
     purpose: str

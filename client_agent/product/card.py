@@ -47,7 +47,7 @@ class Named(BaseModel):
 
 
 class CardPrivacy(BaseModel):
-    """What bounds what the shared model tells about a record of the site that exports: ``epsilon`` at ``delta``.
+    """The bound on what the shared model tells about a record of the exporting site: ``epsilon`` at ``delta``.
 
     ``spent`` is the same over all of that site's studies, ``used`` their share of its ``budget``. Other sites have
     other numbers of records, and so another epsilon. ``record_clip`` is the length of a record's gradient, which the
@@ -103,7 +103,7 @@ class ModelCard(BaseModel):
 
     @property
     def local_only(self) -> bool:
-        """Whether the shared part ended before the study did."""
+        """True if the shared part ended before the study did."""
         return self.ended is StudyState.LOCAL_ONLY or self.alone > 0
 
 
@@ -181,7 +181,7 @@ def _sites(held: HeldModel) -> tuple[CardSite, ...]:
 
 
 def versions_of(model: ModelSpec) -> tuple[Named, ...]:
-    """Of Python and of the packages that a model's numbers depend on."""
+    """Return the versions of Python and of the packages that a model's numbers depend on."""
     libraries = _VERSIONED if model.architecture is None else (*_VERSIONED, model.architecture.library)
     found = [Named(name=name, value=importlib.metadata.version(name)) for name in libraries]
     return (Named(name="python", value=platform.python_version()), *found)

@@ -37,7 +37,7 @@ _SEED: Final = 0
 
 @dataclass(frozen=True, eq=False)
 class HeldModel:
-    """What the journal says about a study's model: ``model`` float32[D], and the network with all values in place.
+    """A study's model by the journal: ``model`` float32[D], and the network with all values in place.
 
     ``finish`` says how the requester finished it alone; None where it did not, or the shared model is asked for.
     ``spent`` are this site's trainings with noise, in all studies, ``policy`` has its budget. ``simulated``: no site
@@ -58,7 +58,7 @@ class HeldModel:
 
     @property
     def ended(self) -> StudyState:
-        """How the study ended, by its requester's signed word; open before that."""
+        """The end of the study, by its requester's signed word; open before that."""
         end = self.state.ended_by
         return StudyState.OPEN if end is None else StudyState(end.message.state.value)
 

@@ -1,4 +1,4 @@
-"""What a study report says, read from this site's own state folder; nothing is asked of a server, nothing is kept."""
+"""Facts of a study report, read from this site's own state folder; nothing is asked of a server or kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Frozen(BaseModel):
 
 
 class Missed(_Frozen):
-    """How many rounds a site was not in for one reason, and its own words in the last of them."""
+    """The rounds that a site missed for one reason, and its own words in the last of them."""
 
     why: Absent
     rounds: int

@@ -1,4 +1,4 @@
-"""Whether an ended study was federated, in words and as an exit status, for whoever watched it."""
+"""The outcome of an ended study: whether it was federated, in words and as an exit status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MEANT: Final = frozenset({EndCause.NO_CONTRIBUTOR_NEEDED, EndCause.CANCELLED})
 
 
 class Standing(Protocol):
-    """Where a study stands, as a server's view has it or this site's own state folder."""
+    """The state of a study, as a server's view has it or this site's own state folder."""
 
     @property
     def study(self) -> str: ...
@@ -27,7 +27,7 @@ class Standing(Protocol):
 
 
 class Federated(StrEnum):
-    """How much of a study's training was federated, as this site recorded it."""
+    """The federated part of a study's training, as this site recorded it."""
 
     WHOLLY = "wholly"
     PARTLY = "partly"
@@ -35,21 +35,21 @@ class Federated(StrEnum):
 
 
 def sums_of(records: tuple[RoundRecord, ...]) -> int:
-    """How many sums stepped the model; of a study that trains none, how many were opened."""
+    """Return the number of sums that stepped the model; of a study that trains none, of those that were opened."""
     trains = any(record.purpose.plan.steps_model for record in records)
     released = [record for record in records if record.state is RoundEnd.RELEASED]
     return len([record for record in released if record.purpose.plan.steps_model or not trains])
 
 
 def federated(view: Standing, records: tuple[RoundRecord, ...]) -> Federated:
-    """By the study's end and this site's own records."""
+    """Judge by the study's end and this site's own records."""
     if not sums_of(records):
         return Federated.NOT
     return Federated.WHOLLY if view.state is StudyState.COMPLETED else Federated.PARTLY
 
 
 def outcome_text(view: Standing, records: tuple[RoundRecord, ...], *, at_requester: bool) -> str:
-    """What a study that did not end as asked has come to; empty for one that did, cancelled ones included."""
+    """Describe a study that did not end as asked; empty for one that did, cancelled ones included."""
     how, meant = federated(view, records), view.end is not None and view.end.message.cause in _MEANT
     if how is Federated.WHOLLY or meant:
         return ""

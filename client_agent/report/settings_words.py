@@ -37,7 +37,7 @@ def training_words(study: Study) -> list[Setting]:
 
 
 def protection_words(study: Study) -> list[Setting]:
-    """How updates are hidden, and what is opened about them."""
+    """Describe how updates are hidden, and what is opened about them."""
     if study.protection.plan.keyed:
         ckks = CkksParameters()
         ring = f"N = {ckks.ring_degree}, q of {ckks.modulus.bit_length()} bits, scale 2^{ckks.scale_bits}"

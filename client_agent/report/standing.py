@@ -1,4 +1,4 @@
-"""Where a study stands by this site's own state folder: from the outbox to its signed end."""
+"""The state of a study by this site's own state folder: from the outbox to its signed end."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _score_table(scores: tuple[Score, ...]) -> str:
 
 
 def _metric(name: str) -> str:
-    """For people; a plug-in's own metric as it calls it."""
+    """Return the metric for people; a plug-in's own metric under its own name."""
     return words_of(MetricName(name)) if name in set(MetricName) else printable(name)
 
 

@@ -143,7 +143,7 @@ def _ready(owner: RequesterStudy, a: StudyView, b: StudyView) -> tuple[str, ...]
 
 
 def _hear_refusal(owner: RequesterStudy, view: StudyView) -> bool:
-    """Whether a refusal ended the study before it started; a letter that does not open counts for nothing."""
+    """Return whether a refusal ended the study before it started; a letter that does not open counts for nothing."""
     contributors = {party.name for party in owner.context.roster.contributors}
     for sender in refusing_sites(view):
         entry = f"{paths.REFUSAL_TOPIC}/{sender}"

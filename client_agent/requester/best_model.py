@@ -1,4 +1,4 @@
-"""Of the models that sums of updates made, the best by the requester's own validation examples is kept."""
+"""Keep the best of the models that sums of updates made, by the requester's own validation examples."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from protocol.wire.messages import Decline, Message, Party, Signed
 
 
 class CheckpointKey(BaseModel):
-    """What opens the checkpoint of one model version."""
+    """The key of one model version's checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
     content_key: str = Field(repr=False)

@@ -57,7 +57,7 @@ class MeasuringRound(RequesterRound):
 
 
 def after_measurement(owner: RequesterStudy, settled: Settled, number: int) -> dict[str, object]:
-    """What the requester's state becomes: the rule has learnt, or one more try is behind it."""
+    """Return the requester's state after a measurement: the rule has learnt, or one more try is behind it."""
     progress = owner.progress
     changes: dict[str, object] = {"measured_rounds": progress.measured_rounds + 1}
     if settled.measured is not None and settled.measured.took_part:

@@ -1,4 +1,4 @@
-"""How the requester plans the next round (docs/protocol.md 4, 9, 10)."""
+"""Plan the requester's next round (docs/protocol.md 4, 9, 10)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Hindrance(BaseModel):
 
 
 def hindrance(owner: RequesterStudy) -> Hindrance | None:
-    """What makes every further round pointless: discarded sums, or the class counts of a rule."""
+    """Return what makes every further round pointless: discarded sums, or the class counts of a rule."""
     return _discarded(owner) or (_uncountable(owner) if owner.study.rule.name.counts_classes else None)
 
 
@@ -194,7 +194,7 @@ def _isolated_plan(owner: RequesterStudy, tried: tuple[Candidate, ...]) -> Round
 
 
 def situation(owner: RequesterStudy) -> Situation:
-    """What the next round is planned by."""
+    """Return the situation from which the next round is planned."""
     study, progress, state = owner.study, owner.progress, owner.state
     contributors = tuple(party.name for party in owner.context.roster.contributors)
     removed = tuple(one.site for one in progress.welcomed if one.site not in contributors)

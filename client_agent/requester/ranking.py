@@ -125,7 +125,8 @@ class RankingRound(RequesterRound):
 
 
 def after_ranking(owner: RequesterStudy, settled: Settled, announcement: Announcement) -> dict[str, object]:
-    """What the requester's state becomes: ranked, or one more try, or none any more, which ``ranking.json`` then says.
+    """Return the requester's state after a ranking: ranked, one more try, or no more tries, which ``ranking.json`` then
+    says.
 
     Who declined to be ranked is asked for updates all the same.
     """

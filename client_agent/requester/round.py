@@ -295,7 +295,7 @@ class RequesterRound:
     # --- the end ---
 
     def _shown_end(self, a: RoundView, b: RoundView, state: RoundState) -> Signed[RoundOutcome] | None:
-        """What both servers signed; one that is forged is named once, and ends nothing."""
+        """Return the end that both servers signed; one that is forged is named once, and ends nothing."""
         try:
             return shown_outcome(a, b, self._context.roster, self._owner.study_digest, state)
         except RefusedMessage as forged:
@@ -303,7 +303,7 @@ class RequesterRound:
             return None
 
     def opened_without_sum(self, a: RoundView, b: RoundView) -> bool:
-        """Whether both servers ended a round that sums nothing, and show it with both signatures."""
+        """Return whether both servers ended a round that sums nothing, and show it with both signatures."""
         ends_as = self._announcement.purpose.plan.ends_as
         return a.state is b.state is ends_as and self._shown_end(a, b, ends_as) is not None
 
@@ -326,7 +326,7 @@ class RequesterRound:
         )
 
     def _wrong_tags(self, a: RoundView, b: RoundView) -> Wrong | None:
-        """Whose tags were wrong; None where the attempt did not come so far."""
+        """Return the sites with wrong tags; None where the attempt did not come so far."""
         if self._tags.said(a.attempt).failed is None:
             return None
         release = self._openings.opened(a, b, self._facts()).release_set

@@ -1,4 +1,4 @@
-"""How a round ended, as the requester sees it (docs/protocol.md 8, 9)."""
+"""The result of a round, as the requester sees it (docs/protocol.md 8, 9)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Refused:
 
     @property
     def passes(self) -> bool:
-        """Whether the site would take part with evidence or a model that it lacks."""
+        """True if the site would take part with evidence or a model that it lacks."""
         return self.clause is not None and self.clause.passes
 
 
 @dataclass(frozen=True)
 class Settled:
-    """How a round ended. ``past`` is set when a sum was released, ``measured`` when the rule can be applied.
+    """The end of a round. ``past`` is set when a sum was released, ``measured`` when the rule can be applied.
 
     ``skip`` is set when the round was skipped, with both servers' signatures. ``failed_check`` are agreed sites that
     failed one in a round that sums nothing, or whose tags were wrong; the release set of any other names them.

@@ -195,7 +195,7 @@ class Requester(RequesterStudy):
             self.end_study(StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE, "all rounds are done")
 
     def round_of(self, plan: RoundPlan) -> RequesterRound:
-        """What drives the planned round: a ranking, a measurement, or a round that sums."""
+        """Return the driver of the planned round: a ranking, a measurement, or a round that sums."""
         drivers = {Purpose.RANKING: RankingRound, Purpose.MEASURE: MeasuringRound}
         return drivers.get(plan.announcement.message.purpose, RequesterRound)(self, plan)
 
@@ -260,7 +260,7 @@ class Requester(RequesterStudy):
             )
 
     def _after(self, plan: RoundPlan, settled: Settled) -> dict[str, object]:
-        """What the requester's state becomes, by what the round was for and how it ended."""
+        """Return the requester's next state, by what the round was for and how it ended."""
         announcement = plan.announcement.message
         purpose = announcement.purpose
         changes = {} if purpose.plan.dispensable else self.after_declines(settled)
@@ -308,7 +308,8 @@ class Requester(RequesterStudy):
         return self.after_skip(settled, announcement.round) | changes
 
     def after_declines(self, settled: Settled) -> dict[str, object]:
-        """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time.
+        """Drop sites that are not listed again: a refusal or a diverged model at once, an unusable update the second
+        time.
 
         A site that declines for isolation stays; the list does not come again.
         """
@@ -392,7 +393,7 @@ class Requester(RequesterStudy):
 
 
 def _took_part(settled: Settled, requester: str) -> tuple[str, ...]:
-    """Whose updates were summed, or measured where nothing was; the requester among them."""
+    """Return the sites whose updates were summed, or measured where nothing was; the requester among them."""
     if settled.past is not None:
         return settled.past.release_set.message.sites
     measured = () if settled.measured is None else settled.measured.took_part

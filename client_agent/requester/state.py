@@ -1,4 +1,4 @@
-"""What the requester keeps between two rounds, and of a round that it has decided on; durable."""
+"""The requester's durable state between two rounds, and its decision on a round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Welcomed(BaseModel):
 
 
 class RequesterState(BaseModel):
-    """What the requester knows between two rounds; durable."""
+    """The requester's knowledge between two rounds; durable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
     next_round: int = 1

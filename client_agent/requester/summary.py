@@ -36,7 +36,9 @@ def plan_round(owner: RequesterStudy) -> RoundPlan | None:
 
 
 def after_summary(owner: RequesterStudy, settled: Settled, announcement: Announcement) -> dict[str, object]:
-    """What the requester's state becomes: summarised, or one more try without those who declined, or none any more."""
+    """Return the requester's state after a summary: summarised, one more try without those who declined, or no more
+    tries.
+    """
     number, tries = announcement.round, owner.progress.summary_rounds + 1
     declined = {refused.site for refused in settled.declines if not refused.passes}
     changes: dict[str, object] = {

@@ -33,7 +33,7 @@ def mean_log_loss(y: Labels, probabilities: Array) -> float:
 
 
 def area_under_roc(y: Labels, probabilities: Array) -> float:
-    """Of two classes the second's area, of more the mean of each one's against the rest.
+    """Return the area under the ROC curve: the second class's of two, of more the mean of each against the rest.
 
     Shapes:   int64[n], float64[n, K]
     Requires: an example of every class
@@ -44,7 +44,7 @@ def area_under_roc(y: Labels, probabilities: Array) -> float:
 
 
 def _area(positive: NDArray[np.bool_], score: Array) -> float:
-    """By trapezoids between the thresholds at which the curve turns."""
+    """Integrate by trapezoids between the thresholds at which the curve turns."""
     order = np.argsort(-score, kind="stable")
     last_of_tie = np.append(np.flatnonzero(np.diff(score[order])), len(score) - 1)
     hits = np.cumsum(positive[order], dtype=np.float64)[last_of_tie]

@@ -37,7 +37,7 @@ class Predicted:
 
     @cached_property
     def values(self) -> Array:
-        """What is predicted: probabilities, numbers, rates, all [n, K], or log hazards [n, 1]."""
+        """The predictions: probabilities, numbers, rates, all [n, K], or log hazards [n, 1]."""
         outputs = self.outputs.astype(np.float64)
         match self.task.kind:
             case TaskKind.CLASSES:

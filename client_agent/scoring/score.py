@@ -1,4 +1,4 @@
-"""What is said of a model on a site's own test part: named numbers, with intervals, or reasons where there is none."""
+"""Score a model on a site's own test part: named numbers, with intervals, or reasons where there is none."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _breslow(of: Predicted) -> tuple[float, BreslowEstimator]:
 
 
 def _follow_up(of: Predicted) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Who has an event, bool[n], and the times, float64[n]."""
+    """Return who has an event, bool[n], and the times, float64[n]."""
     return of.y[:, EVENT] > 0, of.y[:, TIME].astype(np.float64)
 
 

@@ -39,12 +39,14 @@ class Approval(BaseModel):
     until: date | None = None
 
     def is_over(self, now_s: float) -> bool:
-        """Whether the permit's last day, in UTC, has passed."""
+        """Return whether the permit's last day, in UTC, has passed."""
         return self.approved and self.until is not None and datetime.fromtimestamp(now_s, UTC).date() > self.until
 
 
 def approval_of(journal: StudyJournal, study_digest: str) -> Approval | None:
-    """What was said of this very study; None before that. Raises: ConfigurationError where it was of another one"""
+    """Return the word on this very study; None before there is one. Raises: ConfigurationError where it was of another
+    one
+    """
     found = journal.read(journal.folder / _FILE, Approval)
     if found is not None and found.study_digest != study_digest:
         raise ConfigurationError(
@@ -55,7 +57,7 @@ def approval_of(journal: StudyJournal, study_digest: str) -> Approval | None:
 
 
 def allowed_by_policy(journal: StudyJournal, policy: SitePolicy, note: Callable[[str], None]) -> None:
-    """Where no person is asked: ``note`` puts the policy into the audit log in place of a word, once."""
+    """Allow a study by policy, where no person is asked: ``note`` puts the policy into the audit log, once."""
     file = journal.folder / _BY_POLICY
     if not file.exists():
         said = policy.model_dump_json(exclude_defaults=True)

@@ -1,4 +1,4 @@
-"""Which sites a requester's study waits for before its first round, for people beside the agent that runs.
+"""Sites that a requester's study waits for before its first round, for people beside the running agent.
 
 studies/NAME/awaited.json   there while it waits
 """
@@ -33,7 +33,7 @@ class Awaited(BaseModel):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The text for people."""
         return f"since {minute(self.since_s)} waiting for {', '.join(f'{one.site} ({one.why})' for one in self.sites)}"
 
 

@@ -72,12 +72,12 @@ class SiteContext:
         return self.held.name_of(self.site)
 
     def pause(self, seconds: float) -> bool:
-        """Whether the agent was stopped meanwhile."""
+        """Wait; return whether the agent was stopped meanwhile."""
         return self.clock.wait(self.stop, seconds)
 
     @cached_property
     def sums(self) -> SumMemory:
-        """What this site's key remembers of sums; made before studies run side by side."""
+        """The memory of sums of this site's key; made before studies run side by side."""
         return sum_memory(self.state_dir, self.came_with, partial(self.randomness.bytes, 32, "sketch of updates"))
 
     @cached_property
@@ -87,5 +87,5 @@ class SiteContext:
 
     @cached_property
     def budget(self) -> BudgetMemory:
-        """What this site's key has spent of its privacy budget; made before studies run side by side."""
+        """The spent privacy budget of this site's key; made before studies run side by side."""
         return budget_memory(self.state_dir, self.came_with)

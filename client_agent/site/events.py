@@ -1,4 +1,4 @@
-"""What an agent reports: one record per round for metrics.jsonl, and live events for whoever watches."""
+"""An agent's records: one per round for metrics.jsonl, and live events for whoever watches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ShownLines = Annotated[str, AfterValidator(printable_lines)]
 
 
 class RoundEnd(StrEnum):
-    """How a round ended at this site."""
+    """The end of a round at this site."""
 
     RELEASED = "released"
     RANKED = "ranked"
@@ -92,7 +92,7 @@ class Absence(BaseModel):
 
     @property
     def said(self) -> str:
-        """For people."""
+        """The text for people."""
         return f"{self.site} ({self.why.value.replace('_', ' ')}{': ' if self.text else ''}{self.text})"
 
     @property
@@ -102,7 +102,8 @@ class Absence(BaseModel):
 
 
 class RoundValues(BaseModel):
-    """What an agent and a simulation record alike of a round: who was left out, and the requester's numbers on sites.
+    """The values that an agent and a simulation record alike of a round: who was left out, and the requester's numbers
+    on sites.
 
     ``failed_check`` were left out of the sum by a check, ``declined`` by their own policy. ``alphas`` are the weights
     after the round in full precision; the others are what was opened, empty where the rule does not have it opened.
@@ -134,7 +135,7 @@ def opened_values(measured: Measured) -> dict[str, Any]:
 
 
 class _RoundAtSite(BaseModel):
-    """What a line of metrics.jsonl begins with: base classes further to the right give the fields before."""
+    """The first fields of a line of metrics.jsonl: base classes further to the right give the fields before."""
 
     time_s: float
     study: str

@@ -1,4 +1,4 @@
-"""Who this site is: the roster's chain and its keys, which must belong together."""
+"""This site's identity: the roster's chain and its keys, which must belong together."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _MOMENTS: Final = "moments"
 
 
 class SiteState(BaseModel):
-    """Where this site stands. ``model_version`` is None until the requester's welcome came.
+    """The state of this site. ``model_version`` is None until the requester's welcome came.
 
     ``counted`` are the class counts of all sites together, once they were released, for a rule that uses them.
     ``summarised`` is the round whose summary this site opened. ``ranked_before`` is the first round that this site saw
@@ -84,7 +84,7 @@ class SiteState(BaseModel):
 
     @property
     def over(self) -> bool:
-        """Whether this site's part is over: the requester's signed end is here, or this site itself refused.
+        """True if this site's part is over: the requester's signed end is here, or this site itself refused.
 
         ``finished`` alone, as an unsigned view once made it, ends nothing: such a site goes on.
         """

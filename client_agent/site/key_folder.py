@@ -1,5 +1,6 @@
-"""What a site remembers on disk by the signing key that it came with, whichever study asks: its folder, its one secret,
-its files."""
+"""A site's memory on disk by the signing key that it came with, whichever study asks: its folder, its one secret, its
+files.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _KEY_CHARACTERS: Final = 32
 
 
 def folder_of_key(state_dir: Path, memory: str, came_with: str) -> Path:
-    """Where a site keeps a memory, whatever it is called and however often its keys were renewed since.
+    """Return the folder of a memory, whatever the site is called and however often its keys were renewed since.
 
     ``came_with``: the signing key that it first had in the roster's chain, in hexadecimal digits.
     """

@@ -1,4 +1,4 @@
-"""What sites say to each other through the servers, which see sealed bytes only (docs/protocol.md 3, 4).
+"""Letters between sites through the servers, which see sealed bytes only (docs/protocol.md 3, 4).
 
 Every letter is signed inside its seal, or covered by a digest that the requester signed, so that the relaying server
 cannot write one. It is padded inside its seal, so that its length says nothing that the servers do not know.

@@ -23,12 +23,12 @@ FINISH_SUFFIX: Final = ".finish"
 
 
 def outbox(state_dir: Path) -> Path:
-    """Where the requester's new studies wait for the agent."""
+    """Return the folder in which the requester's new studies wait for the agent."""
     return state_dir / "outbox"
 
 
 def queued(state_dir: Path, name: str) -> Path:
-    """Where the study of that name waits, if it does."""
+    """Return the place where the study of that name waits, if it does."""
     return outbox(state_dir) / f"{name}.json"
 
 
@@ -61,7 +61,9 @@ def withdraw(state_dir: Path, name: str) -> bool:
 
 
 def taken(path: Path) -> None:
-    """What waited at ``path`` is in the journal. The study goes last: until then nobody puts another one there."""
+    """Remove what waited at ``path``, now that it is in the journal. The study goes last: until then nobody puts
+    another one there.
+    """
     for one in (*_beside(path), path):
         one.unlink(missing_ok=True)
 

@@ -32,7 +32,7 @@ def cohort_memory(state_dir: Path, came_with: str, draw: Callable[[], bytes]) ->
 
 
 class Remembered(BaseModel):
-    """What is on disk."""
+    """The contents of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     cohorts: tuple[Cohort, ...] = ()
@@ -82,7 +82,7 @@ class CohortMemory:
                 self._keep(tuple(one for one in self._cohorts if one.name != name))
 
     def rounding_key(self) -> bytes:
-        """What decides whether a count is rounded up. Raises: ConfigurationError"""
+        """Return the key that decides whether a count is rounded up. Raises: ConfigurationError"""
         otherwise = "under another key the same rows would be rounded otherwise"
         with self._lock:
             return drawn_once(self._folder / _KEY, self._draw, lambda: bool(self._cohorts), otherwise)

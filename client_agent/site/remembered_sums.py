@@ -1,4 +1,4 @@
-"""What this site's key remembers of sums, across studies, data, cancellations and restarts (docs/protocol.md 13).
+"""Sums that this site's key remembers, across studies, data, cancellations and restarts (docs/protocol.md 13).
 
     sums/KEY/sketch.seed      32 random bytes, drawn once
              00000017.json    one round's weights, and who was summed once that is known
@@ -92,11 +92,11 @@ class SumMemory:
         self.reconciled_at_s: float | None = None
 
     def kept(self, update: Update, layers: Layers = ()) -> Real:
-        """What is kept of an update (protocol.policy.kept_update)."""
+        """Return the kept part of an update (protocol.policy.kept_update)."""
         return kept_update(update, self._seed(), layers)
 
     def weigh(self, row: SummedRow, kept: Real, colluders: int, *, told: bool) -> Exposure:
-        """What everybody's updates would be worth to an attacker once ``row`` is summed too."""
+        """Return the exposure of everybody's updates once ``row`` is summed too."""
         with self._lock:
             known = self.known()
             if any(one.dimension > KEPT_LENGTH for one in (row, *(past.row for past in known))):
@@ -145,7 +145,7 @@ class SumMemory:
                 self._put(self._next, row, kept, proven=proven)
 
     def told_of_all(self, row: SummedRow) -> bool:
-        """Whether every earlier round of the row's study is accounted for (protocol.policy.linked)."""
+        """Return whether every earlier round of the row's study is accounted for (protocol.policy.linked)."""
         with self._lock:
             entries = [one for one in self._rows.values() if one.row.study_digest == row.study_digest]
             accounted = {one.row.round for one in entries if one.proven or one.skipped}
@@ -153,7 +153,7 @@ class SumMemory:
             return told_of_all(row, accounted)
 
     def accounted(self, name: RoundName) -> bool:
-        """Whether all that one round can have opened is known here, with no more to learn of how it ended."""
+        """Return whether all that one round can have opened is known here, with no more to learn of how it ended."""
         with self._lock:
             place = self._place(name)
             if place is None:
@@ -275,5 +275,5 @@ class SumMemory:
 
 
 def _promised(row: SummedRow) -> tuple[object, ...]:
-    """What a round's announcement and list fix."""
+    """Return what a round's announcement and list fix."""
     return row.weights, row.least, row.dimension

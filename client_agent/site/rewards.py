@@ -1,4 +1,4 @@
-"""Who gave what to a study: rounds taken part in and the sum of weights, per site (the basis of any reward).
+"""Contributions to a study: rounds taken part in and the sum of weights, per site (the basis of any reward).
 
 Computed from this site's own records of the rounds. Where every site weighs itself, a site knows its own weight alone;
 the others' sums are then unknown, here as everywhere.

@@ -1,4 +1,4 @@
-"""How long the phases of a round take at this site."""
+"""Durations of a round's phases at this site."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class StudyAtSite:
 
     @property
     def _trains(self) -> bool:
-        """Whether there is a model, and a study that trains it."""
+        """Return whether there is a model, and a study that trains it."""
         return self._kept is not None and self.study.rounds > 0
 
     def event(self, kind: EventKind, round_number: int | None, text: str, record: RoundRecord | None = None) -> None:
@@ -193,13 +193,13 @@ class StudyAtSite:
         self.event(EventKind.PROBLEM, round_number, text)
 
     def problem_once(self, round_number: int | None, text: str) -> None:
-        """What is found again at every look is told the first time."""
+        """Notify the first time of what is found again at every look."""
         if (round_number, text) not in self._named:
             self._named.add((round_number, text))
             self.problem(round_number, text)
 
     def told_later(self, round_number: int | None, later: MoietyError) -> None:
-        """What is tried again is told each time; that quiet hours are waited for, once."""
+        """Notify each time of what is tried again; of waiting for quiet hours, once."""
         tell = self.problem_once if isinstance(later, QuietNow) else self.problem
         tell(round_number, later.detail)
 
@@ -210,7 +210,7 @@ class StudyAtSite:
 
 
 def said_of_round(record: RoundRecord) -> str:
-    """What came of a round and what left this site for it, for the audit log; no number about single sites."""
+    """Log what came of a round and what left this site for it, for the audit log; no number about single sites."""
     reason = f" ({record.reason})" if record.reason else ""
     over = f" over {', '.join(record.took_part)}" if record.took_part else ""
     kind = "" if record.purpose is Purpose.UPDATE else f"{record.purpose.value} "

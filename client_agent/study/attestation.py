@@ -1,4 +1,4 @@
-"""What vouches for a checkpoint: the contributors of the release that led to it (docs/protocol.md 12).
+"""Attestation of a checkpoint by the contributors of the release that led to it (docs/protocol.md 12).
 
 A release proves that some sum led to a version, not what the model is then. So every contributor that has applied the
 sum says, signed and sealed to the requester, which model it holds; the servers see no plain digest. A site takes a
@@ -56,12 +56,12 @@ def attest(owner: Participant, past: PastRelease) -> None:
 
 
 def checkpoint_digest(owner: Participant) -> str:
-    """Of the model that this site holds, with the moments behind it."""
+    """Return the digest of the model that this site holds, with the moments behind it."""
     return hashlib.sha256(owner.kept_octets()).hexdigest()
 
 
 def needed(owner: Participant, past: PastRelease) -> int:
-    """How many of a release's contributors vouch for its model: more than half, and more than may collude."""
+    """Return how many of a release's contributors must attest its model: more than half, and more than may collude."""
     colluders = max(owner.study.parameters.assumed_colluders, owner.context.policy.assumed_colluders)
     return max(len(contributors_of(owner, past)) // 2, colluders) + 1
 

@@ -1,4 +1,4 @@
-"""From an encoded update to sealed parts at the servers (docs/protocol.md 2, 3, 11).
+"""Seal an encoded update into parts for the servers (docs/protocol.md 2, 3, 11).
 
 The vector is journalled once per round; its parts are made once per attempt, journalled sealed, resent as they are. A
 burnt round gets fresh shares of the same encoded update. Everything streams: no more than one chunk is in memory.
@@ -41,7 +41,7 @@ _CIPHERTEXT: Final = "ciphertext"
 
 
 class EncodedUpdate(BaseModel):
-    """What is known of the round's update besides its encoding; ``norm`` is that of the clipped update."""
+    """Facts about the round's update besides its encoding; ``norm`` is that of the clipped update."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     numerator: int
@@ -72,7 +72,7 @@ class ContributionRecord(BaseModel):
 
     @property
     def digests(self) -> dict[Side, str]:
-        """Of every part that there is."""
+        """The digest of every part."""
         return {Side.A: self.digest_a} | ({} if self.digest_b is None else {Side.B: self.digest_b})
 
     def file(self, side: Side) -> str:
@@ -92,7 +92,7 @@ def journal_encoded(encoded: Encoded, into: Path, weight: float, grid: int) -> E
 
 
 def encoded_path(journal: StudyJournal, study: Study, announcement: Announcement) -> Path:
-    """Where a round's encoding is journalled."""
+    """Return the path of a round's journalled encoding."""
     kind, _ = protection_of(announcement).whole(study, announcement.purpose)
     return journal.round_folder(announcement.round) / (_ENCRYPTED if kind is ShareKind.CIPHERTEXT else ENCODED)
 

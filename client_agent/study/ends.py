@@ -1,4 +1,4 @@
-"""How a study ended, over its requester's signature: no other word of a server ends one (docs/protocol.md 14)."""
+"""Ends of a study over its requester's signature: no other word of a server ends one (docs/protocol.md 14)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def require_end(signed: Signed[StudyEnd], roster: Roster, study_digest: str) -> 
 
 
 def shown_ends(views: Sequence[StudyView], roster: Roster, study_digest: str) -> ShownEnds:
-    """What the views say about the end; a forged one in one of them does not hide the other's."""
+    """Return the ends in the views; a forged one in one of them does not hide the other's."""
     ends: list[Signed[StudyEnd] | None] = []
     refused: list[RefusedMessage] = []
     for view in views:

@@ -1,4 +1,4 @@
-"""What a round's sum would give away, at one site: computed from its own update before anything is shared.
+"""Exposure by a round's sum, at one site: computed from its own update before anything is shared.
 
 The update is trained first, since isolation is about it; a site that declines keeps it to itself (docs/protocol.md 13).
 """
@@ -130,7 +130,9 @@ def colluders(owner: Participant) -> int:
 
 
 def _self_weighted(row: SummedRow, own: str, weight: float, grid: int) -> SummedRow:
-    """Where sites weigh themselves each knows its own weight; the others' may be as small as the grid allows."""
+    """Return the terms where sites weigh themselves: each knows its own weight, the others' may be as small as the grid
+    allows.
+    """
     weights = tuple(SummedWeight(site=w.site, weight=weight if w.site == own else 1 / grid) for w in row.weights)
     return row.model_copy(update={"weights": weights, "own": SummedWeight(site=own, weight=weight)})
 

@@ -1,4 +1,4 @@
-"""What the requester and the contributors do alike: train, contribute, apply a released average, keep records."""
+"""The common part of requester and contributors: train, contribute, apply a released average, keep records."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Participant(StudyAtSite):
     # --- what the rule has a site weigh itself with ---
 
     def update_number(self, round_number: int, model_version: int) -> int:
-        """Which of the study's updates a round is: sites are ranked and class counts summed before the first one.
+        """Return the number of a round among the study's updates: ranking and class counts come before the first one.
 
         Where updates are measured in between, the sums that led to the round's model count.
 
@@ -190,7 +190,9 @@ class Participant(StudyAtSite):
         return encoded
 
     def questions(self, purpose: Purpose) -> tuple[Question, ...]:
-        """What a round of class counts or of a summary asks of this site's data. Raises: ConfigurationError"""
+        """Return the questions of a round of class counts or of a summary to this site's data. Raises:
+        ConfigurationError
+        """
         context, key = self.context, self.context.cohorts.rounding_key()
         if purpose is Purpose.COUNTS:
             return (asked_of_classes(self.study, context.data, self.learner.class_counts(), key),)
@@ -263,7 +265,7 @@ class Participant(StudyAtSite):
             )
 
     def has_taken(self, announcement: Announcement) -> bool:
-        """Whether a release of this round was applied before this process began."""
+        """Return whether a release of this round was applied before this process began."""
         if announcement.purpose.plan.of_data:
             taken = self.state.counted if announcement.purpose is Purpose.COUNTS else self.state.summarised
             return taken is not None
@@ -312,7 +314,7 @@ class Participant(StudyAtSite):
         return self._outputs().open(past)
 
     def _opened_data(self, past: PastRelease) -> dict[str, object]:
-        """What the state becomes with the released class counts or summary, which is on disk by then.
+        """Return the state with the released class counts or summary, which is on disk by then.
 
         Raises: as take_release; AggregateOutOfBounds
         """
@@ -331,7 +333,7 @@ class Participant(StudyAtSite):
         return found
 
     def fetched(self, past: PastRelease, side: Side, take: Callable[[OutputHeader, Iterator[bytes]], T]) -> T:
-        """What ``take`` makes of a side's half of a released sum, once more. Raises: OutputGone, Unavailable"""
+        """Return ``take`` of a side's half of a released sum, once more. Raises: OutputGone, Unavailable"""
         return self._outputs().fetch(past, side, take)
 
     def _outputs(self) -> Outputs:

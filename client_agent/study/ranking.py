@@ -75,7 +75,7 @@ def spec_of(study: Study) -> RankingSpec:
 
 
 def model_vector(learner: Learner, study: Study, round_number: int) -> Real:
-    """What a site contributes to a ranking. -> float64[D]
+    """Return a site's contribution to a ranking. -> float64[D]
 
     Raises: UnusableUpdate, when there is no such model or it is longer than the study allows
     """

@@ -11,7 +11,7 @@ from protocol.wire.messages import PrivacySpec, Study
 
 
 def training_of(study: Study, privacy: PrivacySpec, examples: int, round_number: int) -> Training:
-    """What one round of a study costs a site with so many training examples."""
+    """Return the cost of one round of a study to a site with so many training examples."""
     return Training(
         study_digest=study.digest(),
         study=study.name,

@@ -92,7 +92,7 @@ def encode_summary(study: Study, columns: Sequence[Values], policy: SitePolicy, 
 
 
 def asked_of_columns(study: Study, folder: Path, policy: SitePolicy, key: bytes) -> tuple[Question, ...]:
-    """What the study's summary asks of each column of this site's folder. Raises: ConfigurationError"""
+    """Return the questions of the study's summary to each column of this site's folder. Raises: ConfigurationError"""
     from client_agent.data.rows import kept_own_columns
 
     columns = site_columns(study, folder)
@@ -102,7 +102,9 @@ def asked_of_columns(study: Study, folder: Path, policy: SitePolicy, key: bytes)
 
 
 def asked_of_classes(study: Study, folder: Path, counts: Sequence[int], key: bytes) -> Question:
-    """What class counts ask of the column of classes; without a schema it may be any. Raises: ConfigurationError"""
+    """Return the question of class counts to the column of classes; without a schema it may be any. Raises:
+    ConfigurationError
+    """
     from client_agent.data.rows import kept_own_columns
 
     schema = study.data_schema

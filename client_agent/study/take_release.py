@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def own_key_id(roster: Roster, site: str) -> str:
-    """How a header names this site. Raises: UnknownParty, where it was removed"""
+    """Return the name of this site in a header. Raises: UnknownParty, where it was removed"""
     party = roster.party(site)
     if party is None:
         raise UnknownParty(f"site {site!r} is not in the roster any more: no output is for it")
@@ -58,12 +58,12 @@ class Outputs:
         return open_counts(self.at, past, partial(self.fetch, past))
 
     def open_summary(self, past: PastRelease) -> TableOne:
-        """What all sites of a released round summarised together. Raises: as :meth:`open`"""
+        """Open what all sites of a released round summarised together. Raises: as :meth:`open`"""
         check_release(past, self.at.roster, self.study_digest)
         return open_summary(self.at, past, partial(self.fetch, past))
 
     def fetch(self, past: PastRelease, side: Side, take: Callable[[OutputHeader, Iterator[bytes]], T]) -> T:
-        """What ``take`` makes of a side's output, anew where the connection breaks."""
+        """Return ``take`` of a side's output, starting again where the connection breaks."""
         study, recipient = self.at.study, own_key_id(self.at.roster, self.at.site)
         expected = output_header(study, past.announcement, past.release_set.message, side, recipient)
         return self.clients[side].fetch_output(

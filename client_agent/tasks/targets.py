@@ -1,4 +1,4 @@
-"""What a study's task takes for the targets of examples: any numbers go in, checked ones of one form come out.
+"""Check the targets of examples for a study's task: any numbers go in, checked ones of one form come out.
 
     classes                  any whole numbers [n]                           -> int64[n], 0 to classes - 1
     multi_label              0 or 1, [n, labels]                             -> float32[n, labels]
@@ -41,7 +41,7 @@ def checked_targets(y: NDArray[Any], task: TaskSpec, outputs: int, where: str) -
 
 
 def no_targets(task: TaskSpec, outputs: int) -> Targets:
-    """What no example has, in the task's form."""
+    """Return targets of no example, in the task's form."""
     if task.kind is TaskKind.CLASSES:
         return np.zeros(0, np.int64)
     return np.zeros((0, 2 if task.kind is TaskKind.SURVIVAL else outputs), np.float32)

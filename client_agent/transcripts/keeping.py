@@ -1,4 +1,4 @@
-"""What a site keeps of every round's signed messages, for ``moiety study verify`` (docs/protocol.md 15).
+"""Keep every round's signed messages at a site, for ``moiety study verify`` (docs/protocol.md 15).
 
 studies/NAME/transcripts/round-000004-01.json     the messages of one attempt
                          round-000004-01.vector   the masked vector of a sum with wrong tags, and of no other
@@ -34,7 +34,8 @@ def keep_transcript(
     failed: Signed[TagsFailed] | None = None,
     shares: tuple[Signed[TagShares], ...] = (),
 ) -> None:
-    """Of an ended round, once; ``past`` is its release, ``failed`` and ``shares`` are what the requester alone has.
+    """Keep the transcript of an ended round, once; ``past`` is its release, ``failed`` and ``shares`` are what the
+    requester alone has.
 
     After a sum with wrong tags both its halves are kept too: with them the signed checks prove who altered it.
     """

@@ -17,7 +17,7 @@ from protocol.transcript.kept import RoundTranscript
 
 
 def verified(places: Sequence[Path], roster_file: Path) -> tuple[Findings, int]:
-    """What all transcripts show together: what was said differently to two sites shows there alone.
+    """Verify all transcripts together: what was said differently to two sites shows there alone.
 
     -> the findings, and of how many transcripts
     Raises: ConfigurationError, for files that are no transcripts of one study; BadSignature, for a roster without its

@@ -38,8 +38,8 @@ class _Named(TyperGroup):
         known = super().get_command(ctx, cmd_name)
         if known is not None:
             return known
-        from harness.adversaries.catalogue.catalogue import catalogue
-        from harness.adversaries.catalogue.command import command_of
+        from harness.adversaries.catalogue import catalogue
+        from harness.adversaries.outcomes import command_of
 
         if cmd_name not in catalogue():
             near = get_close_matches(cmd_name, (*catalogue(), *self.commands), n=3)
@@ -63,12 +63,12 @@ def _attack(
     """Attack the protocol: --list, --all, or the NAME of one attack. Ends with 1 where a promise does not hold."""
     if ctx.invoked_subcommand is not None:
         return
-    from harness.adversaries.catalogue import command as catalogue_command
+    from harness.adversaries import outcomes
 
     if listed:
-        catalogue_command.show_list()
+        outcomes.show_list()
     elif everything:
-        raise typer.Exit(catalogue_command.run_all(json_file))
+        raise typer.Exit(outcomes.run_all(json_file))
     else:
         typer.echo(ctx.get_help())
 

@@ -15,7 +15,7 @@ from harness.simulation.options import ALL_RUNS, parse_shard
 from harness.simulation.run_one import Protection
 from harness.simulation.summary import summarise_case, write_summary
 from harness.simulation.workers.cluster import RayCluster, computing_of
-from harness.tracking.trackers import log_all, tracker_of
+from harness.tracking import log_all, tracker_of
 from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
 

@@ -1,1 +1,1 @@
-"""What a round costs, over real processes: ``moiety bench``."""
+"""``moiety bench``: measure what a round costs, over real processes."""

@@ -10,33 +10,32 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from harness.bench.agent import Place, SyntheticAgent
-from harness.bench.vectors import numerator_of, update_of
+from harness.bench.results import Figures
+from harness.bench.synthetic import Place, SyntheticAgent, numerator_of, update_of
 from protocol.evidence import PastRelease
 from protocol.wire.messages import Announcement, Study, WeightList
 
 KEPT_OPEN: Final = 101  # sites, the requester among them; connections of more are opened anew for each command
 
 
-class Contribute(BaseModel):
+class Contribute(Figures):
     """Every listed site checks its policy, makes its update, encodes, shares, seals and sends it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["contribute"] = "contribute"
     study: Study
     announcement: Announcement
     weights: WeightList
 
 
-class Open(BaseModel):
+class Open(Figures):
     """Every listed site fetches and opens the released sum."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["open"] = "open"
     study: Study
     past: PastRelease
@@ -46,10 +45,9 @@ Command = Annotated[Contribute | Open, Field(discriminator="kind")]
 COMMANDS: Final[TypeAdapter[Contribute | Open]] = TypeAdapter(Command)
 
 
-class Played(BaseModel):
-    """What one command took, summed over the sites. ``making_s``: wall time of the synthetic updates."""
+class Played(Figures):
+    """Cost of one command, summed over the sites. ``making_s``: wall time of the synthetic updates."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     cpu_ns: int
     making_s: float
     sealed_bytes: int
@@ -58,22 +56,25 @@ class Played(BaseModel):
     received_bytes: int
 
 
-class _Stopwatch:
-    def __init__(self) -> None:
-        self.cpu_ns = 0
-        self.making_s = 0.0
+@dataclass
+class _Taken:
+    """A :class:`Played` that grows."""
+
+    cpu_ns: int = 0
+    making_s: float = 0.0
+    sealed_bytes: int = 0
+    upload_s: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
 
     @contextmanager
-    def agent(self) -> Iterator[None]:
-        begun = time.process_time_ns()
+    def by(self, agent: SyntheticAgent) -> Iterator[None]:
+        """Count what an agent does."""
+        before, begun = agent.traffic, time.process_time_ns()
         yield
         self.cpu_ns += time.process_time_ns() - begun
-
-    @contextmanager
-    def making(self) -> Iterator[None]:
-        begun = time.perf_counter()
-        yield
-        self.making_s += time.perf_counter() - begun
+        self.sent_bytes += agent.traffic.socket_sent_bytes - before.socket_sent_bytes
+        self.received_bytes += agent.traffic.socket_received_bytes - before.socket_received_bytes
 
 
 class Contributors:
@@ -86,57 +87,33 @@ class Contributors:
 
     def play(self, command: Contribute | Open) -> Played:
         """Every listed site does its part, one after the other."""
+        taken = _Taken()
         if isinstance(command, Contribute):
-            return self._contribute(command)
-        return self._take(command)
+            for site in command.announcement.listed:
+                self._contribute(command, site, taken)
+        else:
+            for site in command.past.announcement.listed:
+                with self._agent(site) as agent:
+                    with taken.by(agent):
+                        agent.open_output(command.study, command.past)
+                    agent.tidy(command.study)
+        return Played(**asdict(taken))
 
-    def _contribute(self, command: Contribute) -> Played:
-        watch, sealed, upload_s, sent, received = _Stopwatch(), 0, 0.0, 0, 0
-        for site in command.announcement.listed:
-            place = self._roster.place(site)
-            with watch.making():
-                update = update_of(place, command.study.parameters.dimension)
-            numerator = numerator_of(place, command.study.parameters.weight_grid)
-            with self._agent(site) as agent:
-                before = agent.traffic
-                with watch.agent():
-                    agent.check_policy(command.study, command.announcement, command.weights)
-                    seed = command.weights.tag_seed
-                    record = agent.prepare(command.study, command.announcement, numerator, update, seed)
-                    done = agent.send(command.study, record)
-                after = agent.traffic
-                agent.tidy(command.study)
-            sealed, upload_s = sealed + done.sealed_bytes, upload_s + done.upload_s
-            sent += after.socket_sent_bytes - before.socket_sent_bytes
-            received += after.socket_received_bytes - before.socket_received_bytes
-        return Played(
-            cpu_ns=watch.cpu_ns,
-            making_s=watch.making_s,
-            sealed_bytes=sealed,
-            upload_s=upload_s,
-            sent_bytes=sent,
-            received_bytes=received,
-        )
-
-    def _take(self, command: Open) -> Played:
-        watch, sent, received = _Stopwatch(), 0, 0
-        for site in command.past.announcement.listed:
-            with self._agent(site) as agent:
-                before = agent.traffic
-                with watch.agent():
-                    agent.open_output(command.study, command.past)
-                after = agent.traffic
-                agent.tidy(command.study)
-            sent += after.socket_sent_bytes - before.socket_sent_bytes
-            received += after.socket_received_bytes - before.socket_received_bytes
-        return Played(
-            cpu_ns=watch.cpu_ns,
-            making_s=0.0,
-            sealed_bytes=0,
-            upload_s=0.0,
-            sent_bytes=sent,
-            received_bytes=received,
-        )
+    def _contribute(self, command: Contribute, site: str, taken: _Taken) -> None:
+        study, place = command.study, self._roster.place(site)
+        begun = time.perf_counter()
+        update = update_of(place, study.parameters.dimension)
+        taken.making_s += time.perf_counter() - begun
+        numerator = numerator_of(place, study.parameters.weight_grid)
+        with self._agent(site) as agent:
+            with taken.by(agent):
+                agent.check_policy(study, command.announcement, command.weights)
+                seed = command.weights.tag_seed
+                record = agent.prepare(study, command.announcement, numerator, update, seed)
+                done = agent.send(study, record)
+            agent.tidy(study)
+        taken.sealed_bytes += done.sealed_bytes
+        taken.upload_s += done.upload_s
 
     @contextmanager
     def _agent(self, site: str) -> Iterator[SyntheticAgent]:

@@ -7,19 +7,18 @@ exchanges are repeated for a day into a ledger of their own, whose files are mea
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from client_agent.network.ledger import Ledger, LedgerEntry, read_ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
-from harness.bench import probe
-from harness.bench.latency.run import small_federation, small_study
+from harness.bench.latency import small_federation, small_study
+from harness.bench.processes import ServersOnly
+from harness.bench.results import Benchmark, facts, scratch
 from harness.federation.processes import RunningFederation
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
@@ -32,8 +31,7 @@ _SETTLED_S: Final = 25.0
 _MIDNIGHT_S: Final = 1_800_000_000.0
 
 
-@dataclass(frozen=True)
-class IdleBenchmark:
+class IdleBenchmark(Benchmark):
     """Bytes are those at the socket, TLS included; ``ledger_bytes_per_day`` is what a day leaves on the disk."""
 
     past_studies: int
@@ -43,27 +41,18 @@ class IdleBenchmark:
     bytes_down_per_day: float
     ledger_bytes_per_day: float
     requests_by_purpose: dict[str, int]
-    command: str
-    machine: str
 
 
 def benchmark_idle(past_studies: int, seconds: float, folder: Path | None = None) -> IdleBenchmark:
     """Count for so many seconds. Raises: Unavailable, when a process ends"""
-    with tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name:
-        federation = RunningFederation(small_federation(_CONTRIBUTORS), Path(name, "idle"))
-        try:
-            for side in Side:
-                federation.start_server(side)
-            for side in Side:
-                federation.wait_for(side, "/healthz")
+    with scratch(folder) as place:
+        with ServersOnly(small_federation(_CONTRIBUTORS), place / "idle") as federation:
             _create_and_end(federation, past_studies)
             _look_as_often_as_usual(federation.config(_AGENT))
             federation.start_agent(_AGENT)
             time.sleep(_SETTLED_S)
             window = _window(federation.ledger(_AGENT), seconds)
-        finally:
-            federation.stop()
-        noted_bytes = a_day_on_disk(window, seconds, Path(name, "day"))
+        noted_bytes = a_day_on_disk(window, seconds, place / "day")
     return summary(window, past_studies, seconds, noted_bytes)
 
 
@@ -73,6 +62,7 @@ def summary(
     """The window's exchanges, as many a day as there would be."""
     days = seconds / DAY_S
     return IdleBenchmark(
+        **facts(f"idle --past-studies {past_studies} --seconds {seconds:g}"),
         past_studies=past_studies,
         seconds=seconds,
         requests_per_day=sum(entry.count for entry in window) / days,
@@ -80,8 +70,6 @@ def summary(
         bytes_down_per_day=sum(entry.socket_received_bytes for entry in window) / days,
         ledger_bytes_per_day=ledger_bytes_per_day,
         requests_by_purpose=dict(Counter(entry.purpose for entry in window)),
-        command=f"moiety bench idle --past-studies {past_studies} --seconds {seconds:g}",
-        machine=probe.machine(),
     )
 
 
@@ -98,7 +86,7 @@ def a_day_on_disk(window: Sequence[LedgerEntry], seconds: float, folder: Path) -
 
 
 def _window(ledger: Path, seconds: float) -> list[LedgerEntry]:
-    """What is appended to a ledger in so many seconds."""
+    """Return what is appended to a ledger in so many seconds."""
     before = len(read_ledger(ledger))
     time.sleep(seconds)
     return list(read_ledger(ledger)[before:])

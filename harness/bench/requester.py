@@ -15,8 +15,7 @@ from client_agent.network.body import Body
 from client_agent.requester.measuring.allowed_lengths import longest_distance
 from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
 from client_agent.study.measuring import open_sites, query_vector, seal_queries
-from harness.bench.agent import SyntheticAgent, terms_of
-from harness.bench.vectors import Vector, numerator_of
+from harness.bench.synthetic import SyntheticAgent, Vector, numerator_of, terms_of
 from host.randomness import SystemRandomness
 from protocol.bodies import opening
 from protocol.errors import ProtocolViolation, Unavailable

@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
 
 from client_agent.learning.data import Examples, LocalData
-from harness.bench import probe
-from harness.bench.agent import Place, SyntheticAgent
+from harness.bench import meter
 from harness.bench.contributors import KEPT_OPEN, Contribute, Open, Played
+from harness.bench.processes import PROJECT, ServersOnly, counters
 from harness.bench.requester import ScriptedRequester
-from harness.bench.results import BothServers, RoundBenchmark, ServerCpu
-from harness.bench.vectors import largest_allowed_difference, parameters_for, plain_average, update_of
-from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
-from harness.versions import versions
+from harness.bench.results import BothServers, RoundBenchmark, ServerCpu, facts, scratch
+from harness.bench.synthetic import (
+    Place,
+    SyntheticAgent,
+    largest_allowed_difference,
+    parameters_for,
+    plain_average,
+    update_of,
+)
+from harness.federation.processes import FederationSpec, SiteSpec
 from harness.warm import warm
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.parameters import WORD_BITS, RingBits
@@ -43,40 +45,6 @@ _WARM_UP_VALUES: Final = 10**7
 _WARM_UP_SITES: Final = 10
 _ROUND_DEADLINE_S: Final = 4 * 3600.0
 _MASKED_SUM: Final = "masked_sum"
-_PROJECT: Final = Path(__file__).resolve().parents[2]
-
-
-class ServersOnly(RunningFederation):
-    """A federation whose agents are played by the benchmark."""
-
-    def start(self) -> None:
-        for side in Side:
-            self.start_server(side)
-        for side in Side:
-            self.wait_for(side, "/readyz")
-
-    def pid(self, side: Side) -> int:
-        return self.process_ids[OPERATOR_NAMES[side]]
-
-    @property
-    def pids(self) -> list[int]:
-        return [self.pid(side) for side in Side]
-
-    def cpu_ns(self) -> int:
-        """CPU time of both servers so far."""
-        return sum(map(probe.cpu_ns, self.pids))
-
-    def sent_between_servers(self) -> tuple[int, int]:
-        """Bytes in both directions since the start: of masked sums, and of everything else."""
-        sums, others = 0, 0
-        for family in text_string_to_metric_families(self.metrics(Side.A)):
-            for sample in family.samples:
-                if sample.name == "moiety_peer_bytes_total":
-                    if sample.labels["kind"] == _MASKED_SUM:
-                        sums += int(sample.value)
-                    else:
-                        others += int(sample.value)
-        return sums, others
 
 
 class ContributorProcess:
@@ -88,7 +56,7 @@ class ContributorProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=_PROJECT,
+            cwd=PROJECT,
         )
 
     @property
@@ -130,7 +98,7 @@ class _Phases:
 
 @dataclass(frozen=True)
 class _Round:
-    """What one round took."""
+    """Measurements of one round."""
 
     phases: _Phases
     contributed: Played
@@ -158,19 +126,17 @@ def benchmark_round(
     Raises: ProtocolViolation, when the opened average is not numpy's
     """
     warm()
-    with tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name:
-        place = Path(name)
-        with ServersOnly(_spec(sites), place, forked=False) as servers:
-            contributors = ContributorProcess(place)
-            try:
-                return _measured(servers, contributors, place, _Size(dimension, sites, tags, ring_bits))
-            finally:
-                contributors.close()
+    with scratch(folder) as place, ServersOnly(_spec(sites), place, forked=False) as servers:
+        contributors = ContributorProcess(place)
+        try:
+            return _measured(servers, contributors, place, _Size(dimension, sites, tags, ring_bits))
+        finally:
+            contributors.close()
 
 
 @dataclass(frozen=True)
 class _Size:
-    """How large the measured round is, whether it has tags, and in which ring its shares are."""
+    """Size of the measured round, its tags and its ring."""
 
     dimension: int
     sites: int
@@ -179,7 +145,7 @@ class _Size:
 
     @property
     def options(self) -> str:
-        """Of the command, besides the size."""
+        """The command's options besides the size."""
         ring = "" if self.ring_bits == WORD_BITS else " --ring-48"
         return f"{' --tags' if self.tags else ''}{ring}"
 
@@ -196,14 +162,14 @@ def _measured(servers: ServersOnly, contributors: ContributorProcess, place: Pat
     try:
         _play(servers, contributors, _study(servers, agent, "warm-up", size.smaller))
         requester = _study(servers, agent, "measured", size)
-        probe.wait_until_idle(servers.pids)
-        idle = BothServers(**{side.value: probe.resident_mb(servers.pid(side)) for side in Side})
-        idle_agent = probe.resident_mb(contributors.pid)
+        meter.wait_until_idle(servers.pids)
+        idle = BothServers(**{side.value: meter.resident_mb(servers.pid(side)) for side in Side})
+        idle_agent = meter.resident_mb(contributors.pid)
         for pid in (*servers.pids, contributors.pid):
-            probe.reset_peak(pid)
-        before = servers.sent_between_servers()
+            meter.reset_peak(pid)
+        before = _sent_between(servers)
         done = _play(servers, contributors, requester)
-        after = servers.sent_between_servers()
+        after = _sent_between(servers)
     finally:
         agent.close()
     plain = plain_average(list(range(size.sites + 1)), requester.study.parameters).cpu_ns
@@ -216,22 +182,20 @@ def _result(taken: _Taken, servers: ServersOnly, contributors: ContributorProces
     done, cpu = taken.round, taken.round.phases.cpu_ns
     per_agent, per_round = sites * dimension, (sites + 1) * dimension
     return RoundBenchmark(
+        **facts(f"round --parameters {dimension} --sites {sites}{size.options}"),
         parameters=dimension,
         sites=sites,
         tags=size.tags,
         ring_bits=size.ring_bits,
-        command=f"moiety bench round --parameters {dimension} --sites {sites}{size.options}",
-        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=probe.machine(),
         seconds=sum(done.phases.seconds.values()),
         seconds_by_phase=done.phases.seconds,
         bytes_up_per_parameter=(done.contributed.sent_bytes + done.opened.sent_bytes) / per_agent,
         bytes_down_per_parameter=(done.contributed.received_bytes + done.opened.received_bytes) / per_agent,
         bytes_between_servers_per_contributor=taken.sent_others / sites,
         bytes_between_servers_per_parameter=taken.sent_sums / dimension,
-        server_peak_rss_mb=BothServers(**{side.value: probe.peak_mb(servers.pid(side)) for side in Side}),
+        server_peak_rss_mb=BothServers(**{side.value: meter.peak_mb(servers.pid(side)) for side in Side}),
         server_idle_rss_mb=taken.idle_mb,
-        agent_peak_rss_mb=probe.peak_mb(contributors.pid),
+        agent_peak_rss_mb=meter.peak_mb(contributors.pid),
         agent_idle_rss_mb=taken.idle_agent_mb,
         cpu_ns_per_parameter_contributor=ServerCpu(
             distances=(cpu["distances"] + cpu["correlations"]) / per_round,
@@ -244,7 +208,6 @@ def _result(taken: _Taken, servers: ServersOnly, contributors: ContributorProces
         plain_fedavg_cpu_ns_per_parameter=taken.plain_cpu_ns / dimension,
         upload_gb_per_s=done.contributed.sealed_bytes / done.contributed.upload_s / 1e9,
         max_abs_difference_to_plain=done.difference,
-        versions={one.name: one.version for one in versions()},
     )
 
 
@@ -252,7 +215,7 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
     """The study's first round, from the announcement to the opened sums."""
     study, phases = requester.study, _Phases(servers)
     own = update_of(0, study.parameters.dimension)
-    probe.wait_until_idle(servers.pids)
+    meter.wait_until_idle(servers.pids)
     with phases.phase("announcing"):
         announcement, weights = requester.announce(1)
         record = requester.prepare(announcement, weights, own)
@@ -270,7 +233,7 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
         with phases.phase("tags"):
             past = requester.go(past)
     with phases.phase("correlations"):
-        probe.wait_until_idle(servers.pids)
+        meter.wait_until_idle(servers.pids)
     del phases.seconds["correlations"]  # in the background of whatever the sites do next
     with phases.phase("output"):
         opened = contributors.play(Open(study=study, past=past))
@@ -314,8 +277,39 @@ def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, size: _Size) 
     return requester
 
 
+def _sent_between(servers: ServersOnly) -> tuple[int, int]:
+    """Bytes in both directions since the start: of masked sums, and of everything else."""
+    sent = list(counters(servers, Side.A, "moiety_peer_bytes_total", "kind"))
+    sums = sum(count for kind, count in sent if kind == _MASKED_SUM)
+    return sums, sum(count for _, count in sent) - sums
+
+
 def _spec(sites: int) -> FederationSpec:
     names: Sequence[str] = (_REQUESTER, *(f"site-{number}" for number in range(1, sites + 1)))
     part = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
     data = LocalData(part, part)
     return FederationSpec("bench", _REQUESTER, tuple(SiteSpec(name, data) for name in names), ports=(0, 0))
+
+
+def round_text(result: RoundBenchmark) -> str:
+    """The figures, one a line."""
+    cpu = result.cpu_ns_per_parameter_contributor
+    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.seconds_by_phase.items())
+    return "\n".join(
+        (
+            f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
+            f"seconds: {result.seconds:.2f} ({phases})",
+            f"bytes per parameter: up {result.bytes_up_per_parameter:.3f}, down {result.bytes_down_per_parameter:.3f}",
+            f"bytes between the servers: {result.bytes_between_servers_per_contributor:,.0f} a contributor, "
+            f"{result.bytes_between_servers_per_parameter:.3f} a parameter",
+            f"servers' CPU, ns per parameter and contributor: distances {cpu.distances:.1f}, sum {cpu.sum:.2f}, "
+            f"ingest {cpu.ingest:.1f}, output {cpu.output:.1f}{f', tags {cpu.tags:.2f}' if result.tags else ''}",
+            f"an agent's CPU, ns per parameter: {result.agent_cpu_ns_per_parameter:.1f}",
+            f"numpy's plain average, ns per parameter: {result.plain_fedavg_cpu_ns_per_parameter:.1f}",
+            f"peak memory, MB: A {result.server_peak_rss_mb.a:.0f} (idle {result.server_idle_rss_mb.a:.0f}), "
+            f"B {result.server_peak_rss_mb.b:.0f} (idle {result.server_idle_rss_mb.b:.0f}), "
+            f"agent {result.agent_peak_rss_mb:.0f} (idle {result.agent_idle_rss_mb:.0f})",
+            f"upload: {result.upload_gb_per_s:.2f} GB/s",
+            f"largest difference to numpy's average: {result.max_abs_difference_to_plain:.2g}",
+        )
+    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from harness.adversaries.catalogue.attack import passes, taken_out
+from harness.adversaries.attack import passes, taken_out
 from harness.faults.servers_only.run import studied
 from harness.faults.simulated import Simulated, simulated
 from protocol.errors import ProtocolViolation

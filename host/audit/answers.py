@@ -41,7 +41,8 @@ class Release:
 
 @dataclass(frozen=True)
 class Answers:
-    """Of one party's folder; ``receipt`` is where the signed receipt lies, None where nothing was deleted.
+    """Answers to a data subject from one party's folder; ``receipt`` is the signed receipt's path, None where nothing
+    was deleted.
 
     ``releases`` are of every entry from the study's first to its last one, whatever it is about.
     """

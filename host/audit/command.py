@@ -26,7 +26,7 @@ FolderArgument = Annotated[
 
 @app.callback()
 def _audit() -> None:
-    """Who had what done, and when: the log of an agent or of a server."""
+    """Read the audit log of an agent or of a server: who did what, when."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def verify(
     folder: FolderArgument,
     against: Annotated[Path | None, typer.Option(help="An earlier export with --json, all of it.")] = None,
 ) -> None:
-    """Whether every line follows the one before it; with --against, whether the log is still the one of that export."""
+    """Verify that every line follows the one before it; with --against, that the log still holds that export."""
     entries = read_audit(_log_of(folder))
     if against is not None:
         require_continued(entries, _exported(against), str(against))

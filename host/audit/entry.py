@@ -15,7 +15,9 @@ _MOST_CHARACTERS: Final = 2000
 
 
 class Action(StrEnum):
-    """What happened. A server has neither words on studies nor models, a site neither registrations nor admissions."""
+    """The kinds of actions. A server has neither words on studies nor models, a site neither registrations nor
+    admissions.
+    """
 
     STARTED = "started"
     STUDY_CREATED = "study_created"
@@ -58,5 +60,5 @@ class AuditEntry(BaseModel):
 
 
 def digest_of(line: bytes) -> str:
-    """What the next line names: SHA-256 of this one, without its end."""
+    """Return the digest that the next line names: SHA-256 of this one, without its end."""
     return hashlib.sha256(b"moiety audit\x00" + line).hexdigest()

@@ -32,7 +32,7 @@ _MOST_CHARACTERS: Final = 1000
 
 @dataclass(frozen=True)
 class AuditLog:
-    """Of one party, in the folder that lasts; every entry is on disk when ``add`` returns."""
+    """One party's audit log, in the folder that lasts; every entry is on disk when ``add`` returns."""
 
     folder: Path
     party: str

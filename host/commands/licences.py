@@ -1,4 +1,4 @@
-"""Which packages an installation of Moiety is made of, under which licences; from the packages' own metadata."""
+"""List the packages of an installation of Moiety and their licences, from the packages' own metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an address can only be this machine: what is taken there alone, as seeds, asks here."""
+"""Tell whether an address can only be this machine: seeds, for one, are accepted there alone."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from protocol.errors import ConfigurationError
 
 
 def require_apart(urls: tuple[str, str]) -> str:
-    """What the addresses say of both operators' servers: two hosts, or this machine alone, for a try.
+    """Require two hosts for both operators' servers, or this machine alone, for a try.
 
     Two names of one machine are not found out here: who the operators are is for people to look at.
     Raises: ConfigurationError

@@ -38,7 +38,7 @@ class ProxyRefused(OSError):
 
 @dataclass(frozen=True)
 class WebProxy:
-    """Where the proxy listens, and what it is told of the user; ``credentials`` are "user:password"."""
+    """A proxy's address and the user's credentials, "user:password"."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class WebProxy:
 
     @classmethod
     def parse(cls, url: str, credentials: str | None = None) -> WebProxy:
-        """From a setting. Raises: ConfigurationError, without repeating a password"""
+        """Read a setting. Raises: ConfigurationError, without repeating a password"""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -67,7 +67,7 @@ class WebProxy:
         return cls(host, _USUAL_PORT if port is None else port, credentials)
 
     def request(self, host: str, port: int) -> bytes:
-        """What is sent to the proxy."""
+        """Return the request that opens a tunnel."""
         to = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         lines = [f"CONNECT {to} HTTP/1.1", f"Host: {to}"]
         if self.credentials is not None:

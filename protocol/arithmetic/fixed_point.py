@@ -60,7 +60,7 @@ def clip(update: Update, clip_norm: float, kernels: Kernels = NUMBA) -> tuple[Re
 def scaling_of(
     update: Update, layers: Layers, parameters: StudyParameters, weight: float = 1.0, kernels: Kernels = NUMBA
 ) -> Scaling:
-    """What brings ``update`` to the study's norm, weight and scale; :func:`encode_into` applies it.
+    """The factors that bring ``update`` to the study's norm, weight and scale; :func:`encode_into` applies them.
 
     Reads the update once: the check of :func:`check_finite` and the norm of :func:`clip`.
 

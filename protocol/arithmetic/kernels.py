@@ -80,7 +80,8 @@ def _contiguous(values: Update, *vectors: Ring) -> Update:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What a value is multiplied by before it is rounded, in this order, so that both twins give the same bits.
+    """The factors of a value before it is rounded, in the order of multiplication, so that both twins give the same
+    bits.
 
     ``unit`` is a power of two and ``factor`` does the rest of the clipping (both 1 for a short update); ``weight``
     is the site's; ``scale`` is the study's 2^f.
@@ -93,7 +94,7 @@ class Scaling:
 
     @property
     def clips(self) -> bool:
-        """Whether the update is longer than the clip norm."""
+        """True if the update is longer than the clip norm."""
         return (self.unit, self.factor) != (1.0, 1.0)
 
 

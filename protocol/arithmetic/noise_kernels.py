@@ -83,7 +83,7 @@ def _laplace(words, at, t):  # noqa: ANN001, ANN202  # pragma: no cover - compil
 
 @njit(cache=True, nogil=True)
 def _bernoulli_exp(words, at, num, den):  # noqa: ANN001, ANN202  # pragma: no cover - compiled
-    """Whether a coin of probability exp(-num / den) falls on heads."""
+    """Toss a coin of probability exp(-num / den)."""
     kept, at = _all_of_exp_of_one(words, at, num // den if num > den else 0)
     if at < 0 or not kept:
         return False, at
@@ -105,7 +105,7 @@ def _bernoulli_exp(words, at, num, den):  # noqa: ANN001, ANN202  # pragma: no c
 
 @njit(cache=True, nogil=True)
 def _all_of_exp_of_one(words, at, times):  # noqa: ANN001, ANN202  # pragma: no cover - compiled
-    """Whether so many coins of probability exp(-1) all fall on heads."""
+    """Toss ``times`` coins of probability exp(-1); true if all fall on heads."""
     for _ in range(times):
         k = 1
         while True:

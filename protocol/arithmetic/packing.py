@@ -23,7 +23,7 @@ _WIRE: Final = np.dtype("<u2")
 
 
 def element_bytes(bits: RingBits) -> int:
-    """How many bytes an element takes."""
+    """Return the bytes that one element takes."""
     return bits // _BITS_PER_BYTE
 
 

@@ -25,7 +25,7 @@ _WIRE = np.dtype("<u8")
 
 @unique
 class Usage(IntEnum):
-    """What a stream is for. A number, once given, never changes its meaning."""
+    """The purpose of a stream. A number, once given, never changes its meaning."""
 
     SHARE = 1
     SKETCH = 2

@@ -37,7 +37,7 @@ _NO_COMMITMENT: Final = bytes(COMMITMENT_BYTES)
 
 @dataclass(frozen=True)
 class Part:
-    """What one server gets of one site's contribution; ``length`` counts ring elements, or an update's values."""
+    """One server's part of one site's contribution; ``length`` counts ring elements, or an update's values."""
 
     announcement: Announcement
     attempt: int
@@ -88,12 +88,12 @@ class Part:
         return header
 
     def content_bytes(self, header: ContributionHeader) -> int:
-        """How much content a body with this header has."""
+        """Return the content bytes of a body with this header."""
         return content_bytes(header.share_kind, header.length)
 
 
 def content_bytes(kind: ShareKind, length: int) -> int:
-    """How much content a part has; ``length`` as in its header."""
+    """Return the content bytes of a part; ``length`` as in its header."""
     if kind is ShareKind.CIPHERTEXT:
         return body_bytes(CkksParameters(), Kind.CONTRIBUTION, length)
     return SEED_BYTES if kind is ShareKind.SEED else element_bytes(kind.ring_bits) * length
@@ -128,7 +128,7 @@ class PartSealing:
 
     @property
     def head_bytes(self) -> int:
-        """How much room the head takes, whatever the commitments are."""
+        """Return the bytes of the head, whatever the commitments are."""
         return sealed_head_length(len(self.part.header({}).canonical()))
 
     def sealed_content(self, content: Iterable[Octets]) -> Iterator[Octets]:
@@ -140,7 +140,7 @@ class PartSealing:
         return commitment(self._salt, self._content_key, self._taken.digest())
 
     def head(self, committed: Mapping[Side, bytes]) -> tuple[bytes, bytes]:
-        """What comes before the encrypted content, and the digest of the whole message."""
+        """Return the head, all before the encrypted content, and the digest of the whole message."""
         header = self.part.header(committed).canonical()
         head = sealed_head(header, self._recipient, self._content_key, self._salt)
         return head, message_digest(head, self._taken.digest())

@@ -56,7 +56,7 @@ _NUMBER: Final = r"(0|[1-9][0-9]{0,6})"
 
 
 class LetterKind(StrEnum):
-    """What a letter is; its topic is the kind, and the round or model version behind a dash."""
+    """The kinds of letters; a letter's topic is its kind, then a dash and the round or model version."""
 
     WELCOME = "welcome"
     CHECKPOINT = "checkpoint"
@@ -68,12 +68,12 @@ class LetterKind(StrEnum):
 
     @property
     def numbered(self) -> bool:
-        """Whether a round or model version belongs to the topic; what is said once per study stands alone."""
+        """True if the topic holds a round or model version; a letter sent once per study has none."""
         return self not in (LetterKind.REFUSAL, LetterKind.HINDERED)
 
     @property
     def of_a_round(self) -> bool:
-        """Whether the number is a round's; else it is a model version, or there is none."""
+        """True if the number is a round's; otherwise it is a model version, or absent."""
         return self in (LetterKind.WEIGHTS, LetterKind.DECLINE)
 
     @property
@@ -82,7 +82,7 @@ class LetterKind(StrEnum):
 
     @property
     def notice(self) -> bool:
-        """Whether all letters of this kind have one length."""
+        """True if all letters of this kind have one length."""
         return self in (LetterKind.DECLINE, LetterKind.REFUSAL, LetterKind.HINDERED, LetterKind.ATTESTED)
 
 
@@ -113,7 +113,7 @@ def parse_topic(text: str) -> Topic:
 
 
 def require_route(kind: LetterKind, sender: str, recipient: str, roster: Roster) -> None:
-    """Who writes what to whom: a checkpoint goes to every site at once, every other letter between two sites.
+    """Check sender and reader: a checkpoint goes to every site at once, every other letter from one site to another.
 
     Raises: NotListed, UnknownParty
     """
@@ -154,12 +154,12 @@ def require_length(kind: LetterKind, found: int, most: int) -> None:
 
 
 def letter_info(kind: str, study_digest: str, sender: str, recipient: str, number: int) -> bytes:
-    """What a letter's seal is bound to; names hold no spaces."""
+    """Return the context that a letter's seal is bound to; names hold no spaces."""
     return f"{PROTOCOL_VERSION} letter {kind} {study_digest} {sender} {recipient} {number}".encode()
 
 
 def padded_bytes(content: bytes, kind: str) -> int:
-    """How long a letter is inside its seal: a notice as all of its kind, another as what servers know makes it."""
+    """Return a letter's length inside its seal: fixed for a notice, else computed from what servers know."""
     named = LetterKind(kind)
     return _notice_bytes(named) if named.notice else LENGTH_BYTES + len(content)
 
@@ -224,5 +224,5 @@ def open_checkpoint(sealed: bytes, content_key: bytes, digest: str, study: Study
 
 
 def _kept_bytes(study: Study) -> int:
-    """What a site keeps of the model: its coordinates, with the server optimiser's moments behind them."""
+    """Return the bytes of the model that a site keeps: its coordinates, then the server optimiser's moments."""
     return _COORDINATE_BYTES * study.model_dimension * state_vectors(study.rule.name)

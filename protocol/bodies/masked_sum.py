@@ -25,7 +25,7 @@ def seal(
 
 
 def message_bytes(header: MaskedSumHeader) -> int:
-    """How long that body is."""
+    """Return the length of that body."""
     return sealed_message_length(len(header.canonical()), element_bytes(header.share_kind.ring_bits) * header.length)
 
 

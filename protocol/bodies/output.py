@@ -37,12 +37,12 @@ _FRAMED: Final = b"\x00"
 
 
 def share_kind(side: Side, round_number: int, bits: RingBits) -> ShareKind:
-    """What a side serves of a round of shares in this ring."""
+    """Return the kind of share that a side serves in this ring."""
     return ShareKind.SEED if masking_side(round_number) is side else ShareKind.vector_of(bits)
 
 
 def is_short(header: OutputHeader) -> bool:
-    """Whether it goes without a seal of its own, where a session seals it."""
+    """True if the output goes without a seal of its own where a session seals it."""
     return content_bytes(header) <= SHORT_BYTES
 
 
@@ -58,7 +58,7 @@ def seal(header: OutputHeader, content: Iterable[Octets], recipient: SealingPubl
 
 
 def content_bytes(header: OutputHeader) -> int:
-    """How much content a body with this header has."""
+    """Return the content bytes of a body with this header."""
     if header.share_kind is ShareKind.CIPHERTEXT:
         return body_bytes(CkksParameters(), Kind.SUM, header.length)
     if header.share_kind is ShareKind.SEED:

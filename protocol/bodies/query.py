@@ -21,7 +21,7 @@ from protocol.wire.messages import QueryHeader, ShareKind
 
 @dataclass(frozen=True)
 class Queries:
-    """What one server gets of an attempt's queries: ``length`` elements for each target."""
+    """One server's part of an attempt's queries: ``length`` elements for each target."""
 
     transcript_digest: str
     side: Side
@@ -66,7 +66,7 @@ class Queries:
         return header
 
     def content_bytes(self, header: QueryHeader) -> int:
-        """How much content a body with this header has."""
+        """Return the content bytes of a body with this header."""
         vector = header.share_kind is ShareKind.VECTOR
         return ELEMENT_BYTES * header.length * len(header.targets) if vector else SEED_BYTES
 

@@ -1,4 +1,4 @@
-"""What bodies have in common: a public header, and behind its seal content of a known length (docs/protocol.md 3)."""
+"""Sealed bodies: a public header, and behind its seal content of a known length (docs/protocol.md 3)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET_BYTES: Final = CONTENT_KEY_BYTES + SALT_BYTES
 
 
 class Expected(Protocol[H]):
-    """What a body must be: its header, and how much content is behind it."""
+    """The expected form of a body: its header, and the bytes of content behind it."""
 
     def require(self, raw: bytes) -> H:
         """The header that came. Raises: what says how it differs"""

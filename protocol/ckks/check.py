@@ -72,7 +72,7 @@ class _RoundChecks:
 
 
 class SiteChecks:
-    """What a site puts behind the values of each of its ciphertexts."""
+    """The check values that a site puts behind the values of each of its ciphertexts."""
 
     def __init__(self, key: SecretKey, announcement_digest: str, site: str) -> None:
         self._parameters = key.scheme.parameters
@@ -90,7 +90,7 @@ class SiteChecks:
 
 
 class SumChecks:
-    """What the check values of a sum over ``sites`` must be."""
+    """The check values that a sum over ``sites`` must have."""
 
     def __init__(self, key: SecretKey, announcement_digest: str, sites: Sequence[str]) -> None:
         self._parameters = key.scheme.parameters

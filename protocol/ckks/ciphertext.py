@@ -33,7 +33,7 @@ HEADER_BYTES: Final = _HEADER.size
 
 
 class Kind(Enum):
-    """What a body holds; the value is how it begins."""
+    """The content of a body; the value is the body's first bytes."""
 
     CONTRIBUTION = b"MOIETYCU"
     SUM = b"MOIETYCS"
@@ -87,7 +87,7 @@ def body_bytes(parameters: CkksParameters, kind: Kind, values: int) -> int:
 
 
 def chunk_offset(parameters: CkksParameters, kind: Kind, index: int) -> int:
-    """Where chunk ``index`` begins in a body."""
+    """Return the offset of chunk ``index`` in a body."""
     return HEADER_BYTES + index * chunk_bytes(parameters, kind)
 
 

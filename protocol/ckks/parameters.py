@@ -86,7 +86,7 @@ class CkksParameters(BaseModel):
 
     @property
     def scale(self) -> float:
-        """What a value is multiplied by."""
+        """The factor of a value before it is encrypted."""
         return math.ldexp(1.0, self.scale_bits)
 
     @property

@@ -82,7 +82,7 @@ class Scheme:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """What every site of the cohort holds and no server does. ``id`` is a digest that may be public.
+    """The cohort's secret key: every site holds it, no server does. ``id`` is a digest that may be public.
 
     ``check_key`` is what the check values of sums follow from.
     """

@@ -53,7 +53,7 @@ class Streams:
         self._start = (own.magic, own.header_size, own.version_major, own.version_minor)
 
     def seeded(self, serializable: SealObject) -> SeededChunk:
-        """What SEAL writes of a fresh symmetric ciphertext: c0 and the seed of c1."""
+        """Return SEAL's bytes of a fresh symmetric ciphertext: c0 and the seed of c1."""
         start = len(self._prefix(polynomials=1))
         raw = self._saved(serializable, start + self._polynomial_bytes + _GENERATOR_BYTES)
         c0 = np.frombuffer(raw, dtype=WORD, count=self._scheme.parameters.ring_degree, offset=start)
@@ -100,7 +100,7 @@ class Streams:
         return _SEAL_HEADER.pack(*self._start, compression, 0, _SEAL_HEADER.size + content_bytes)
 
     def _saved(self, thing: SealObject, length: int) -> bytes:
-        """What SEAL saves, decompressed: ``length`` bytes."""
+        """Return SEAL's bytes, decompressed: ``length`` of them."""
         thing.save(self._scratch.path)
         written = self._scratch.read()
         self._require_equal(written[: _SEAL_HEADER.size], self._header(len(written) - _SEAL_HEADER.size, _ZSTANDARD))

@@ -24,7 +24,7 @@ from protocol.errors import AggregateOutOfBounds
 
 
 def body_header(kind: Kind, key: SecretKey, dimension: int) -> BodyHeader:
-    """What a body begins with: D coordinates and the weight."""
+    """Return the head of a body: D coordinates and the weight."""
     return BodyHeader(kind, key.scheme.fingerprint, key.id, dimension + 1)
 
 

@@ -25,7 +25,7 @@ from protocol.sharing import Side
 
 @dataclass(frozen=True, eq=False)
 class SiteSketch:
-    """What a server holds of one site before the products.
+    """One server's share of one site's sketch, before the products.
 
     ``query_share`` is None for the requester and where nothing is opened; all zeros where norms are.
     """
@@ -37,7 +37,7 @@ class SiteSketch:
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """What one side puts into the products of one site: the quantities' factors, then the range check's."""
+    """One side's factors in the products of one site: the quantities' first, then the range check's."""
 
     site: str
     factors: tuple[Factor, ...] = field(repr=False)
@@ -60,7 +60,7 @@ class OpeningShare:
 
 @dataclass(frozen=True)
 class OpenedSite:
-    """What the requester learns about one site: nothing but the failure unless it is in range.
+    """The requester's knowledge of one site: nothing but the failure unless the site is in range.
 
     ``distance`` is the norm where norms are opened; ``pairs`` holds the sites before it that are in range too.
     """
@@ -181,7 +181,7 @@ def _distance(a: OpeningShare, b: OpeningShare, i: int, numerator: int, paramete
 
 
 def _passes(share_a: OpeningShare, share_b: OpeningShare, parameters: StudyParameters) -> bool:
-    """Whether a site passes its range check. Raises: MalformedMessage, when the shares do not belong together"""
+    """Return whether a site passes its range check. Raises: MalformedMessage, when the shares do not belong together"""
     if share_a.site != share_b.site or share_a.values.shape != share_b.values.shape:
         raise MalformedMessage(
             f"the servers' shares are of {share_a.site!r} with {share_a.values.size} values and {share_b.site!r} with "

@@ -1,4 +1,4 @@
-"""What is opened about single sites, as factors of inner products between the servers (docs/protocol.md 8).
+"""Quantities opened about single sites, as factors of inner products between the servers (docs/protocol.md 8).
 
     opens            about whom              own factor of A      of B           share of the quantity
     distances        every contributor       d_A                  d_B            ||d_side||^2 + 2 z_side
@@ -39,7 +39,7 @@ class Factor:
 
 
 def distance_factor(first_share: Ring, second_share: Ring) -> Factor:
-    """For ||x - y||^2, from this side's shares of x and y.
+    """The factor of ||x - y||^2, from this side's shares of x and y.
 
     Shapes:   uint64[k'] twice, ring 2^64
     Raises:   MalformedMessage
@@ -49,7 +49,7 @@ def distance_factor(first_share: Ring, second_share: Ring) -> Factor:
 
 
 def inner_product_factor(side: Side, sketch_share: Ring, query_share: Ring) -> Factor:
-    """For <q, x>, from this side's shares of x and q: <q_A, x_B> + <x_A, q_B> is one product of twice the length.
+    """The factor of <q, x>, from this side's shares: <q_A, x_B> + <x_A, q_B> is one product of twice the length.
 
     Shapes:   uint64[k'] twice, ring 2^64
     Raises:   MalformedMessage

@@ -88,7 +88,7 @@ def cut(x: Ring, parameters: StudyParameters) -> Ring:
 
 
 def passed(opened: Ring, parameters: StudyParameters) -> bool:
-    """Whether every m, the sum of both sides' shares, is zero mod 2^(64-h).
+    """Return whether every m, the sum of both sides' shares, is zero mod 2^(64-h).
 
     Soundness: an update whose sketch has an entry of at least 3 * 2^h passes with probability at most
     (4/k)^4 + 2^-40.

@@ -11,7 +11,7 @@ Weights = tuple[ListedWeight, ...]
 
 @dataclass(frozen=True)
 class Numerators:
-    """What a rule gives out: the contributors' numerators and the requester's own, None for the grid."""
+    """A rule's list: the contributors' numerators and the requester's own, None for the grid."""
 
     weights: Weights
     requester: int | None = None

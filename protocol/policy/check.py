@@ -14,7 +14,7 @@ from protocol.wire.messages import Announcement, WeightList
 
 
 class RuleTerms(Protocol):
-    """What the clauses ask of a study's rule."""
+    """The facts about a study's rule that clauses need."""
 
     @property
     def needs(self) -> Needs: ...
@@ -30,7 +30,7 @@ class RuleTerms(Protocol):
 
 @dataclass(frozen=True)
 class Terms:
-    """By what a list is judged in every round: the study's numbers and rule, the roster's sites, the site's policy."""
+    """The terms of every round's judgement: the study's numbers and rule, the roster's sites, the site's policy."""
 
     parameters: StudyParameters
     contributors: tuple[str, ...]
@@ -78,7 +78,7 @@ def check_weight_list(
 
 
 def _opened(rule: RuleTerms, announcement: Announcement) -> Needs:
-    """What the rule has opened in such a round: nothing apart from sums, unless it says that it measures so."""
+    """Return what the rule opens in such a round: nothing apart from sums, unless it says that it measures so."""
     plan = announcement.purpose.plan
     if plan.summed or not plan.model_sized:
         return rule.needs

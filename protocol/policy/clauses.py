@@ -128,7 +128,7 @@ def check_largest_share(
 
 
 def check_uninformative(weight_list: WeightList) -> None:
-    """Where nobody scales by the list (self-weighted rules, class counts) it says 1 for every site."""
+    """Require weight 1 for every site where nobody scales by the list (self-weighted rules, class counts)."""
     for weight in weight_list.weights:
         if weight.numerator != weight_list.grid:
             found = f"site {weight.site!r} has weight {weight.numerator}/{weight_list.grid}"

@@ -1,4 +1,4 @@
-"""Whether a study can be federated at all, foreseen before it is created (docs/protocol.md 9).
+"""Feasibility of a study, checked before it is created (docs/protocol.md 9).
 
 A site's policy says how many sites must stand behind every sum, and how much of it may be its own. With the sites of a
 roster that is known beforehand: at best all of them are listed, with equal weights.
@@ -40,7 +40,7 @@ def foresee(study: Study, contributors: tuple[str, ...], rule: RuleTerms, policy
 
 
 def _refusal(study: Study, listed: tuple[str, ...], terms: Terms) -> PolicyRefusal | None:
-    """Of the list of these alone; the largest least number is the easiest on every clause."""
+    """Return the refusal of a list of these sites alone; the largest least number is the easiest on every clause."""
     least, grid = study.parameters.least_contributors, study.parameters.weight_grid
     digest = study.digest()
     if len(listed) < least:

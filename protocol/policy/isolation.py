@@ -1,4 +1,4 @@
-"""How well every update hides in the sums that were opened (docs/protocol.md 13).
+"""Isolation: how well every update hides in the sums that were opened (docs/protocol.md 13).
 
 A sum of updates is one linear equation: row r of the weights R says y_r = sum_s R_rs u_rs + noise. Who knows sums and
 weights takes the best linear estimate of u_ts, site s's update in row t. Under the prior that every site's updates
@@ -151,7 +151,7 @@ def _lengths(squares: Figures) -> Figures:
 
 
 def _isolation(explained: Figures) -> Figures:
-    """From the explained part of a square to the relative error. NaN counts as wholly explained."""
+    """Turn the explained part of a square into the relative error. NaN counts as wholly explained."""
     return np.sqrt(np.minimum(np.fmax(1 - explained, 0.0), 1.0))
 
 

@@ -1,4 +1,4 @@
-"""What a site keeps of an update to compare later ones with: all of a short one, a sketch of a long one.
+"""A kept update, to compare later ones with: all of a short one, a sketch of a long one.
 
 The sketch is four blocks of buckets; each coordinate falls in each block into one pseudo-random bucket with a
 pseudo-random sign (sparse Johnson-Lindenstrauss, Kane & Nelson 2014), from a seed that the site draws once and tells

@@ -23,7 +23,7 @@ _PARALLEL: Final = 1e-9
 
 
 def told_of_all(row: SummedRow, accounted: Set[int]) -> bool:
-    """Whether a site knows what every earlier round of ``row``'s study opened. Counting sums would not do.
+    """Return whether a site knows what every earlier round of ``row``'s study opened. Counting sums would not do.
 
     ``accounted`` are the study's rounds of which it knows all that they can have opened: a row of everything that the
     announcement which both servers signed admits, or both servers' word that no updates were summed. Rounds are
@@ -63,7 +63,7 @@ class _Asked:
     any_requester: bool
 
     def linked_with(self, past: SummedRow) -> bool:
-        """Whether an older sum is over other sites, some of them the same, and may be completed by unknown ones."""
+        """Return whether an older sum shares some sites, not all, and unknown sums may complete it."""
         if past.study_digest == self.row.study_digest and (past.away or not self.blind_within):
             return False
         requesters = {past.requester, self.row.requester}

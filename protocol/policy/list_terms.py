@@ -8,7 +8,9 @@ from protocol.wire.messages import Study
 
 
 def list_terms(study: Study, policy: SitePolicy, requester_samples: int) -> ListTerms:
-    """By the study's least number, which is the strictest that is announced, and this site's policy as everybody's."""
+    """Return the terms of a list: the study's least number, the strictest announced, and this site's policy for
+    everybody.
+    """
     parameters, training = study.parameters, study.training
     return ListTerms(
         parameters.least_contributors,

@@ -1,4 +1,4 @@
-"""What a site remembers from round to round, so that its policy holds over a whole study (docs/protocol.md 9)."""
+"""A site's memory of past rounds, so that its policy holds over a whole study (docs/protocol.md 9)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LeftOut(_Frozen):
 
 
 class SiteMemory(_Frozen):
-    """What the policy remembers from round to round; serialisable, and to be stored before a contribution leaves.
+    """The policy's memory of past rounds; serialisable, and to be stored before a contribution leaves.
 
     ``last_listed`` holds the last weight of every site on a list that this site contributed to, ``summed_list`` the
     list of the last round of updates that was released, ``summed_requester`` the requester's numerator on it.

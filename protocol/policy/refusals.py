@@ -1,4 +1,4 @@
-"""How a clause of the policy is refused (docs/protocol.md 9)."""
+"""Refusals by a clause of the policy (docs/protocol.md 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a site demands of a whole study before it starts; its agent refuses another one (docs/protocol.md 9)."""
+"""A site's demands of a whole study before it starts; its agent refuses another study (docs/protocol.md 9)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ UNKNOWN_REQUESTER: Final = ""
 
 
 class SummedWeight(BaseModel):
-    """What one site's update was multiplied by; ``site`` is its key's fingerprint."""
+    """The weight of one site's update in a sum; ``site`` is its key's fingerprint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     site: str
@@ -59,7 +59,7 @@ class SummedRow(BaseModel):
 
     @property
     def settled(self) -> bool:
-        """Whether a release named who was summed."""
+        """True if a release named who was summed."""
         return self.released is not None
 
     @property
@@ -75,7 +75,7 @@ class SummedRow(BaseModel):
 
 
 def release_sets_number(listed: int, least: int) -> int:
-    """How many release sets an announcement admits; where it admits none, one: that nothing is opened."""
+    """Return the number of release sets that an announcement admits; 1 where it admits none: nothing is opened."""
     return sum(math.comb(listed, size) for size in range(least, listed + 1)) or 1
 
 

@@ -1,4 +1,4 @@
-"""What one more sum would give away, together with those that a site knows of (docs/protocol.md 13)."""
+"""Exposure: what one more sum would give away together with those that a site knows of (docs/protocol.md 13)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KnownSum:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What the sums would give away with one more, at worst over all that its announcement admits.
+    """The worst that one more sum would give away, over all release sets that its announcement admits.
 
     ``newest`` is the isolation of each listed site's newest update, ``least`` the smallest of all updates that the
     sums hold, ``of`` the key of the site that it belongs to. ``linked`` is the relative error that is left together
@@ -82,7 +82,7 @@ def _worst_guess(rows: Sequence[SummedRow], row: SummedRow, gram: Figures, collu
 
 @dataclass(frozen=True, eq=False)
 class _Opened:
-    """What the past rows and the new one say without any update; ``lists`` is None where not all can be looked at.
+    """The past rows and the new one, without any update; ``lists`` is None where not all can be examined.
 
     Shapes:   lists float64[sums of the new row, sites]; ``ways``: for each way in which the past rows may have ended
               the rows' places [n], weights float64[n, sites] and noise float64[n]
@@ -192,7 +192,7 @@ def _guessed(row: SummedRow, weight: float | None) -> SummedRow:
 
 
 def _countable(past: Sequence[SummedRow], row: SummedRow) -> bool:
-    """Whether all that may have been opened can be looked at."""
+    """Return whether all sums that may have been opened can be examined."""
     if row.possible > MOST_RELEASE_SETS:
         return False
     ways = [one.possible for one in past]

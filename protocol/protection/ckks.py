@@ -72,7 +72,7 @@ class Ciphertexts:
         return ShareKind.CIPHERTEXT, 1 + study.model_dimension
 
     def open(self, at: AtSite, past: PastRelease, fetch: Fetch) -> NDArray[np.float32]:
-        """What is fetched waits until it is known to be the sum that both servers signed; only then is it decrypted."""
+        """Open a fetched sum: it is decrypted only once it is known to be the sum that both servers signed."""
         under, number = _key_of(at), past.announcement.round
         if past.announcement.ckks_key_id != under.key.id.hex():
             raise TranscriptMismatch(f"round {number}: the sum is under another key than this site's")
@@ -164,7 +164,7 @@ def welcomed_seed(
 
 
 def key_id_in(purpose: Purpose, study: Study, key: SecretKey | None) -> str | None:
-    """What announcements of such rounds name, where the sites hold this key."""
+    """Return the key id that announcements of such rounds name, where the sites hold this key."""
     return key.id.hex() if key is not None and study.protection.of(purpose).plan.keyed else None
 
 

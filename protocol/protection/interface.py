@@ -1,4 +1,4 @@
-"""What shares and ciphertexts differ in when an update becomes bytes, and bytes an average (docs/protocol.md 2, 9, 11).
+"""The protection of updates, from update to bytes and from bytes to average (docs/protocol.md 2, 9, 11).
 
 What a round of either is like stands in ``plan.py``. Here is no I/O: random bytes are arguments, bodies are iterators,
 and whatever must rest on disk meanwhile is a place that the caller gives.
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class UnderKey:
-    """What a site needs under CKKS. ``spool`` takes a fetched sum, still encrypted, until it is known to be the one."""
+    """A site's needs under CKKS. ``spool`` takes a fetched sum, still encrypted, until it is known to be right."""
 
     key: SecretKey = field(repr=False)
     scratch: Callable[[], AbstractContextManager[Scratch]]
@@ -64,10 +64,10 @@ class Encoded:
 
 
 class Fetch(Protocol):
-    """How a site comes by the content that a side serves of a released round."""
+    """Fetch the content that a side serves of a released round."""
 
     def __call__(self, side: Side, take: Callable[[OutputHeader, Iterator[bytes]], T]) -> T:
-        """What ``take`` makes of it, anew where the connection breaks."""
+        """Return ``take`` of the content; it starts again where the connection breaks."""
         ...
 
 
@@ -81,7 +81,7 @@ class Protection(Protocol):
     def parts(
         self, study: Study, announcement: Announcement, attempt: int, site: str, roster: Roster
     ) -> dict[Side, Part]:
-        """What each server gets of a contribution; a side that gets nothing is not there."""
+        """The parts of a contribution by server; a side that gets nothing is absent."""
         ...
 
     def encode(

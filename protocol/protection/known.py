@@ -1,4 +1,4 @@
-"""Which protection a round has, and what servers and sites make of it alike (docs/protocol.md 3, 9, 11)."""
+"""The known protections, chosen by a round's announcement, for servers and sites alike (docs/protocol.md 3, 9, 11)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def protection_of(announcement: Announcement) -> Protection:
 
 
 def expected(study: Study, announcement: Announcement, attempt: int, site: str, roster: Roster, side: Side) -> Part:
-    """What one server gets of a site's contribution. Raises: MalformedMessage, when it gets nothing"""
+    """Return one server's part of a site's contribution. Raises: MalformedMessage, when it gets nothing"""
     part = protection_of(announcement).parts(study, announcement, attempt, site, roster).get(side)
     if part is None:
         raise MalformedMessage(
@@ -38,7 +38,7 @@ def expected(study: Study, announcement: Announcement, attempt: int, site: str, 
 
 
 def encoded_bytes(study: Study, announcement: Announcement) -> int:
-    """How long a round's encoded vector is before it is split, without tags, which each attempt has its own of.
+    """Return the length of a round's encoded vector before it is split, without tags, which differ by attempt.
 
     It is signed numbers of 64 bits, whatever ring its shares are in.
     """

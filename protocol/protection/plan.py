@@ -1,4 +1,4 @@
-"""What hides single updates, and all that follows from that for a round, in one table (docs/protocol.md 2, 3, 11)."""
+"""One table of protections, and all that follows from each for a round (docs/protocol.md 2, 3, 11)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from protocol.sharing import Side
 
 
 class StudyProtection(StrEnum):
-    """What hides single updates: additive shares at two servers, or ciphertexts that server A adds."""
+    """The protection of single updates: additive shares at two servers, or ciphertexts that server A adds."""
 
     SHARES = "shares"
     CKKS = "ckks"
 
     @property
     def plan(self) -> ProtectionPlan:
-        """What a round under this protection is like."""
+        """The properties of a round under this protection."""
         return PLANS[self]
 
     def of(self, purpose: Purpose) -> StudyProtection:
-        """What a study under this protection has in its rounds of one purpose: all but updates travel as shares."""
+        """The protection in a study's rounds of one purpose: all but updates travel as shares."""
         return self if purpose.plan.steps_model else StudyProtection.SHARES
 
     @classmethod
     def under(cls, key_id: str | None) -> StudyProtection:
-        """What a round has whose announcement names this key of the sites."""
+        """The protection of a round whose announcement names this key of the sites."""
         return cls.SHARES if key_id is None else cls.CKKS
 
 
 class RoundStep(StrEnum):
-    """What the servers do in a round, besides what they do in every one."""
+    """The servers' steps in a round that not every round has."""
 
     TOSS = "toss"
     """Both lock the set that both hold, and draw a challenge."""
@@ -47,7 +47,7 @@ class RoundStep(StrEnum):
 
 @dataclass(frozen=True)
 class ProtectionPlan:
-    """What rounds under one protection are like.
+    """The properties of rounds under one protection.
 
     ``name`` as runs are called by it. ``holders``: the servers that get a part of an update. ``keyed``: the sites
     encrypt under a key that they all have, and whether a sum is what it should be shows. ``rounded``: an update is
@@ -62,7 +62,7 @@ class ProtectionPlan:
 
     @property
     def opens(self) -> bool:
-        """Whether something about single sites can be opened to the requester."""
+        """True if something about single sites can be opened to the requester."""
         return RoundStep.MULTIPLY in self.steps
 
 

@@ -167,12 +167,12 @@ class _Vector:
 
     @property
     def summed(self) -> int:
-        """How many sites' vectors."""
+        """The number of sites whose vectors are summed."""
         return len(self.past.release_set.message.sites)
 
 
 def _fetched(at: AtSite, past: PastRelease, fetch: Fetch, take: Callable[[_Vector], T]) -> T:
-    """What ``take`` makes of the masked vector, once the mask's seed is here; with tags, once the sum has its own.
+    """Return ``take`` of the masked vector once the mask's seed is here; with tags, once the sum has its own.
 
     A sum whose kept tags are wrong is fetched once more, to see by what the servers signed whose doing that is.
     """
@@ -231,7 +231,7 @@ def _whole(vector: _Vector, parameters: StudyParameters) -> Signed:
 
 
 def open_summary(at: AtSite, past: PastRelease, fetch: Fetch) -> TableOne:
-    """What all sites of a released round summarised together.
+    """Open the sum of all sites' summaries in a released round.
 
     Reveals:  the table, to this site
     Raises:   as :meth:`Protection.open`

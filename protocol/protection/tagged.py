@@ -1,4 +1,4 @@
-"""What a site does with tags: appends them to its vector, and checks those of a sum while it opens it (section 15).
+"""Tags at a site: append them to its vector, check those of a sum while it is opened (section 15).
 
 The sum's kept tags, whose key no server has, say in one pass whether it is the sum of what the sites shared. Only
 where they are wrong is it fetched and looked at again, for whose doing that is: the halves are those that both servers
@@ -89,7 +89,7 @@ class CheckedHalves:
         self._require_half(self._from_vector.other, mask_digest(mask_seed))
 
     def opened(self, pieces: Pieces, take: Callable[[Pieces], T]) -> T | None:
-        """What ``take`` makes of the sum without mask and tags, whose pieces hold until the next is taken.
+        """Return ``take`` of the sum without mask and tags; a piece is valid until the next one is taken.
 
         None where the kept tags are wrong: fetch the sum again, and look ``closely``.
 

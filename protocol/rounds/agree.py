@@ -1,4 +1,4 @@
-"""Which contributions count, and the coin toss after them (docs/protocol.md 4)."""
+"""Agreement on the contributions that count, and the coin toss after it (docs/protocol.md 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server asks of an announcement besides its signature (docs/protocol.md 3, 4, 8, 11)."""
+"""A server's checks of an announcement besides its signature (docs/protocol.md 3, 4, 8, 11)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def opens_round(
     contributors: frozenset[str],
     least_contributors: int,
 ) -> bool:
-    """Whether this announcement opens a new round (False: the same one again).
+    """Return whether this announcement opens a new round; False for the same one again.
 
     WrongRound, ConflictingMessage or MalformedMessage otherwise; one announcement per round number, for ever. A
     paused study goes on with the requester's next announcement.

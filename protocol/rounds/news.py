@@ -1,4 +1,5 @@
-"""What of a study's view a contributor acts on, as a digest: it waits for that alone (docs/protocol.md 4).
+"""Digest of the part of a study's view that a contributor acts on: it waits for a change of that alone
+(docs/protocol.md 4).
 
 A round passes through states in which a contributor does nothing: what happens between two servers, and what the
 requester says to them. A view for each of those cost every site most of its requests. So a site says which news it
@@ -22,19 +23,19 @@ _WEIGHTS: Final = paths.fill(paths.WEIGHTS_TOPIC, round="")
 
 
 def shared_news(view: StudyView) -> str:
-    """Of all that every contributor is shown alike: hex SHA-256. Once for all of a server's callers."""
+    """Return the digest of what every contributor is shown alike: hex SHA-256, computed once for all callers."""
     shown = {"cursor": 0, "ready": (), "mail": (), "current": _acted_on(view.current)}
     return view.model_copy(update=shown).digest()
 
 
 def news(shared: str, mail: Sequence[str]) -> str:
-    """Of the whole view of one site: ``shared_news`` of it, and its ``mail``. -> hex SHA-256"""
+    """Return the digest of one site's whole view: ``shared_news`` of it, and its ``mail``. -> hex SHA-256"""
     letters = [entry for entry in mail if not entry.startswith(_WEIGHTS)]
     return hashlib.sha256("\n".join([shared, *letters]).encode()).hexdigest()
 
 
 def news_of(view: StudyView) -> str:
-    """Of a view that a site holds. -> hex SHA-256"""
+    """Return the digest of a view that a site holds. -> hex SHA-256"""
     return news(shared_news(view), view.mail)
 
 

@@ -1,4 +1,4 @@
-"""What the next round is for, and which lists it may have; decides only (docs/protocol.md 4, 9, 10, 13).
+"""Decide the purpose of the next round, and the lists that it may have (docs/protocol.md 4, 9, 10, 13).
 
     purpose = next_purpose(now)
     tried = lists_to_try(now)       of these, the first that every site would accept is announced
@@ -22,7 +22,7 @@ from protocol.wire.messages import ListedWeight, Purpose, Study
 
 @dataclass(frozen=True)
 class Done:
-    """Which rounds are behind the study, of those that it has once; what it does not have is left out."""
+    """The study's rounds that happen once and are behind it; absent ones are left out."""
 
     ranked: bool = True
     summarised: bool = True
@@ -31,7 +31,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Situation:
-    """What the requester knows between two rounds.
+    """The requester's knowledge between two rounds.
 
     ``contributors`` are the roster's, in its order; ``away`` are not listed any more, ``unsummarised`` in no summary.
     ``model_version`` is the present model's. ``least_isolation`` is the policy's. ``list_kept`` counts the sums in a
@@ -61,7 +61,7 @@ class Situation:
 
     @property
     def released(self) -> ReleasedSum | None:
-        """What was released against the present model."""
+        """The sums that were released against the present model."""
         found = self.memory.released
         return found if found is not None and found.model_version == self.model_version else None
 
@@ -91,7 +91,7 @@ def next_purpose(now: Situation) -> Purpose:
 
 
 def lists_to_try(now: Situation) -> tuple[Candidate, ...]:
-    """Of updates, the rule's list or the last sum's; of all else, everybody with weight 1.
+    """Return the lists to try: for updates the rule's or the last sum's, for all else everybody with weight 1.
 
     A sum against the model of the last one has exactly its number of contributors. Where the policy asks for no
     isolation, or the rule selects sites, only the study's least number counts.

@@ -1,4 +1,4 @@
-"""What side A does next in a round; decides only, the server carries it out (docs/protocol.md 4, 7, 8, 11, 15).
+"""Decide side A's next step in a round; the server carries it out (docs/protocol.md 4, 7, 8, 11, 15).
 
     step = due(state, facts)        what the stored state asks for
     step = due(state, facts)        asked again where B's answer decides; facts.peer is that answer

@@ -1,4 +1,4 @@
-"""What side B answers to each message of side A; decides only, the server carries it out (docs/protocol.md 4, 7-15).
+"""Decide side B's answer to each message of side A; the server carries it out (docs/protocol.md 4, 7-15).
 
 Every message has been checked for its sender's signature. One that came before gets the stored answer again; another
 one in its place is refused, for ever. The requester's release set, its seed of the tags and its go
@@ -93,7 +93,7 @@ Answer: TypeAlias = Reply | Move
 
 
 def answer(state: Standing, message: Message, roster: Roster) -> Answer:
-    """What becomes of one message.
+    """Decide the answer to one message.
 
     Raises: AnnouncementMismatch, ConflictingMessage, MalformedMessage, TranscriptMismatch, ProtocolViolation,
             Unavailable, UnknownResource, WrongRound
@@ -148,7 +148,7 @@ def _lock(state: Standing, request: LockRequest, roster: Roster) -> Answer:
 
 
 def _check_held(attempt: Attempt, toss: Unlocked, agreed: AgreedSet, roster: Roster) -> None:
-    """Of a round of shares: both servers hold these contributions."""
+    """Require, in a round of shares, that both servers hold these contributions."""
     mine = {c.site: c for c in toss.held}
     _require_bound(attempt, agreed)
     if list(agreed.sites) != [site for site in mine if site in agreed.sites]:
@@ -174,7 +174,7 @@ def _sign_set(state: Standing, agreed: AgreedSet, roster: Roster) -> Answer:
 
 
 def _check_listed(attempt: Attempt, agreed: AgreedSet, roster: Roster) -> None:
-    """Of a round of ciphertexts, of which this side holds nothing: the set follows from the announcement."""
+    """Require the announcement's set in a round of ciphertexts, of which this side holds nothing."""
     announcement = attempt.announcement
     _require_bound(attempt, agreed)
     expected = {*announcement.listed, roster.requester}
@@ -348,7 +348,7 @@ def _sign_sum(state: Standing, message: SumRelease) -> Answer:
 
 
 def require_no_other_end(attempt: Attempt, end: Undecided | EndAgreed) -> None:
-    """Of a round of ciphertexts whose sum this side has not signed: it may. Raises: WrongRound"""
+    """Require that this side has not signed the sum of a round of ciphertexts. Raises: WrongRound"""
     if isinstance(end, EndAgreed):
         raise WrongRound(f"this server has signed that round {attempt.key.round} is {end.outcome.message.outcome}")
     if attempt.state in FINAL_STATES:

@@ -1,4 +1,4 @@
-"""Where a round stands at one server: one frozen type per state, each with its own data (docs/protocol.md 4, 7, 8, 11).
+"""States of a round at one server: one frozen type per state, each with its own data (docs/protocol.md 4, 7, 8, 11).
 
 A state follows from what is stored, so after a restart it is the same one. ``Tossed`` alone lives between two messages.
 """
@@ -42,7 +42,7 @@ class RoundKey:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is known of an attempt from its announcement on; ``state`` as the table of transitions names it."""
+    """An attempt from its announcement on; ``state`` as the table of transitions names it."""
 
     key: RoundKey
     state: RoundState
@@ -257,7 +257,7 @@ class Uncommitted:
 
 @dataclass(frozen=True)
 class HalfCommitted:
-    """What this server would serve is fixed and signed."""
+    """The state in which this server's half of the output is fixed and signed."""
 
     commitment: Signed[OutputCommitment]
 
@@ -271,7 +271,7 @@ class HalfChecked(HalfCommitted):
 
 @dataclass(frozen=True)
 class Judged(HalfChecked):
-    """What the requester says of both servers' checks. A go alone releases nothing: A has to hand it over to B."""
+    """The requester's verdict on both servers' checks. A go alone releases nothing: A has to hand it over to B."""
 
     verdict: Signed[Go] | Signed[TagsFailed]
 
@@ -293,7 +293,7 @@ class EndAgreed:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far lock and challenge, release set, its half of the output and end are, each for itself.
+    """The progress of lock and challenge, release set, own half of the output and end, each for itself.
 
     What was signed stays signed at the end.
     """

@@ -1,4 +1,4 @@
-"""What side A knows besides a round's state, and the steps that it may take (docs/protocol.md 4, 7, 8, 11)."""
+"""Side A's facts besides a round's state, and the steps that it may take (docs/protocol.md 4, 7, 8, 11)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class BothHold:
-    """What each side holds of the attempt; in a round of ciphertexts A's list alone, twice."""
+    """The contributions that each side holds in the attempt; in a round of ciphertexts A's list alone, twice."""
 
     mine: CollectedSet
     theirs: CollectedSet
@@ -35,7 +35,7 @@ class BothHold:
 
 @dataclass(frozen=True)
 class Signature:
-    """What B has signed beside A, both signatures checked."""
+    """A message that B signed beside A, both signatures checked."""
 
     message: AgreedSet | SumRelease | RoundOutcome
 
@@ -45,7 +45,7 @@ FromB: TypeAlias = Unasked | Refused | BothHold | Signature
 
 @dataclass(frozen=True)
 class Facts:
-    """What A knows besides the state. ``grace_s`` after closing, queries and release set are waited for."""
+    """A's facts besides the state. ``grace_s``: how long after closing it waits for queries and release set."""
 
     roster: Roster
     now_s: float
@@ -93,14 +93,14 @@ class Act(Enum):
 
 @dataclass(frozen=True)
 class Wait:
-    """For a change, until a time."""
+    """Wait for a change, until a time."""
 
     until_s: float
 
 
 @dataclass(frozen=True)
 class AwaitReleaseSet:
-    """For a change, for so long; then ask B whether it has the set."""
+    """Wait for a change, for so long; then ask B whether it has the set."""
 
     for_s: float
 

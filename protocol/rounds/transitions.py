@@ -90,7 +90,7 @@ FINAL_STATES: Final = frozenset({RoundState.RELEASED, RoundState.RANKED, RoundSt
 
 @dataclass(frozen=True)
 class RoundProgress:
-    """Where a round stands on one server."""
+    """The progress of a round on one server."""
 
     round: int
     attempt: int

@@ -27,7 +27,7 @@ class SampleOptions(Options):
 
 @dataclass(frozen=True)
 class FedAvgBySamples(FedAvg):
-    """What the requester does: list everybody. A norm bound shows it the weights, so sites must allow that."""
+    """The requester's part: list everybody. A norm bound shows it the weights, so sites must allow that."""
 
     BOUNDED_BY: ClassVar[Needs] = Needs.WEIGHTED_NORMS
 

@@ -30,7 +30,7 @@ class OptimiserOptions(Options):
 
 @dataclass(frozen=True)
 class FedOpt(FedAvg):
-    """What the requester does is FedAvg's part: weight 1 for everybody, always."""
+    """The requester's part, which is FedAvg's: weight 1 for everybody, always."""
 
 
 def require_adaptivity(options: OptimiserOptions) -> None:

@@ -1,4 +1,4 @@
-"""What every aggregation rule is: pure steps from one frozen state to the next (docs/protocol.md 8, 10).
+"""The interface of an aggregation rule: pure steps from one frozen state to the next (docs/protocol.md 8, 10).
 
 A rule runs at the requester alone. It sees names, sample counts and distances, never a share or an update,
 and its state serialises without loss, so that the requester can checkpoint it between any two rounds.
@@ -99,7 +99,7 @@ class PairDistance(_Frozen):
 
 
 class Measured(_Frozen):
-    """What the requester opened in one round; what the rule does not need is empty.
+    """The values that the requester opened in one round; what the rule does not need is empty.
 
     ``took_part`` are the contributors in the release set (before :meth:`Rule.select`: those that passed every check),
     the requester not counted. ``distances`` holds ||g_i - g_0||, ``norms`` ||g_i|| and ``inner_products``
@@ -140,7 +140,7 @@ class Rule(Protocol):
 
     @property
     def selects(self) -> bool:
-        """Whether the rule releases only some of the sites that passed every check."""
+        """True if the rule releases only some of the sites that passed every check."""
         ...
 
     def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
@@ -170,7 +170,7 @@ def nothing(*_: object) -> None:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a rule's file says about its rule, to studies, servers and sites.
+    """A rule's declaration to studies, servers and sites, made in its own file.
 
     ``make`` gets the options, b of docs/protocol.md 10 in samples, and the study's weight grid; ``options`` names those
     that the rule takes. ``opens`` is what it has opened in every round besides the range check, ``bounded_by`` what a

@@ -1,4 +1,4 @@
-"""What another package offers as a rule, and what is demanded of it; loading it is not the protocol's business.
+"""Rules of other packages, and the demands on them; loading one is not the protocol's business.
 
 A package's rule runs in plain simulations only. Its answers are checked in every round: nobody here has read it.
 """
@@ -23,7 +23,7 @@ SEPARATOR: Final = ":"
 
 @dataclass(frozen=True)
 class PackagedRule:
-    """What an entry point leads to: the model of the rule's options, and ``make(options, batch_size, grid)``.
+    """The object behind an entry point: the model of the rule's options, and ``make(options, batch_size, grid)``.
 
     ``options`` refuses unknown keys (``extra="forbid"``); ``batch_size`` is b of docs/protocol.md 10, in samples,
     ``grid`` the study's weight grid.

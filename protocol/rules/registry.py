@@ -1,4 +1,4 @@
-"""From a study's rule specification to the rule itself, and what is refused before the study starts."""
+"""Make a rule from a study's specification, and refuse bad ones before the study starts."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def state_vectors(rule: RuleName) -> int:
 
 
 def initial_state(model: State, spec: RuleSpec) -> State:
-    """What a site keeps before the first round: the model, m = 0 and v = tau^2.
+    """Return a site's state before the first round: the model, m = 0 and v = tau^2.
 
     Shapes:   float32[D] -> float32[S * D]
     Raises:   ConfigurationError, as :func:`require_adaptivity`
@@ -122,7 +122,7 @@ def largest_step(study: Study) -> float:
 
 
 def _largest_ratio(spec: RuleSpec) -> float:
-    """Of |m| to sqrt(v) in a coordinate; infinite where v forgets faster than m."""
+    """Return the largest ratio of |m| to sqrt(v) in a coordinate; infinite where v forgets faster than m."""
     beta_1, beta_2 = first_decay(spec), spec.second_moment_decay
     kept, taken = 1.0, 1.0
     if spec.name is not RuleName.FEDADAGRAD:

@@ -20,7 +20,7 @@ from protocol.rules.interface import Declared
 
 @dataclass(frozen=True)
 class WFedAvg(FedAvg):
-    """What the requester does: list everybody. A norm bound shows it the weights, so sites must allow that."""
+    """The requester's part: list everybody. A norm bound shows it the weights, so sites must allow that."""
 
     BOUNDED_BY: ClassVar[Needs] = Needs.WEIGHTED_NORMS
 

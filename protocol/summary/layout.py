@@ -1,4 +1,4 @@
-"""Where everything stands in a summary's vector, and in which units (docs/protocol.md 17).
+"""Layout and units of a summary's vector (docs/protocol.md 17).
 
     numeric column    values, missing, sum, sum of squares, then a histogram's bins
     categories        missing, one count a category, then the count of all others
@@ -69,7 +69,7 @@ Column: TypeAlias = Numeric | Categories
 
 @dataclass(frozen=True)
 class Layout:
-    """What all sites of a study share, entry by entry.
+    """The entries that all sites of a study share, in order.
 
     ``most_rows`` is the largest table that a site may have; the more rows and columns, the coarser the sums.
     Raises: ValueError where the entries of such a table could be too large, or there are too many of them
@@ -108,7 +108,7 @@ class Layout:
         return tuple(combinations(self.numeric, 2)) if self.second_moments else ()
 
     def sizes(self) -> Iterator[int]:
-        """How many entries each column has, then each pair."""
+        """The number of entries of each column, then of each pair."""
         for column in self.columns:
             yield _NUMERIC_HEAD + self.bins if isinstance(column, Numeric) else 2 + len(column.names)
         yield from (_PAIR for _ in self.pairs)
@@ -162,5 +162,5 @@ def summary_parameters(length: int, *, least_contributors: int, assumed_colluder
 
 
 def largest_share() -> int:
-    """What the absolute entries of one site's vector add up to at most."""
+    """Return the largest sum of the absolute entries of one site's vector."""
     return _LARGEST_SUM

@@ -1,4 +1,4 @@
-"""What the sum of all sites' summaries says: table one and a common scaling (docs/protocol.md 17).
+"""Read the sum of all sites' summaries: table one and a common scaling (docs/protocol.md 17).
 
 Everything here follows from the opened sum, which all sites of the round have. Counts are right to a few multiples of
 the study's ``rounded_to`` a site; quantiles lie within one bin of the histogram. Sites round their sums too: a figure's
@@ -70,7 +70,7 @@ class CategorySummary(_Frozen):
 
 
 class Covariance(_Frozen):
-    """Of two numeric columns, over the rows that have both at sites where both take many values."""
+    """The covariance of two numeric columns, over the rows that have both at sites where both take many values."""
 
     first: str
     second: str

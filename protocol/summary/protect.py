@@ -1,4 +1,4 @@
-"""What a site shares of its table: protected before it is shared, since what is opened is opened (docs/protocol.md 17).
+"""Protect a site's table before it is shared, since what is opened is opened (docs/protocol.md 17).
 
 A column with too few values is replaced by zeros, every count and every sum is rounded up or down to a multiple by a
 keyed hash of its rows, and rare categories are counted together. This is not differential privacy: who knows all rows
@@ -37,7 +37,7 @@ _SAME_SUM: Final = 2**20
 
 @dataclass(frozen=True)
 class Protection:
-    """How a site protects its table; ``key`` is its own secret, the same for ever.
+    """A site's protection of its table; ``key`` is its own secret, the same for ever.
 
     ``least_examples``: fewer values than that are shared of no column and no category.
     """
@@ -50,7 +50,7 @@ class Protection:
         return int(np.count_nonzero(rows)) >= self.least_examples
 
     def count(self, rows: Rows) -> int:
-        """How many rows, rounded to a multiple: up in as many cases as makes it right on average.
+        """Round a count of rows to a multiple: up in as many cases as makes it right on average.
 
         The same rows give the same answer, whatever they are counted for.
         """
@@ -178,7 +178,7 @@ def _all_rows(column: Rows | Numbers | Codes, protection: Protection) -> int:
 
 
 def _spread(units: Numbers, protection: Protection) -> bool:
-    """Whether enough different values lie strictly inside the range.
+    """Return whether enough different values lie strictly inside the range.
 
     Else a sum is nearly a count: of ones, or of those beyond a range that somebody chose to single one patient out.
     """

@@ -1,4 +1,4 @@
-"""What a summary or class counts ask about one column of a site, so that it answers one question (docs/protocol.md 17).
+"""The question that a summary or class counts put to one column, so that a site answers it once (docs/protocol.md 17).
 
 The same question about the same values has the same answer, since what is rounded is rounded by a key. The difference
 of two answers, to other ranges, bins, categories or rows, counts the patients between them exactly.
@@ -63,7 +63,7 @@ class Question(BaseModel):
 
     @property
     def answer(self) -> tuple[tuple[str, ...], str]:
-        """What the answer is a function of."""
+        """The arguments that the answer is a function of."""
         return self.asked, self.values
 
     def about_the_same(self, other: Question) -> bool:
@@ -77,8 +77,8 @@ class Question(BaseModel):
         return self._may_be(other)
 
     def _may_be(self, other: Question) -> bool:
-        """Of names that different things gave. An older release wrote down the study's name or place; a name found its
-        column with and without the unit in the first line.
+        """Compare names that different releases gave: an older one wrote down the study's name or place, with and
+        without the unit of the first line.
         """
         if not {self.named_in, other.named_in} <= {"", FIRST_LINE}:
             return True

@@ -46,7 +46,7 @@ class CommonScaling(_Frozen):
 
 
 class ScalingFile(_Frozen):
-    """What is on disk."""
+    """The contents of the file."""
 
     scaling: CommonScaling
     digest: str

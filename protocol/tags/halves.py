@@ -1,4 +1,5 @@
-"""What each server fixes of an output before it sees the seed of the tags (docs/protocol.md 9, 15).
+"""Commitments of each server to its half of an output, made before it sees the seed of the tags (docs/protocol.md 9,
+15).
 
 The side that has the mask's seed t commits to t, which is 32 random bytes, so a hash hides it. The other one signs the
 digest of its whole vector v, tags included; v is uniform to whoever lacks t.
@@ -34,5 +35,5 @@ class VectorDigest:
         self._hash.update(piece)
 
     def hexdigest(self) -> str:
-        """Of everything so far."""
+        """Return the digest of everything so far."""
         return self._hash.hexdigest()

@@ -27,7 +27,8 @@ _KEPT_DOMAIN: Final = f"{PROTOCOL_VERSION} kept tag key"
 
 
 def shown_seed(seed: bytes) -> bytes:
-    """What servers are shown of a round's seed: HKDF-Expand (RFC 5869), 32 bytes. It says nothing of the seed itself.
+    """Derive the seed that servers are shown: HKDF-Expand (RFC 5869), 32 bytes. It says nothing of the round's seed
+    itself.
 
     Raises:   MalformedMessage, when the seed is not 32 bytes
     """
@@ -36,7 +37,7 @@ def shown_seed(seed: bytes) -> bytes:
 
 
 def seed_hash(study_digest: str, round_number: int, seed: bytes) -> str:
-    """What an announcement says of its round's seed, in hex: a hash of the shown one. It hides both.
+    """Return the hash of the shown seed that an announcement holds, in hex. It hides both seeds.
 
     Requires: ``seed`` 32 fresh random bytes, used for one round
     Raises:   MalformedMessage, when it is not 32 bytes

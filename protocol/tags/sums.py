@@ -39,7 +39,7 @@ _CHUNK: Final = 1 << 15
 
 @unique
 class TagPair(IntEnum):
-    """Which of the two pairs behind a vector, in their order."""
+    """The two pairs behind a vector, in their order."""
 
     SHOWN = 0
     KEPT = 1

@@ -1,4 +1,4 @@
-"""What the signed checks of a release say: go, no go, which site's tags are wrong, which server lied (section 15)."""
+"""Signed checks of a release: go, no go, which site's tags are wrong, which server lied (section 15)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def numbers(written: Words) -> Ring:
 
 
 def half_kind(side: Side, round_number: int) -> ShareKind:
-    """What a side serves of a round of shares: the mask's seed, or the masked vector."""
+    """Return the kind of half that a side serves in a round of shares: the mask's seed, or the masked vector."""
     return ShareKind.SEED if masking_side(round_number) is side else ShareKind.VECTOR
 
 
@@ -94,7 +94,7 @@ def judged(
     commitments: tuple[Signed[OutputCommitment], Signed[OutputCommitment]],
     checks: tuple[Signed[TagCheck], Signed[TagCheck]],
 ) -> Go | TagsFailed:
-    """What the requester says of both servers' checks, side A's first, whose signatures it has looked at."""
+    """Return the requester's verdict on both servers' checks, side A's first, whose signatures it has verified."""
     kind = TagsFailed if np.any(sum_of(checks)) else Go
     return kind(
         study_digest=release.study_digest,
@@ -120,7 +120,7 @@ def sum_of(checks: Sequence[Signed[TagCheck]]) -> Ring:
 def require_commitment(
     signed: Signed[OutputCommitment], release: ReleaseSet, side: Side, roster: Roster
 ) -> OutputCommitment:
-    """What this side signed that it will serve of this release.
+    """Return this side's signed commitment to what it will serve of this release.
 
     Raises: BadSignature, AnnouncementMismatch
     """
@@ -134,7 +134,7 @@ def require_commitment(
 
 
 def require_check(signed: Signed[TagCheck], commitment: OutputCommitment, roster: Roster) -> TagCheck:
-    """What that side says of the tags of the half that it committed to. Raises: BadSignature, AnnouncementMismatch"""
+    """Return that side's check of the half that it committed to. Raises: BadSignature, AnnouncementMismatch"""
     side = commitment.side
     stated = require_signatures(signed, roster, [_operator(roster, side)])
     if stated != check_of(commitment, numbers(stated.values)):
@@ -193,7 +193,7 @@ class WrongTags:
 def wrong_tags(
     failed: TagsFailed, release: ReleaseSet, shares: tuple[Signed[TagShares], Signed[TagShares]], roster: Roster
 ) -> WrongTags:
-    """Whose tags are wrong, from both sides' shares, side A's first.
+    """Return the sites whose tags are wrong, from both sides' shares, side A's first.
 
     Requires: ``failed`` passed :func:`require_judged`
     Reveals:  to the requester: by how much a site's tags are off, zero for all that did as they should

@@ -1,1 +1,1 @@
-"""What a site keeps of a round's signed messages, and who deviated by them (docs/protocol.md 15)."""
+"""A site's copy of a round's signed messages, and who deviated by them (docs/protocol.md 15)."""

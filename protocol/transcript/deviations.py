@@ -1,4 +1,4 @@
-"""Who deviated, by signed messages alone (docs/protocol.md 15).
+"""Find deviations by signed messages alone (docs/protocol.md 15).
 
 A deviation is two messages of one signer where the protocol allows one, or one that says what nobody signs who follows
 the protocol. A signature that is missing or wrong proves nothing about anybody: it is listed, and not looked at.
@@ -64,7 +64,7 @@ _ONE_WORD: Final[Mapping[type[Message], type[Message]]] = {Go: HalvesChecked, Ta
 
 @dataclass(frozen=True)
 class Deviation:
-    """Who, in which round, did what. ``parties`` are several where the messages leave open which of them it was."""
+    """One deviation in one round. ``parties`` are several where the messages leave open which of them it was."""
 
     round: int
     parties: tuple[str, ...]
@@ -81,7 +81,7 @@ class Findings:
 
 
 def findings(rounds: Sequence[RoundTranscript], roster: Roster, vector: ReadVector | None = None) -> Findings:
-    """What transcripts of one study show, of one site or of several together.
+    """Find the deviations that transcripts of one study show, of one site or of several together.
 
     ``vector`` reads the masked vector that was kept of a sum with wrong tags.
 

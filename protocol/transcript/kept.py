@@ -31,7 +31,7 @@ _KEPT: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class AlteredSum(BaseModel):
-    """What was served of a sum with wrong tags: the mask's seed, and the file of the masked vector beside this one.
+    """A served sum with wrong tags: the mask's seed, and the file of the masked vector beside this one.
 
     With the seed of the tags anybody can compute what each server should have signed.
     """
@@ -74,7 +74,7 @@ def shown(
     go: Signed[Go] | None = None,
     altered: AlteredSum | None = None,
 ) -> RoundTranscript:
-    """What both servers' views of an ended attempt hold, and what the requester alone has."""
+    """Return the record of an ended attempt: both servers' views, and what the requester alone has."""
 
     def both(name: str) -> Any:  # noqa: ANN401  # of one kind for each name
         found = (getattr(view, name) for view in views)

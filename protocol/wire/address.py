@@ -1,4 +1,4 @@
-"""Where a server is reached: a scheme, a host, perhaps a port, and nothing that could be read in two ways.
+"""A server's address: a scheme, a host, perhaps a port, and nothing that could be read in two ways.
 
 The address is part of every signed request, compared letter by letter; a path, a user name or a missing host in it
 would be found out by the first site that calls, after everybody has signed.

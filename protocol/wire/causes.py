@@ -29,7 +29,7 @@ class OutcomeCause(StrEnum):
 
     @property
     def requester_absent(self) -> bool:
-        """Whether the requester's own silence caused it: enough of these in a row pause the study."""
+        """True if the requester's own silence caused it: enough of these in a row pause the study."""
         return self in _REQUESTER_ABSENT
 
 
@@ -73,7 +73,7 @@ _TEXTS: Final = {
 
 
 def outcome_text(cause: OutcomeCause, found: int | None, needed: int | None, site: str | None = None) -> str:
-    """What a person reads about an outcome."""
+    """Return the text about an outcome that a person reads."""
     return _TEXTS[cause].format(found=found, needed=needed, site=site or "a site")
 
 

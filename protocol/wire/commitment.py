@@ -1,4 +1,4 @@
-"""What a share's sender is held to: the sealed message's digest, and a commitment to the share (docs/protocol.md 3).
+"""The digest of a sealed message and the commitment to a share, to which its sender is held (docs/protocol.md 3).
 
 Both rest on the body hash, SHA-256 of the encrypted body, so that every byte is hashed once at either end:
 
@@ -139,7 +139,7 @@ class MessageDigest:
 
 
 def _rest_of_head(prefix: bytes) -> int | None:
-    """What a sealed message's head has left after its prefix; None where no sealed message begins."""
+    """Return the bytes left of a sealed message's head after its prefix; None where no sealed message begins."""
     header_bytes = int.from_bytes(prefix[len(MAGIC) :], "big")
     if not prefix.startswith(MAGIC) or not 0 < header_bytes <= MAX_HEADER_BYTES:
         return None
@@ -158,7 +158,7 @@ class CheckedHead:
         self._checked = False
 
     def feed(self, data: Octets) -> Octets:
-        """What may be read of it now. Raises: BadSignature; MalformedMessage when it is no sealed message"""
+        """Return the bytes that may be read now. Raises: BadSignature; MalformedMessage when it is no sealed message"""
         if self._checked:
             return data
         self._held += octets(data)

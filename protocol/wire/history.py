@@ -1,4 +1,4 @@
-"""How far a server says it has come, signed, and what the two servers tell each other of it (docs/protocol.md 23).
+"""A server's signed statement of its progress, and the servers' exchange about it (docs/protocol.md 23).
 
 Each server keeps the last history of the other. An older database that was put back shows by it: its server signed more
 than it knows now. The proof is that server's own signature, so nobody but itself can hold one against it.
@@ -16,7 +16,7 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class History(Message):
-    """What a server had stored when it signed this: a count and a time, nothing of any study.
+    """A server's store at the time of signing: a count and a time, nothing of any study.
 
     ``run`` is drawn at every start, ``start`` counts them, for people. ``changes`` is how many changes its database has
     seen once this start has compared, and ``began`` before that; ``began`` how many at this start, or, where starts
@@ -33,7 +33,7 @@ class History(Message):
     restored_at_s: Count = 0
 
     def follows(self, earlier: History) -> bool:
-        """Whether a server that signed ``earlier`` and lost nothing since can say this.
+        """Return whether a server that signed ``earlier`` and lost nothing since can say this.
 
         False also for an older message of the same server that came late; ``same_run`` tells those of one start.
         """
@@ -48,7 +48,7 @@ class History(Message):
 
     @property
     def place(self) -> str:
-        """For people."""
+        """The place in words for people."""
         return f"start {self.start}, change {self.changes}"
 
 

@@ -31,7 +31,7 @@ class PartyKeys:
 
     @property
     def key_id(self) -> str:
-        """How requests and answers name the signing key."""
+        """The name of the signing key in requests and answers."""
         return key_id_of(self.signing.public.to_bytes())
 
     def party(self, *, url: str | None = None, samples: int | None = None) -> Party:

@@ -126,7 +126,8 @@ class SigningKey:
 
 @dataclass(frozen=True, repr=False)
 class SealingPublicKey:
-    """What others seal to: ML-KEM-768 (1184 bytes) then X25519 (32 bytes); ``hpke`` is the library object.
+    """The public key to which others seal: ML-KEM-768 (1184 bytes) then X25519 (32 bytes); ``hpke`` is the library
+    object.
 
     Raises: MalformedMessage on a wrong length, on ML-KEM coefficients out of range and on an X25519 point of
             small order (the shared secret would be known to everybody)

@@ -1,4 +1,4 @@
-"""What all control messages are: canonical bytes, digests, signatures over them (docs/protocol.md 3).
+"""Control messages: canonical bytes, digests, signatures over them (docs/protocol.md 3).
 
 Canonical bytes are JSON with sorted keys and no spaces. A digest is SHA-256 over the message's kind and
 those bytes, so that two kinds can never be mistaken for one another. Vectors never travel in these messages.

@@ -234,7 +234,7 @@ class StudyView(Message):
 
     @property
     def state(self) -> StudyState:
-        """Where the server says the study stands; whoever acts on an end checks its signature first."""
+        """The server's word for the state of the study; whoever acts on an end checks its signature first."""
         if self.end is not None:
             return StudyState(self.end.message.state.value)
         return StudyState.OPEN if self.pause is None else StudyState.PAUSED
@@ -269,7 +269,7 @@ class ContributedRounds(Message):
 
 
 class HeldUpload(Message):
-    """How many bytes a server durably has of the sealed message with this digest.
+    """The bytes that a server durably has of the sealed message with this digest.
 
     The next part may have ``part_bytes``.
     """

@@ -1,4 +1,4 @@
-"""What a study calls the columns of its examples and its classes, so that every site can compare (docs/protocol.md 1).
+"""Names of a study's columns and classes, so that every site can compare (docs/protocol.md 1).
 
 Names are text for people, shown in other people's logs: printable, short and few enough for a control message.
 """
@@ -18,7 +18,7 @@ MAX_NAMES_BYTES: Final = 2**16
 
 
 class NamesKind(StrEnum):
-    """What is named: the columns of X, or the classes of y; the value is the key in files and messages."""
+    """The named things: the columns of X, or the classes of y; the value is the key in files and messages."""
 
     FEATURES = "feature_names"
     CLASSES = "class_names"

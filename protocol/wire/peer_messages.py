@@ -1,4 +1,4 @@
-"""What the two servers say to each other (docs/protocol.md 4, 7, 8, 9); A calls, B answers.
+"""Messages between the two servers (docs/protocol.md 4, 7, 8, 9); A calls, B answers.
 
 Vectors travel behind a message in one frame: u32 big-endian length, the message's canonical bytes, then the
 ring vectors as little-endian uint64.
@@ -75,7 +75,7 @@ class BatchHeader(Message):
 
 
 class CollectedSet(Message):
-    """What one server holds of an attempt. ``complete``: all listed sites and the requester, or past the deadline."""
+    """One server's contributions of an attempt. ``complete``: all listed sites and the requester, or too late."""
 
     KIND: ClassVar[str] = "collected_set"
     study_digest: Digest
@@ -115,7 +115,7 @@ class ChallengeReply(Message):
 
 
 class CorrelationRef(Message):
-    """Which correlation serves which site: bound for ever to (study, round, site, attempt)."""
+    """The correlation that serves a site: bound for ever to (study, round, site, attempt)."""
 
     KIND: ClassVar[str] = "correlation_ref"
     site: PartyName

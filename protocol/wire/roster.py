@@ -1,4 +1,4 @@
-"""Who takes part, with which keys (docs/protocol.md 1, 3)."""
+"""The roster: the parties and their keys (docs/protocol.md 1, 3)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Party(Message):
 
     @property
     def key_id(self) -> str:
-        """How requests and answers name the signing key: without the party's name, which a proxy would read."""
+        """The name of the signing key in requests and answers: without the party's name, which a proxy would read."""
         return key_id_of(bytes.fromhex(self.signing_key))
 
     @property

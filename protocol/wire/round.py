@@ -60,17 +60,17 @@ class Announcement(Message):
 
     @property
     def protection(self) -> StudyProtection:
-        """What hides the vectors of this round."""
+        """The protection of this round's vectors."""
         return StudyProtection.under(self.ckks_key_id)
 
     @property
     def tagged(self) -> bool:
-        """Whether the round's vectors end with tags."""
+        """True if the round's vectors end with tags."""
         return self.tag_seed_hash is not None
 
     @property
     def measured(self) -> bool:
-        """Whether anything is opened about single sites besides the range check."""
+        """True if anything is opened about single sites besides the range check."""
         return self.opens is not Needs.NOTHING
 
 
@@ -125,7 +125,7 @@ class Decline(Message):
 
 
 class ShareKind(StrEnum):
-    """What one server gets of a vector; ``ciphertext``: all of it, under the sites' key.
+    """One server's form of a vector; ``ciphertext``: all of it, under the sites' key.
 
     ``vector48``: elements of the ring of 48 bits, six bytes each (section 24).
     """
@@ -183,7 +183,7 @@ class Receipt(Message):
 
 
 class CollectedContribution(Message):
-    """What a server says it holds of one site."""
+    """A server's statement of what it holds of one site."""
 
     KIND: ClassVar[str] = "collected"
     site: PartyName
@@ -231,7 +231,7 @@ class QueryHeader(Message):
 
 
 class OpeningHeader(Message):
-    """What a sealed opening holds: the range shares of every site in ``checked``, then its values, in this order."""
+    """The header of a sealed opening: the range shares of every site in ``checked``, then its values, in this order."""
 
     KIND: ClassVar[str] = "opening"
     transcript_digest: Digest

@@ -1,4 +1,4 @@
-"""What is signed of a round with tags between its release set and its end (docs/protocol.md 15)."""
+"""Signed messages of a round with tags, between its release set and its end (docs/protocol.md 15)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TagSeed(Message):
 
 
 class OutputCommitment(Message):
-    """What a server will serve of a release, fixed before it sees the seed of the tags; signed by that server.
+    """A server's commitment to what it will serve of a release, signed before it sees the seed of the tags.
 
     ``half_digest`` is a commitment to the mask's seed, or the digest of the masked vector (``protocol.tags.halves``).
     """

@@ -1,4 +1,4 @@
-"""What a study predicts: which targets its examples have, and by which loss its model learns them (docs/protocol.md 1).
+"""A study's task: the targets of its examples, and the loss by which its model learns them (docs/protocol.md 1).
 
 A study without a task has classes, as all had before tasks existed; its bytes are the same.
 
@@ -114,5 +114,5 @@ CLASSES: Final = TaskSpec()
 
 
 def is_classes(task: TaskSpec) -> bool:
-    """Whether this is what a study without a task has, so that it is no part of the bytes."""
+    """True if this is the task of a study without one, so that it is no part of the bytes."""
     return task == CLASSES

@@ -56,7 +56,7 @@ class CkksProcess(contextlib.AbstractContextManager["CkksProcess"]):
         return None if self._running is None else self._running.pid
 
     def fingerprint(self) -> bytes:
-        """What contributions begin with, said by a worker that has read nothing yet.
+        """Return the fingerprint that contributions begin with, from a worker that has read nothing yet.
 
         Raises: ConfigurationError, when the process cannot start
         """

@@ -87,7 +87,7 @@ def withdraw(name: SiteArgument, config: ConfigOption) -> None:
 
 
 def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Who registered here, and who of them waits for its fingerprint to be compared over the phone."""
+    """List the sites that registered here, and those whose fingerprint is still to be compared over the phone."""
     from servers.enrolment.register import Register
     from servers.settings import load_settings
 

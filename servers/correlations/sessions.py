@@ -1,4 +1,5 @@
-"""What both sides of an OT session share: batches, the zero-sharing key, named correlations (docs/protocol.md 7).
+"""The common part of both sides of an OT session: batches, the zero-sharing key, named correlations (docs/protocol.md
+7).
 
 A session lives in memory only. Any restart, and any error in a step, ends it; A then opens a new one.
 """

@@ -1,4 +1,4 @@
-"""Which correlations the next round will consume, so that they are made before it is locked (docs/protocol.md 7)."""
+"""Foresee the correlations of the next round, so that they are made before it is locked (docs/protocol.md 7)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list
 
 
 def ranks_next(study: StudyRecord, last: RoundRecord | None) -> bool:
-    """Whether the round under way, or the next one, ranks the sites: so does the first, and the tries after a skip."""
+    """Return whether the round under way, or the next one, ranks the sites: the first, and each try after a skip."""
     if study.study.ranking is None or last is None:
         return study.study.ranking is not None
     if last.announcement.message.purpose.plan.summed or last.state is RoundState.RANKED:

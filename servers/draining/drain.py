@@ -1,4 +1,4 @@
-"""What a drain is asked for with, when nothing is under way any more, and what it left.
+"""Drain a server: the request, the moment when nothing is under way any more, and the result.
 
     data_dir/drain.json     somebody asks; there until the server is started again
     data_dir/drained.json   nothing is under way, or the time is over; which rounds go on after the start
@@ -51,7 +51,7 @@ def ask(data_dir: Path, drain: Drain) -> None:
 
 
 def asked(data_dir: Path) -> Drain | None:
-    """What somebody left word for; None without one, or where it cannot be read."""
+    """Return the request for a drain; None without one, or where it cannot be read."""
     try:
         return _DRAIN.validate_json((data_dir / _ASKED).read_bytes())
     except (OSError, ValidationError):
@@ -59,12 +59,12 @@ def asked(data_dir: Path) -> Drain | None:
 
 
 def say_drained(data_dir: Path, drained: Drained) -> None:
-    """For whoever asked."""
+    """Tell the operator who asked."""
     write_durably(data_dir / _DONE, _DRAINED.dump_json(drained))
 
 
 def drained(data_dir: Path) -> Drained | None:
-    """What the server left; None while it still drains."""
+    """Return the result that the server left; None while it still drains."""
     try:
         return _DRAINED.validate_json((data_dir / _DONE).read_bytes())
     except (OSError, ValidationError):

@@ -1,1 +1,1 @@
-"""What one process of a server does for all of them: side A's rounds, side B's answers to A, and what time brings."""
+"""The driver, one process of a server: side A's rounds, side B's answers to A, and timed duties."""

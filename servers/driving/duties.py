@@ -1,4 +1,4 @@
-"""What one process of a server does: rounds are taken further, the other server is called or answered, time passes."""
+"""Duties of one process of a server: rounds are taken further, the other server is called or answered, time passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of several processes one drives: it holds a lease in the database, and ends where it has lost it.
+"""The driver's lease in the database; a process that loses it ends.
 
 A lease alone keeps nobody from going on who stood still for longer than it lasts. What does is the number of the start
 that comes with it, which every change of the driver is compared with where it is committed (docs/adr/0038).

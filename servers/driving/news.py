@@ -1,4 +1,4 @@
-"""What other processes of this server commit is heard here, so that whoever waits in this one goes on.
+"""Notice commits of this server's other processes, so that waiters in this one go on.
 
 PostgreSQL says it (LISTEN and NOTIFY), and says nothing twice: who is not connected just then misses it. So the count
 of changes is looked at as well: what was counted and not heard of is missed, and then everybody looks.
@@ -77,7 +77,7 @@ class Hearing:
             changes.notify_held(study)
 
     def look(self) -> bool:
-        """Whether something was missed, and everybody who waits looks now."""
+        """Return whether something was missed; every waiter looks now."""
         server = self._server
         try:
             if not server.drives:

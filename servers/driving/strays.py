@@ -17,7 +17,7 @@ _log = log.logger("strays")
 
 
 class Strays:
-    """What had no row at the last look, with the time at which it was last written to."""
+    """Files that had no row at the last look, with the time at which each was last written to."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -61,7 +61,7 @@ class Changes:
         return signed.signatures[0]
 
     def _made(self, changing: Changing, chain: RosterChain) -> RosterChange:
-        """What this operator has itself admitted, and nothing else that it is told."""
+        """Return the change that this operator has itself admitted, and nothing else that it is told."""
         operator = self.card.party.name
         if changing.number != chain.number + 1:
             raise RosterRefused(

@@ -70,7 +70,7 @@ class Desk:
         return close_answered(Answered(asked=signed.message.digest(), answer=answer), self._keys, asker)
 
     def waits_for(self) -> tuple[str, ...]:
-        """What is still to be done until this server has a roster, in words for its operator."""
+        """Return what is still to be done until this server has a roster, in words for its operator."""
         if first_in_place(self._settings) is not None:
             return ()
         registrants = self.register.registrants
@@ -82,7 +82,9 @@ class Desk:
         return tuple(found) or ("the requester to found the federation ('moiety site found')",)
 
     def _asker(self, signed: Signed[Asked]) -> Party:
-        """Who signed the question; before anything is said about it. Raises: UnknownParty, BadSignature"""
+        """Return the party that signed the question, before anything is said about it. Raises: UnknownParty,
+        BadSignature
+        """
         asked = signed.message
         if isinstance(asked.question, Registration):
             if asked.question.party.name != asked.name:
@@ -196,7 +198,7 @@ class Desk:
         return Founded(signature=own, in_place=there is not None)
 
     def _roster_of(self, founding: Founding, requester: str) -> Roster:
-        """What this operator has itself admitted, and nothing else that it is told."""
+        """Return the roster that this operator has itself admitted, and nothing else that it is told."""
         peer = paired(self._settings)
         if peer is None:
             raise ConfigurationError(f"{self.card.party.name} has not compared the other operator's card yet")

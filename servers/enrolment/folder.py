@@ -48,7 +48,7 @@ _PUBLIC: Final = 0o644
 
 @dataclass(frozen=True)
 class NewServer:
-    """What the operator says. ``certificate`` and ``tls_key``: files that are there already, or both None."""
+    """The operator's choices. ``certificate`` and ``tls_key``: files that are there already, or both None."""
 
     side: Side
     federation: str
@@ -65,7 +65,7 @@ class NewServer:
         return urlsplit(self.url).hostname or ""
 
     def told(self) -> Told:
-        """For the settings. Raises: ConfigurationError"""
+        """Return the values for the settings. Raises: ConfigurationError"""
         if (self.certificate is None) is not (self.tls_key is None):
             raise ConfigurationError("options --tls-certificate and --tls-key: name both files, or neither")
         if self.own_ca and self.certificate is not None:

@@ -1,4 +1,4 @@
-"""What an operator keeps of enrolment: its invitations, without their secrets, and who registered by them.
+"""An operator's register of enrolment: its invitations, without their secrets, and who registered by them.
 
 One file in the data folder, written whole, under a lock: commands and the running server change it beside each other.
 """
@@ -96,11 +96,11 @@ class Register:
         return tuple(one for one in (*kept.renewals, *kept.registrants) if one.party.name == name)
 
     def invites_renewal(self, secret: str) -> bool:
-        """Whether the invitation with this secret is to renew the keys of a site in the roster."""
+        """Return whether the invitation with this secret is to renew the keys of a site in the roster."""
         return any(one.renews for one in self._read().invitations if one.id == invitation_id(secret))
 
     def renews(self, party: Party) -> bool:
-        """Whether this card came by an invitation to renew keys, and is not in force yet."""
+        """Return whether this card came by an invitation to renew keys, and is not in force yet."""
         return any(one.party == party for one in self._read().renewals)
 
     def invite(
@@ -267,7 +267,7 @@ class Register:
 
 
 def _with(kept: _Kept, changed: Registrant) -> _Kept:
-    """What is kept, with one site's words anew."""
+    """Return the register with one site's entry replaced."""
 
     def of(known: tuple[Registrant, ...]) -> tuple[Registrant, ...]:
         return tuple(changed if one.party == changed.party else one for one in known)

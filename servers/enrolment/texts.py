@@ -1,4 +1,4 @@
-"""What `moiety server init` writes: the settings, the compose file, and what to do next."""
+"""Texts that `moiety server init` writes: the settings, the compose file, and what to do next."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTAINER_PORT: Final = 8443
 
 @dataclass(frozen=True)
 class Told:
-    """What the settings of a new server hold; ``certificate`` and ``tls_key`` as the file names them."""
+    """The settings of a new server; ``certificate`` and ``tls_key`` as the file names them."""
 
     side: Side
     operator: str
@@ -128,7 +128,7 @@ volumes:
 
 
 def next_steps(folder: Path, told: Told, fingerprint: str, *, has_certificate: bool) -> str:
-    """For the person who ran it."""
+    """Return the next steps for the person who ran it."""
     settings = folder / SETTINGS
     lines = [
         f"{folder}: made. Keep {KEYS} and the other files with 'key' in their names on this machine.",

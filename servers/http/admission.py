@@ -1,4 +1,4 @@
-"""Who may connect, and ask, before anybody is authenticated: counts and rates by address.
+"""Admission before authentication: counts and rates by address.
 
 An address is the connection's, or, behind a declared proxy, the one that the proxy says it forwards for. Of IPv6 the
 first 64 bits count, since a stranger has all of the rest. What is signed by a party of the roster costs no allowance.
@@ -35,7 +35,7 @@ class Allowance:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, address: str) -> bool:
-        """Whether there was one left."""
+        """Take one; return whether there was one left."""
         left = self._now(address)
         if left < 1.0:
             return False
@@ -43,7 +43,7 @@ class Allowance:
         return True
 
     def give_back(self, address: str) -> None:
-        """What was taken turned out to be a party's."""
+        """Give back a take that turned out to be a party's."""
         self._keep(address, min(self._most, self._now(address) + 1.0))
 
     def _now(self, address: str) -> float:
@@ -116,7 +116,7 @@ class Admission:
 
     @property
     def limits(self) -> Limits:
-        """What a caller may do here."""
+        """The limits of a caller."""
         return self._limits
 
     @property
@@ -169,7 +169,7 @@ class Admission:
         return peer
 
     def begin(self, visit: Visit, address: str) -> bool:
-        """Whether a request of this address may be answered now."""
+        """Return whether a request of this address may be answered now."""
         address = _grouped(address)
         if not visit.open or (visit.proxied and not self._room(address)):
             return False
@@ -204,7 +204,7 @@ class Admission:
             self._grown += 1
 
     def too_large(self, visit: Visit) -> bool:
-        """Whether this connection should end with the answer under way, for the memory that it holds."""
+        """Return whether this connection should end with the answer under way, for the memory that it holds."""
         return visit.grown and self._grown > _MOST_GROWN
 
     def leave(self, visit: Visit) -> None:
@@ -240,7 +240,7 @@ class Visit:
     """Ends the connection at once; set by whoever has it."""
 
     def begin(self, forwarded_for: Sequence[bytes]) -> str | None:
-        """Who asks, for a request whose head is complete; None when this address may not ask now."""
+        """Return the address of a request whose head is complete; None when it may not ask now."""
         address = self.admission.forwarded(self.peer, forwarded_for) if self.proxied else self.peer
         return address if self.admission.begin(self, address) else None
 
@@ -262,7 +262,7 @@ class Visit:
 
 
 def _grouped(address: str) -> str:
-    """What is counted as one: an IPv4 address, or the first 64 bits of an IPv6 one."""
+    """Return the unit that is counted as one: an IPv4 address, or the first 64 bits of an IPv6 one."""
     found = _parsed(address)
     if found is None:
         return address

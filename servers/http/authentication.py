@@ -1,4 +1,4 @@
-"""Who is calling: one FastAPI dependency that every route but health's goes through (docs/protocol.md 3, 14)."""
+"""Authenticate the caller: one FastAPI dependency of every route but health's (docs/protocol.md 3, 14)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ThisServer = Annotated[Server, Depends(server_of)]
 
 
 def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
-    """Who signed an envelope, once the signature has been verified and its nonce stored.
+    """Return an envelope's signer, once the signature has been verified and its nonce stored.
 
     Raises: BadSignature, OtherVersion
     """

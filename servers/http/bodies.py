@@ -72,7 +72,7 @@ async def stream_into(request: Request, intake: Intake, limit_bytes: int, at_onc
 
 
 class HashOnly:
-    """For a body that is already stored: only whether the bytes are the same matters."""
+    """Intake of a body that is already stored: only whether the bytes are the same matters."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -105,7 +105,7 @@ class OpaqueIntake:
 
 
 class ContributionDigest:
-    """For a contribution that is already stored: only whether the bytes are the same matters."""
+    """Intake of a contribution that is already stored: only whether the bytes are the same matters."""
 
     def __init__(self) -> None:
         self._digest = MessageDigest()
@@ -162,7 +162,7 @@ class ContributionIntake(Generic[H]):
 
     @property
     def content_key(self) -> bytes | None:
-        """Of the body, once it has begun to come."""
+        """The body's content key, once the body has begun to come."""
         return self._opening.reader.content_key
 
     def feed(self, data: bytes | bytearray) -> None:
@@ -185,7 +185,9 @@ class ContributionIntake(Generic[H]):
         return self._opening.finish(), digest
 
     def check_commitment(self, committed: str) -> None:
-        """Of a share that has been taken in whole. Raises: CommitmentMismatch; BrokenSeal, when its key never came"""
+        """Check the commitment of a share that has come whole. Raises: CommitmentMismatch; BrokenSeal, when its key
+        never came
+        """
         salt, content_key = self._opening.reader.salt, self._opening.reader.content_key
         if salt is None or content_key is None:
             raise BrokenSeal("the sealed share has not been opened; finish comes before its commitment is checked")

@@ -30,7 +30,7 @@ OnRefusal = Callable[[ErrorCode], None]
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a caller is told when its connection is closed."""
+    """The answer to a caller whose connection is closed."""
 
     status: int
     code: ErrorCode

@@ -55,7 +55,7 @@ _log = log.logger("http")
 
 
 class _Closing(Protocol):
-    """How the answer to one request leaves: headers, and what of the body there is already."""
+    """The outgoing answer to one request: headers, and what of the body there is already."""
 
     async def enclosed(self, status: int, body: bytes, is_text: bool) -> tuple[Headers, bytes]: ...
 
@@ -73,7 +73,7 @@ class _Opened:
 
 
 def is_sealed(scope: Scope) -> bool:
-    """Whether a request is one in an envelope."""
+    """Return whether a request is one in an envelope."""
     return scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in _ADDRESSES
 
 
@@ -148,7 +148,9 @@ class Envelope:
         return _Opened(caller, request, body, _InSession(held, head, request.method == "GET", back))
 
     def _most_bytes(self, between_servers: bool) -> int:
-        """What an envelope may enclose: between the servers also a round's masked vectors and transfers."""
+        """Return the most that an envelope may enclose: between the servers also a round's masked vectors and
+        transfers.
+        """
         if not between_servers:
             return MAX_CONTROL_BYTES
         vectors = _ELEMENT_BYTES * SITE_ELEMENTS * self._server.most_sites
@@ -180,7 +182,7 @@ class _Body:
         return taken
 
     def put_back(self, enclosed: bytes, body_bytes: int) -> None:
-        """What the envelope held of a body of so many bytes comes before what follows it.
+        """Put the envelope's part of a body of so many bytes before what follows it.
 
         Anybody on the way can put more behind it; a refusal that this brings about would be signed.
         """

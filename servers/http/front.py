@@ -28,7 +28,7 @@ class PublicApplication(FastAPI):
     def take_envelopes(
         self, server: Server, routers: Sequence[APIRouter], counted: Callable[[ASGIApp], ASGIApp]
     ) -> None:
-        """From now on, all of it ``counted``; called once its routes and handlers of errors are there."""
+        """Take envelopes from now on, all of them ``counted``; called once routes and handlers of errors are there."""
         inside = Envelope(_Enclosed(self, Direct(routers)), server)
         unexpected: Any = self.exception_handlers.get(Exception)
         self._front = ServerErrorMiddleware(counted(inside), handler=unexpected)

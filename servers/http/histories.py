@@ -1,4 +1,4 @@
-"""What the two servers tell each other of how far they came, and what either makes of it (docs/protocol.md 23)."""
+"""Exchange of the two servers' histories, and what either makes of it (docs/protocol.md 23)."""
 
 from __future__ import annotations
 

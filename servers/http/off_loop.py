@@ -1,4 +1,4 @@
-"""What an event loop does itself, and what it leaves to a thread."""
+"""Split work between the event loop and threads."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class PeerClient:
             raise self._unreachable(error) from error
 
     def _saw(self, response: httpx.Response) -> None:
-        """What its Date header says is for people alone: nobody signed it, and it is up to two seconds old."""
+        """Note the Date header, for people alone: nobody signed it, and it is up to two seconds old."""
         its_time_s: float | None = None
         with suppress(ValueError, OverflowError, TypeError):
             its_time_s = parsedate_to_datetime(response.headers.get("date", "")[:64]).timestamp() + _DATE_AGE_S

@@ -16,7 +16,7 @@ _TYPE_PREFIX: Final = "urn:moiety:problem:"
 
 @dataclass(frozen=True)
 class Problem:
-    """What the caller may see of one kind of error."""
+    """The part of one kind of error that the caller may see."""
 
     status: int
     title: str

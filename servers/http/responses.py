@@ -1,4 +1,4 @@
-"""How answers leave: canonical messages, sealed streams, and problem+json in the API's description."""
+"""Answers: canonical messages, sealed streams, and problem+json in the API's description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator's monitoring sees; numbers about traffic and rounds, nothing about what is shared."""
+"""Metrics for an operator's monitoring: numbers about traffic and rounds, nothing about what is shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a round's phases take on side A: marks at which one begins, metrics when it ends."""
+"""Durations of a round's phases on side A: marks at which one begins, metrics when it ends."""
 
 from __future__ import annotations
 

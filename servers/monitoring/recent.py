@@ -1,4 +1,4 @@
-"""What happened lately at this server, in memory, for its operator to read."""
+"""Recent events at this server, in memory, for its operator to read."""
 
 from __future__ import annotations
 

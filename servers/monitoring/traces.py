@@ -65,7 +65,7 @@ class RoundTraces:
             root.end(int(ended_s * _NS))
 
     def close(self) -> None:
-        """What waits is sent, or given up after some seconds."""
+        """Send what waits, or give it up after some seconds."""
         self.provider.shutdown()
 
 

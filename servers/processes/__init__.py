@@ -1,1 +1,1 @@
-"""What the processes of one server know and tell of each other, where a server is several."""
+"""Knowledge that the processes of one server share, where a server is several."""

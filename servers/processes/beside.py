@@ -38,7 +38,7 @@ class Beside:
 
 @dataclass(frozen=True)
 class News:
-    """What one process has committed."""
+    """The commits of one process."""
 
     name: str
     change: int
@@ -52,7 +52,7 @@ class News:
 
 
 def beside_of(settings: ServerSettings) -> Beside | None:
-    """Which process this is; None where a server is one. What names the shared folder is made in it once."""
+    """Return this process's number; None where a server is one. Makes its part of the shared folder once."""
     if settings.role is Role.ALL:
         return None
     named = settings.data_dir / _NAMED

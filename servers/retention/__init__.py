@@ -1,1 +1,1 @@
-"""What a server does by itself as time passes: studies that are over are deleted, silent requesters' ones paused."""
+"""Retention: studies that are over are deleted, silent requesters' studies paused."""

@@ -1,4 +1,4 @@
-"""What a server holds of a study that is over is deleted, with a signed receipt of every file.
+"""Delete what a server holds of a study that is over, with a signed receipt of every file.
 
 What stays: the signed study and its end, the signed messages of its rounds with the receipts for what sites sent (a
 site compares its memory of sums with them, docs/protocol.md 13), and the audit log. Neither server's files ever held an
@@ -45,7 +45,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Request:
-    """Who wants a study deleted, and why."""
+    """A request to delete a study, and its reason."""
 
     study: str
     person: str
@@ -53,13 +53,13 @@ class Request:
 
 
 def receipt_path(data_dir: Path, study: str) -> Path:
-    """Where the receipt lies."""
+    """Return the receipt's path."""
     return data_dir / FOLDER / f"{study}.json"
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """Of a study that is over, in steps that are repeated until the last one went well.
+    """The deletion of a study that is over, in steps that are repeated until the last one went well.
 
     The receipt is durable before the first file goes, so whatever broke off is continued from it, by whoever asks next.
     The audit log says last that it is done: so often as it was done, however often it was begun.
@@ -82,7 +82,7 @@ class Deletion:
         return Signed[ServerDeletionReceipt].parse(path.read_bytes()) if path.exists() else None
 
     def held(self) -> Holdings:
-        """What goes."""
+        """The files and rows to delete."""
         return self.holder.store.holds_of(self.record.digest)
 
     def described(self, held: Holdings) -> tuple[DeletedFile, ...]:

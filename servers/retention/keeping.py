@@ -67,8 +67,8 @@ async def keep_to_retention(server: Server) -> None:
 
 
 async def answer_requests(server: Server) -> None:
-    """What somebody left word for. What is no request, or is refused, is taken away and said in the log; what broke off
-    stays, and is gone on with at the next look, of this process or of one that starts later.
+    """Answer requests left in the folder. A malformed or refused one is removed and logged; one that broke off stays,
+    and goes on at the next look, of this process or of one that starts later.
     """
     for path in _requests(server.settings.data_dir / FOLDER):
         try:
@@ -91,7 +91,7 @@ def _requests(folder: Path) -> list[Path]:
 
 
 async def _answered(server: Server, path: Path) -> bool:
-    """Whether nothing is left to do about a request."""
+    """Return whether nothing is left to do about a request."""
     try:
         request = _REQUEST.validate_json(path.read_bytes())
     except ValidationError:
@@ -128,7 +128,9 @@ def _is_deleted(server: Server, record: StudyRecord) -> bool:
 
 
 async def _delete(server: Server, request: Request) -> bool:
-    """Whether it is done or refused; otherwise it is to be tried again, from the receipt if there is one by now."""
+    """Return whether the request is done or refused; otherwise it is tried again, from the receipt if there is one by
+    now.
+    """
     settings = server.settings
     holder = Holder(settings.data_dir, server.keys, server.store, server.files, server.audit, server.clock)
     try:

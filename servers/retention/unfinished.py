@@ -1,4 +1,4 @@
-"""What goes with the end of a study, where the process was killed or the database away between the two.
+"""Delete leftovers of an ended study, where the process was killed or the database away between the two.
 
 The requester has its answer, or does not ask again; rows still name shares, queries and a sum that was never served, so
 no sweep of files takes them.

@@ -1,4 +1,4 @@
-"""Which roster a server begins with: its file's, and what it has accepted before.
+"""The roster that a server begins with: its file's, and what it has accepted before.
 
 The accepted chain is kept in ``data_dir``, so that an older file that is put back, or a fork, is noticed.
 """
@@ -26,7 +26,7 @@ def read_chain(path: Path) -> RosterChain:
 
 
 def chain_at_start(settings: ServerSettings) -> tuple[RosterChain, RosterChain | None]:
-    """What the server begins with, and what it had accepted before.
+    """Return the chain that the server begins with, and what it had accepted before.
 
     An older file than the accepted one changes nothing: what was accepted stays. Raises: as ``read_chain``
     """
@@ -78,7 +78,7 @@ def require_continued(chain: RosterChain, accepted: RosterChain | None) -> None:
 
 
 def is_kept(settings: ServerSettings, chain: RosterChain) -> bool:
-    """Whether this very chain lies there."""
+    """Return whether this very chain is stored there."""
     kept = settings.data_dir / ACCEPTED
     return kept.exists() and kept.read_bytes() == dump_chain(chain).encode()
 

@@ -24,7 +24,7 @@ _log = log.logger("roster")
 
 
 class Follower(Protocol):
-    """What of a server (``servers.server``) a longer roster concerns."""
+    """The parts of a server (``servers.server``) that a longer roster concerns."""
 
     chain: RosterChain
     keys: PartyKeys
@@ -102,7 +102,7 @@ class RosterFile:
         self._problem = ""
 
     def renew(self) -> bool:
-        """Whether a longer chain was taken."""
+        """Return whether a longer chain was taken."""
         server, seen = self._server, self._look()
         if seen == self._seen:
             return False

@@ -30,7 +30,7 @@ MOST_OF_A_SITE: Final = 8
 
 @dataclass
 class Session:
-    """Of one site, with the keys that both parties had when it began."""
+    """One site's session, with the keys that both parties had when it began."""
 
     party: Party
     server: str
@@ -63,7 +63,7 @@ class Sessions:
         return grant
 
     def take(self, tagged: bytes, is_site: Callable[[Party], bool], server: str) -> tuple[Session, SessionHead]:
-        """Whose request begins with this head; its counter is used up.
+        """Return the session of the request with this head; its counter is used up.
 
         Raises: SessionUnknown; BadSignature, for a head that its owner did not make, or not now, or that came before;
                 TooLarge

@@ -172,7 +172,9 @@ async def take(server: Server, caller: Caller, study: StudyRecord, key: RoundKey
 
 
 def awaited(server: Server, study: StudyRecord, key: RoundKey, site: str) -> Awaited:
-    """What this side gets of a site, when the attempt takes it now. Raises: NotListed, WrongRound, MalformedMessage"""
+    """Return this side's part of a site's contribution, when the attempt takes it now. Raises: NotListed, WrongRound,
+    MalformedMessage
+    """
     record = round_of(server, study, key.round, key.attempt)
     _require_open(study, record)
     announcement = record.announcement.message
@@ -289,7 +291,7 @@ def _stored(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) 
 
 
 def same_receipt(server: Server, study: StudyRecord, known: ContributionRecord, digest: str) -> Signed[Receipt]:
-    """For the bytes that are stored. Raises: ConflictingMessage, for others"""
+    """Return the receipt of the stored bytes. Raises: ConflictingMessage, for others"""
     if known.body_digest == digest:
         return known.receipt
     error = ConflictingMessage(
@@ -323,7 +325,7 @@ def awaited_sites(server: Server, record: RoundRecord) -> frozenset[str]:
 
 
 def collected(server: Server, record: RoundRecord) -> CollectedSet:
-    """What this server holds of an attempt, for its peer and for itself; reads every contribution's header."""
+    """Return what this server holds of an attempt, for its peer and for itself; reads every contribution's header."""
     announcement, store = record.announcement.message, server.store
     complete = awaited_sites(server, record) <= frozenset(store.contributors_of(record.key))
     places = {party.name: place for place, party in enumerate(roster_of(server, record).sites)}

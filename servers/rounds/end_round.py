@@ -34,7 +34,7 @@ def round_path(template: str, study: StudyRecord, record: RoundRecord) -> str:
 
 
 def next_step(server: Server, state: AtA, answer: FromB | None = None, asked_at_s: float | None = None) -> Step:
-    """What is due, or what is due now that B has answered. Raises: NotYet, ProtocolViolation"""
+    """Return the step that is due, or due now that B has answered. Raises: NotYet, ProtocolViolation"""
     step = due(state, facts_at_a(server, state.attempt.key.study, answer, asked_at_s))
     if isinstance(step, TryLater):
         raise NotYet(step.detail)
@@ -53,7 +53,7 @@ async def signed_by_both(
     kind: str,
     *refused: type[MoietyError],
 ) -> tuple[Step, Signed[M] | None]:
-    """What follows from B's answer to what A has signed; with both signatures, when that is to be taken.
+    """Return the end that follows from B's answer to what A has signed; with both signatures, when that is to be taken.
 
     ``refused``: the errors by which B answers.
 
@@ -161,7 +161,7 @@ class Endings:
 
 
 def _require_undisturbed(now: RoundRecord, decided_on: RoundRecord) -> None:
-    """What the requester says comes to another process, and may have come since the step was decided. Raises: NotYet"""
+    """Require that the requester has said nothing to another process since the step was decided. Raises: NotYet"""
     if (now.state, now.release_set, now.go, now.tags_failed) != (
         decided_on.state,
         decided_on.release_set,

@@ -88,7 +88,7 @@ async def check_half(server: Server, record: RoundRecord, message: TagSeed) -> S
 
 
 def _kept_check(server: Server, record: RoundRecord, message: TagSeed, errors: Ring) -> Signed[TagCheck]:
-    """What has happened since they were computed is looked at again."""
+    """Check again what has happened since the halves were computed."""
     if answer(standing(server, record), message, roster_of(server, record)) is Reply.AGAIN:
         return record.checked
     signed = server.sign(check_of(record.committed.message, errors))
@@ -118,7 +118,7 @@ def _errors_of_half(server: Server, record: RoundRecord, seed: bytes) -> Ring:
 
 
 def _half(server: Server, record: RoundRecord) -> Iterator[Ring]:
-    """What this side committed to, piece by piece."""
+    """Yield the half that this side committed to, piece by piece."""
     if record.committed.message.share_kind is ShareKind.SEED:
         length = _length(server, record)
         for start in range(0, length, _PIECE):
@@ -166,7 +166,7 @@ async def share_errors(server: Server, record: RoundRecord, signed: Signed[TagsF
 
 
 def _kept_shares(server: Server, record: RoundRecord, signed: Signed[TagsFailed], errors: Ring) -> Signed[TagShares]:
-    """What has happened since they were computed is looked at again."""
+    """Check again what has happened since the shares were computed."""
     release = _release(record)
     if _take_in(server, record, signed) is Reply.AGAIN:
         return _stored_shares(server, record)

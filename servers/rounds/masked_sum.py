@@ -39,12 +39,12 @@ PIECE_ELEMENTS: Final = 2**17
 
 
 def summed_length(record: RoundRecord, parameters: StudyParameters) -> int:
-    """How long a round's vectors are, their tags among them."""
+    """Return the length of a round's vectors, with their tags."""
     return parameters.dimension + (TAG_COORDINATES if record.announcement.message.tagged else 0)
 
 
 def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> MaskedSumHeader:
-    """What the sum is of."""
+    """Return the header of the sum."""
     return MaskedSumHeader(
         release_digest=record.chosen.message.digest(),
         length=summed_length(record, parameters),
@@ -90,7 +90,7 @@ def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyPara
 
 
 def _sources(server: Server, record: RoundRecord, length: int) -> Sequence[ChunkSource]:
-    """What adds up to this side's sum."""
+    """Return the shares that add up to this side's sum."""
     sites = record.chosen.message.sites
     if server.shards is None:
         return agreed_sources(server, record, sites)
@@ -123,7 +123,7 @@ class SealedMaskedSum:
         self._reader.finish()
 
     def half_digest(self) -> str | None:
-        """Of the output, once all has come; None in a round without tags, which needs none."""
+        """Return the digest of the output, once all has come; None in a round without tags, which needs none."""
         return None if self._digest is None else self._digest.hexdigest()
 
     def _combine(self, start: int, masked: Ring) -> None:

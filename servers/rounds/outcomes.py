@@ -75,7 +75,7 @@ def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcom
 
 
 def commit_end(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
-    """What follows from the end that is signed."""
+    """Commit what follows from the end that is signed."""
     match outcome.message.outcome:
         case RoundState.BURNT:
             commit_burn(server, record, outcome)

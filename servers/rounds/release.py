@@ -171,7 +171,7 @@ class ServedOutput:
     content: FilePieces | Iterator[bytes]
 
     def at_hand(self) -> bool:
-        """Whether the next piece of the content is in memory."""
+        """Return whether the next piece of the content is in memory."""
         return isinstance(self.content, FilePieces) and self.content.at_hand()
 
     def sealed(self) -> SealedMessage:

@@ -186,7 +186,7 @@ class Driver:
         self._told[digest] = progress
 
     def _demand(self, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
-        """What the next round will consume."""
+        """Return the correlations that the next round will consume."""
         return demand(self.server.roster, study, last)
 
     # --- what the round's state asks for ------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class Answering:
         return known_round(self.server, key)
 
     async def collected(self, study: StudyRecord, key: RoundKey) -> CollectedSet:
-        """What this side holds; waits a few seconds for the last contribution."""
+        """Return what this side holds; waits a few seconds for the last contribution."""
         deadline = self.server.clock() + _LONG_POLL_S
         while True:
             change = self.server.changes.next(study.digest)

@@ -1,4 +1,4 @@
-"""From the lock to the opening: sketches, queries, products, the sealed opening (docs/protocol.md 5 to 8)."""
+"""Steps from the lock to the opening: sketches, queries, products, the sealed opening (docs/protocol.md 5 to 8)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def share_source(server: Server, record: ContributionRecord, scratch: Scratch) -
 
 
 def stored_share(record: ContributionRecord) -> StoredShare:
-    """Where a worker finds a share. Raises: ProtocolViolation, where none can"""
+    """Return the place of a share for a worker. Raises: ProtocolViolation, where no worker can read it"""
     if record.file is None or record.wrapped_key is None:
         raise ProtocolViolation(
             f"the share of {record.site!r} has been deleted, or came before the server had a cluster; its round is over"
@@ -66,20 +66,20 @@ def stored_share(record: ContributionRecord) -> StoredShare:
 
 
 def stored_shares(server: Server, record: RoundRecord, sites: Sequence[str]) -> list[StoredShare]:
-    """Where workers find some sites' shares, in the given order. Raises: ProtocolViolation"""
+    """Return the places of some sites' shares for workers, in the given order. Raises: ProtocolViolation"""
     held = {c.site: c for c in server.store.contributions(record.key)}
     return [stored_share(held[site]) for site in sites]
 
 
 def bound_of(record: RoundRecord) -> Bound:
-    """What a pass over the round's shares is of, as far as the round has come."""
+    """Return the state to which a pass over the round's shares is bound."""
     release = "" if record.release_set is None else record.release_set.message.digest()
     challenge = record.challenged.transcript.message.challenge
     return Bound(record.key.study, record.key.round, record.key.attempt, challenge, release)
 
 
 def _sketched(server: Server, record: RoundRecord, parameters: StudyParameters) -> Callable[[], list[Ring]]:
-    """What computes the sketches, here or by the workers of a cluster."""
+    """Return the function that computes the sketches, here or by the workers of a cluster."""
     challenged, shards = record.challenged, server.shards
     if shards is None:
         sources = agreed_sources(server, record, challenged.sites)
@@ -241,7 +241,7 @@ def _require_same_queries(server: Server, record: RoundRecord, digest: str) -> N
 
 
 def _expected_queries(server: Server, study: StudyRecord, record: RoundRecord) -> Queries:
-    """What the requester sends this server, once the challenge is signed."""
+    """Return the form of the requester's queries to this server, once the challenge is signed."""
     stated = record.challenged.transcript.message.digest()
     return Queries(stated, server.side, targets_of(server, record), parameters_of(study, record).sketched_length)
 

@@ -1,4 +1,4 @@
-"""Where a round stands, read from the store, and what else decides what comes next (docs/protocol.md 4, 7, 8, 11)."""
+"""The state of a round, read from the store, and the facts that decide its next step (docs/protocol.md 4, 7, 8, 11)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def known_round(server: Server, key: RoundKey) -> RoundRecord:
 
 
 def standing(server: Server, record: RoundRecord) -> Standing:
-    """What this server has signed and taken of an attempt: its answers rest on it. Raises: IncompleteRecord"""
+    """Return what this server has signed and taken of an attempt: its answers rest on it. Raises: IncompleteRecord"""
     choice = Unchosen() if record.release_set is None else SetChosen(record.release_set)
     end: Undecided | SumAgreed | EndAgreed = Undecided()
     if record.outcome is not None:
@@ -124,7 +124,7 @@ def standing(server: Server, record: RoundRecord) -> Standing:
 
 
 def _half(record: RoundRecord) -> Uncommitted | HalfCommitted:
-    """What this side has fixed of a round's output, where the round has tags."""
+    """Return this side's commitment to its half of the output, where the round has tags."""
     if record.commitment is None:
         return Uncommitted()
     verdict = record.go or record.tags_failed
@@ -148,7 +148,7 @@ def _toss(server: Server, record: RoundRecord) -> Unlocked | SetSigned | LockSig
 
 
 def facts_at_a(server: Server, study: str, peer: FromB | None = None, now_s: float | None = None) -> Facts:
-    """What A knows now; ``peer`` is what B has just answered, to what it was asked at ``now_s``."""
+    """Return A's facts at present; ``peer`` is B's last answer, to a question of ``now_s``."""
     limits, last = server.settings.limits, server.store.current_round(study)
     return Facts(
         roster=server.roster if last is None else roster_of(server, last),

@@ -31,7 +31,7 @@ _LEAST_PART_BYTES: Final = 2**10
 
 
 async def held(server: Server, study: StudyRecord, upload: Upload) -> HeldUpload:
-    """How much of it this server has; all, where the contribution is stored already.
+    """Return how much of the upload this server has; all, where the contribution is stored already.
 
     Raises: NotListed, WrongRound, TooLarge, MalformedMessage
     """
@@ -137,7 +137,9 @@ async def complete(server: Server, caller: Caller, study: StudyRecord, upload: U
 
 
 def _awaited(server: Server, study: StudyRecord, upload: Upload) -> Awaited:
-    """What the upload must be, while it may come. Raises: NotListed, WrongRound, TooLarge, MalformedMessage"""
+    """Return the expected form of the upload, while it may come. Raises: NotListed, WrongRound, TooLarge,
+    MalformedMessage
+    """
     awaited = collect.awaited(server, study, upload.key, upload.site)
     if upload.length > awaited.length:
         raise TooLarge(f"this contribution has {awaited.length} bytes, not {upload.length}: check the study")
@@ -160,5 +162,5 @@ def sweep(server: Server) -> None:
 
 
 def upload_of(caller: Caller, study: StudyRecord, number: int, attempt: int, digest: str, length: int) -> Upload:
-    """What the caller's request is about."""
+    """Return the upload that the caller's request is about."""
     return Upload(RoundKey(study.digest, number, attempt), caller.name, digest, length)

@@ -1,4 +1,5 @@
-"""For strangers: an operator's public card, and questions of enrolment, sealed to the operator and answered sealed.
+"""Routes for strangers: an operator's public card, and questions of enrolment, sealed to the operator and answered
+sealed.
 
 What is asked here costs the allowance of the caller's address, as everything that no party of the roster signs. All
 strangers wait in one line, in which an address has few places, so that nobody keeps the others out by asking.

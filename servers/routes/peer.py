@@ -75,7 +75,7 @@ router = APIRouter(tags=["between the servers"], responses=PROBLEM)
 
 @router.post(paths.PEER_HISTORY, openapi_extra=body_of("Histories"))
 async def histories(request: Request, server: ThisServer, only_b: OnlyB, caller: StrangerPeer) -> Response:
-    """How far either server came; what A is to know of itself is in the answer, whatever becomes of its own."""
+    """Exchange both servers' histories; A's view of itself is in the answer, whatever becomes of its own."""
     message = Histories.parse(await read_small(request, caller))
     with suppress(RolledBack):
         heard(server, message)
@@ -87,7 +87,7 @@ async def histories(request: Request, server: ThisServer, only_b: OnlyB, caller:
 
 @router.get(paths.PEER_SESSION, status_code=204)
 async def session_open(session: str, b: SideB) -> Response:
-    """Whether this session is still open here."""
+    """Return whether this session is still open here."""
     b.sessions.require(session)
     return done()
 
@@ -128,7 +128,7 @@ def _key(server: Server, study: str, round: int, attempt: int) -> tuple[StudyRec
 
 @router.get(paths.PEER_COLLECTED)
 async def collected(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
-    """What this side holds; waits a few seconds for what is missing."""
+    """Return what this side holds; waits a few seconds for what is missing."""
     return message_answer(await b.collected(*_key(server, study, round, attempt)))
 
 

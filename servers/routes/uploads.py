@@ -33,7 +33,7 @@ class Named:
 async def named_upload(
     study: str, round: Round, attempt: Attempt, digest: Digest, length: Length, server: ThisServer, caller: AnySite
 ) -> Named:
-    """From the path and the query. Raises: UnknownStudy, RolledBack"""
+    """Read the upload's name from path and query. Raises: UnknownStudy, RolledBack"""
     record = going_study(server, study)
     return Named(record, uploads.upload_of(caller, record, round, attempt, digest, length))
 
@@ -43,7 +43,7 @@ ThisUpload = Annotated[Named, Depends(named_upload)]
 
 @router.get(CONTRIBUTION_HELD)
 async def held(named: ThisUpload, server: ThisServer) -> Response:
-    """How many bytes of the message with this digest are here."""
+    """Return how many bytes of the message with this digest are here."""
     return message_answer(await uploads.held(server, named.record, named.upload))
 
 

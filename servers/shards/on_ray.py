@@ -34,7 +34,7 @@ _AHEAD: Final = 2
 
 @dataclass(frozen=True)
 class Places:
-    """What a worker finds on its own machine, and which code it must have."""
+    """The places on a worker's own machine, and the code that it must have."""
 
     storage: str
     wrapping_key: str
@@ -94,7 +94,7 @@ class OnRay:
 
 
 def _carry_out_there(task: Task, places: Places) -> Done | _Refused:
-    """What a worker does."""
+    """Carry out one range at a worker."""
     if code_digest() != places.code:
         return _Refused("other_code", f"machine {socket.gethostname()} of the cluster has another version: install one")
     try:

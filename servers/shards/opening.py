@@ -42,7 +42,9 @@ def _workers(settings: ServerSettings, url: str, storage: Storage, wrapping: Wra
 
 
 def _require_own(storage: Storage, owner: str) -> None:
-    """What no row names is deleted there, so it must be this server's alone. Raises: ConfigurationError"""
+    """Require that the storage is this server's alone, since files without a row are deleted there. Raises:
+    ConfigurationError
+    """
     try:
         found = storage.read(OWNER, 0, 1024).decode(errors="replace")
     except ProtocolViolation:

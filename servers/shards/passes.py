@@ -101,7 +101,7 @@ class Shards:
         return [name for name in self.storage.names() if name not in kept]
 
     def close(self) -> None:
-        """What is under way is given up; what is written is taken up again."""
+        """Give up what is under way; what is written is taken up again."""
         with self._lock:
             for one in (*self._sketching.values(), *(sum_.over for sum_ in self._sums.values())):
                 one.set()
@@ -201,7 +201,7 @@ class SumPass:
 
     @property
     def failed(self) -> bool:
-        """Whether a new pass has to take its place."""
+        """Return whether a new pass has to take its place."""
         return self._error is not None or self.over.is_set()
 
     def elements(self, start: int, stop: int) -> Ring:
@@ -232,7 +232,7 @@ class SumPass:
         return self._held
 
     def _data(self, one: Written) -> bytes:
-        """What lies in the storage; nothing, where it is gone although the pass goes on."""
+        """Return what lies in the storage; nothing, where it is gone although the pass goes on."""
         try:
             return self._storage.read(one.name, 0, ELEMENT_BYTES * (one.stop - one.start))
         except ProtocolViolation:
@@ -265,7 +265,7 @@ class SumPass:
             self._news.notify_all()
 
     def _take(self, done: Done) -> None:
-        """What is of another pass, or came before, is dropped."""
+        """Take a result; one of another pass, or one that came before, is dropped."""
         if not isinstance(done, SumDone) or done.bound != self._bound or self.over.is_set():
             return
         task = self._tasks.get(done.start)

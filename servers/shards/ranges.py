@@ -36,7 +36,9 @@ CHUNK_ELEMENTS: Final = 2**16
 
 @dataclass(frozen=True)
 class Bound:
-    """What a pass is of. A result that names another one is dropped. ``release`` is empty before a release set."""
+    """The study, round, attempt and inputs of a pass: results of another are dropped. ``release`` is empty before a
+    release set.
+    """
 
     study: str
     round: int
@@ -125,7 +127,7 @@ def mask_name(bound: Bound) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a range cost: seconds, CPU seconds, bytes read of shares, the worker's process and its largest memory."""
+    """The cost of a range: seconds, CPU seconds, bytes read of shares, the worker's process and its largest memory."""
 
     seconds: float
     cpu_seconds: float

@@ -54,7 +54,7 @@ class WrappingKey:
 
 
 def read_wrapping_key(path: Path) -> WrappingKey:
-    """From a file that its owner alone may read. Raises: ConfigurationError"""
+    """Read the key from a file that its owner alone may read. Raises: ConfigurationError"""
     text = read_secret(path).strip()
     try:
         key = bytes.fromhex(text)

@@ -1,4 +1,4 @@
-"""Which ranges of a masked sum are written: on this server's own disk, so that a restart does none of them again."""
+"""Written ranges of a masked sum, on this server's own disk, so that a restart does none of them again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WrittenRanges:
         self._folder = new_folder(folder)
 
     def of(self, bound: Bound) -> dict[int, Written]:
-        """By where they start."""
+        """The ranges, ordered by where they start."""
         return {one.start: one for one in self._read(self._path(bound))}
 
     def add(self, bound: Bound, written: Written) -> None:

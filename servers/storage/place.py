@@ -1,4 +1,4 @@
-"""Where files that several machines read are kept: a folder that all of them see, or an object store."""
+"""Storage for files that several machines read: a folder that all of them see, or an object store."""
 
 from __future__ import annotations
 

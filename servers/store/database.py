@@ -96,7 +96,7 @@ def open_engine(url: str, *, durable: bool = True, beside: Beside | None = None)
 
 
 def database_exists(url: str) -> bool:
-    """Whether there is one to open: opening an SQLite file that is not there would make it."""
+    """Return whether there is a database to open: opening an SQLite file that is not there would make it."""
     parsed = make_url(url)
     return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").exists()
 
@@ -251,7 +251,7 @@ class Database:
             )
 
     def owned_by(self, owner: Owner) -> Owner:
-        """Whose this database is: ``owner``'s, if it was nobody's."""
+        """Return the database's owner: ``owner``, if it was nobody's."""
         with self._begin() as connection:
             row = connection.execute(select(t.owner)).first()
             if row is None:
@@ -319,7 +319,7 @@ class Database:
         return found
 
     def changes(self) -> int:
-        """How many changes this database has seen. Raises: RolledBack, when they are fewer than before"""
+        """Return how many changes this database has seen. Raises: RolledBack, when they are fewer than before"""
         with self._begin() as connection:
             self._require_newest(connection)
             found = self._not_fewer(connection.execute(_CHANGES).scalar_one(), self._most_changes)
@@ -370,7 +370,7 @@ class Database:
 
 
 def explained(error: Exception) -> Unavailable:
-    """What the driver says by its code, SQLite's own or PostgreSQL's; SQLAlchemy's errors hold the driver's."""
+    """Explain a driver's error by its code, SQLite's own or PostgreSQL's; SQLAlchemy's errors hold the driver's."""
     said = error.orig if isinstance(error, exc.DBAPIError) else error
     code = getattr(said, "sqlite_errorname", getattr(said, "sqlstate", None))
     if code in _FULL:

@@ -1,4 +1,4 @@
-"""What a store tells people of what it keeps, without reading what that is."""
+"""Summaries of a store for people, without reading contents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.wire.messages import RoundState
 
 
 class Kept(StrEnum):
-    """What files hold, sealed or as one half of a split."""
+    """The kinds of content of files, sealed or as one half of a split."""
 
     SHARES = "shares"
     QUERIES = "queries"
@@ -20,7 +20,7 @@ class Kept(StrEnum):
 
 @dataclass(frozen=True)
 class Holdings:
-    """Of one study: the files that rows name; letters and answers, by number; attempts with seeds or nonces."""
+    """One study's holdings: the files that rows name; letters and answers, by number; attempts with seeds or nonces."""
 
     files: tuple[str, ...]
     letters: int

@@ -1,4 +1,4 @@
-"""What a database holds of a study that is over is forgotten: all that is confidential or large.
+"""Forget what a database holds of a study that is over: all that is confidential or large.
 
 The signed messages of its rounds and the receipts for what sites sent stay: a site compares its memory of sums with
 them, whatever study they are of (docs/protocol.md 13). So do correlations that were used, each bound for ever.

@@ -1,4 +1,4 @@
-"""How far this server has come, what both servers have said of that, and studies that an older database stranded."""
+"""This server's own history, both servers' statements of it, and studies that an older database stranded."""
 
 from __future__ import annotations
 

@@ -40,13 +40,13 @@ class Store(Protocol):
     def close(self) -> None: ...
 
     def next_boot(self) -> int:
-        """How often a server has been started on this store, this time included."""
+        """Return how often a server has been started on this store, this time included."""
         ...
 
     # several processes of one server (docs/adr/0038)
     @property
     def beside(self) -> Beside | None:
-        """Which of several processes this one is; None where a server is one."""
+        """Return which of several processes this one is; None where a server is one."""
         ...
 
     def alone(self, study: str) -> AbstractContextManager[None]:
@@ -77,7 +77,9 @@ class Store(Protocol):
 
     # how far it has come (docs/protocol.md 23)
     def changes(self) -> int:
-        """How many changes of studies were stored. Raises: RolledBack, when they were more while this process runs"""
+        """Return how many changes of studies were stored. Raises: RolledBack, when they were more while this process
+        runs
+        """
         ...
 
     def begin_history(self) -> int:
@@ -100,7 +102,7 @@ class Store(Protocol):
         ...
 
     def owned_by(self, owner: Owner) -> Owner:
-        """Whose this store is: ``owner``'s, if it was nobody's."""
+        """Return the store's owner: ``owner``, if it was nobody's."""
         ...
 
     # studies
@@ -159,7 +161,7 @@ class Store(Protocol):
         ...
 
     def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
-        """Who has contributed, without reading what."""
+        """Return the contributors, without reading their contributions."""
         ...
 
     def last_contributed(self, study: str) -> dict[str, int]:
@@ -172,7 +174,7 @@ class Store(Protocol):
     def contribution(self, key: RoundKey, site: str) -> ContributionRecord | None: ...
     def contributions(self, key: RoundKey) -> list[ContributionRecord]: ...
     def contributions_held(self, key: RoundKey) -> int:
-        """How many there are, without reading them."""
+        """Return the number of contributions, without reading them."""
         ...
 
     def contributed(self, site: str, after: tuple[str, int], limit: int) -> list[ContributedRound]:
@@ -201,7 +203,7 @@ class Store(Protocol):
         ...
 
     def holds_of(self, study: str) -> Holdings:
-        """What of a study would go with ``forget_study``."""
+        """Return what would go with ``forget_study``."""
         ...
 
     def forget_study(self, study: str) -> None:
@@ -209,7 +211,7 @@ class Store(Protocol):
         ...
 
     def size_bytes(self) -> int:
-        """Of the database, as it lies on its disk."""
+        """Return the size of the database on its disk."""
         ...
 
     # mail

@@ -1,4 +1,4 @@
-"""What a server keeps of single sites' messages and of what it answered, as frozen records."""
+"""Frozen records of single sites' messages and of a server's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of requests in the database: their nonces, and what was refused."""
+"""Requests in the database: their nonces, and what was refused."""
 
 from __future__ import annotations
 

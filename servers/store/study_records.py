@@ -1,4 +1,4 @@
-"""What a server keeps of studies and rounds, as frozen records: where each stands, and everything signed about it."""
+"""Frozen records of studies and rounds: where each stands, and everything signed about it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StudyRecord:
 
     @property
     def goes_on(self) -> bool:
-        """Whether rounds of it can be begun or finished."""
+        """True while rounds of it can be begun or finished."""
         return not self.state.ended and self.stranded_by is None and self.study.unsupported is None
 
 
@@ -65,7 +65,7 @@ class IncompleteRecord(AssertionError):
 
 @dataclass(frozen=True)
 class Challenged:
-    """What a round of shares has from its challenge on."""
+    """The fields of a round of shares from its challenge on."""
 
     agreed_set: Signed[AgreedSet]
     transcript: Signed[ChallengeTranscript]

@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 import moiety
-from harness.adversaries.catalogue.attack import Attack, taken_out
-from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
-from harness.adversaries.catalogue.catalogue import catalogue
-from harness.adversaries.catalogue.command import _line
-from harness.adversaries.catalogue.outcome import tried
-from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries import second_ends
+from harness.adversaries.attack import Attack, replaced, taken_out
+from harness.adversaries.catalogue import catalogue
+from harness.adversaries.outcomes import line_of, tried
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.adversaries.scripted_rounds import SITES, SMALL, VICTIM
+from harness.adversaries.signed_client import Deployment
 from protocol.errors import ConfigurationError
 from tests.kit.processes import start_servers
 
@@ -34,7 +34,7 @@ def test_it_holds_where_that_is_promised_and_without_the_defence_it_does_not(att
     with_it = tried(attack)
     assert with_it.error == ""
     assert with_it.held is attack.promised, with_it
-    if attack.without:
+    if attack.how.without:
         without = tried(attack, defended=False)
         assert without.error == ""
         assert not without.held, without
@@ -46,7 +46,7 @@ def test_there_are_enough_and_what_does_not_hold_is_named() -> None:
         if not attack.promised:
             assert f"`{attack.name}`" in THREAT_MODEL, f"docs/threat_model.md does not name {attack.name}"
         if attack.promised:
-            assert attack.without, f"{attack.name} says nothing of what its defence is in the code"
+            assert attack.how.without, f"{attack.name} says nothing of what its defence is in the code"
 
 
 def test_every_attack_stands_in_the_threat_model_beside_what_it_tries_to_break() -> None:
@@ -74,6 +74,32 @@ def test_attacks_that_documents_name_are_there() -> None:
 def test_a_defence_that_the_product_does_not_have_any_more_is_an_error() -> None:
     with pytest.raises(AttributeError), taken_out({"protocol.sharing.no_such_check": None}):
         pass
+
+
+class _Base:
+    @staticmethod
+    def check() -> str:
+        return "checked"
+
+    def inherited(self) -> str:
+        return "inherited"
+
+
+class _Owner(_Base):
+    pass
+
+
+def test_what_is_replaced_is_put_back_as_it_was() -> None:
+    before = dict(vars(_Base)), dict(vars(_Owner))
+    with replaced(_Base, "check", lambda: "passes"), replaced(_Owner, "inherited", lambda owner: "replaced"):
+        assert (_Base.check(), _Owner().inherited(), _Base().inherited()) == ("passes", "replaced", "inherited")
+    assert (dict(vars(_Base)), dict(vars(_Owner))) == before
+
+
+def test_a_row_without_an_attempt_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(second_ends, "ATTEMPTS", {})
+    with pytest.raises(ConfigurationError, match=r"differ.*ends-burn-in-private"):
+        catalogue.__wrapped__()
 
 
 def test_an_attack_that_could_not_be_tried_did_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +132,7 @@ def test_the_page_on_attacking_shows_what_one_attack_and_all_of_them_print() -> 
     code, said = run("share-two-faced")
     assert code == 0
     assert [line for line in without_figures(said) if line not in page] == []
-    lines = [_line(tried(catalogue()[name])) for name in ("share-two-faced", "list-of-accomplices")]
+    lines = [line_of(tried(catalogue()[name])) for name in ("share-two-faced", "list-of-accomplices")]
     assert [line for line in without_figures("\n".join(lines)) if line not in page] == []
 
 
@@ -124,8 +150,8 @@ def test_the_list_names_every_attack_and_an_unknown_name_is_refused() -> None:
 
 
 def test_without_tenseal_attacks_on_ciphertexts_are_left_out_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.adversaries.catalogue.catalogue.has_ckks", lambda: False)
-    monkeypatch.setattr("harness.adversaries.catalogue.command.has_ckks", lambda: False)
+    monkeypatch.setattr("harness.adversaries.catalogue.has_ckks", lambda: False)
+    monkeypatch.setattr("harness.adversaries.outcomes.has_ckks", lambda: False)
     assert {name for name in catalogue() if name not in catalogue.__wrapped__()} == {
         name for name in catalogue() if name.startswith(("ckks-", "ciphertext"))
     }
@@ -139,7 +165,7 @@ def test_outside_attacks_run_against_servers_that_are_there(tmp_path: Path) -> N
         folder = federation.folder
         named = ["--roster", str(folder / "roster.toml"), "--keys", str(folder / VICTIM / "keys.toml")]
         named += ["--ca", str(federation.ca_file), "--study", sites.study.name]
-        outside = [attack.name for attack in ATTACKS if isinstance(attack, DeployedAttack)]
+        outside = [attack.name for attack in ATTACKS if attack.how.on is not None]
         assert len(outside) >= 4
         for name in outside:
             code, said = run(name, *named)

@@ -14,10 +14,10 @@ import pytest
 
 from client_agent.network.body import Body
 from client_agent.network.server_client import ServerClient
-from harness.adversaries.hostile.act import Round
-from harness.adversaries.scripted.proxy import Proxy, agents_client
-from harness.adversaries.scripted.rounds import REQUESTER, SITES, VICTIM, Pair
-from harness.adversaries.scripted.signed_client import digest_of
+from harness.adversaries.hostile_messages import Round
+from harness.adversaries.proxy_attacks import Proxy, agents_client
+from harness.adversaries.scripted_rounds import REQUESTER, SITES, VICTIM, Pair
+from harness.adversaries.signed_client import digest_of
 from harness.federation.memory.servers import ServersInMemory
 from protocol.errors import MalformedMessage, RefusedMessage
 from protocol.parameters import Needs

@@ -30,10 +30,10 @@ import httpx
 import numpy as np
 import pytest
 
-from harness.adversaries.contributions import honest_contribution
-from harness.adversaries.scripted import signed_client
-from harness.adversaries.scripted import sites as scripted_sites
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries import scripted_requester as scripted_sites
+from harness.adversaries import signed_client
+from harness.adversaries.forgeries import honest_contribution
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.federation.memory.clocks import ToldClock
 from protocol.arithmetic import prg
 from protocol.arithmetic.prg import Usage, derive

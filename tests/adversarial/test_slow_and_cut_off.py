@@ -13,10 +13,9 @@ import pytest
 from client_agent.network.answer import SlowAnswer, UnsignedAnswer
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.network.sockets.counted import Account
-from harness.adversaries.catalogue.by_network.proxies import share_of
-from harness.adversaries.scripted.proxy import agents_client
-from harness.adversaries.scripted.rounds import SITES, VICTIM, Pair
-from harness.adversaries.scripted.there import there
+from harness.adversaries.proxy_attacks import agents_client, share_of
+from harness.adversaries.scripted_rounds import SITES, VICTIM, Pair
+from harness.adversaries.signed_client import there
 from harness.adversaries.troubled.networks import Troubled
 from harness.federation.memory.network import Fate
 from harness.federation.memory.servers import ServersInMemory

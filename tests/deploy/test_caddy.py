@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.events import RoundEnd
-from harness.adversaries.scripted import raw_connections as raw
+from harness.adversaries import raw_connections as raw
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec

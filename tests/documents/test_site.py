@@ -11,15 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.reference.commands import commands
-from harness.reference.errors import errors_page, usual_causes
-from harness.reference.pages import GENERATED
-from harness.reference.site.diagrams import drawn, parsed
-from harness.reference.site.links import relinked
+from harness.reference.diagrams import drawn, parsed
+from harness.reference.hooks import relinked
+from harness.reference.pages import GENERATED, commands, errors_page, usual_causes
 from protocol.errors import ErrorCode
 from tests.documents.lines import ROOT
 
-CONFIGURATION = "harness/reference/site/mkdocs.yml"
+CONFIGURATION = "harness/reference/mkdocs.yml"
 
 
 def test_links_lead_to_pages_and_what_has_none_is_named() -> None:

@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 import httpx
 
-from harness.adversaries.scripted.raw_connections import Stranger, answer
-from harness.adversaries.scripted.signed_client import Outgoing, SignedClient
+from harness.adversaries.raw_connections import Stranger, answer
+from harness.adversaries.signed_client import Outgoing, SignedClient
 from protocol.errors import MoietyError
 from protocol.sharing import Side
 from protocol.wire import paths

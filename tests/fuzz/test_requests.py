@@ -24,9 +24,9 @@ from schemathesis.generation import GenerationMode
 
 from client_agent.learning.learner import Learner, Vector
 from client_agent.settings import AgentSettings
-from harness.adversaries.scripted import raw_connections as raw
-from harness.adversaries.scripted.signed_client import SignedClient
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries import raw_connections as raw
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.adversaries.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.learners import Odd, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec

@@ -9,7 +9,7 @@ from typing import cast
 from client_agent.learning.learner import Learner, Vector
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.settings import AgentSettings
-from harness.adversaries.scripted.renewal import renewed_keys
+from harness.adversaries.scripted_agents import renewed_keys
 from harness.federation.memory.clocks import Stop, VirtualClock
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Learners, Odd, light_learner, light_sites

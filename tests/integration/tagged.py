@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.adversaries.scripted.sites import R
-from harness.adversaries.scripted.tagged import TaggedSites, tagged_study
+from harness.adversaries.scripted_requester import R, TaggedSites, tagged_study
 from protocol.sharing import Side
 from protocol.wire.messages import Announcement, OutcomeCause, RoundState, RoundView
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.events import EventKind, RoundEnd
-from harness.adversaries.scripted.signed_client import SignedClient
+from harness.adversaries.signed_client import SignedClient
 from harness.federation.memory.learners import light_study
 from protocol.sharing import Side
 from protocol.wire.messages import PauseCause, RuleName, RuleSpec, Study, StudyView

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from client_agent.site.events import EventKind, RoundEnd
-from harness.bench.against import DEFAULT_CACHE
+from harness.bench.cli import DEFAULT_CACHE
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec, toml_lines

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.adversaries.scripted.rounds import SITES, STRANGER, OpenRound, Pair, database
+from harness.adversaries.scripted_rounds import SITES, STRANGER, OpenRound, Pair, database
 from harness.federation.memory.servers import ServersInMemory
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs

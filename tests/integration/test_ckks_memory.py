@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench.probe import peak_mb, reset_peak
+from harness.bench.meter import peak_mb, reset_peak
 from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, body_bytes, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
 from protocol.wire.messages import ShareKind
@@ -32,7 +32,7 @@ SITE = """
 import os, sys
 import numpy as np
 from host.memory_file import MemoryFile
-from harness.bench.probe import peak_mb
+from harness.bench.meter import peak_mb
 from protocol.arithmetic.kernels import Scaling
 from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Encryptor

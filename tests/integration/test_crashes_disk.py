@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
 from tests.integration.test_server_round import NUMERATORS, SITES, updates

@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 import httpx
 import pytest
 
-from harness.adversaries.scripted.tagged import TaggedSites
+from harness.adversaries.scripted_requester import TaggedSites
 from harness.engine.parties import OPERATOR_NAMES
 from protocol.errors import ErrorCode
 from protocol.sharing import Side

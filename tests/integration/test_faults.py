@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import moiety
-from harness.adversaries.catalogue.attack import taken_out
+from harness.adversaries.attack import taken_out
 from harness.faults import cli
 from harness.faults.cli import parsed
 from harness.faults.drawing import Drawn

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.adversaries.catalogue.attack import taken_out
+from harness.adversaries.attack import taken_out
 from harness.faults import timeline
 from harness.faults.mutations import MUTATIONS, seen
 from harness.faults.schedule import (

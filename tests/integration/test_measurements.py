@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.adversaries import vectors
-from harness.adversaries.scripted.rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
+from harness.adversaries import forgeries
+from harness.adversaries.scripted_rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ErrorCode
@@ -92,7 +92,7 @@ def test_the_requester_opens_the_exact_numbers_and_no_others(pair: Pair, opens: 
 
 @pytest.mark.parametrize(
     "attack",
-    [vectors.wrap_around_entry, lambda x: x + np.uint64(2**63), vectors.multiples_of_two_to_the_32],
+    [forgeries.wrap_around_entry, lambda x: x + np.uint64(2**63), forgeries.multiples_of_two_to_the_32],
     ids=["one-entry-plus-2^63", "every-entry-plus-2^63", "multiples-of-2^32"],
 )
 @OPENS

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from harness.adversaries.scripted.raw_connections import until
+from harness.adversaries.raw_connections import until
 from protocol.sharing import Side
 from servers.page.password import make_password
 from tests.kit.processes import Federation, start_servers

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.apps import AppsInMemory
 from protocol.errors import BadSignature, RolledBack

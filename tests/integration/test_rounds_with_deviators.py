@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.adversaries import contributions as forged
-from harness.adversaries import vectors
-from harness.adversaries.requester import equivocating_announcement, release_set
-from harness.adversaries.scripted.rounds import (
+from harness.adversaries import forgeries
+from harness.adversaries import forgeries as forged
+from harness.adversaries.forgeries import equivocating_announcement, release_set
+from harness.adversaries.scripted_rounds import (
     EARLY,
     LAST,
     OTHER,
@@ -76,7 +76,7 @@ def seen_by(opened: OpenRound, site: str) -> dict[str, Any]:
 
 def test_a_failed_range_check_leaves_the_site_out_and_tells_it(pair: Pair) -> None:
     """The attack is chosen before the challenge; the requester sees that the check failed, and no distance."""
-    opened = pair.round(updates={VICTIM: vectors.wrap_around_entry(honest_update())})
+    opened = pair.round(updates={VICTIM: forgeries.wrap_around_entry(honest_update())})
     opened.advance(Phase.MEASURED)
     found = opened.sites.openings(opened.current, {})
     assert {site for site, one in found.items() if not one.in_range} == {VICTIM}
@@ -134,7 +134,7 @@ def test_whoever_is_missing_at_the_lock_looks_alike_to_everybody_else(pair: Pair
 def test_left_out_after_the_lock_the_others_see_who_and_not_why(pair: Pair) -> None:
     """A site too far away, and one that the requester leaves out for no reason at all."""
     views = []
-    for x in (vectors.scaled_update(np.full(SMALL, 2**18, dtype=np.uint64), 8), honest_update()):
+    for x in (forgeries.scaled_update(np.full(SMALL, 2**18, dtype=np.uint64), 8), honest_update()):
         opened = pair.round(updates={VICTIM: x})
         opened.advance(Phase.MEASURED)
         opened.release(WITHOUT_VICTIM)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from harness.adversaries.vectors import wrap_around_entry
+from harness.adversaries.forgeries import wrap_around_entry
 from harness.bounds.error_bound import bound_of_run
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.adversaries.scripted.renewal import renewed_keys
+from harness.adversaries.scripted_agents import renewed_keys
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec

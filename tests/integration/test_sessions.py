@@ -12,10 +12,10 @@ import pytest
 
 from client_agent.network.body import Body
 from client_agent.network.server_client import ServerClient
-from harness.adversaries.hostile.act import Round
-from harness.adversaries.scripted.proxy import Proxy, agents_client
-from harness.adversaries.scripted.rounds import SITES, VICTIM, Pair
-from harness.adversaries.scripted.signed_client import digest_of
+from harness.adversaries.hostile_messages import Round
+from harness.adversaries.proxy_attacks import Proxy, agents_client
+from harness.adversaries.scripted_rounds import SITES, VICTIM, Pair
+from harness.adversaries.signed_client import digest_of
 from harness.federation.memory.servers import ServersInMemory
 from protocol.errors import MalformedMessage, Unavailable
 from protocol.parameters import Needs

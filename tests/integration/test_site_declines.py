@@ -19,8 +19,10 @@ from client_agent.contributor.decisions import Decision
 from client_agent.site.events import RoundEnd
 from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds
-from harness.adversaries import requester as malicious
-from harness.adversaries.scripted.rounds import (
+from harness.adversaries import forgeries as malicious
+from harness.adversaries.forgeries import entry_near_the_range_bound
+from harness.adversaries.scripted_requester import ScriptedSites
+from harness.adversaries.scripted_rounds import (
     EARLY,
     GRID,
     LAST,
@@ -34,8 +36,6 @@ from harness.adversaries.scripted.rounds import (
     Pair,
     database,
 )
-from harness.adversaries.scripted.sites import ScriptedSites
-from harness.adversaries.vectors import entry_near_the_range_bound
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode

@@ -22,7 +22,7 @@ from client_agent.daemon import run_agent
 from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
-from harness.adversaries.scripted.signed_client import SignedClient
+from harness.adversaries.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.forked import Forked, one_thread
 from harness.federation.memory.learners import Learners, light_sites

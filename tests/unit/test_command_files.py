@@ -24,7 +24,7 @@ import pytest
 
 import moiety
 from client_agent.product.export import export
-from harness.reference.commands import Command, commands
+from harness.reference.pages import Command, commands
 from protocol.sharing import Side
 from tests.kit.processes import prepare_servers
 from tests.unit.client_agent.test_product import held

@@ -1,1 +1,1 @@
-"""What only the requester computes from its own data: the noise of its update."""
+"""Computations of the requester alone, from its own data: the noise of its update."""

@@ -63,7 +63,7 @@ class LocalFinish:
         return Finished(np.asarray(ended.numpy(), dtype=np.float32), pull, len(self.seen), len(self.held))
 
     def require_possible(self) -> None:
-        """Of this model and loss there is a finish. Raises: ConfigurationError that says what to change"""
+        """Require that this model and loss can be finished. Raises: ConfigurationError that says what to change"""
         if any(True for _ in personal_parameters(self.model)) or any(True for _ in self.model.buffers()):
             raise ConfigurationError(
                 "key 'finish': it moves all of a model; take one without personal layers and buffers"
@@ -106,7 +106,7 @@ class LocalFinish:
         return float(vmap(one)(x + steps, batch.X, batch.y).mean())
 
     def _minimised(self, data: Examples, start: torch.Tensor, pull: float) -> torch.Tensor:
-        """By L-BFGS over all examples, in float64. Raises: UnusableUpdate when it does not stay finite"""
+        """Minimise by L-BFGS over all examples, in float64. Raises: UnusableUpdate when it does not stay finite"""
         batch, x = _batch(data), start.clone().requires_grad_(True)
         search = torch.optim.LBFGS(
             [x], max_iter=_STEPS, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"

@@ -1,4 +1,4 @@
-"""What a study file says about the local finish, and what comes of it; without torch."""
+"""A study file's table on the local finish, and what comes of it; without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FinishTable(BaseModel):
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
     def parts(self, train: Examples, seed: int) -> tuple[Examples, Examples]:
-        """What the shared rounds train on, and what is held out of them. Raises: ConfigurationError"""
+        """Return the examples of the shared rounds, and those held out of them. Raises: ConfigurationError"""
         held = round(len(train) * self.held_out) if self.choose == "held_out" else 0
         if self.choose == "held_out" and not 0 < held < len(train):
             raise ConfigurationError(

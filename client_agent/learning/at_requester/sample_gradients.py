@@ -13,7 +13,7 @@ from client_agent.tasks.losses import Batch
 
 
 def sample_gradients(model: nn.Module, batch: Batch) -> NDArray[np.float64]:
-    """Of the log-loss, without penalties, at the model as it is, in the order of the flat vector.
+    """Return gradients of the log-loss, without penalties, at the model as it is, in the order of the flat vector.
 
     Shapes:   n examples -> float64[n, D]
     """

@@ -1,4 +1,4 @@
-"""How noisy the requester's own update is: v_0 = tr Cov(g_0) of the clipped update, and how well that is known.
+"""The noise of the requester's own update: v_0 = tr Cov(g_0) of the clipped update, and how well that is known.
 
 What other examples from the same patients would change, on the same batches; it never leaves the requester. For one
 gradient of the built-in loss it comes from per-sample gradients; for local SGD, and losses that do not fall apart into
@@ -64,7 +64,7 @@ def update_noise(
     clip_norm: float,
     loss: Loss | None = None,
 ) -> UpdateNoise:
-    """Of the update that :func:`train_round` gives for the same arguments, clipped to ``clip_norm``.
+    """Estimate the noise of the update that :func:`train_round` gives for the same arguments, clipped to ``clip_norm``.
 
     Raises: UnusableUpdate with fewer than two examples, for a model with batch norm, or when an update is no number
     """
@@ -144,7 +144,7 @@ def half_differences(
     clip_norm: float,
     loss: Loss,
 ) -> list[Reals]:
-    """For every split sqrt(n_a n_b) / n times the difference of the halves' updates, float64[D].
+    """Return, for every split, sqrt(n_a n_b) / n times the difference of the halves' updates, float64[D].
 
     The squares of a coordinate are its variance on average, so those of a layer add up to the layer's part of v_0.
     Raises: UnusableUpdate
@@ -167,7 +167,7 @@ def half_differences(
 
 
 def _scaled(noise: UpdateNoise, examples: int, rows: NDArray[np.int64]) -> UpdateNoise:
-    """From the mean over ``examples`` to that over a batch of so many rows."""
+    """Scale the mean over ``examples`` to that over a batch of so many rows."""
     factor = examples / len(rows)
     return UpdateNoise(noise.variance * factor, noise.error * factor)
 
@@ -177,7 +177,7 @@ def _steps(examples: int, training: TrainingSpec, seed: int) -> int:
 
 
 def _random(model: nn.Module) -> bool:
-    """Whether two passes over the same example may differ."""
+    """Return whether two passes over the same example may differ."""
     return any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
 
 

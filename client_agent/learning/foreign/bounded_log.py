@@ -1,4 +1,4 @@
-"""What a program prints, in a file that is put aside when it is full: the last words are kept, no disk is filled."""
+"""A program's output in a file of bounded size: the last words are kept, no disk is filled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOOKS_EVERY_S: Final = 0.1
 
 
 def put_aside(path: Path) -> Path:
-    """Where the file before this one lies."""
+    """Return the path of the file before this one."""
     return path.with_name(f"{path.name}.1")
 
 

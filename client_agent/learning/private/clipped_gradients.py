@@ -73,7 +73,7 @@ def clipped_sum(model: nn.Module, batch: Batch, loss: Loss, grid: Grid) -> Integ
 
 
 def _gradients(model: nn.Module, names: tuple[str, ...], batch: Batch, loss: Loss) -> NDArray[np.float64]:
-    """Of every record by itself. Shapes: -> float64[n, D]"""
+    """Return each record's own gradient. Shapes: -> float64[n, D]"""
     of_one = _LossOfOne(model, loss)
     values = {f"model.{name}": dict(model.named_parameters())[name].detach() for name in names}
 

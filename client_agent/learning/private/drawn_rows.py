@@ -1,4 +1,4 @@
-"""Which records a step is about: each by itself with the same probability, from secret bytes (docs/protocol.md 19)."""
+"""Draw the records of a step: each by itself with the same probability, from secret bytes (docs/protocol.md 19)."""
 
 from __future__ import annotations
 

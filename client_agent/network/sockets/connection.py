@@ -94,7 +94,7 @@ class Connection(httpcore.ConnectionInterface):
         return self._state is _State.CLOSED
 
     def has_expired(self) -> bool:
-        """Whether it waited too long, or the server has ended it: nothing else can be there to read."""
+        """Return whether it waited too long, or the server has ended it: nothing else can be there to read."""
         if self._state is not _State.IDLE or self._stream is None:
             return False
         return self._monotonic() > self._expires_s or bool(self._stream.get_extra_info("is_readable"))

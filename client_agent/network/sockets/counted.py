@@ -196,7 +196,7 @@ class CountedStream(httpcore.NetworkStream):
                 pace.take(count)
 
     def _receive(self, max_bytes: int) -> memoryview:
-        """What has come; it holds until the next call."""
+        """Receive what has come; it is valid until the next call."""
         pace = self._paces.down
         count = self._sock.recv_into(self._received, max_bytes if pace is None else min(max_bytes, PACED_BYTES))
         self._meter.received(count)

@@ -32,7 +32,7 @@ class Pace:
         self._paid_until_s = monotonic() - _BURST_S
 
     def take(self, count: int) -> None:
-        """Of bytes that have just crossed: returns when they are paid for."""
+        """Take bytes that have just crossed; returns when they are paid for."""
         with self._lock:
             now_s = self._monotonic()
             self._paid_until_s = max(self._paid_until_s, now_s - _BURST_S) + count / self._bytes_per_s

@@ -1,1 +1,1 @@
-"""Which sites are not there, and why."""
+"""Absent sites and the reasons."""

@@ -1,4 +1,4 @@
-"""Who was not in a round, and why, as the requester knows it: nobody trains on a part of the sites unnoticed."""
+"""Sites missing from a round, and why, as the requester knows it: nobody trains on some sites unnoticed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.wire.messages import Announcement
 def absences(
     contributors: tuple[str, ...], state: RequesterState, announcement: Announcement, settled: Settled
 ) -> tuple[Absence, ...]:
-    """Of all the roster's contributors, in its order, those whose vector is not in what the round came to.
+    """Return the roster's contributors, in its order, whose vector is not in the round's result.
 
     ``state`` is as it was when the round was planned, but for the sites that are given up since.
     """

@@ -1,4 +1,4 @@
-"""Which sites a study waits for before its first round, in words for the requester's people."""
+"""Sites that a study waits for before its first round, in words for the requester's people."""
 
 from __future__ import annotations
 

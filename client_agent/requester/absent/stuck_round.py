@@ -27,7 +27,7 @@ class StuckRound:
         self._since_s = owner.context.clock.monotonic()
 
     def look(self, a: RoundView | None, b: RoundView | None) -> None:
-        """What both servers show now. Raises: RoundStuckError, after the time that the settings say"""
+        """Look at what both servers show now. Raises: RoundStuckError, after the time that the settings say"""
         clock, number = self._owner.context.clock, self._announcement.round
         now = clock.monotonic()
         shown = (_shown(a), _shown(b))
@@ -50,5 +50,5 @@ class StuckRound:
 
 
 def _shown(view: RoundView | None) -> str:
-    """Where a server's round stands, as a person reads it."""
+    """Describe the state of a server's round for a person."""
     return "no round" if view is None else f"round {view.round}, attempt {view.attempt}, {view.state.value}"

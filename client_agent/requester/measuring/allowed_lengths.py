@@ -1,4 +1,4 @@
-"""How long an honest update can look by what was opened about it, and who looks longer (docs/protocol.md 8).
+"""The longest that an honest update can look by what was opened about it, and who looks longer (docs/protocol.md 8).
 
 A site clips its update to C. What the requester opens is off by the rounding of fixed point and, for long vectors, by
 the sketch; both are allowed for here.
@@ -117,12 +117,12 @@ def largest_product(parameters: StudyParameters, numerator: int, probe_norm: flo
 
 
 def _rounding(parameters: StudyParameters) -> float:
-    """How far one ring unit in every coordinate moves a vector."""
+    """Return how far one ring unit in every coordinate moves a vector."""
     return math.sqrt(parameters.dimension) / parameters.scale
 
 
 def _sketched(parameters: StudyParameters) -> float:
-    """By what factor a sketch may exaggerate: 1 + 6 sqrt(2 / k); 1 for the identity.
+    """Return the factor by which a sketch may exaggerate: 1 + 6 sqrt(2 / k); 1 for the identity.
 
     An inner product's deviation is at most sqrt(2 / k) of the two norms' product, so this is six of them; a norm's is
     half of that, so for a spread-out vector it is twelve. They are needed: a clipped vector is exactly C long, and one

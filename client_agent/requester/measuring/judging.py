@@ -18,7 +18,7 @@ from protocol.wire.messages import RuleSpec
 
 @dataclass(frozen=True)
 class RequesterFacts:
-    """What the requester itself puts into a round: ||g_0|| clipped; ||v|| and <g_0, v> of its probe, 0 without one."""
+    """The requester's own part in a round: ||g_0|| clipped; ||v|| and <g_0, v> of its probe, 0 without one."""
 
     name: str
     norm: float
@@ -28,7 +28,7 @@ class RequesterFacts:
 
 @dataclass(frozen=True, eq=False)
 class RoundRule:
-    """By what a round is judged: the study's rule with its options and its state before the round."""
+    """The rule that judges a round: the study's rule with its options and its state before the round."""
 
     spec: RuleSpec
     rule: Rule
@@ -50,11 +50,11 @@ class Judgement:
 
     @property
     def measured_anybody(self) -> bool:
-        """Whether a rule learns from the round where nothing is summed: pairs without the requester say nothing."""
+        """True if a rule learns from the round where nothing is summed: pairs without the requester say nothing."""
         return self.requester_passed and bool(self.measured.took_part)
 
     def releases(self, least_contributors: int) -> bool:
-        """Whether a sum over what is left may be opened."""
+        """Return whether a sum over what is left may be opened."""
         return self.requester_passed and len(self.measured.took_part) >= least_contributors
 
 
@@ -67,7 +67,7 @@ def judge(
     round: int,
     opens: Needs,
 ) -> Judgement:
-    """Who stays in the sum: in range, no longer than a clipped update can be, within the norm bound, and selected.
+    """Keep those that are in range, no longer than a clipped update can be, within the norm bound, and selected.
 
     ``sites`` are the agreed ones, the requester among them; ``numerators`` their weights over the grid.
 
@@ -91,7 +91,7 @@ def judge(
 
 
 def judge_sum(sites: Sequence[OpenedSite], requester: str, round: int) -> Judgement:
-    """Who stays in a sum of data, which no rule has a say in: who is in range."""
+    """Keep, in a sum of data, which no rule has a say in, those that are in range."""
     passed = tuple(site.site for site in sites if site.in_range)
     others = tuple(name for name in passed if name != requester)
     return Judgement(
@@ -105,7 +105,7 @@ def judge_sum(sites: Sequence[OpenedSite], requester: str, round: int) -> Judgem
 def _measured(
     sites: Sequence[OpenedSite], requester: RequesterFacts, passed: tuple[str, ...], round_number: int, opens: Needs
 ) -> Measured:
-    """What was opened about the sites that passed, as a rule sees it."""
+    """Return what was opened about the sites that passed, as a rule sees it."""
     values = tuple((site.site, site.distance) for site in sites if site.site in passed and site.distance is not None)
     norms = opens.of_norms
     both = {*passed, requester.name}

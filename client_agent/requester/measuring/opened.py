@@ -1,4 +1,4 @@
-"""What both servers show of a locked round, and what the requester opens from it (docs/protocol.md 4, 6, 8)."""
+"""Open a locked round: what both servers show of it, and what the requester concludes (docs/protocol.md 4, 6, 8)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOBODY: Final = {"took_part": (), "pairs": ()}
 
 
 class Opened(BaseModel):
-    """What the requester opened about one attempt, and the release set that follows from it.
+    """The values that the requester opened about one attempt, and the release set that follows from them.
 
     Where nothing is summed there is no such set, and nobody took part in what says nothing.
     """
@@ -88,7 +88,7 @@ class Openings:
         return opened
 
     def _judged_sites(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
-        """By what both servers' shares say; where nothing can be measured, whoever is in the agreed set stays."""
+        """Judge by both servers' shares; where nothing can be measured, whoever is in the agreed set stays."""
         if not self._announcement.protection.plan.opens:
             agreed = self._agreed(a, b)
             numerators = {site: self.numerator(site) for site in agreed.sites}
@@ -130,7 +130,7 @@ class Openings:
         attempt: int,
         facts: RequesterFacts,
     ) -> Opened:
-        """Who stays in the sum: in range, no longer than a clipped update can be, and selected by the rule."""
+        """Keep those that are in range, no longer than a clipped update can be, and selected by the rule."""
         owner, own = self._owner, self._context.site
         study, opens = owner.study, self._announcement.opens
         if self._announcement.purpose.plan.of_data:

@@ -1,4 +1,4 @@
-"""What a requester works out about its own update for a rule that weighs by risk (docs/protocol.md 10).
+"""The requester's estimates about its own update for a rule that weighs by risk (docs/protocol.md 10).
 
 How noisy the update is, and how far from everybody's mean: neither leaves this site. Both are journalled before the
 model steps, from which they could not be told afterwards.
@@ -34,19 +34,21 @@ class OwnNoise(BaseModel):
 
 
 class FromMean(BaseModel):
-    """How far the update is from the plain mean of everybody's."""
+    """The distance of the update from the plain mean of everybody's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     distance: float
 
 
 def learns_from(rule: Rule, purpose: Purpose) -> bool:
-    """Whether a rule that weighs by risk learns from such a round: from measurements, or from every sum of updates."""
+    """Return whether a rule that weighs by risk learns from such a round: from measurements, or from every sum of
+    updates.
+    """
     return isinstance(rule, RiskRule) and purpose is (Purpose.MEASURE if rule.measures else Purpose.UPDATE)
 
 
 def own_noise(owner: RequesterStudy, round_number: int) -> OwnNoise:
-    """Of the round's update; estimated the first time.
+    """Return the noise of the round's update; estimated the first time.
 
     Requires: the model is still the round's
     Raises:   UnusableUpdate, where the estimate has too few examples, or none that stand by themselves
@@ -63,7 +65,7 @@ def own_noise(owner: RequesterStudy, round_number: int) -> OwnNoise:
 
 
 def keep_from_mean(owner: RequesterStudy, past: PastRelease, average: NDArray[np.float32]) -> None:
-    """From the opened average, this site's own part in it, and the weights of the sites in the sum.
+    """Compute it from the opened average, this site's own part in it, and the weights of the sites in the sum.
 
     Shapes:   average float32[D]
     """

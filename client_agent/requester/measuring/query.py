@@ -1,4 +1,4 @@
-"""What a requester asks with when it ranks the sites (docs/protocol.md 8)."""
+"""The requester's query when it ranks the sites (docs/protocol.md 8)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RECORD: Final = "judging.json"
 
 
 class Judging(BaseModel):
-    """What the requester must remember of its query: how it was scaled, and what an opened product lacks."""
+    """The requester's memory of its query: its scale, and what an opened product lacks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     scale: float

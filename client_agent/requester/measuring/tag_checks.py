@@ -45,7 +45,9 @@ class Said(BaseModel):
 
 
 class Wrong(BaseModel):
-    """Whose tags are wrong; ``server_lied``: a server's word does not fit the other's, or this site's own knowledge."""
+    """The sites whose tags are wrong; ``server_lied``: a server's word does not fit the other's, or this site's own
+    knowledge.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     sites: tuple[str, ...]
@@ -78,7 +80,7 @@ class TagChecks:
         return said
 
     def wrong(self, release: Signed[ReleaseSet], attempt: int) -> Wrong | None:
-        """Who failed, in an attempt that ended without a sum; None where its tags were never found wrong.
+        """Return who failed, in an attempt that ended without a sum; None where its tags were never found wrong.
 
         The servers keep their shares for this: what was not fetched before a crash is asked for again.
         """
@@ -125,7 +127,7 @@ class TagChecks:
         return view.commitment
 
     def _shares(self, failed: Signed[TagsFailed], attempt: int) -> dict[Side, Signed[TagShares]]:
-        """Of B first; of a server that refuses its shares there are none."""
+        """Return both servers' shares, B's first; a server that refuses them has none."""
         found: dict[Side, Signed[TagShares]] = {}
         for side in _B_FIRST:
             kept = self._folder(attempt) / f"tag-shares-{side.value}.json"
@@ -143,11 +145,11 @@ class TagChecks:
         return found
 
     def said(self, attempt: int) -> Said:
-        """What was said of an attempt's tags; nothing where nothing was."""
+        """Return what was said of an attempt's tags; nothing where nothing was."""
         return self._said(attempt) or Said()
 
     def shares(self, attempt: int) -> tuple[Signed[TagShares], ...]:
-        """What the servers showed of single sites."""
+        """Return what the servers showed of single sites."""
         kept = (self._folder(attempt) / f"tag-shares-{side.value}.json" for side in Side)
         found = (self._owner.journal.read(path, Signed[TagShares]) for path in kept)
         return tuple(shares for shares in found if shares is not None)

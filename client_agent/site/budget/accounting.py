@@ -1,4 +1,4 @@
-"""What was spent of a privacy budget, computed by Google's dp-accounting (docs/protocol.md 19).
+"""Spending of a privacy budget, computed by Google's dp-accounting (docs/protocol.md 19).
 
 Renyi differential privacy at whole orders: there the moments of the subsampled discrete Gaussian with whole shifts are
 those of the continuous one, term by term, so its formula holds for the noise that is really added
@@ -40,7 +40,8 @@ def accountant() -> str:
 
 
 def epsilon_of(spent: Iterable[Steps], delta: float) -> float:
-    """Of everything together, at ``delta``; 0 where nothing was spent. A neighbour lacks one record, or has one more.
+    """Return the epsilon of everything together, at ``delta``; 0 where nothing was spent. A neighbour lacks one record,
+    or has one more.
 
     Source: Mironov, Talwar, Zhang 2019 (sampled Gaussian); Canonne, Kamath, Steinke 2020 (conversion), as implemented
     """
@@ -49,7 +50,7 @@ def epsilon_of(spent: Iterable[Steps], delta: float) -> float:
 
 
 def share_used(spent: Iterable[Steps], epsilon: float, delta: float) -> float:
-    """How much of a budget is used, 1 being all of it: by the divergence at one order that the budget alone fixes.
+    """Return the used share of a budget, 1 being all of it: by the divergence at one order that the budget alone fixes.
 
     Whoever asks for studies sees earlier models, so what comes next may depend on them. Stopping before a sum of Renyi
     divergences at a fixed order exceeds a bound keeps that bound even then; taking the best order of a sum that was

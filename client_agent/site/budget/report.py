@@ -1,4 +1,4 @@
-"""What a site has spent of its privacy budget, study by study and together, as people read it."""
+"""A site's spending of its privacy budget, study by study and together, as people read it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.policy.site_policy import SitePolicy
 
 
 class StudySpent(BaseModel):
-    """What one study has spent alone; together they spend less than the sum."""
+    """One study's own spending; together they spend less than the sum."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     study: str

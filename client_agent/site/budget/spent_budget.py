@@ -1,4 +1,4 @@
-"""What this site's key has spent of its privacy budget, in all studies (docs/protocol.md 19).
+"""Spending of this site's key from its privacy budget, in all studies (docs/protocol.md 19).
 
     budget/KEY/spent.json     every training with noise, and rounds that were shared before there was a count
 
@@ -63,7 +63,9 @@ class Training(BaseModel):
 
 
 class Spent(BaseModel):
-    """What is on disk. ``uncovered``: rounds without noise, or whose count was lost, that an operator goes on after."""
+    """The contents of the file. ``uncovered``: rounds without noise, or whose count was lost, that an operator goes on
+    after.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     trainings: tuple[Training, ...] = ()
@@ -91,7 +93,7 @@ class BudgetMemory:
 
     @property
     def trainings(self) -> tuple[Training, ...]:
-        """Those that count."""
+        """The trainings that count: those under noise per record."""
         return tuple(one for one in self.spent.trainings if one.unit == "record")
 
     def rounds(self) -> frozenset[RoundName]:
@@ -99,11 +101,11 @@ class BudgetMemory:
         return frozenset({one.name for one in self.trainings} | set(self.spent.uncovered))
 
     def epsilon(self, delta: float, study_digest: str | None = None) -> float:
-        """Of all studies together, or of one alone."""
+        """Return the epsilon of all studies together, or of one alone."""
         return epsilon_of([one.times(1) for one in self.trainings if study_digest in (None, one.study_digest)], delta)
 
     def share_used(self, policy: SitePolicy) -> float | None:
-        """How much of the policy's budget is used, 1 being all of it; None where there is none."""
+        """Return the used share of the policy's budget, 1 being all of it; None where there is none."""
         if policy.epsilon is None:
             return None
         return share_used([one.times(1) for one in self.trainings], policy.epsilon, policy.delta)

@@ -27,7 +27,7 @@ _MODEL: Final = "model"
 
 
 class FinishedModel(BaseModel):
-    """How the model ``shared_version`` was finished: ``pull``, None where it stayed as it is, chosen by ``choose``.
+    """The finish of the model ``shared_version``: ``pull``, None where it stayed as it is, chosen by ``choose``.
 
     ``seen`` and ``held`` count the training examples that the shared rounds had and had not. ``failed``: why there is
     no finished model.
@@ -58,7 +58,7 @@ def finish_table(journal: StudyJournal) -> FinishTable | None:
 
 
 def finished_model(journal: StudyJournal) -> FinishedModel | None:
-    """How the model was finished; None before that. Raises: ConfigurationError"""
+    """Return the finish of the model; None before it. Raises: ConfigurationError"""
     return journal.read(journal.folder / _FACTS, FinishedModel)
 
 

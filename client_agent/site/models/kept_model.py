@@ -24,7 +24,7 @@ _MODEL: Final = "model"
 
 
 class Kept(StrEnum):
-    """Which of a study's models is kept."""
+    """The kept one of a study's models."""
 
     FEDERATED = "federated"
     BEST = "best"
@@ -39,7 +39,7 @@ class KeptModel(BaseModel):
 
 
 def kept_model(journal: StudyJournal, which: Kept) -> KeptModel | None:
-    """What is kept; None before anything is. Raises: ConfigurationError"""
+    """Return the kept model; None before there is one. Raises: ConfigurationError"""
     return journal.read(_facts(journal, which), KeptModel)
 
 

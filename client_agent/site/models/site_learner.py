@@ -1,4 +1,4 @@
-"""What a site learns with, by its settings: Moiety's own training, or the site's trainer."""
+"""A site's learner, by its settings: Moiety's own training, or the site's trainer."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What an agent tells the people at its site: that it is connected, what does not work, what waits for them."""
+"""Notifications to the people at a site: the agent is connected, something does not work, something waits."""

@@ -101,7 +101,7 @@ class Notices:
         _log.info("notice_delivered", way=way, study=notice.study)
 
     def _keep(self, notice: Notice, way: str, failure: str) -> bool:
-        """Whether this is news."""
+        """Return whether this is news."""
         key, now = (notice.study_digest, way), self._clock()
         with self._lock:
             known = self._known.get(key)
@@ -122,7 +122,7 @@ class Notices:
 
 
 def read_notices(state_dir: Path) -> tuple[Sent, ...]:
-    """What is known; nothing where the file is not there or cannot be read, since nothing rests on it."""
+    """Read the notices; empty where the file is missing or cannot be read, since nothing rests on it."""
     try:
         return _FILE.validate_json((state_dir / NOTICES).read_bytes())
     except (OSError, ValidationError):

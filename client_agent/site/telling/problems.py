@@ -1,4 +1,4 @@
-"""What an agent could not do, study by study, until it can: for people, beside the agent that runs.
+"""Problems of an agent, study by study, until they are solved: for people, beside the running agent.
 
 problems.json   the last problem of each study; of none ("") what concerns all of them
 """
@@ -75,7 +75,7 @@ class Problems:
 
 
 def read_problems(state_dir: Path) -> tuple[Problem, ...]:
-    """What is known; nothing where the file is not there or cannot be read, since nothing rests on it."""
+    """Read the problems; empty where the file is missing or cannot be read, since nothing rests on it."""
     try:
         return _FILE.validate_json((state_dir / PROBLEMS).read_bytes())
     except (OSError, ValidationError):

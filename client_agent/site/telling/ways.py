@@ -66,7 +66,7 @@ Way = Callable[[Notice], None]
 
 
 def ways_of(settings: AgentSettings, ledger: Ledger) -> dict[str, Way]:
-    """By what they are called; none where nothing is set. Raises: ConfigurationError that names the key"""
+    """Return the channels by name; none where nothing is set. Raises: ConfigurationError that names the key"""
     found: dict[str, Way] = {}
     told = settings.notify
     if told.webhook is not None and told.webhook_secret is not None:
@@ -79,7 +79,9 @@ def ways_of(settings: AgentSettings, ledger: Ledger) -> dict[str, Way]:
 
 
 def described(settings: AgentSettings) -> str:
-    """Where word goes, for people; secrets and certificates are read as a start would. Raises: ConfigurationError"""
+    """Describe where notifications go, for people; secrets and certificates are read as a start would. Raises:
+    ConfigurationError
+    """
     told, found = settings.notify, []
     if told.webhook is not None and told.webhook_secret is not None:
         path = told.webhook_secret

@@ -1,1 +1,1 @@
-"""What a person is asked about a study, and the word that is kept."""
+"""The question about a study that a person is asked, and the word that is kept."""

@@ -24,7 +24,7 @@ from protocol.wire.messages import Roster, Signed, Study
 
 @dataclass(frozen=True)
 class Word:
-    """What a person says of a study, in the words of the command line or a form."""
+    """A person's word on a study, in the words of the command line or a form."""
 
     approved: bool
     person: str
@@ -51,7 +51,7 @@ class KnownStudy:
 
     @property
     def may_go(self) -> bool:
-        """Whether nothing of it is needed here any more: it is over, was never begun, or this site left it."""
+        """Return whether nothing of it is needed here any more: it is over, was never begun, or this site left it."""
         return self.over or self.left is not None or self.journal.is_withdrawn
 
     @property
@@ -69,13 +69,13 @@ class KnownStudy:
 
 
 def known_studies(settings: AgentSettings, roster: Roster) -> Iterator[KnownStudy]:
-    """By name. Raises: ConfigurationError for a journal that cannot be read"""
+    """Return studies by name. Raises: ConfigurationError for a journal that cannot be read"""
     for name in known_names(settings):
         yield known_study(settings, roster, name)
 
 
 def known_names(settings: AgentSettings) -> tuple[str, ...]:
-    """Of all studies here, in order, whether their journals can be read or not."""
+    """Return the names of all studies here, in order, whether their journals can be read or not."""
     return tuple(path.parent.name for path in sorted((settings.state_dir / "studies").glob("*/study.json")))
 
 
@@ -150,7 +150,7 @@ def leave_study(settings: AgentSettings, name: str, person: str, reason: str) ->
 
 
 def resume_study(settings: AgentSettings, name: str) -> None:
-    """From the next round on this site takes part again. Raises: ConfigurationError"""
+    """Resume a study: from the next round on this site takes part again. Raises: ConfigurationError"""
     known = _under_way(settings, name)
     if known.paused is None:
         raise ConfigurationError(f"study {name!r} is not paused at this site")

@@ -1,4 +1,4 @@
-"""What a site holds of a study that is over is deleted for good, with a signed receipt of every file.
+"""Delete for good what a site holds of a study that is over, with a signed receipt of every file.
 
 What stays: the signed study and the words that people gave, who took part and why it ended (``site.json`` without
 keys), the audit log, the ledger of bytes; and the memory of sums, of cohorts and of the budget, which is no study's but
@@ -100,7 +100,7 @@ def delete_held(
 
 
 def is_deleted(journal: StudyJournal) -> bool:
-    """Whether nothing is left in a study's folder but what stays, and no key in that."""
+    """Return whether nothing is left in a study's folder but what stays, and no key in that."""
     if not (journal.folder / RECEIPT).exists() or next(_files(journal.folder), None) is not None:
         return False
     state = journal.site_state()
@@ -155,7 +155,7 @@ def _empty(journal: StudyJournal) -> None:
 
 
 def _without_keys(state: SiteState, left: str | None) -> SiteState:
-    """How the study ended at this site, and nothing that opens, continues or repeats anything of it."""
+    """Return how the study ended at this site, and nothing that opens, continues or repeats anything of it."""
     ended = state.finished is None and left is not None
     return SiteState(
         study_digest=state.study_digest,

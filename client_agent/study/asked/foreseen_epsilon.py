@@ -1,4 +1,4 @@
-"""What a study with noise would spend if all its rounds take place, before any does (docs/protocol.md 19)."""
+"""Foresee what a study with noise would spend if all its rounds take place (docs/protocol.md 19)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def foreseen_epsilon(study: Study, roster: Roster, delta: float, own: Iterable[i
 
 
 def own_examples(folder: Path) -> tuple[int, ...]:
-    """How many training examples lie in a site's data folder; nothing where that cannot be told, as of a plug-in."""
+    """Return the number of training examples in a site's data folder; None where that is unknown, as of a plug-in."""
     try:
         with np.load(folder / "train.npz", allow_pickle=False) as archive:
             return (len(archive["y"]),) if len(archive["y"]) else ()

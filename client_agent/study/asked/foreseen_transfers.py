@@ -1,4 +1,4 @@
-"""Whether a study's contributions fit through this site's own cap and between its quiet hours, before it begins."""
+"""Foresee whether a study's contributions fit through this site's own cap and between its quiet hours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def contribution_bytes(study: Study) -> int:
 
 
 def transfer_remarks(study: Study, settings: AgentSettings, now_s: float) -> tuple[str, ...]:
-    """What this site's cap and quiet hours will do to the study's rounds, in words; nothing where they fit."""
+    """Describe what this site's cap and quiet hours will do to the study's rounds; nothing where they fit."""
     length, deadline_s, cap = contribution_bytes(study), study.round_deadline_s, settings.bandwidth_up_bytes_per_s
     upload_s = 0.0 if cap is None else length / cap
     size = f"a contribution to study {study.name!r} has {length / 1e6:.1f} MB"

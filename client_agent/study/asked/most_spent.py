@@ -1,4 +1,4 @@
-"""Which of many numbers of examples spends most in a study with noise of records (docs/protocol.md 19).
+"""Find which of many numbers of examples spends most in a study with noise of records (docs/protocol.md 19).
 
 Fewer examples are drawn more often, but take fewer steps: their batches are rounded up. Of numbers with the same steps
 the least spends most; between others only the accountant knows, and a call of it takes milliseconds. So groups of

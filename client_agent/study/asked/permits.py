@@ -23,7 +23,8 @@ from protocol.wire.messages import Roster
 def end_permits(
     settings: AgentSettings, roster: Roster, keys: PartyKeys, running: Collection[str], clock: Callable[[], float]
 ) -> list[str]:
-    """What was done, and what could not be, in words. ``running`` names the studies that threads work on.
+    """End expired permits; return what was done, and what could not be, in words. ``running`` names the studies that
+    threads work on.
 
     A study whose journal cannot be read, or that cannot be deleted, keeps no other one's permit from ending.
     """

@@ -1,4 +1,4 @@
-"""What a study would have leave this site, and who would read what: for the person who approves it.
+"""Statements of what a study would have leave this site, and who would read what: for the person who approves it.
 
 By the signed study alone. The rule's own disclosures are those of docs/joining.md. Every text is one of ``About`` or
 ``Said``, with values in it by name, so that pages can say it in other languages.
@@ -23,7 +23,7 @@ from protocol.wire.messages import Roster, Study
 
 
 class About(StrEnum):
-    """What a statement is about."""
+    """The subject of a statement."""
 
     ASKS = "who asks"
     PURPOSE = "what for"

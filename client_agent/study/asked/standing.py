@@ -1,4 +1,4 @@
-"""How a site stands, from its state folder alone: for the command line and the page, agent running or not."""
+"""The state of a site, from its state folder alone: for the command line and the page, agent running or not."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def budget_of(settings: AgentSettings, came_with: str) -> BudgetReport | None:
 
 
 def own_weight(record: RoundRecord) -> float | None:
-    """What this site gave itself, or else what the list gave it."""
+    """Return the weight that this site gave itself, or else the list's."""
     if record.own_weight is not None:
         return record.own_weight
     listed = [one.numerator for one in record.weights if one.site == record.site]

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from client_agent.requester.measuring.judging import Judgement
-from harness.adversaries.catalogue.attack import passes, taken_out
+from harness.adversaries.attack import passes, taken_out
 from harness.adversaries.falsifying.leak_line import LeakKey, LeakLine
 from harness.adversaries.falsifying.measured import PARAMETERS, REQUESTER, VICTIM, Falsehood, Measured
 from harness.adversaries.falsifying.questions import SEARCHES, Left, Question, Search

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.adversaries.falsifying.measured import SITES, VICTIM
-from harness.adversaries.scripted.requester import study
+from harness.adversaries.scripted_agents import study
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
 from protocol.policy import clauses

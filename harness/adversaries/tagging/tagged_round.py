@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.study.take_release import own_key_id
-from harness.adversaries.scripted.requester import DIMENSION, GRID, PARTIES, REQUESTER, ROSTER, SITES, study
+from harness.adversaries.scripted_agents import DIMENSION, GRID, PARTIES, REQUESTER, ROSTER, SITES, study
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.prg import Usage, derive, expand
 from protocol.arithmetic.ring import Ring, from_bytes, to_bytes

@@ -8,7 +8,7 @@ from typing import Final
 
 import httpx
 
-from harness.adversaries.contributions import honest_contribution
+from harness.adversaries.forgeries import honest_contribution
 from harness.faults.schedule import Lie
 from harness.faults.servers_only.parties import ScriptedSite
 from protocol.arithmetic.prg import derive

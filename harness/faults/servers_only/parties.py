@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from harness.adversaries.contributions import honest_contribution
-from harness.adversaries.scripted.bodies import opened
+from harness.adversaries.forgeries import honest_contribution
+from harness.adversaries.signed_client import opened
 from harness.faults.servers_only.hiding import Hiding, Told, Update
 from harness.faults.servers_only.pair import Pair
 from harness.faults.servers_only.peer import Answered

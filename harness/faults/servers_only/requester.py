@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 
 from client_agent.study.measuring import seal_queries
-from harness.adversaries.scripted.bodies import opened
+from harness.adversaries.signed_client import opened
 from harness.faults.servers_only.hiding import Told
 from harness.faults.servers_only.parties import ScriptedSite
 from harness.federation.memory.clocks import START_S

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.bench.load.results import EnduranceBenchmark, LoadBenchmark, WaitingBenchmark
+from harness.bench.load import LoadBenchmark
 from protocol.errors import ConfigurationError
 
 B = TypeVar("B", bound=BaseModel)
@@ -18,7 +18,6 @@ INPUTS: Final = "fuzz_inputs.json"
 REQUESTS: Final = "fuzz_requests.json"
 FAULTS: Final = "faults.json"
 LOAD: Final = "load_*.json"
-WAITING: Final = "waiting_*.json"
 ENDURANCE: Final = "endurance.json"
 TESTS: Final = "soak.xml"
 AGAIN: Final = "soak_again.xml"
@@ -106,16 +105,15 @@ class Soak:
     requests: FuzzedRequests | None
     faults: FaultCounts | None
     loads: tuple[LoadBenchmark, ...]
-    waiting: tuple[WaitingBenchmark, ...]
-    endurance: EnduranceBenchmark | None
+    endurance: LoadBenchmark | None
     tests: tuple[TestedModule, ...]
     again: tuple[TestedModule, ...]
 
     @property
     def commands(self) -> tuple[str, ...]:
         """What has left it here, besides ``make soak`` itself."""
-        loads, waits = ([one.command for one in self.loads], [one.command for one in self.waiting])
-        return (*loads, *waits, *([] if self.endurance is None else [self.endurance.command]))
+        loads = [one.command for one in self.loads]
+        return (*loads, *([] if self.endurance is None else [self.endurance.command]))
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -125,7 +123,6 @@ class Soak:
             "requests": self.requests,
             "simulated accidents": self.faults,
             "load": self.loads,
-            "sites that wait": self.waiting,
             "endurance": self.endurance,
             "the tests of make soak": self.tests,
         }
@@ -139,8 +136,7 @@ def read_soak(folder: Path) -> Soak:
         requests=_read(folder / REQUESTS, FuzzedRequests),
         faults=_read(folder / FAULTS, FaultCounts),
         loads=tuple(_every(folder.glob(LOAD), LoadBenchmark)),
-        waiting=tuple(_every(folder.glob(WAITING), WaitingBenchmark)),
-        endurance=_read(folder / ENDURANCE, EnduranceBenchmark),
+        endurance=_read(folder / ENDURANCE, LoadBenchmark),
         tests=_tests(folder / TESTS),
         again=_tests(folder / AGAIN),
     )

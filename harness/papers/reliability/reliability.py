@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.drawn.curves import Curve, chart
-from harness.bench.load.endurance import FIGURES
-from harness.bench.load.results import EnduranceBenchmark, LoadBenchmark, WaitingBenchmark
-from harness.bench.load.run import load_lines
-from harness.bench.load.waiting import waiting_text
+from harness.bench.load import FIGURES, LoadBenchmark, load_lines, slopes
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.papers.reliability.counts import FaultCounts, FuzzedInputs, FuzzedRequests, Soak, TestedModule, read_soak
@@ -29,7 +26,7 @@ _INTRODUCTION: Final = (
     "Everything on this page was tried against the system as it is, and what failed is printed as what passed is. A "
     "count says how much was tried, never that nothing is left to find."
 )
-_PARTS: Final = 7
+_PARTS: Final = 6
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,8 @@ def _write(page: Page, soak: Soak) -> None:
         _requests(page, soak.requests)
     if soak.faults is not None:
         _faults(page, soak.faults)
-    if soak.loads or soak.waiting:
-        _load(page, soak.loads, soak.waiting)
+    if soak.loads:
+        _load(page, soak.loads)
     if soak.endurance is not None:
         _endurance(page, soak.endurance)
     if soak.tests:
@@ -126,16 +123,14 @@ def _faults(page: Page, found: FaultCounts) -> None:
     page.table(("accident", "count"), [(kind, f"{count:,}") for kind, count in found.faults_injected.items()])
 
 
-def _load(page: Page, loads: Sequence[LoadBenchmark], waiting: Sequence[WaitingBenchmark]) -> None:
+def _load(page: Page, loads: Sequence[LoadBenchmark]) -> None:
     page.heading("Load")
     page.text("Percentiles of every call are in [benchmarks](../benchmarks.md).")
     for load in loads:
         page.text("\n".join(f"- {line}" for line in load_lines(load)))
-    for one in waiting:
-        page.text("\n".join(f"- {line}" for line in waiting_text(one).splitlines()))
 
 
-def _endurance(page: Page, found: EnduranceBenchmark) -> None:
+def _endurance(page: Page, found: LoadBenchmark) -> None:
     page.heading("Many rounds")
     errors = ", ".join(f"{count} x {what}" for what, count in found.errors.items()) or "none"
     page.text(
@@ -149,7 +144,7 @@ def _endurance(page: Page, found: EnduranceBenchmark) -> None:
     )
     rows = [
         (f"{one.what}, {one.unit}", f"{one.first:,.4g}", f"{one.last:,.4g}", f"{one.per_round:+,.3g}")
-        for one in found.slopes
+        for one in slopes(found.samples)
     ]
     page.table(("what", "at first", "in the end", "a round"), rows)
     for place, (what, unit, of) in enumerate(FIGURES):

@@ -42,7 +42,7 @@ Keys = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class BaseOtReceiver:
-    """What B keeps between its message and A's reply; used once."""
+    """The state that B keeps between its message and A's reply; used once."""
 
     session_id: bytes
     delta: bytes = field(repr=False)

@@ -1,4 +1,4 @@
-"""Which OT extension a session uses: into how many digits Delta's 128 bits are read.
+"""The OT extensions: into how many digits a session splits Delta's 128 bits.
 
 Every digit of k bits has a tree of 2^k keys, of which the sender lacks one (``tree.py``). One column of U serves a
 whole digit, so fewer digits mean less traffic (one bit per row and digit, the first digit free) and more work (2^k
@@ -41,7 +41,7 @@ class Extension:
 
     @property
     def digit_bits(self) -> tuple[int, ...]:
-        """How many bits each digit has; 128 in all."""
+        """The bits of each digit; 128 in all."""
         short, longer = divmod(BASE_OTS, self.digits)
         return (short + 1,) * longer + (short,) * (self.digits - longer)
 
@@ -51,7 +51,7 @@ class Extension:
         return sum(1 << bits for bits in self.digit_bits)
 
     def places(self) -> list[tuple[slice, slice]]:
-        """For every digit, which columns and which keys are its own."""
+        """The columns and keys of every digit."""
         found, column, leaf = [], 0, 0
         for bits in self.digit_bits:
             found.append((slice(column, column + bits), slice(leaf, leaf + (1 << bits))))

@@ -60,7 +60,7 @@ def correction_bytes(elements: int, extension: Extension) -> int:
 
 
 def next_position(position: int, elements: int) -> int:
-    """Where in every stream the next batch begins: after this one."""
+    """Return the place in every stream where the next batch begins."""
     end = position + column_bytes(elements)
     return end + -end % _POSITION_MULTIPLE
 
@@ -101,7 +101,7 @@ def sender_columns(
 
 
 def _room() -> NDArray[np.uint8]:
-    """For one piece of as many streams as are folded together, and a tag behind the last of them."""
+    """Room for one piece of as many streams as are folded together, and a tag behind the last of them."""
     return np.empty(_TOGETHER * _PIECE_BYTES + _TAG_BYTES, dtype=np.uint8)
 
 

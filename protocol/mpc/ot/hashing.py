@@ -58,7 +58,7 @@ class RowHash:
 
 
 class _Room:
-    """What one piece needs; ``update_into`` asks for room behind what it writes."""
+    """The room that one piece needs; ``update_into`` takes room behind what it writes."""
 
     def __init__(self, width: int) -> None:
         self.block = np.empty(width, dtype=_ROW)

@@ -92,7 +92,7 @@ class SenderBatch:
 
 
 class _Session:
-    """What both sides keep: the step that is due and the counters that must never go back."""
+    """The state of either side: the step that is due, and the counters that must never go back."""
 
     _first_step: ClassVar[str]
 

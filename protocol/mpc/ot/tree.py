@@ -1,4 +1,4 @@
-"""From two keys a base OT to all keys but one: a tree for every digit of Delta.
+"""Trees that turn two keys of a base OT into all keys but one, a tree for every digit of Delta.
 
 Why: with the 2^k keys of a digit, all known to the receiver A and all but one to the sender B, one column of U does
 the work of k (``extension.py``).

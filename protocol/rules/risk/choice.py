@@ -84,7 +84,7 @@ def rounded(weights: Reals, sites: Places, terms: ListTerms, grid: int) -> Choic
 
 
 def _share_cut(w: Reals, terms: ListTerms) -> Cut | None:
-    """For the heaviest and the lightest others; None where any share is allowed."""
+    """Return the cut for the heaviest and the lightest others; None where any share is allowed."""
     share = float(terms.largest_share)
     if share >= 1:
         return None

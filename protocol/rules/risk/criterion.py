@@ -34,7 +34,7 @@ class Risk:
     a: Reals = field(repr=False)
 
     def of(self, weights: Reals) -> float:
-        """What these weights cost, up to a constant."""
+        """Return the cost of these weights, up to a constant."""
         return float(weights @ self.G @ weights / 2 + self.a @ weights)
 
     def among(self, sites: Places) -> Risk:

@@ -172,7 +172,7 @@ def _risk(options: MallowsOptions, K: Reals, noise: Reals) -> Risk:
 
 
 def _learned(options: MallowsOptions, measured: Measured) -> dict[tuple[str, ...], float]:
-    """What one round adds to the means: K_ij / v_0, or K_ij and v_0 beside it. Raises: ProtocolViolation"""
+    """Add one round to the means: K_ij / v_0, or K_ij and v_0 beside it. Raises: ProtocolViolation"""
     ratios = _products(measured)
     if options.averages == "ratios" or measured.variance is None:
         return ratios

@@ -28,7 +28,7 @@ class Cut:
     bound: float = 0.0
 
     def lacks(self, x: Reals) -> float:
-        """By how much x falls short; not positive where it does not."""
+        """Return by how much x falls short; not positive where it does not."""
         return self.bound - float(self.normal @ x)
 
 
@@ -45,7 +45,7 @@ class _Active:
     multipliers: list[float] = field(default_factory=list)
 
     def directions(self, cut: Cut) -> tuple[Reals, Reals]:
-        """Where x moves, and by how much the multipliers fall, per unit of the new cut's multiplier."""
+        """Return x's direction, and the multipliers' decrease, per unit of the new cut's multiplier."""
         towards = self.inverse @ cut.normal
         if not self.normals:
             return towards, np.zeros(0)

@@ -1,4 +1,4 @@
-"""What a rule that weighs by risk must know of its study, and what it answers besides other rules."""
+"""Terms of a rule that weighs by risk: its facts about the study, and its answers besides those of other rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_MEASURE_TRIES: Final = 3
 
 @dataclass(frozen=True)
 class SamplingNoise:
-    """How tr Cov of a site's update grows with its samples: with S steps over n samples, S^2 / n."""
+    """The growth of a site's tr Cov with its samples: with S steps over n samples, S^2 / n."""
 
     update: Literal["gradient", "local_sgd"]
     batch_size: int
@@ -32,7 +32,7 @@ class SamplingNoise:
 
 @dataclass(frozen=True)
 class ListTerms:
-    """What the sites' policies demand of a list (docs/protocol.md 9), and the sites' noise; None: as the requester's.
+    """The demands of sites' policies on a list (docs/protocol.md 9), and the sites' noise; None: as the requester's.
 
     ``least`` is m, ``colluders`` t, ``largest_share`` that of the sum's smallest possible weight.
     """
@@ -43,7 +43,7 @@ class ListTerms:
     noise: SamplingNoise | None = None
 
     def sure(self, listed: int) -> int:
-        """How many of the others are sure to be in the sum: k = m - 1 - t, at most all of them."""
+        """The number of others that are sure to be in the sum: k = m - 1 - t, at most all of them."""
         return max(0, min(self.least - 1 - self.colluders, listed - 1))
 
 
@@ -53,7 +53,7 @@ class RiskRule(Rule, Protocol):
 
     @property
     def measures(self) -> bool:
-        """Whether it learns from rounds of their own, and not from those that are summed."""
+        """True if the rule learns from rounds of their own, and not from those that are summed."""
         ...
 
     def within(self, terms: ListTerms) -> Self:
@@ -65,7 +65,7 @@ class RiskRule(Rule, Protocol):
         ...
 
     def measures_next(self, state: RuleState) -> bool:
-        """Whether the next round should measure all sites and sum nothing."""
+        """Return whether the next round should measure all sites and sum nothing."""
         ...
 
 
@@ -75,7 +75,7 @@ def own_numerator(rule: Rule, state: RuleState) -> int | None:
 
 
 def measures_next(rule: Rule, state: RuleState) -> bool:
-    """Whether the rule asks for a round that measures all sites."""
+    """Return whether the rule asks for a round that measures all sites."""
     return isinstance(rule, RiskRule) and rule.measures_next(state)
 
 

@@ -41,22 +41,22 @@ class RosterChain:
 
     @property
     def number(self) -> int:
-        """How many changes there were."""
+        """The number of changes."""
         return len(self.changes)
 
     @cached_property
     def rosters(self) -> tuple[Roster, ...]:
-        """What each link says, the first one's at place 0."""
+        """The roster at each link, the first one's at place 0."""
         return (self.first.message, *(change.message.roster for change in self.changes))
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """By which each link is known: the first by its roster's, a change by its own, which binds all before it."""
+        """The digest of each link: the first is its roster's; a change's own binds all links before it."""
         return (self.first.message.digest(), *(change.message.digest() for change in self.changes))
 
     @cached_property
     def founding_keys(self) -> dict[str, str]:
-        """Of everybody that was ever in it, the signing key that it came with: who it is across changes of its keys."""
+        """The first signing key of everybody who was ever in the chain: who it is across changes of its keys."""
         found: dict[str, str] = {}
         for roster in self.rosters:
             for party in roster.parties:
@@ -76,7 +76,7 @@ class RosterChain:
         return digest
 
     def place_of(self, link: str | None) -> int:
-        """Which change an announcement's ``roster_head`` names, 0 for the first link. Raises: RosterUnknown"""
+        """Return the place of an announcement's ``roster_head``, 0 for the first link. Raises: RosterUnknown"""
         return 0 if link is None else self.digests.index(self._known(link))
 
     def roster_under(self, link: str | None) -> Roster:
@@ -89,7 +89,7 @@ class RosterChain:
 
     @property
     def named_head(self) -> str | None:
-        """How an announcement names the head: not at all while it is the first link, as before there were others."""
+        """Return the head as an announcement names it: None while it is the first link, as before there were others."""
         return self.head_digest if self.changes else None
 
     def up_to(self, number: int) -> RosterChain:
@@ -97,7 +97,7 @@ class RosterChain:
         return RosterChain(self.first, self.changes[:number])
 
     def is_extension_of(self, older: RosterChain) -> bool:
-        """Whether it holds all links of ``older``, in their places; a chain extends itself."""
+        """Return whether this chain holds all links of ``older``, in their places; a chain extends itself."""
         return self.digests[: len(older.digests)] == older.digests
 
     def extended_by(self, signed: Signed[RosterChange]) -> RosterChain:
@@ -113,7 +113,7 @@ class RosterChain:
 
 
 def signers(roster: Roster) -> tuple[str, str, str]:
-    """Who must sign the change after this roster, with the keys that they have in it."""
+    """Return the parties that must sign the change after this roster, with their keys in it."""
     return roster.operator_a.name, roster.operator_b.name, roster.requester
 
 
@@ -157,7 +157,7 @@ def require_extension(newer: RosterChain, held: RosterChain) -> RosterChain:
 
 
 def require_follows(chain: RosterChain, change: RosterChange) -> None:
-    """Whether ``change`` may follow this valid chain, whoever has signed it so far. Raises: RosterRefused,
+    """Require that ``change`` may follow this valid chain, whoever has signed it so far. Raises: RosterRefused,
     BadSignature, for a claim that is missing or wrong
     """
     expected = (chain.head.federation, chain.first_digest, chain.number + 1, chain.head_digest)
@@ -175,7 +175,7 @@ def require_follows(chain: RosterChain, change: RosterChange) -> None:
 
 
 def require_same_servers(newer: RosterChain, held: RosterChain) -> None:
-    """Whether only contributors differ: what studies under way were signed with stays. Raises: RosterRefused
+    """Require that only contributors differ: what studies under way were signed with stays. Raises: RosterRefused
 
     Both chains are valid, and ``newer`` holds all links of ``held``.
     """

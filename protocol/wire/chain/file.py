@@ -69,7 +69,7 @@ class _GivenTable(PartyTable):
 
 
 class _ChangeTable(BaseModel):
-    """What a change says; ``parties`` are those that are new or differ, in the roster's order."""
+    """A change in a file; ``parties`` are those that are new or differ, in the roster's order."""
 
     model_config = ConfigDict(extra="forbid")
     number: int

@@ -1,4 +1,4 @@
-"""How a change of the roster comes about: who claims which keys, what is proposed, who has signed."""
+"""Make a change of the roster: who claims which keys, what is proposed, who has signed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a change is to do. ``given`` are parties to add, and those in the roster whose entries are replaced."""
+    """The wanted change. ``given`` are parties to add, and those in the roster whose entries are replaced."""
 
     given: tuple[Given, ...] = ()
     remove: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ def signed_by(chain: RosterChain, signed: Signed[RosterChange], keys: PartyKeys)
 
 
 def standing(chain: RosterChain, signed: Signed[RosterChange]) -> dict[str, str]:
-    """Of each that must sign the change after ``chain``: ``valid``, ``not valid`` or ``none``."""
+    """Return the state of each signature that the change after ``chain`` needs: valid, not valid or none."""
     found = {}
     for name in signers(chain.head):
         signature, party = signed.signature_of(name), chain.head.party(name)

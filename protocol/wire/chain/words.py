@@ -1,4 +1,4 @@
-"""What a change of the roster does, in words that are compared over the phone."""
+"""Describe a change of the roster in words that people compare over the phone."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class AnswerToSign:
 
 @dataclass(frozen=True)
 class VerifiedAnswer:
-    """What a valid signature says; the body still has to have ``body_digest``."""
+    """The statement of a valid signature; the body still has to have ``body_digest``."""
 
     content_type: str
     body_digest: bytes
@@ -135,7 +135,7 @@ def _refused(reason: str = "") -> BadSignature:
 
 
 def _asked(signature: str) -> RequestToSign:
-    """Of the request only its signature counts: it covers all the rest."""
+    """Return the signed part of the request: its signature, which covers all the rest."""
     return RequestToSign("POST", "https://server.invalid/", {"Signature": signature})
 
 

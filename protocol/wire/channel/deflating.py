@@ -26,7 +26,7 @@ _WITH_CHECKSUMS: Final = 15
 
 
 def worth_keeping(body: bytes) -> bool:
-    """Whether a later answer may be deflated against this one."""
+    """Return whether to keep this answer so that a later one may be deflated against it."""
     return LEAST_BYTES < len(body) <= KEPT_BYTES
 
 
@@ -60,7 +60,7 @@ def deflated(body: bytes, earlier: bytes) -> tuple[bytes, int]:
 
 
 def inflated(body: bytes, form: int, earlier: bytes, most_bytes: int) -> bytes:
-    """What was deflated in that form, which is not 0.
+    """Inflate an answer that was deflated in that form, which is not 0.
 
     Raises: MalformedMessage, also where it was deflated against another answer; TooLarge, before it takes more memory
     """

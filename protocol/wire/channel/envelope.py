@@ -48,12 +48,13 @@ class Correspondence:
     nonce: str
 
     def info(self, what: str) -> bytes:
-        """What an envelope is bound to; key ids and nonces hold no spaces."""
+        """The context that an envelope is bound to; key ids and nonces hold no spaces."""
         return f"{what} {self.caller} {self.server} {self.nonce}".encode()
 
 
 class EnclosedRequest(Message):
-    """What is asked. The whole body has ``body_bytes`` and ``body_digest``; ``enclosed_bytes`` are in the envelope.
+    """A request inside its envelope. The whole body has ``body_bytes`` and ``body_digest``; ``enclosed_bytes`` travel
+    inside.
 
     What comes behind so many bytes nobody has signed.
     """
@@ -78,7 +79,7 @@ class EnclosedAnswer(Message):
 
 
 def padded_length(length: int, least: int = _LEAST_BYTES) -> int:
-    """What an envelope's content is padded to: at most a quarter more up to 64 KiB, a sixteenth above.
+    """Return the padded length of an envelope's content: at most a quarter more up to 64 KiB, a sixteenth above.
 
     Reveals: one of four lengths for each doubling up to 64 KiB, so at most five bits about what is enclosed
     """
@@ -119,7 +120,7 @@ def open_answer(sealed: bytes, key: SealingKey, between: Correspondence) -> tupl
 
 
 def envelope_length(prefix: bytes, most_body_bytes: int = MAX_CONTROL_BYTES) -> int:
-    """How many bytes of envelope follow its length field. Raises: TooLarge, BrokenSeal"""
+    """Return the bytes of the envelope behind its length field. Raises: TooLarge, BrokenSeal"""
     length, most = int.from_bytes(prefix, "big"), envelope_bytes(most_body_bytes)
     if length > most:
         raise TooLarge(f"an envelope of {length} bytes was announced, at most {most} are allowed here")

@@ -28,17 +28,17 @@ class KnownBody:
 
     @property
     def done(self) -> int:
-        """How many chunks are open."""
+        """The number of open chunks."""
         return self._done
 
     @property
     def next_bytes(self) -> int:
-        """How much content the next chunk holds; none once all are open."""
+        """The content bytes of the next chunk; 0 once all are open."""
         return max(0, min(CHUNK_BYTES, self._content_bytes - self._done * CHUNK_BYTES))
 
     @property
     def ended(self) -> bool:
-        """Whether the last chunk is open."""
+        """True if the last chunk is open."""
         return self._done == self._chunks
 
     def open_into(self, content: bytearray | memoryview, chunk: Octets) -> None:

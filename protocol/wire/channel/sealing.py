@@ -109,7 +109,7 @@ def chunk_nonce(counter: int, final: bool) -> bytes:
 
 
 def body_cipher(content_key: bytes) -> AESGCM:
-    """What encrypts a body. Raises: MalformedMessage"""
+    """Return the cipher of a body. Raises: MalformedMessage"""
     return AESGCM(require_length("a content key", content_key, CONTENT_KEY_BYTES))
 
 
@@ -259,7 +259,7 @@ def seal_message(
 
 
 def sealed_head(header: bytes, recipient: SealingPublicKey, content_key: bytes, salt: bytes) -> bytes:
-    """What ``seal_stream`` puts before the body, for a body that ``encrypt_body`` has made already.
+    """Return the head that ``seal_stream`` puts before the body, for a body that ``encrypt_body`` has already made.
 
     Why: a header may name what is known of the body only once that is encrypted
     Requires, raises: as ``seal_stream``

@@ -66,7 +66,7 @@ _FIELDS: Final = (DigestField.CONTENT, DigestField.SEALED, DigestField.SEALED_HE
 
 @dataclass(frozen=True)
 class SessionHead:
-    """What stands in front of a request: which session, the how manieth, when (unix seconds), how long what is sealed.
+    """The head in front of a request: session, counter, time (unix seconds), length of what is sealed.
 
     Said to whoever carries it.
     """
@@ -99,7 +99,7 @@ class SessionAnswer:
 
 @dataclass(frozen=True)
 class SessionKeys:
-    """Of one session, the same at both ends; one key for heads, one for each direction."""
+    """The keys of one session, the same at both ends; one key for heads, one for each direction."""
 
     head: bytes = field(repr=False)
     asked: AESGCMSIV = field(repr=False)
@@ -109,7 +109,7 @@ class SessionKeys:
 def session_keys(
     offered: bytes, granted: bytes, *, session: bytes, caller: str, server: str, offer_digest: str
 ) -> SessionKeys:
-    """From both secrets of 32 bytes; ``caller`` and ``server`` are key ids.
+    """Derive the keys from both secrets of 32 bytes; ``caller`` and ``server`` are key ids.
 
     Requires: both fresh; ``offer_digest`` of an offer that the caller signed and that holds ``offered``
     Raises:   MalformedMessage on a wrong length
@@ -136,7 +136,7 @@ def close_request(
     enclosed: bytes,
     back: int = 0,
 ) -> bytes:
-    """What is asked with the beginning of its body, head in front.
+    """Seal a request with the beginning of its body, head in front.
 
     ``back``: the answer to the request so many counters before this one is held here; 0 for none.
     Requires: ``counter`` was never used in this session
@@ -152,7 +152,7 @@ def close_request(
 
 
 def read_head(tagged: bytes) -> SessionHead:
-    """What a request's head says, unchecked: nothing of it counts before ``require_head``. Raises: MalformedMessage"""
+    """Read a request's head, unchecked: nothing of it counts before ``require_head``. Raises: MalformedMessage"""
     return SessionHead(*_HEAD.unpack(require_length("a session request's head", tagged, HEAD_BYTES)[: _HEAD.size]))
 
 
@@ -210,7 +210,7 @@ def close_answer(keys: SessionKeys, head: SessionHead, answer: SessionAnswer) ->
 
 
 def answer_length(prefix: bytes, most_body_bytes: int) -> int:
-    """How many bytes of answer follow its length field. Raises: TooLarge"""
+    """Return the bytes of the answer behind its length field. Raises: TooLarge"""
     length, most = int.from_bytes(prefix, "big"), most_sealed_bytes(most_body_bytes)
     if length > most:
         raise TooLarge(f"an answer of {length} bytes was announced, at most {most} are allowed here")
@@ -242,7 +242,7 @@ def open_answer(
 
 
 class CounterWindow:
-    """Which counters a session has seen: each serves once, in any order within the newest ``WINDOW``."""
+    """The counters that a session has seen: each serves once, in any order within the newest ``WINDOW``."""
 
     def __init__(self) -> None:
         self._newest = -1
@@ -272,7 +272,7 @@ def _nonce(counter: int) -> bytes:
 
 
 def _asked_by(head: SessionHead) -> bytes:
-    """What an answer is bound to besides its nonce."""
+    """Return the context that an answer is bound to besides its nonce."""
     return _ANSWER + head.bytes()
 
 

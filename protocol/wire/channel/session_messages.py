@@ -1,4 +1,4 @@
-"""How a session begins: the site's offer and the server's grant (docs/protocol.md 14)."""
+"""Opening of a session: the site's offer and the server's grant (docs/protocol.md 14)."""
 
 from __future__ import annotations
 

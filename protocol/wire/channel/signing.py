@@ -82,7 +82,7 @@ class RequestToSign:
 
 @dataclass(frozen=True)
 class VerifiedRequest:
-    """What a valid signature says; the body still has to have ``body_digest`` and the nonce to be new."""
+    """The statement of a valid signature; the body still has to have ``body_digest``, and the nonce to be new."""
 
     key_id: str
     nonce: str
@@ -128,7 +128,7 @@ def sign_request(
 def _prepared(
     request: RequestToSign, key_id: str, created: int, nonce: str, digest_field: DigestField
 ) -> PreparedSignature:
-    """By the library, for a request that is not of the usual form."""
+    """Prepare the signature base with the library, for a request that is not of the usual form."""
     return SIGNER.prepare(
         request,
         key_id=key_id,
@@ -329,7 +329,7 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]  # the library has n
         self.key_resolver = MappingKeyResolver(public_keys={key_id: key.ed25519}, private_keys={})
 
     def parameters_of(self, request: RequestToSign) -> dict[str, Any]:
-        """What a request's one signature states, once it is checked. Raises: BadSignature"""
+        """Return the parameters of a request's one signature, once it is checked. Raises: BadSignature"""
         try:
             (result,) = self.verify(request, max_age=None)
         except HTTPMessageSignaturesException as error:

@@ -87,7 +87,7 @@ def read_signature(line: str) -> bytes | None:
 
 
 def request_base(method: str, url: str, field: str, value: str, parameters: str) -> bytes | None:
-    """What a request's signature is over; ``value`` is the digest field's, which the caller has made or checked."""
+    """Return the signature base of a request; ``value`` is the digest field's, which the caller has made or checked."""
     if not _METHOD.fullmatch(method) or not _URL.fullmatch(url):
         return None
     lines = (f'"@method": {method}', f'"@target-uri": {url}', f'"{field}": {value}')
@@ -97,7 +97,7 @@ def request_base(method: str, url: str, field: str, value: str, parameters: str)
 def answer_base(
     status: int, content_type: str, field: str, value: str, request_signature: str, parameters: str
 ) -> bytes | None:
-    """What an answer's signature is over; ``value`` likewise, ``request_signature`` the request's Signature field."""
+    """Return an answer's signature base; ``value`` likewise, ``request_signature`` the request's Signature field."""
     usual = status in _STATUSES and _CONTENT_TYPE.fullmatch(content_type) and _SIGNATURE.fullmatch(request_signature)
     if not usual:
         return None

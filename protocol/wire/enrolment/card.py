@@ -35,7 +35,7 @@ class OperatorCard(Message):
 
     @property
     def url(self) -> str:
-        """Where the server is reached."""
+        """The server's address."""
         return self.party.url or ""
 
 

@@ -14,7 +14,9 @@ from protocol.wire.roster import Party, Roster
 
 
 def first_roster(cards: tuple[OperatorCard, OperatorCard], requester: str, sites: Sequence[Party]) -> Roster:
-    """Of two operators' cards and the sites in this order. Raises: ConfigurationError, when they make no roster"""
+    """Make the first roster of two operators' cards and the sites in this order. Raises: ConfigurationError, when they
+    make no roster
+    """
     by_side = {card.side: card for card in cards}
     if len(by_side) < len(Side) or cards[0].federation != cards[1].federation:
         raise ConfigurationError("a roster has one operator of side a and one of side b, of one federation")

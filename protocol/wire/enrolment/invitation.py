@@ -43,7 +43,7 @@ class Invitation(Message):
 
 
 def invitation_id(secret: str) -> str:
-    """What a server keeps in the place of the secret."""
+    """Return the identifier that a server keeps in place of the secret."""
     return hashlib.sha256(b"moiety/2 invitation\x00" + bytes.fromhex(secret)).hexdigest()
 
 

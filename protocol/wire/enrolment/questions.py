@@ -1,4 +1,4 @@
-"""What a site that no roster names yet asks an operator, and what it is answered.
+"""Questions to an operator by a site that no roster names yet, and their answers.
 
 Every question is signed with the site's key and sealed to the operator; every answer is signed by the operator and
 sealed to the site (``exchange``). A site is known by its registration, once it has one, else by the secret of its
@@ -31,7 +31,8 @@ class Registration(Message):
 
 
 class StandingQuestion(Message):
-    """Where the asking site stands at this operator, with the link of the roster's chain that it wants (0: the first).
+    """The progress of the asking site at this operator, with the link of the roster's chain that it wants (0: the
+    first).
 
     ``claim`` is the site's word for its keys, which it gives once it knows the first link (``KeyClaim``).
     """
@@ -102,7 +103,7 @@ class Registrant(Message):
 
 
 class Standing(Message):
-    """Where the asking site stands at one operator.
+    """The progress of the asking site at one operator.
 
     ``waits_for`` says to people what is still to be done. ``peer`` is the other operator's card as this one compared
     it. ``registrants`` are shown to the requester alone, once it is admitted. ``links`` counts the links of the

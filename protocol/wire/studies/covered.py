@@ -1,4 +1,4 @@
-"""What a study with noise may not have beside it, as the noise does not cover it (docs/protocol.md 19)."""
+"""Options that a study with noise may not have, as the noise does not cover them (docs/protocol.md 19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a site or a server deleted of a study, signed with its key: a receipt for whoever gave the permit."""
+"""Receipts for deletion: a site or a server signs what it deleted of a study, for whoever gave the permit."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def _absent(names: object) -> bool:
 
 
 class Buffers(StrEnum):
-    """What becomes of batch norm's running statistics: each site keeps its own (FedBN), or they are averaged."""
+    """The treatment of batch norm's running statistics: each site keeps its own (FedBN), or they are averaged."""
 
     LOCAL = "local"
     SHARED = "shared"
@@ -69,7 +69,7 @@ class ModelSpec(Message):
 
 
 class TrainingSpec(Message):
-    """What an update is: one mini-batch gradient, or the sum of the step gradients of local SGD epochs.
+    """The content of an update: one mini-batch gradient, or the sum of the step gradients of local SGD epochs.
 
     With ``momentum`` the update of local SGD is (start - end) / local learning rate, which is the same sum where there
     is none. ``cycled`` batches are cut once and taken in turn. The local learning rate is multiplied by

@@ -1,4 +1,4 @@
-"""What a study fixes about noise in its sites' updates (docs/protocol.md 19)."""
+"""A study's noise in its sites' updates (docs/protocol.md 19)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FITTED: Final = (MissingRule.MEDIAN, MissingRule.INDICATOR)
 
 
 class PrivacySpec(Message):
-    """How much noise hides a single record.
+    """Noise that hides each single record.
 
     Every site clips each record's gradient to ``record_clip`` and adds discrete Gaussian noise to their sum, of
     ``noise_multiplier`` times ``record_clip`` as its standard deviation; batches are drawn, each record by itself with

@@ -1,4 +1,4 @@
-"""What a study fixes about the ranking of its sites before training (docs/protocol.md 8)."""
+"""A study's ranking of its sites before training (docs/protocol.md 8)."""
 
 from __future__ import annotations
 

@@ -36,22 +36,22 @@ class RuleName(StrEnum):
 
     @property
     def declared(self) -> Declared:
-        """What the rule's own file says about it."""
+        """The rule's declaration in its own file."""
         return KNOWN[self.value]
 
     @property
     def self_weighted(self) -> bool:
-        """Whether every site computes its own weight, which nobody else sees (docs/protocol.md 9)."""
+        """True if every site computes its own weight, which nobody else sees (docs/protocol.md 9)."""
         return self.declared.self_weighted
 
     @property
     def counts_classes(self) -> bool:
-        """Whether the sites' class counts are summed once, before the first update (docs/protocol.md 9)."""
+        """True if the sites' class counts are summed once, before the first update (docs/protocol.md 9)."""
         return self.declared.counts_classes
 
     @property
     def only_averages(self) -> bool:
-        """Whether sums of weighted updates are all that the rule asks of a server: ciphertexts will do."""
+        """True if the rule asks a server only for sums of weighted updates: ciphertexts will do."""
         return self.declared.only_averages
 
 
@@ -76,7 +76,7 @@ class RuleSpec(
 
     @property
     def needs(self) -> Needs:
-        """What the rule has opened to the requester in every round, besides the range check."""
+        """The quantities that the rule opens to the requester in every round, besides the range check."""
         return self.name.declared.opens if self.norm_bound is None else self.name.declared.bounded_by
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What a study fixes before its first round, and how it begins and ends (docs/protocol.md 1, 2, 10)."""
+"""A study, fixed before its first round, and how it begins and ends (docs/protocol.md 1, 2, 10)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Study(Message):
 
     @property
     def unsupported(self) -> str | None:
-        """Why no party runs this study any more, and what to do; None for one that can run.
+        """The reason why no party runs this study any more, with a remedy; None for one that can run.
 
         Older versions ran it, so its records stay readable once it has ended.
         """
@@ -217,7 +217,7 @@ class Study(Message):
 
     @property
     def summary_layout(self) -> Layout:
-        """What a summary's vectors hold. Raises: ValueError where the study has none, or none that can be"""
+        """The layout of a summary's vectors. Raises: ValueError where the study has none, or an impossible one"""
         if self.summary is None or self.data_schema is None:
             raise ValueError("a summary is of the columns of a [schema]: give one, or leave [summary] out")
         return self.summary.layout(self.data_schema)
@@ -247,11 +247,13 @@ class Study(Message):
         )
 
     def tagged(self, purpose: Purpose) -> bool:
-        """Whether vectors of rounds of this purpose end with tags: those that are summed, where the study says so."""
+        """Return whether vectors of rounds of this purpose end with tags: those that are summed, where the study says
+        so.
+        """
         return self.tags and purpose.plan.summed
 
     def shared_length(self, purpose: Purpose) -> int:
-        """How long the vectors are that sites share in rounds of this purpose, their tags among them."""
+        """Return the length of the vectors that sites share in rounds of this purpose, with their tags."""
         return self.parameters_in(purpose).dimension + (TAG_COORDINATES if self.tagged(purpose) else 0)
 
     def last_round(self, purpose: Purpose) -> int:

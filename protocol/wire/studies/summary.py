@@ -1,4 +1,4 @@
-"""What a study asks of the sites' tables before training: sums that make a table one (docs/protocol.md 17)."""
+"""A study's summary of the sites' tables before training: sums that make a table one (docs/protocol.md 17)."""
 
 from __future__ import annotations
 

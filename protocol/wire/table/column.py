@@ -34,17 +34,17 @@ class ColumnType(StrEnum):
 
     @property
     def numeric(self) -> bool:
-        """Whether it has a unit, a range and a scale."""
+        """True if the column has a unit, a range and a scale."""
         return self in (ColumnType.NUMBER, ColumnType.INTEGER)
 
     @property
     def listed(self) -> bool:
-        """Whether its values are among ``categories``."""
+        """True if its values are among ``categories``."""
         return self in (ColumnType.BOOLEAN, ColumnType.CATEGORY)
 
 
 class ColumnRole(StrEnum):
-    """What a column is for. A patient's rows are never parted; ``observed_at`` orders rows for a split by time."""
+    """The purpose of a column. A patient's rows are never parted; ``observed_at`` orders rows for a split by time."""
 
     FEATURE = "feature"
     TARGET = "target"
@@ -55,7 +55,7 @@ class ColumnRole(StrEnum):
 
 
 class MissingRule(StrEnum):
-    """What becomes of a row that lacks the value: it stops the preparation; it is left out; the training part's median
+    """The treatment of a row that lacks the value: it stops the preparation; it is left out; the training part's median
     stands in, alone or with a column of its own that says so; or missing is a category of its own.
     """
 
@@ -135,7 +135,7 @@ class ColumnSpec(Message):
 
     @property
     def values(self) -> tuple[str, ...]:
-        """What a listed column's values may be; of a boolean, false first."""
+        """The possible values of a listed column; of a boolean, false first."""
         return self.categories or (_FALSE_TRUE if self.type is ColumnType.BOOLEAN else ())
 
     @property
@@ -145,7 +145,7 @@ class ColumnSpec(Message):
 
     @property
     def class_of(self) -> tuple[int, ...]:
-        """For each of ``values`` the number of its class."""
+        """The number of the class of each of ``values``."""
         places = {label: place for place, label in enumerate(self.classes)}
         return tuple(places[label] for label in self.labels or self.values)
 

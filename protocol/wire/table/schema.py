@@ -26,15 +26,15 @@ MAX_QUERY_CHARACTERS: Final = 2**14
 
 
 class SplitOrder(StrEnum):
-    """Who is tested on: patients drawn at random from the seed, or those who were observed last."""
+    """The choice of test patients: drawn at random from the seed, or those who were observed last."""
 
     RANDOM = "random"
     TIME = "time"
 
 
 class Scaling(StrEnum):
-    """What numeric features are divided by: the training part's standard deviation after its mean is taken off, the
-    declared range (to 0..1), the study's common scale, or nothing.
+    """The divisor of numeric features: the training part's standard deviation after its mean is taken off, the declared
+    range (to 0..1), the study's common scale, or nothing.
     """
 
     STANDARD = "standard"
@@ -88,12 +88,12 @@ class TableSchema(Message):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """What the columns of X are called."""
+        """The names of the columns of X."""
         return tuple(name for column in self.having(ColumnRole.FEATURE) for name in column.outputs)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What the classes of y are called; empty where the target is none of classes."""
+        """The names of the classes of y; empty where the target is none of classes."""
         targets = self.having(ColumnRole.TARGET)
         return targets[0].classes if len(targets) == 1 and targets[0].type.listed else ()
 
@@ -110,11 +110,11 @@ class TableSchema(Message):
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model for its targets gives."""
+        """The number of outputs of a model for its targets."""
         return len(self.class_names) or len(self.having(ColumnRole.TARGET)) or 1
 
     def marks_of(self, column: ColumnSpec) -> tuple[str, ...]:
-        """What stands for a missing value in this column; an empty field always does."""
+        """Return the marks of a missing value in this column; an empty field always is one."""
         return ("", *(self.missing_marks if column.missing_marks is None else column.missing_marks))
 
     @model_validator(mode="after")

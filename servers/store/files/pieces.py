@@ -35,7 +35,7 @@ class FilePieces(Iterator[memoryview]):
         return held
 
     def at_hand(self) -> bool:
-        """Whether the next piece is in memory already, and waits for nothing; of a file not opened yet nobody knows."""
+        """Return whether the next piece is in memory and waits for nothing; unknown for a file that is not open yet."""
         if self._held is None and self._file is not None and _WITHOUT_WAITING is not None:
             room = memoryview(bytearray(min(PIECE_BYTES, self._size_bytes - self._at)))
             try:

@@ -76,7 +76,7 @@ class Check(Protocol):
 
 @dataclass(frozen=True)
 class Awaited:
-    """What is to come: one server's part of a contribution, under which key, and what else looks at its content.
+    """The expected part of a contribution: its server, its key, and what else looks at its content.
 
     ``new_check`` makes what looks at it, and hands each piece on to its argument.
     """
@@ -97,11 +97,11 @@ class Awaited:
         return self.head_bytes + sealed_length(self.content_bytes)
 
     def unit_end(self, offset: int) -> int:
-        """Where the head or the chunk that begins at ``offset`` ends."""
+        """Return the end of the head or chunk that begins at ``offset``."""
         return self.head_bytes if offset == 0 else min(offset + _SEALED_CHUNK, self.length)
 
     def part_end(self, offset: int) -> int | None:
-        """Where a part that begins at ``offset`` ends; None, where no part begins."""
+        """Return the end of a part that begins at ``offset``; None, where no part begins."""
         part_bytes, beyond = CHUNKS_OF_A_PART * _SEALED_CHUNK, offset - self.head_bytes
         if offset >= self.length or (offset and (beyond < 0 or beyond % _SEALED_CHUNK)):
             return None
@@ -171,7 +171,7 @@ class ShareInParts:
                 yield body.sealed_again(content)
 
     def held_bytes(self) -> int:
-        """How many bytes of the sealed message are here, durably: the head and whole chunks.
+        """Return the durable bytes of the sealed message: the head and whole chunks.
 
         Raises: Unavailable, once it is given up; StorageFull, where what came could not be made durable; then none are
                 here any more
@@ -238,7 +238,7 @@ class ShareInParts:
                 raise NotAsChecked("the parts were altered on this server's disk: send them again") from None
 
     def _tags(self) -> ChunkTags:
-        """Of a share that is finished."""
+        """Return the tags of a finished share."""
         of = self._awaited
         return ChunkTags(of.part.site, of.content_bytes, layout_of(of.part.kind), self._tagger.finish())
 
@@ -329,7 +329,7 @@ class ShareInParts:
         self._digest.update(head)
 
     def _open_head(self, head: Octets) -> None:
-        """What is wrong with it is said once the whole message's digest shows whose it is."""
+        """Open the head; a fault in it is reported once the whole message's digest shows whose it is."""
         try:
             self._reader.feed(head)
             if self._reader.content_key is None or len(self._reader.head) != len(head):

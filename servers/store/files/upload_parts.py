@@ -23,7 +23,7 @@ from servers.store.files.share_in_parts import Awaited, ShareInParts
 
 @dataclass(frozen=True)
 class Upload:
-    """What a site is sending: a sealed message of ``length`` bytes with this signed digest, hexadecimal."""
+    """An upload: a sealed message of ``length`` bytes with this signed digest, hexadecimal."""
 
     key: RoundKey
     site: str
@@ -60,7 +60,7 @@ class UploadParts:
             return found
 
     def begun(self, upload: Upload) -> bool:
-        """Whether any of it may be here."""
+        """Return whether any of it may be here."""
         return self._of(upload).is_dir()
 
     def drop(self, upload: Upload) -> None:
@@ -69,7 +69,7 @@ class UploadParts:
             self._forget(self._of(upload).parent)
 
     def keep_only(self, study: str, key: RoundKey | None) -> None:
-        """Of the study's uploads those to one attempt stay; None: none."""
+        """Keep, of the study's uploads, those to one attempt; None: none."""
         folder = self._folder / study
         with self._lock:  # whose folder another process may have taken away
             for upload in [one for one in self._open if one.key.study == study and one.key != key]:

@@ -1,4 +1,4 @@
-"""What every caller may see of a study, read once a change and not once a caller."""
+"""A study's public view, read once a change and not once a caller."""
 
 from __future__ import annotations
 

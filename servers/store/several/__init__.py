@@ -1,1 +1,1 @@
-"""Of several processes on one PostgreSQL: which drives, and one at a time decides about a study."""
+"""Several processes on one PostgreSQL: one drives, and one at a time decides about a study."""

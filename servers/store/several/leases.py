@@ -1,4 +1,4 @@
-"""Which of several processes drives: a lease by the database's clock, and a number that every step is compared with."""
+"""The driver's lease by the database's clock, with a number that every step is compared with."""
 
 from __future__ import annotations
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, judge
-from harness.adversaries.catalogue.by_sites.long_updates import (
+from harness.adversaries.wrong_updates import (
     ALONG,
     CHEAT,
     CLIP,
     GRID,
     HONEST,
+    JUDGED,
     OTHERS,
     PARAMETERS,
     REQUESTER,
-    SITES,
     judged,
     of_length,
 )
@@ -66,13 +66,13 @@ def test_more_liars_than_the_rule_stands_skip_the_round_and_blame_no_server(liar
     others = {site: OTHERS[site] if place >= liars else -5 * CLIP * ALONG for place, site in enumerate(HONEST)}
     updates = {REQUESTER: 0.9 * CLIP * ALONG, CHEAT: -5 * CLIP * ALONG, **others}
     opened = [OpenedSite(REQUESTER, True)]
-    for place, site in enumerate(SITES[1:], start=1):
-        near = tuple((other, float(np.linalg.norm(updates[site] - updates[other]))) for other in SITES[:place])
+    for place, site in enumerate(JUDGED[1:], start=1):
+        near = tuple((other, float(np.linalg.norm(updates[site] - updates[other]))) for other in JUDGED[:place])
         opened.append(OpenedSite(site, True, pairs=near))
     spec = RuleSpec(name=RuleName.MULTI_KRUM, byzantine=1, selected=3)
     rule = rule_for(spec, batch_size=32, grid=GRID)
     by = RoundRule(spec, rule, rule.init(()), PARAMETERS)
     facts = RequesterFacts(REQUESTER, 0.9 * CLIP)
-    judgement = judge(opened, facts, dict.fromkeys(SITES, GRID), by, round=1, opens=Needs.PAIRS)
+    judgement = judge(opened, facts, dict.fromkeys(JUDGED, GRID), by, round=1, opens=Needs.PAIRS)
     assert not judgement.releases(PARAMETERS.least_contributors)
     assert judgement.not_selected == ()

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import moiety
-from harness.adversaries.scripted.requester import PARTIES, REQUESTER
+from harness.adversaries.scripted_agents import PARTIES, REQUESTER
 from harness.adversaries.tagging.tagged_round import TaggedRound
 from protocol.errors import ConfigurationError
 from protocol.transcript.kept import RoundTranscript

@@ -1,23 +1,27 @@
-"""The benchmark's vectors, probes and page; one tiny round over real processes."""
+"""The benchmark's vectors, meter, page and charts; one tiny round over real processes; what every command takes."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args, get_type_hints
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from harness.bench import probe
-from harness.bench.against.peers import benchmark_peers, peers_text
-from harness.bench.cli import round_text
+from harness.bench import meter
+from harness.bench.cli import app
 from harness.bench.contributors import COMMANDS
-from harness.bench.report import page_of
-from harness.bench.results import BothServers, PeersBenchmark, RoundBenchmark, ServerCpu, write_result
-from harness.bench.round import benchmark_round
-from harness.bench.vectors import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
+from harness.bench.growth import DRAWN, Drawn, by_parameters, by_sites, servers_cpu_s
+from harness.bench.report import charts_of, page_of
+from harness.bench.results import BothServers, RoundBenchmark, ServerCpu, write_result
+from harness.bench.round import benchmark_round, round_text
+from harness.bench.synthetic import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
+from host.placed_files import writable_folder as made
 from protocol.errors import ConfigurationError
 
 ISSUED_KEYS = {
@@ -110,15 +114,15 @@ def test_cpu_time_of_a_process_grows_only_while_it_works() -> None:
         assert other.stdin is not None
         assert other.stdout is not None
         other.stdout.readline()
-        before = probe.cpu_ns(other.pid)
+        before = meter.cpu_ns(other.pid)
         other.stdin.write(b"\n")
         other.stdin.flush()
         other.stdout.readline()
-        assert 50_000_000 <= probe.cpu_ns(other.pid) - before < 500_000_000
-        assert probe.peak_mb(other.pid) >= probe.resident_mb(other.pid) > 1
+        assert 50_000_000 <= meter.cpu_ns(other.pid) - before < 500_000_000
+        assert meter.peak_mb(other.pid) >= meter.resident_mb(other.pid) > 1
         other.stdin.write(b"\n")
         other.stdin.flush()
-    assert "cores" in probe.machine()
+    assert "cores" in meter.machine()
 
 
 def test_the_page_holds_every_figure_and_names_what_falls_short(tmp_path: Path) -> None:
@@ -170,16 +174,6 @@ def test_a_folder_without_results_or_with_strange_ones_is_refused(tmp_path: Path
         page_of(tmp_path)
 
 
-def test_what_is_not_installed_is_named_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.bench.against.peers.find_spec", lambda name: None)
-    result = benchmark_peers(4096, 3)
-    assert isinstance(result, PeersBenchmark)
-    by = {(one.name, one.task): one for one in result.figures}
-    missing = {name for (name, _), one in by.items() if one.cpu_ns_per_parameter_contributor is None}
-    assert missing == {"crypten", "tenseal"}
-    assert peers_text(result).count("not installed") == 2
-
-
 @pytest.mark.slow
 def test_a_whole_round_over_processes_gives_every_figure(tmp_path: Path) -> None:
     result = benchmark_round(5000, 3, tmp_path)
@@ -204,3 +198,79 @@ def test_a_whole_round_with_tags_over_processes(tmp_path: Path) -> None:
 def test_commands_to_the_contributors_are_told_apart_by_their_kind() -> None:
     with pytest.raises(ValueError, match="kind"):
         COMMANDS.validate_json('{"kind": "sleep"}')
+
+
+def test_rounds_are_compared_that_differ_in_one_thing() -> None:
+    usual, larger, more = a_result(10**6, 10), a_result(10**7, 10), a_result(10**6, 40)
+    assert by_parameters([usual, larger, more]) == [usual, larger]
+    assert by_sites([usual, larger, more]) == [usual, more]
+    assert by_parameters([usual, more]) == []
+    assert by_sites([usual, larger]) == []
+
+
+def test_a_rounds_cpu_is_of_all_vectors() -> None:
+    one = a_result(10**6, 9, cpu_ns_per_parameter_contributor=ServerCpu(distances=50, sum=10, ingest=30, output=10))
+    assert servers_cpu_s(one) == pytest.approx(100e-9 * 10**6 * 10)
+    assert Drawn.MEMORY.figures["server B"](a_result(server_peak_rss_mb=BothServers(a=1.0, b=2.0))) == 2.0
+
+
+def test_the_report_draws_them_beside_the_figures(tmp_path: Path) -> None:
+    results, page = tmp_path / "benchmarks", tmp_path / "benchmarks.md"
+    write_result(a_result(10**6, 10), results / "round_1e6_10.json")
+    write_result(a_result(10**6, 10, tags=True), results / "round_1e6_10_tags.json")
+    assert "## Growth" not in page_of(results)
+    assert charts_of(results) == {}
+    write_result(a_result(10**6, 40), results / "round_1e6_40.json")
+    write_result(a_result(10**7, 10), results / "round_1e7_10.json")
+    done = CliRunner().invoke(app, ["report", "--results", str(results), "--out", str(page)])
+    assert done.exit_code == 0, done.output
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text())
+    assert shown == [f"benchmarks/{name}" for name in DRAWN]
+    for name in shown:
+        chart = (tmp_path / name).read_text()
+        assert chart.startswith("<svg")
+        assert "CPU of both servers" in chart
+    assert charts_of(results) == {name: (results / name).read_text() for name in DRAWN}, "the same bytes again"
+
+
+def test_it_is_made_or_refused(tmp_path: Path) -> None:
+    assert made(None) is None
+    assert made(tmp_path / "not" / "there") == tmp_path / "not" / "there"
+    assert (tmp_path / "not" / "there").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot be written: something else is there"):
+        made(tmp_path / "file")
+
+
+def test_the_working_folder_is_tried_itself_and_not_the_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Path] = []
+    honest = os.open
+
+    def noting(path: str | Path, flags: int, mode: int = 0o777, **how: int | None) -> int:
+        if flags & os.O_CREAT:
+            tried.append(Path(path).parent)
+        return honest(path, flags, mode, **how)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("host.placed_files.os.open", noting)
+    assert made(Path()) == Path()
+    assert tried == [tmp_path]
+
+
+def test_every_command_with_a_folder_asks_so() -> None:
+    asked = {
+        command.name: get_args(kind)[1].callback
+        for command in app.registered_commands
+        if command.callback is not None
+        for name, kind in get_type_hints(command.callback, include_extras=True).items()
+        if name == "folder"
+    }
+    assert asked == dict.fromkeys(("round", "ckks", "idle", "load", "shards"), made)
+
+
+def test_a_person_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(app, ["round", "--folder", str(tmp_path / "file")])
+    assert "name another place" in str(done.exception)

@@ -1,4 +1,4 @@
-"""``moiety bench load`` and ``waiting``: what calls take, what counts as an error, the page, and one tiny run."""
+"""``moiety bench load``, ``idle`` and ``latency``: calls, errors, windows, round trips, the page, and one tiny run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from client_agent.network.ledger import LedgerEntry
 from client_agent.site.events import RoundEnd, RoundRecord
+from harness.bench import idle
 from harness.bench.cli import app
-from harness.bench.load.agents import Played
-from harness.bench.load.calls import Calls, TimedTransport, call_times
-from harness.bench.load.held import Rounds
-from harness.bench.load.results import LoadBenchmark, WaitingBenchmark
-from harness.bench.load.run import called, found_errors, load_text
-from harness.bench.load.samples import Sample
-from harness.bench.load.waiting import waiting_text
+from harness.bench.idle import IdleBenchmark, a_day_on_disk, idle_text, summary
+from harness.bench.latency import LatencyBenchmark, delayed_rounds, latency_section, latency_text
+from harness.bench.load import LoadBenchmark, Rounds, Sample, found_errors, load_text
+from harness.bench.load_agents import Calls, Played, TimedTransport, called
 from harness.bench.report import page_of
 from harness.bench.results import write_result
 from tests.unit.harness.test_bench import a_result as a_round
@@ -71,9 +70,10 @@ def test_every_call_is_noted_once_by_what_it_is_for() -> None:
 
 
 def test_percentiles_of_calls() -> None:
-    first, second = call_times({"view": [1.0, 2.0], "output": [float(n) for n in range(1, 102)], "never": []})
+    view = {"view": [1.0, 2.0], "never": []}
+    first, second = called([view, {"output": [float(n) for n in range(1, 102)]}])
     assert (first.purpose, first.count, first.p50_ms, first.p95_ms, first.p99_ms) == ("output", 101, 51, 96, 100)
-    assert (second.most_ms, second.waits_for_news, first.waits_for_news) == (2.0, True, False)
+    assert (second.most_ms, second.named, first.named) == (2.0, "view (waits for news)", "output")
 
 
 def played(problems: tuple[str, ...] = (), failed: dict[str, int] | None = None) -> Played:
@@ -94,7 +94,7 @@ def test_complaints_failed_calls_and_rounds_without_a_sum_are_errors() -> None:
         "internal errors of servers": 1,
     }
     assert found_errors(Rounds(done.records[:1], ()), [played()], 0) == {}
-    assert called(both)[0].count == 2
+    assert called([one.milliseconds for one in both])[0].count == 2
 
 
 def a_sample(number: int, **changes: object) -> Sample:
@@ -118,7 +118,7 @@ def a_load(**changes: object) -> LoadBenchmark:
         "refusals": {"unavailable": 5},
         "seconds": 20.0,
         "round_seconds": (12.0, 8.0),
-        "calls": call_times({"view": [1.0, 3.0], "output": [7.0]}),
+        "calls": called([{"view": [1.0, 3.0], "output": [7.0]}]),
         "server_cpu_ms_per_site_round": 61.5,
         "agent_cpu_ms_per_site_round": 40.0,
         "server_idle_mb": 130.0,
@@ -134,45 +134,18 @@ def a_load(**changes: object) -> LoadBenchmark:
     return LoadBenchmark(**(values | changes))
 
 
-def a_wait() -> WaitingBenchmark:
-    return WaitingBenchmark(
-        sites=1000,
-        seconds=180.0,
-        processes=4,
-        command="moiety bench waiting --sites 1000 --seconds 180 --processes 4",
-        date="2030-01-01 00:00 UTC",
-        machine="a machine",
-        machine_load=3.25,
-        errors={},
-        requests=6000,
-        requests_per_hour=120_000.0,
-        server_cpu_s_per_hour=60.0,
-        agent_cpu_s_per_hour=90.0,
-        bytes_up_per_hour=240e6,
-        bytes_down_per_hour=230e6,
-        server_idle_mb=130.0,
-        server_resident_mb=200.0,
-        open_files_most=1100,
-        versions={"python": "3.11"},
-    )
-
-
 def test_the_page_says_what_was_found(tmp_path: Path) -> None:
     text = load_text(a_load(errors={"view: status 503": 2}))
     assert "errors: 2 x view: status 503" in text
     assert "view (waits for news): 2 calls, p50 2" in text
     assert "both servers' CPU, a site and round: 61.5 ms" in load_text(a_load())
-    assert "requests an hour: 120,000" in waiting_text(a_wait())
     write_result(a_round(), tmp_path / "round_1e6_10.json")
     assert "## Held" not in page_of(tmp_path)
     write_result(a_load(), tmp_path / "load_20.json")
-    write_result(a_wait(), tmp_path / "waiting_1000.json")
     page = page_of(tmp_path)
     assert "## Held: 20 sites, 1,000 parameters, 2 rounds" in page
     assert "- errors: none\n" in page
     assert "| view (waits for news) | 2 | 2 | 3 | 3 | 3 |" in page
-    assert "## 1,000 sites without a study" in page
-    assert "scaled to an hour" in page
 
 
 @pytest.mark.soak
@@ -189,14 +162,82 @@ def test_one_run_holds_a_study_and_counts(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["load.json"]  # nothing stays behind
 
 
-@pytest.mark.soak
-def test_sites_that_wait_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.bench.load.waiting._SETTLED_S", 1.0)
-    file = tmp_path / "waiting.json"
-    numbers = ["--sites", "3", "--seconds", "35", "--processes", "2"]
-    done = CliRunner().invoke(app, ["waiting", *numbers, "--json", str(file), "--folder", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    found = WaitingBenchmark.model_validate(json.loads(file.read_text(encoding="utf-8")))
-    assert found.errors == {}
-    assert 3 <= found.requests <= 12  # each asks once in thirty seconds
-    assert found.bytes_up_per_hour > 0
+def polls(count: int, purpose: str = "list studies") -> list[LedgerEntry]:
+    return [
+        LedgerEntry(
+            time_s=float(number),
+            server="operator-a",
+            method="POST",
+            path="/v1/sealed",
+            purpose=purpose,
+            status=200,
+            body_sent_bytes=1500,
+            body_received_bytes=1500,
+            socket_sent_bytes=2000,
+            socket_received_bytes=3000,
+            tls_version="TLSv1.3",
+        )
+        for number in range(count)
+    ]
+
+
+def test_a_window_is_scaled_to_a_day() -> None:
+    found = summary([*polls(4), *polls(1, "handshake")], 9, 120.0, 70_000.0)
+    assert (found.requests_per_day, found.bytes_up_per_day) == (5 * 720, 5 * 720 * 2000)
+    assert found.bytes_down_per_day == 5 * 720 * 3000
+    assert found.requests_by_purpose == {"list studies": 4, "handshake": 1}
+    assert "3,600 a day" in idle_text(found)
+    assert "up 7.20, down 10.80" in idle_text(found)
+
+
+@pytest.mark.parametrize("per_window", [4, 40])
+def test_a_days_ledger_hardly_grows_with_how_often_the_agent_asks(per_window: int, tmp_path: Path) -> None:
+    """A line an hour, and two hours line by line: a day of one line an exchange would be ten times as much."""
+    raw_bytes = 720 * per_window * (len(polls(1)[0].line()) + 1)
+    noted_bytes = a_day_on_disk(polls(per_window), 120.0, tmp_path / "day")
+    assert noted_bytes < raw_bytes / 9
+    assert noted_bytes > raw_bytes / 24
+
+
+def test_the_command_writes_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(past_studies: int, seconds: float, folder: Path | None) -> IdleBenchmark:
+        return summary(polls(2), past_studies, seconds, 1234.0)
+
+    monkeypatch.setattr(idle, "benchmark_idle", measured)
+    figures = tmp_path / "idle.json"
+    arguments = ["idle", "--past-studies", "3", "--seconds", "60", "--json", str(figures)]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert "3 past ones, 60 s" in done.stdout
+    found = json.loads(figures.read_text())
+    assert (found["requests_per_day"], found["ledger_bytes_per_day"]) == (2880.0, 1234.0)
+    assert found["command"] == "moiety bench idle --past-studies 3 --seconds 60"
+
+
+def test_a_round_waits_for_a_fixed_number_of_round_trips_and_little_else() -> None:
+    measured, summed = delayed_rounds((200.0,))
+    for one in (measured, summed):
+        assert one.round_trips is not None
+        assert 8 < one.round_trips < 24
+        assert one.waited_s < 1.2 * one.round_trips * 0.2
+    assert (measured.rule, summed.rule) == ("weight_erosion", "fedavg")
+    result = LatencyBenchmark(
+        contributors=10,
+        parameters=20,
+        released_rounds=10,
+        lock_to_release_s=None,
+        whole_round_s=0.5,
+        between_servers_bytes_per_contributor=1e6,
+        delayed=(measured, summed),
+        command="moiety bench latency",
+        date="today",
+        machine="one",
+        versions={},
+    )
+    assert f"{measured.round_trips:.1f} round trips" in latency_text(result)
+    assert f"| fedavg | 200 | {summed.waited_s:.2f} | {summed.round_trips:.1f} |" in latency_section(result)
+
+
+def test_delays_are_milliseconds() -> None:
+    for wrong in ("twenty", "-1", "0,9999999", ""):
+        found = CliRunner().invoke(app, ["latency", "--delays", wrong])
+        assert found.exit_code == 2, wrong

@@ -7,7 +7,7 @@ import pytest
 
 from harness.engine.rounds.summary import secure_sum
 from harness.simulation.run_one import Protection
-from harness.summaries.cli import Asked, summarise
+from harness.summaries import Asked, summarise
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.summary.layout import Layout, Numeric

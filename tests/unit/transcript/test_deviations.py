@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted.requester import PARTIES, REQUESTER, ROSTER
+from harness.adversaries.scripted_agents import PARTIES, REQUESTER, ROSTER
 from harness.adversaries.tagging.tagged_round import TaggedRound
 from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.errors import MalformedMessage

@@ -1,1 +1,1 @@
-"""What runs in the other environment: Python and numpy alone, and the framework that the site has there."""
+"""Programs that run in the other environment: Python and numpy alone, and the framework that the site has there."""

@@ -25,7 +25,7 @@ def name_task():
 
 
 def config_of(task):
-    """What client code is told."""
+    """Return the configuration for client code."""
     told = task.settings
     return {
         **told["config"],

@@ -41,7 +41,7 @@ class Task:
         return module
 
     def named(self, module):
-        """What the settings call ``name``."""
+        """Return the object that the settings call ``name``."""
         name = self.settings["name"]
         if not hasattr(module, name):
             raise AttributeError(f"{self.settings['program']} has no {name!r}: set key trainer.name")

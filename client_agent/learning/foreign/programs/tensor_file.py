@@ -35,7 +35,7 @@ def write(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """What ``shapes``, name -> shape, says that there must be, in that order; ValueError names what differs."""
+    """Read the tensors of ``shapes``, name -> shape, in that order; ValueError names what differs."""
     expected = sum(4 * _size(shape) for shape in shapes.values())
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted.requester import REQUESTER, ROSTER
+from harness.adversaries.scripted_agents import REQUESTER, ROSTER
 from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, Half, TaggedRound
 from protocol.arithmetic.ring import Ring
 from protocol.errors import AggregateOutOfBounds, BadSignature, CommitmentMismatch, SumAltered, Unavailable

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from harness.adversaries.inferring.lines import InferenceLine, Told
-from harness.bench.simulated.noise import benchmark_noise, noise_text
 from harness.papers.noise.noise import CASES, COUNTED, EPSILONS, MEMBERSHIP, RULES, spent_of, variant_of, write
 from harness.papers.page import Page
 from harness.simulation.files.study_files import STUDIES
@@ -57,10 +56,3 @@ def test_the_noise_of_every_variant_keeps_its_epsilon_at_the_smallest_site(one) 
     for epsilon in COUNTED:
         spent = float(spent_of(case, one, epsilon, fewest))
         assert 0.95 * float(epsilon) < spent <= float(epsilon)
-
-
-def test_the_cost_of_noise_is_measured() -> None:
-    cost = benchmark_noise(1000, 8)
-    assert cost.drawn_ns > 0
-    assert cost.clipped_ns > cost.plain_ns > 0
-    assert f"{cost.drawn_ns:.0f} ns of CPU (1,000 at once)" in noise_text(cost)

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench.load.endurance import endurance_text, slopes
-from harness.bench.load.held import Rounds
-from harness.bench.load.results import EnduranceBenchmark
-from harness.bench.load.samples import Sample
+from harness.bench.load import LoadBenchmark, Sample, load_text, slopes
 from harness.papers.reliability.counts import (
     AGAIN,
     ENDURANCE,
@@ -26,7 +23,7 @@ from harness.papers.reliability.counts import (
 )
 from harness.papers.reliability.reliability import ReliabilityPage
 from protocol.errors import ConfigurationError
-from tests.unit.harness.test_bench_load import a_load, a_wait
+from tests.unit.harness.test_bench_load import a_load
 
 PAGE = ReliabilityPage("reliability", "Tried")
 JUNIT = """<testsuites><testsuite name="pytest">
@@ -46,33 +43,18 @@ def a_study(growth_bytes: int = 1000) -> tuple[Sample, ...]:
     return tuple(sampled(n, database_bytes=50_000 + growth_bytes * n, resident_mb=100.0) for n in range(51))
 
 
-def an_endurance() -> EnduranceBenchmark:
-    done = Rounds((), a_study())
-    return EnduranceBenchmark(
-        parameters=100,
-        sites=3,
-        rounds=500,
-        command="moiety bench endurance",
-        date="2030-01-01 00:00 UTC",
-        machine="a machine",
-        machine_load=1.5,
-        released=50,
-        errors={},
-        seconds=100.0,
-        slopes=slopes(done),
-        samples=done.samples,
-        rows={"nonces": 7},
-        versions={},
-    )
+def an_endurance() -> LoadBenchmark:
+    many = {"sites": 3, "parameters": 100, "rounds": 500, "released": 50, "samples": a_study(), "rows": {"nonces": 7}}
+    return a_load(command="moiety bench load --rounds 500", **many)
 
 
 def test_slopes_are_those_of_straight_lines() -> None:
-    found = {one.what: one for one in slopes(Rounds((), a_study()))}
+    found = {one.what: one for one in slopes(a_study())}
     assert found["both databases"].per_round == pytest.approx(1.0)
     assert (found["both databases"].first, found["both databases"].last) == (pytest.approx(62.5), pytest.approx(97.5))
     assert found["a server's memory"].per_round == pytest.approx(0.0, abs=1e-9)
     assert found["a round's time"].last == pytest.approx(2.0)
-    assert "both databases: 62.5 kB at first, 97.5 in the end, +1 kB a round" in endurance_text(an_endurance())
+    assert "both databases: 62.5 kB at first, 97.5 in the end, +1 kB a round" in load_text(an_endurance())
 
 
 def left(folder: Path) -> None:
@@ -100,7 +82,6 @@ def left(folder: Path) -> None:
     for name, one in ((INPUTS, inputs), (REQUESTS, requests), (ENDURANCE, an_endurance())):
         (folder / name).write_text(one.model_dump_json())
     (folder / "load_20.json").write_text(a_load().model_dump_json())
-    (folder / "waiting_1000.json").write_text(a_wait().model_dump_json())
     faults = {"runs": 100, "failed": 2, "steps": 9000, "faults_injected": {"lost": 40, "kill": 2}, "ends": {}}
     (folder / FAULTS).write_text(json.dumps(faults))
     (folder / TESTS).write_text(JUNIT)
@@ -110,7 +91,7 @@ def test_what_failed_is_printed_as_what_passed_is(tmp_path: Path) -> None:
     left(tmp_path / "runs" / "soak")
     text = PAGE.write_page(tmp_path / "runs", tmp_path / "out", None).read_text(encoding="utf-8")
     assert "ot run yet" not in text
-    assert "7 runs of 7 are on this page" in text
+    assert "6 runs of 6 are on this page" in text
     assert "**Crashes: 1.**" in text
     assert "- message study: KeyError: 'name'" in text
     assert "| messages | 15 | 1 | 13 | 1 |" in text
@@ -122,7 +103,7 @@ def test_what_failed_is_printed_as_what_passed_is(tmp_path: Path) -> None:
     assert "1 passed, 1 failed, 1 skipped" in text
     assert "- **failed:** tests.integration.test_crashes: test_b" in text
     assert "- skipped: tests.unit.test_ray: no ray" in text
-    for command in ("make soak ", a_load().command, a_wait().command, "moiety bench endurance"):
+    for command in ("make soak ", a_load().command, an_endurance().command):
         assert f"\n{command}" in text
     assert "50 rounds released of 500 asked for" in text
     figures = sorted(path.name for path in (tmp_path / "out").glob("*.svg"))

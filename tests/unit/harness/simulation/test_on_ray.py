@@ -19,7 +19,7 @@ from typing import Final
 import psutil
 import pytest
 
-from harness.adversaries.scripted.raw_connections import until
+from harness.adversaries.raw_connections import until
 from harness.simulation.case import read_case
 from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulation.files.code_digest import code_digest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.simulation.runs import RunLine
-from harness.tracking.trackers import log_all, points_of, tracker_of
+from harness.tracking import log_all, points_of, tracker_of
 from moiety import Case, Study, simulate
 from protocol.errors import ConfigurationError
 

@@ -1,1 +1,0 @@
-"""Attacks by the requester: lists, models, queries, sums and releases of its choice."""

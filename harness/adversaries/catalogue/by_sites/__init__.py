@@ -1,1 +1,0 @@
-"""Attacks by sites: what one of them, or several together, send, claim or leave out."""

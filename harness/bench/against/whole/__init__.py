@@ -1,1 +1,0 @@
-"""Whole rounds of other systems and of ours, with real processes, measured from outside."""

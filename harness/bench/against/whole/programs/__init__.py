@@ -1,1 +1,0 @@
-"""What other systems run, in environments of their own: nothing here is imported by ours."""

@@ -1,0 +1,226 @@
+"""``moiety bench latency``: seconds from lock to release, and the network round trips that a round waits for.
+
+The seconds are those of real processes; server A measures from both signatures under the agreed set to the released
+sum, with the requester's queries, opening and release set in between. Round trips are counted in one process, on a
+clock that stands still while anybody works (``harness/federation/memory``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import httpx
+import numpy as np
+
+from client_agent.learning.data import Examples, LocalData
+from client_agent.learning.models import dimension, model_spec
+from client_agent.site.events import AgentEvent, EventKind
+from harness.bench.results import Benchmark, Figures, facts, scratch
+from harness.federation.federated_run import FederatedRun, run_study
+from harness.federation.measurements import Traffic, measure
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.memory.network import Fate, Passing
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.warm import warm
+from protocol.errors import Unavailable
+from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+
+_SITES: Final = ("requester", "c1", "c2", "c3", "c4")
+_PARAMETERS: Final = 62
+_DELAYED_ROUNDS: Final = 6
+_MEASURED: Final = EROSION
+_SUMMED: Final = RuleSpec(name=RuleName.FEDAVG)
+_PAIR: Final = 2
+_SETTLED_S: Final = 60.0
+
+
+class Delayed:
+    """Every request and answer, between the servers too, takes half of ``round_trip_s`` on its way; until over."""
+
+    def __init__(self, round_trip_s: float) -> None:
+        self._one_way_s = round_trip_s / _PAIR
+        self.over = False
+
+    def fate(self, passing: Passing) -> Fate:
+        return Fate() if self.over else Fate(held_s=self._one_way_s, answer_held_s=self._one_way_s)
+
+    def arrived(self, passing: Passing, after_s: float, answer: httpx.Response) -> None:
+        """Nothing to remember."""
+
+
+class _Timed(InMemoryFederation):
+    """Notes when each round is over at the requester."""
+
+    def __init__(self, spec: FederationSpec, folder: Path, round_trip_s: float) -> None:
+        self.over_s: list[float] = []
+        self.ended = False
+        self.delayed = Delayed(round_trip_s)
+        super().__init__(spec, folder, light_learner, network=self.delayed)
+
+    def _emit(self, event: AgentEvent) -> None:
+        if event.site == self.spec.requester:
+            if event.kind is EventKind.ROUND:
+                self.over_s.append(self.clock.monotonic())
+            self.ended = self.ended or event.kind is EventKind.FINISHED
+        super()._emit(event)
+
+
+class DelayedRounds(Figures):
+    """Mean waiting time of a rule's rounds over one delay, the first round left out.
+
+    ``round_trips``: that time over the delay, less what the same rounds wait without one; None without a delay.
+    """
+
+    rule: str
+    delay_ms: float
+    waited_s: float
+    round_trips: float | None
+
+
+def delayed_rounds(delays_ms: Sequence[float]) -> tuple[DelayedRounds, ...]:
+    """A rule that has distances opened, and one that only sums, over each delay."""
+    found = []
+    for rule in (_MEASURED, _SUMMED):
+        still_s = _waited_s(rule, 0.0)
+        for delay_ms in delays_ms:
+            waited_s = still_s if not delay_ms else _waited_s(rule, delay_ms / 1e3)
+            trips = (waited_s - still_s) / (delay_ms / 1e3) if delay_ms else None
+            found.append(DelayedRounds(rule=rule.name.value, delay_ms=delay_ms, waited_s=waited_s, round_trips=trips))
+    return tuple(found)
+
+
+def _waited_s(rule: RuleSpec, round_trip_s: float) -> float:
+    """Raises: Unavailable, when the study does not end"""
+    policy = SitePolicy(least_isolation=0.0, least_contributors=len(_SITES) - 1)
+    spec = FederationSpec("latency", _SITES[0], light_sites(_SITES, policy), seed=0)
+    with scratch() as folder, _Timed(spec, folder, round_trip_s) as run:
+        study = light_study(run.parties, "latency", rule, rounds=_DELAYED_ROUNDS, dimension=_PARAMETERS)
+        run.start()
+        run.hand_in(study)
+        if not run.comes(lambda: run.ended, 3600.0) or len(run.over_s) < _DELAYED_ROUNDS:
+            raise Unavailable(f"benchmark: the study has ended after {len(run.over_s)} of {_DELAYED_ROUNDS} rounds")
+        over_s = run.over_s[:_DELAYED_ROUNDS]
+        run.delayed.over = True
+        run.comes(lambda: False, _SETTLED_S)  # nothing is on its way any more when agents are stopped
+    return (over_s[-1] - over_s[0]) / (len(over_s) - 1)
+
+
+CONTRIBUTORS: Final = 10
+_INPUTS: Final = 9
+_ROWS: Final = 64
+_ROUNDS: Final = 10
+_MODEL: Final = model_spec("linear", (_INPUTS,), (), 2)
+
+
+class LatencyBenchmark(Benchmark):
+    """Means over a study's rounds, real processes on one machine; ``lock_to_release_s`` is server A's own measure.
+
+    ``delayed``: what rounds wait for where the network takes its time.
+    """
+
+    contributors: int
+    parameters: int
+    released_rounds: int
+    lock_to_release_s: float | None
+    whole_round_s: float
+    between_servers_bytes_per_contributor: float
+    delayed: tuple[DelayedRounds, ...]
+
+
+def benchmark_latency(delays_ms: Sequence[float], rounds: int = _ROUNDS) -> LatencyBenchmark:
+    """Run it, after a warm-up of the kernels; then studies in one process over each delay."""
+    warm()
+    with scratch() as folder:
+        run, traffic = _measure(folder, rounds)
+    later = run.round_seconds[1:]
+    return LatencyBenchmark(
+        **facts(f"latency --delays {','.join(f'{one:g}' for one in delays_ms)}"),
+        contributors=CONTRIBUTORS,
+        parameters=traffic.parameters,
+        released_rounds=run.history.shared_rounds,
+        lock_to_release_s=traffic.lock_to_release_s,
+        whole_round_s=sum(later) / len(later),
+        between_servers_bytes_per_contributor=traffic.between_servers_per_contributor_round,
+        delayed=delayed_rounds(delays_ms),
+    )
+
+
+def _measure(folder: Path, rounds: int) -> tuple[FederatedRun, Traffic]:
+    """One Weight Erosion study over ``CONTRIBUTORS`` agents and a requester, on made-up data."""
+    with RunningFederation(small_federation(CONTRIBUTORS), folder) as federation:
+        run = run_small_study(federation, rounds)
+        return run, measure(federation, [run.history], dimension(_MODEL))
+
+
+def small_federation(contributors: int) -> FederationSpec:
+    """A requester and so many sites, on made-up data, with seeded draws."""
+    names = ("requester", *(f"site-{number}" for number in range(1, contributors + 1)))
+    return FederationSpec("benchmark", "requester", tuple(_site(name, n) for n, name in enumerate(names)), seed=0)
+
+
+def run_small_study(federation: RunningFederation, rounds: int) -> FederatedRun:
+    """A Weight Erosion study of a linear model. Raises: Unavailable"""
+    study = small_study(federation.parties.roster.message.digest(), rounds)
+    return run_study(federation, study, lambda progress: None)
+
+
+def small_study(roster_digest: str, rounds: int) -> Study:
+    """The study that is run, for whoever wants one that is not."""
+    return Study(
+        name="benchmark",
+        roster_digest=roster_digest,
+        parameters=StudyParameters(dimension=dimension(_MODEL), clip_norm=4.0, least_contributors=3),
+        rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
+        model=_MODEL,
+        training=TrainingSpec(batch_size=16),
+        rounds=rounds,
+        seed=0,
+    )
+
+
+def _site(name: str, number: int) -> SiteSpec:
+    """Two blurred classes, the same at every site but for a shift."""
+    rng = np.random.default_rng([number, _ROWS])
+    y = rng.integers(0, 2, size=_ROWS)
+    X = (rng.normal(size=(_ROWS, _INPUTS)) + y[:, None] + 0.1 * number).astype(np.float32)
+    part = Examples(X, y.astype(np.int64))
+    return SiteSpec(name, LocalData(part, part))
+
+
+def latency_text(result: LatencyBenchmark) -> str:
+    """The figures, one a line."""
+    shown = "not measured" if result.lock_to_release_s is None else f"{result.lock_to_release_s:.3f} s"
+    lines = [
+        f"{result.contributors} contributors, {result.parameters} parameters, {result.released_rounds} rounds",
+        f"from lock to release, mean: {shown} (target: below 0.5 s)",
+        f"whole rounds after the first, mean: {result.whole_round_s:.3f} s",
+        f"between the servers: {result.between_servers_bytes_per_contributor:,.0f} bytes per contributor and round",
+    ]
+    for one in result.delayed:
+        trips = "" if one.round_trips is None else f", {one.round_trips:.1f} round trips"
+        lines.append(f"{one.rule}, {one.delay_ms:g} ms for every round trip: a round waits {one.waited_s:.3f} s{trips}")
+    return "\n".join(lines)
+
+
+def latency_section(result: LatencyBenchmark) -> str:
+    """On the page of benchmarks."""
+    rows = "".join(
+        f"| {one.rule} | {one.delay_ms:g} | {one.waited_s:.2f} | "
+        f"{'-' if one.round_trips is None else f'{one.round_trips:.1f}'} |\n"
+        for one in result.delayed
+    )
+    return (
+        "## What a round waits for\n\n"
+        f"A study of {result.contributors} contributors and {result.parameters} parameters, as real processes on one "
+        f"machine without any delay: {result.whole_round_s:.2f} s a round, most of it computing on two cores. The same "
+        "agents and servers of four contributors in one process, on a clock that stands still while anybody works, "
+        "over a network in which every request and its answer take so long together:\n\n"
+        "| rule | delay, ms | a round waits, s | round trips |\n| --- | ---: | ---: | ---: |\n" + rows + "\n"
+        "Round trips are the wait over the delay, less what is waited without one: what follows one another, from the "
+        "announcement to the requester's next one, timers included.\n"
+    )

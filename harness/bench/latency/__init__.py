@@ -1,1 +1,0 @@
-"""Seconds and round trips from lock to release, and of whole rounds."""

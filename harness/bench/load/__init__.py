@@ -1,1 +1,0 @@
-"""What servers bear: many sites in one study, many that wait for one, and one study of many rounds."""

@@ -1,0 +1,297 @@
+"""CPU time, memory and bytes of running processes, as Linux counts them.
+
+CPU time of a group is what Linux counts for every process of it, ended ones included: a process that was waited for
+is in its parent's figure, one that was not is a zombie that still shows its own. Memory is the sum of resident sets,
+so pages that two processes share count twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import psutil
+
+from protocol.errors import ProtocolViolation
+
+_RESET_PEAK: Final = "5"
+_CPU_CLOCK: Final = 2  # CPUCLOCK_SCHED: the nanoseconds that all threads of a process have run
+_IDLE_SHARE: Final = 0.1
+_IDLE_LOOK_S: Final = 0.1
+_IDLE_LOOKS: Final = 3
+
+
+def cpu_ns(pid: int) -> int:
+    """CPU time of a process, all its threads, running children and children that have ended."""
+    process = psutil.Process(pid)
+    ended = process.cpu_times()
+    running = [pid, *(child.pid for child in process.children(recursive=True))]
+    return sum(time.clock_gettime_ns(_clock_of(one)) for one in running) + int(
+        1e9 * (ended.children_user + ended.children_system)
+    )
+
+
+def _clock_of(pid: int) -> int:
+    """The clock id of another process's CPU time, as clock_getcpuclockid(3) makes it."""
+    return (~pid << 3) | _CPU_CLOCK
+
+
+def wait_until_idle(pids: list[int], within_s: float = 600.0) -> None:
+    """Return once the processes together have used less than a tenth of one core for a while.
+
+    Raises: TimeoutError
+    """
+    deadline, quiet = time.monotonic() + within_s, 0
+    while quiet < _IDLE_LOOKS:
+        before = sum(map(cpu_ns, pids))
+        time.sleep(_IDLE_LOOK_S)
+        used_s = (sum(map(cpu_ns, pids)) - before) / 1e9
+        quiet = quiet + 1 if used_s < _IDLE_SHARE * _IDLE_LOOK_S else 0
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {pids} are still busy after {within_s:g} s")
+
+
+def peak_mb(pid: int) -> float:
+    """The largest resident set since the start or the last ``reset_peak``, files mapped included."""
+    return _status_mb(pid, "VmHWM")
+
+
+def resident_mb(pid: int) -> float:
+    """The resident set now."""
+    return _status_mb(pid, "VmRSS")
+
+
+def reset_peak(pid: int) -> None:
+    """The peak starts again at what is resident now; where that is not permitted it counts from the start."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
+
+
+def machine() -> str:
+    """Processor, cores and memory, in one line."""
+    model = platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    memory_gb = psutil.virtual_memory().total / 1e9
+    release = platform.release().split("-")[0]
+    return f"{model}, {os.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()} {release}"
+
+
+def _status_mb(pid: int, key: str) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise KeyError(f"/proc/{pid}/status has no {key}")
+
+
+_EVERY_S: Final = 0.2
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_PARENT, _TIMES, _RESIDENT = 1, slice(11, 15), 21
+"""Places in /proc/PID/stat behind the process's name: proc(5)."""
+
+
+class Reading(NamedTuple):
+    """CPU, memory and bytes of two groups of processes at one moment of the monotonic clock."""
+
+    at_s: float
+    server_cpu_s: float
+    server_mb: float
+    client_cpu_s: float
+    client_mb: float
+    up_bytes: float
+    down_bytes: float
+
+
+@dataclass(frozen=True)
+class Between:
+    """CPU, memory and bytes between two moments; memory is the largest sum seen between them."""
+
+    seconds: float
+    server_cpu_s: float
+    client_cpu_s: float
+    server_peak_mb: float
+    client_peak_mb: float
+    up_bytes: float
+    down_bytes: float
+
+
+class Gauge:
+    """Reads both groups several times a second while it is open. ``bytes_now``: up and down so far."""
+
+    def __init__(
+        self, servers: Sequence[int], clients: Sequence[int], bytes_now: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    ) -> None:
+        self._servers, self._clients, self._bytes_now = tuple(servers), tuple(clients), bytes_now
+        self.readings: list[Reading] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read_on, name="gauge", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._read()
+
+    def _read_on(self) -> None:
+        while not self._stop.wait(_EVERY_S):
+            self._read()
+
+    def _read(self) -> None:
+        at_s, found = time.monotonic(), _processes()
+        servers, clients = _used(self._servers, found), _used(self._clients, found)
+        self.readings.append(Reading(at_s, *servers, *clients, *self._bytes_now()))
+
+
+def between(readings: Sequence[Reading], begin_s: float, end_s: float) -> Between:
+    """Interpolate readings from one moment to another. Raises: ProtocolViolation, when nobody read around them"""
+    inside = [one for one in readings if begin_s <= one.at_s <= end_s]
+    if not inside or readings[0].at_s > begin_s or readings[-1].at_s < end_s:
+        raise ProtocolViolation(f"gauge: no readings from {begin_s:.1f} to {end_s:.1f} s")
+    moments = [one.at_s for one in readings]
+
+    def grown(of: str) -> float:
+        begin, end = np.interp((begin_s, end_s), moments, [getattr(one, of) for one in readings])
+        return float(end - begin)
+
+    return Between(
+        seconds=end_s - begin_s,
+        server_cpu_s=grown("server_cpu_s"),
+        client_cpu_s=grown("client_cpu_s"),
+        server_peak_mb=max(one.server_mb for one in inside),
+        client_peak_mb=max(one.client_mb for one in inside),
+        up_bytes=grown("up_bytes"),
+        down_bytes=grown("down_bytes"),
+    )
+
+
+def used(roots: Sequence[int]) -> tuple[float, float]:
+    """CPU seconds so far and resident MB of these processes and all below them, as /proc has it now."""
+    return _used(roots, _processes())
+
+
+class _Process(NamedTuple):
+    parent: int
+    cpu_s: float
+    resident_mb: float
+
+
+def _processes() -> dict[int, _Process]:
+    found = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            stat = Path("/proc", entry, "stat").read_text(encoding="ascii", errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        fields = stat.rpartition(")")[2].split()
+        cpu_s = sum(map(int, fields[_TIMES])) / _TICKS_PER_S
+        found[int(entry)] = _Process(int(fields[_PARENT]), cpu_s, int(fields[_RESIDENT]) * _PAGE_BYTES / 1e6)
+    return found
+
+
+def _used(roots: Sequence[int], found: dict[int, _Process]) -> tuple[float, float]:
+    children: dict[int, list[int]] = {}
+    for pid, process in found.items():
+        children.setdefault(process.parent, []).append(pid)
+    todo, cpu_s, resident_mb = [pid for pid in roots if pid in found], 0.0, 0.0
+    while todo:
+        pid = todo.pop()
+        cpu_s += found[pid].cpu_s
+        resident_mb += found[pid].resident_mb
+        todo += children.get(pid, [])
+    return cpu_s, resident_mb
+
+
+# --- bytes ---
+
+_BUFFER_BYTES: Final = 1 << 18
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class Relay:
+    """A TCP relay on loopback that counts the bytes of both directions, TLS and all.
+
+    Whoever connects to ``port`` speaks to ``target_port``.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self._target = (_LOOPBACK, target_port)
+        self._listening = socket.create_server((_LOOPBACK, 0), backlog=64)
+        self.port: int = self._listening.getsockname()[1]
+        self._lock = threading.Lock()
+        self._up = self._down = 0
+        self._open: set[socket.socket] = set()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, name="relay", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listening.close()
+        with self._lock:
+            still_open = list(self._open)
+        for one in still_open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def counted(self) -> tuple[int, int]:
+        """Bytes up, from clients to the server, and down, so far."""
+        with self._lock:
+            return self._up, self._down
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
+            threading.Thread(target=self._join, args=(client, server), name="relay", daemon=True).start()
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        """Both directions of one connection, until both have ended."""
+        with client, server:
+            with self._lock:
+                self._open |= {client, server}
+            down = threading.Thread(target=self._carry, args=(server, client, False), name="relay", daemon=True)
+            down.start()
+            self._carry(client, server, up=True)
+            down.join()
+            with self._lock:
+                self._open -= {client, server}
+
+    def _carry(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        buffer = bytearray(_BUFFER_BYTES)
+        view = memoryview(buffer)
+        with contextlib.suppress(OSError):
+            while count := source.recv_into(buffer):
+                sink.sendall(view[:count])
+                with self._lock:
+                    self._up += count if up else 0
+                    self._down += 0 if up else count
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)

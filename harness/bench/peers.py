@@ -1,0 +1,352 @@
+"""``moiety bench peers``: whole rounds of several systems, one after the other, in one sitting on one machine.
+
+Ours runs with real agents: two servers, an agent for the requester and for each client, over HTTPS.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from subprocess import SubprocessError
+from typing import Final
+
+import numpy as np
+
+from client_agent.learning.data import Examples, LocalData
+from client_agent.learning.models import dimension, model_spec
+from client_agent.network.ledger import read_ledger
+from harness.bench.meter import Gauge, between
+from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, Taken, flower_rounds, nvflare_rounds
+from harness.bench.processes import counters
+from harness.bench.results import Benchmark, Figures, facts, scratch, table
+from harness.bench.synthetic import parameters_for
+from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.federated_run import Progress, run_study
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from protocol.errors import ConfigurationError, MoietyError
+from protocol.sharing import Side
+from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+
+_REQUESTER: Final = "requester"
+_CLASSES: Final = 2
+
+
+class WholeRounds(Figures):
+    """Whole rounds of one system over real processes; of a system that did not run, ``error`` says why.
+
+    CPU seconds are of all processes of either group, per round. Bytes are per parameter and client, at the clients'
+    sockets, and between the servers where there are two. Memory is the largest sum of resident sets.
+    """
+
+    name: str
+    version: str | None
+    how: str
+    protected: str
+    error: str | None = None
+    rounds: int = 0
+    seconds: float | None = None
+    server_cpu_s: float | None = None
+    client_cpu_s: float | None = None
+    bytes_up_per_parameter: float | None = None
+    bytes_down_per_parameter: float | None = None
+    bytes_between_servers_per_parameter: float | None = None
+    server_peak_mb: float | None = None
+    client_peak_mb: float | None = None
+
+
+class PeersBenchmark(Benchmark):
+    """Whole rounds of several systems in one sitting."""
+
+    parameters: int
+    sites: int
+    rounds: tuple[WholeRounds, ...]
+
+
+def our_rounds(asked: Asked, folder: Path) -> tuple[Taken, float]:
+    """Weight Erosion: distances opened to the requester, weights by them. With it bytes between the servers per round.
+
+    One round more is run than is measured, so that the last measured one ends as another one begins.
+    Raises: Unavailable; ConfigurationError for a number of parameters that is odd
+    """
+    spec, model = _spec(asked), _model(asked.parameters)
+    ends: list[tuple[float, float]] = []
+    with RunningFederation(spec, folder / "moiety", forked=False) as federation:
+        ids = federation.process_ids
+        operators = [ids[OPERATOR_NAMES[side]] for side in Side]
+        agents = [ids[site.name] for site in spec.sites]
+        sent: list[float] = []
+
+        def show(progress: Progress) -> None:
+            while len(ends) < len(progress.records):
+                ends.append((time.monotonic(), time.time()))
+                sent.append(_between_servers(federation))
+
+        with Gauge(operators, agents) as gauge:
+            run_study(federation, _study(federation, model, asked), show)
+        first, last = 0, asked.rounds
+        up, down = _at_sockets(federation, spec, ends[first][1], ends[last][1])
+    measured = between(gauge.readings, ends[first][0], ends[last][0])
+    return Taken(replace(measured, up_bytes=up, down_bytes=down), asked.rounds), (
+        sent[last] - sent[first]
+    ) / asked.rounds
+
+
+def _study(federation: RunningFederation, model: ModelSpec, asked: Asked) -> Study:
+    return Study(
+        name="peers",
+        roster_digest=federation.parties.roster.message.digest(),
+        parameters=parameters_for(asked.parameters, asked.clients + 1),
+        rule=RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=1e-4),
+        model=model,
+        training=TrainingSpec(batch_size=1, local_learning_rate=1e-6, server_learning_rate=1e-6),
+        rounds=asked.all_rounds + 1,
+        seed=0,
+    )
+
+
+def _model(parameters: int) -> ModelSpec:
+    """A linear model of two classes. Raises: ConfigurationError"""
+    model = model_spec("linear", (parameters // _CLASSES - 1,), (), _CLASSES)
+    if dimension(model) != parameters:
+        raise ConfigurationError(f"whole rounds are measured of an even number of parameters, found {parameters}")
+    return model
+
+
+def _spec(asked: Asked) -> FederationSpec:
+    """One example at every site, so that next to nothing is training."""
+    names = (_REQUESTER, *(f"site-{place}" for place in range(1, asked.clients + 1)))
+    inputs = asked.parameters // _CLASSES - 1
+    sites = []
+    for place, name in enumerate(names):
+        X = np.random.default_rng([place, inputs]).normal(size=(1, inputs)).astype(np.float32)
+        part = Examples(X, np.array([place % _CLASSES], dtype=np.int64))
+        none = Examples(np.zeros((0, inputs), dtype=np.float32), np.zeros(0, dtype=np.int64))
+        sites.append(SiteSpec(name, LocalData(part, none)))
+    return FederationSpec("peers", _REQUESTER, tuple(sites), ports=(0, 0))
+
+
+def _at_sockets(
+    federation: RunningFederation, spec: FederationSpec, begin_s: float, end_s: float
+) -> tuple[float, float]:
+    """Bytes at the clients' sockets in between, by their own ledgers; the requester's are not counted."""
+    entries = [
+        entry
+        for site in spec.sites
+        if site.name != spec.requester
+        for entry in read_ledger(federation.ledger(site.name))
+        if begin_s <= entry.time_s <= end_s
+    ]
+    return float(sum(e.socket_sent_bytes for e in entries)), float(sum(e.socket_received_bytes for e in entries))
+
+
+def _between_servers(federation: RunningFederation) -> float:
+    return float(sum(count for _, count in counters(federation, Side.A, "moiety_peer_bytes_total", "kind")))
+
+
+_NOTHING: Final = "nothing: the server sees every client's model"
+
+
+@dataclass(frozen=True)
+class System:
+    """One row: what it is, and what runs it in a folder; with the bytes between servers per round, if it has two.
+
+    ``most_rounds`` are measured however many are asked for: some take minutes each.
+    """
+
+    key: str
+    name: str
+    version: str
+    how: str
+    protected: str
+    most_rounds: int
+    run: Callable[[Asked, Path, Path], tuple[Taken, float | None]] = field(repr=False)
+
+
+SYSTEMS: Final = (
+    System(
+        "moiety",
+        "Moiety, Weight Erosion",
+        version("moiety"),
+        "two servers over TLS 1.3, an agent for every client and for the requester, weights by distances",
+        "updates and weights from both servers, sites and requester, unless both servers work together; distances are "
+        "opened to the requester alone, the sum to the sites alone",
+        8,
+        lambda asked, cache, folder: our_rounds(asked, folder),
+    ),
+    System(
+        "nvflare",
+        "NVFlare FedAvg",
+        NVFLARE,
+        "a server and job processes, mutual TLS, the Client API's script inside of the job process",
+        _NOTHING,
+        8,
+        lambda asked, cache, folder: (nvflare_rounds(asked, cache, folder, encrypted=False), None),
+    ),
+    System(
+        "nvflare-he",
+        "NVFlare FedAvg, HE",
+        f"{NVFLARE}, TenSEAL {TENSEAL}",
+        "the same, weights under CKKS (8192, scale 2^40) with its own filters",
+        "updates and sum from the server, unless it works together with any one client: all clients hold one "
+        "decryption key, and each opens the sum",
+        2,
+        lambda asked, cache, folder: (nvflare_rounds(asked, cache, folder, encrypted=True), None),
+    ),
+    System(
+        "flower",
+        "Flower FedAvg",
+        FLOWER,
+        "a SuperLink, SuperNodes and the processes they start for each message, without TLS",
+        _NOTHING,
+        2,
+        lambda asked, cache, folder: (flower_rounds(asked, cache, folder, secure=False), None),
+    ),
+    System(
+        "flower-secagg",
+        "Flower FedAvg, SecAgg+",
+        FLOWER,
+        "the same under SecAggPlusWorkflow and secaggplus_mod, 3 shares of which 2 open a key, 22 bits a parameter",
+        "updates from the other clients and from a server that follows the protocol; the sum is open to the server",
+        1,
+        lambda asked, cache, folder: (flower_rounds(asked, cache, folder, secure=True), None),
+    ),
+)
+KEYS: Final = tuple(one.key for one in SYSTEMS)
+
+
+def benchmark_peers(
+    asked: Asked, cache: Path, only: Sequence[str], say: Callable[[str], None] = lambda text: None
+) -> PeersBenchmark:
+    """Whole rounds of ``only`` or of all. Raises: as :func:`whole_rounds`"""
+    named = "".join(f" --only {one}" for one in only)
+    load = os.getloadavg()[0]
+    rounds = whole_rounds(asked, cache, only, say)
+    found = facts(f"peers --parameters {asked.parameters} --sites {asked.clients} --rounds {asked.rounds}{named}")
+    found["machine"] += f", load {load:.1f}"
+    return PeersBenchmark(**found, parameters=asked.parameters, sites=asked.clients, rounds=rounds)
+
+
+def whole_rounds(
+    asked: Asked, cache: Path, only: Sequence[str] = (), say: Callable[[str], None] = lambda text: None
+) -> tuple[WholeRounds, ...]:
+    """Those of ``only``, or of all. What does not install or run has a row that says so.
+
+    Raises: ConfigurationError for a name in ``only`` that is none
+    """
+    strange = [one for one in only if one not in KEYS]
+    if strange:
+        raise ConfigurationError(f"--only: {strange[0]!r} is no system, there are {', '.join(KEYS)}")
+    kept = Path(os.path.realpath(cache.expanduser()))
+    say(f"environments of other systems are kept in {kept}")
+    rows = []
+    for system in SYSTEMS:
+        if not only or system.key in only:
+            own = replace(asked, rounds=min(asked.rounds, system.most_rounds))
+            say(f"{system.key}: 1 round to warm up, {own.rounds} measured")
+            rows.append(_row(system, own, kept))
+    return tuple(rows)
+
+
+def _row(system: System, asked: Asked, cache: Path) -> WholeRounds:
+    empty = WholeRounds(name=system.name, version=system.version, how=system.how, protected=system.protected)
+    try:
+        with scratch() as folder:
+            taken, between_servers = system.run(asked, cache, folder)
+    except MoietyError as failure:
+        return empty.model_copy(update={"error": failure.detail})
+    except (OSError, SubprocessError) as failure:
+        return empty.model_copy(update={"error": f"{type(failure).__name__}: {failure}"})
+    one, per = taken.measured, taken.rounds * asked.parameters * asked.clients
+    return empty.model_copy(
+        update={
+            "rounds": taken.rounds,
+            "seconds": one.seconds / taken.rounds,
+            "server_cpu_s": one.server_cpu_s / taken.rounds,
+            "client_cpu_s": one.client_cpu_s / taken.rounds,
+            "bytes_up_per_parameter": one.up_bytes / per,
+            "bytes_down_per_parameter": one.down_bytes / per,
+            "bytes_between_servers_per_parameter": (
+                None if between_servers is None else between_servers / (asked.parameters * asked.clients)
+            ),
+            "server_peak_mb": one.server_peak_mb,
+            "client_peak_mb": one.client_peak_mb,
+        }
+    )
+
+
+_COLUMNS: Final[tuple[tuple[str, Callable[[WholeRounds], float | None], str], ...]] = (
+    ("servers, CPU s", lambda one: one.server_cpu_s, ".2f"),
+    ("clients, CPU s", lambda one: one.client_cpu_s, ".2f"),
+    ("rounds", lambda one: one.rounds, "d"),
+    ("seconds", lambda one: one.seconds, ".1f"),
+    ("up", lambda one: one.bytes_up_per_parameter, ".2f"),
+    ("down", lambda one: one.bytes_down_per_parameter, ".2f"),
+    ("between", lambda one: one.bytes_between_servers_per_parameter, ".2f"),
+    ("servers, MB", lambda one: one.server_peak_mb, ",.0f"),
+    ("clients, MB", lambda one: one.client_peak_mb, ",.0f"),
+)
+_LEGEND: Final = (
+    "Per round, after one that warms up: from the moment at which a round begins to that at which the next one does. "
+    "CPU is what Linux counts for all processes of either group, those included that began and ended in between; "
+    "Moiety's clients are one more than the others', as the requester contributes too. `up`, `down`: bytes per "
+    "parameter and client at the clients' sockets, TLS included where there is TLS; `between`: between two servers. "
+    "MB: the largest sum of resident sets; what processes share counts in each. Nobody trains: clients of Flower and "
+    "NVFlare add a constant, and the average is checked; Moiety's take a gradient on one example with torch, which is "
+    "in their memory and CPU. Every system polls in its own rhythm, which is most of its `seconds`.\n"
+)
+
+
+def peers_sections(results: Sequence[PeersBenchmark]) -> list[str]:
+    """On the page of benchmarks: one section for each size, in however many files it is."""
+    by_size: dict[tuple[int, int], list[PeersBenchmark]] = {}
+    for one in results:
+        by_size.setdefault((one.parameters, one.sites), []).append(one)
+    return [part for _, alike in sorted(by_size.items()) if (part := whole_rounds_part(*alike))]
+
+
+def whole_rounds_part(*results: PeersBenchmark) -> str:
+    """A table and what protects whom, of sittings of one size; nothing where nothing was measured.
+
+    A system that failed in one sitting and was measured in another is measured.
+    """
+    rounds = [one for result in results for one in result.rounds]
+    if not rounds:
+        return ""
+    head = ("whole rounds of", "version", *(name for name, _, _ in _COLUMNS))
+    measured = [one for one in rounds if one.error is None]
+    known = {one.name for one in measured}
+    rows = [(one.name, one.version or "-", *_cells(one)) for one in measured]
+    failed = [
+        f"- {one.name}: not measured: {one.error}" for one in rounds if one.error is not None and one.name not in known
+    ]
+    said = [f"- {one.name}: {one.how}. Protected: {one.protected}." for one in measured]
+    title = f"## Whole rounds of other systems: {results[0].parameters:,} parameters, {results[0].sites} clients"
+    return "\n".join([title, "", table(head, rows, texts=2), _LEGEND, *_sittings(results), *said, *failed, ""])
+
+
+def _sittings(results: Sequence[PeersBenchmark]) -> list[str]:
+    """Figures of several sittings must not be read as if they were of one."""
+    found = [(one.date, [each.name for each in one.rounds if each.error is None]) for one in results]
+    found = [(date, names) for date, names in found if names]
+    if len(found) <= 1:
+        return []
+    each = "; ".join(f"{date}: {', '.join(names)}" for date, names in found)
+    return [f"CPU and seconds of different sittings are of machines under different loads. {each}.\n"]
+
+
+def peers_text(result: PeersBenchmark) -> str:
+    """One line a system."""
+    lines = [f"{result.parameters:,} parameters, {result.sites} contributors, {result.machine}"]
+    for one in result.rounds:
+        figures = ", ".join(f"{name} {cell}" for (name, _, _), cell in zip(_COLUMNS, _cells(one), strict=True))
+        lines.append(f"whole rounds: {one.name}: {one.error or figures}")
+    return "\n".join(lines)
+
+
+def _cells(one: WholeRounds) -> list[str]:
+    found = [(of(one), kind) for _, of, kind in _COLUMNS]
+    return ["-" if value is None else format(value, kind) for value, kind in found]

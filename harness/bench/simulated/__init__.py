@@ -1,1 +1,0 @@
-"""What plain simulation costs, beside a loop that somebody would write by hand."""

@@ -1,1 +1,0 @@
-"""``moiety bench tags``: what tags cost at a site."""

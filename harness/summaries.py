@@ -1,0 +1,131 @@
+"""``moiety summarise``: a table one over the sites of a data set, plain or under the protocol (docs/protocol.md 17).
+
+The data set's sites are tables, with a schema made for it: its features, and the target's classes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from client_agent.cli.summaries import table_of as shown_table
+from client_agent.cli.tables import console as console_for
+from harness.datasets.registry import DataRequest, load_data
+from harness.datasets.site_data import Federation, SiteData
+from harness.engine.rounds.summary import secure_sum
+from harness.simulation.run_one import Protection
+from host.commands.subcommand import command
+from protocol.arithmetic.prg import derive
+from protocol.errors import ConfigurationError
+from protocol.summary.layout import Categories, Column, Layout, Numeric
+from protocol.summary.opened import TableOne, table_one
+from protocol.summary.protect import Codes, Numbers, shared_vector
+from protocol.summary.protect import Protection as TableProtection
+from protocol.wire.messages import LEAST_EXAMPLES, SummarySpec
+
+TARGET = "target"
+_MOST_FEATURES = 400
+
+
+def columns_of(federation: Federation) -> tuple[Column, ...]:
+    """Every feature is a number; its range is rounded outwards from all sites' values, as a schema would declare it.
+
+    Raises: ConfigurationError for images and the like
+    """
+    (width, *more) = federation.inputs
+    if more or width > _MOST_FEATURES:
+        raise ConfigurationError(
+            f"{federation.title}: a summary is of a table of at most {_MOST_FEATURES} columns, one example here has "
+            f"shape {list(federation.inputs)}"
+        )
+    names = federation.feature_names or tuple(f"x{place}" for place in range(width))
+    pooled = np.concatenate([site.train.X for site in federation.sites]).astype(np.float64)
+    numbers = (Numeric(name, *_range(values)) for name, values in zip(names, pooled.T, strict=True))
+    return (*numbers, Categories(TARGET, federation.class_names))
+
+
+def table_of(site: SiteData) -> tuple[Numbers | Codes, ...]:
+    """The site's training part, column by column."""
+    return (*site.train.X.astype(np.float64).T, np.asarray(site.train.y, dtype=np.int64))
+
+
+def _range(values: Numbers) -> tuple[float, float]:
+    """One digit outwards: 0.13 to 87 becomes 0 to 90, -2 to 12.3 becomes -2 to 13."""
+    low, high = float(values.min()), float(values.max())
+    step = 10.0 ** math.floor(math.log10((high - low) / 3)) if high > low else 1.0
+    return math.floor(low / step) * step, (math.ceil(high / step) + (high <= low)) * step
+
+
+DEFAULTS = SummarySpec()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Counts, means, SDs and histograms of all sites' tables together, each protected before it is shared."""
+
+    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
+    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
+    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
+    folder: Annotated[
+        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
+    protection: Annotated[Protection, typer.Option(help="secure: shares at two servers; plain: added up.")] = (
+        Protection.SECURE
+    )
+    least_examples: Annotated[
+        int, typer.Option(min=LEAST_EXAMPLES, help="Columns and categories of fewer are left out.")
+    ] = LEAST_EXAMPLES
+    second_moments: Annotated[bool, typer.Option("--second-moments", help="Covariances too.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="The table as JSON.")] = False
+
+
+def summarise(asked: Asked) -> tuple[TableOne, int]:
+    """The table, and how many sites are in it. Raises: ConfigurationError, UnusableUpdate"""
+    if asked.protection is Protection.CKKS:
+        raise ConfigurationError("--protection ckks adds updates; a summary travels as shares: take secure, or plain")
+    federation = load_data(
+        DataRequest(data=asked.data, seed=asked.seed, split=asked.split, sites=asked.sites, folder=asked.folder)
+    )
+    most = max(len(site.train) for site in federation.sites)
+    try:
+        layout = Layout(
+            columns_of(federation),
+            rounded_to=DEFAULTS.rounded_to,
+            most_rows=max(most, DEFAULTS.most_rows),
+            second_moments=asked.second_moments,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"{asked.data}: {error}") from None
+    seed = derive(bytes(32), f"summary {asked.seed}")
+    shared = {
+        site.name: shared_vector(
+            layout,
+            table_of(site),
+            TableProtection(derive(seed, f"key of {site.name}"), asked.least_examples, layout.rounded_to),
+        )
+        for site in federation.sites
+    }
+    if asked.protection is Protection.PLAIN:
+        return table_one(np.sum(list(shared.values()), axis=0), layout, len(shared)), len(shared)
+    result = secure_sum(layout, shared, seed)
+    if result.total is None:
+        raise ConfigurationError(f"{asked.data}: nothing was summed: {result.skipped_because}")
+    return table_one(result.total, layout, len(result.released)), len(result.released)
+
+
+def _summarise(asked: Asked) -> None:
+    table, sites = summarise(asked)
+    if asked.as_json:
+        typer.echo(table.model_dump_json())
+    else:
+        title = f"{asked.data}: {sites} sites, {asked.protection.value}"
+        console_for(stderr=False).print(shown_table(table, title))
+
+
+summarise_sites = command(Asked, _summarise)

@@ -1,1 +1,0 @@
-"""Finished runs in other programs' words: TensorBoard and MLflow, each an extra."""

@@ -1,0 +1,196 @@
+"""``moiety bench ckks``, ``shards``, ``tags`` and ``ring``: one tiny run of each, their files and their words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from harness.bench import ckks
+from harness.bench import ring as lifting
+from harness.bench.ckks import CkksBenchmark, CkksFigures, CkksTimes, errors_of, measure_ours, weighted_update
+from harness.bench.cli import app
+from harness.bench.report import page_of
+from harness.bench.results import write_result
+from harness.bench.ring import RingBenchmark, benchmark_ring, ring_text
+from harness.bench.shards import ShardsBenchmark, benchmark_shards, shards_section
+from harness.bench.synthetic import parameters_for, plain_average, update_of
+from harness.bench.tags import TARGET_NS, TagsBenchmark
+from protocol.ckks.parameters import CkksParameters
+from protocol.errors import ProtocolViolation
+from tests.unit.harness.test_bench import a_result as a_round
+
+ISSUED_KEYS = {
+    "bytes_up_per_parameter",
+    "bytes_down_per_parameter",
+    "ns_per_parameter",
+    "peak_rss_mb",
+    "max_error",
+}
+
+
+@pytest.mark.slow
+def test_one_run_writes_what_was_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "ckks.json"
+    done = CliRunner().invoke(
+        app, ["ckks", "--parameters", "8159", "--sites", "3", "--json", str(file), "--folder", str(tmp_path)]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found.keys() >= ISSUED_KEYS
+    assert found["ns_per_parameter"].keys() >= {"encrypt", "add", "decrypt"}
+    assert all(value > 0 for value in found["ns_per_parameter"].values())
+    assert 0 < found["max_error"] <= found["norm_error"] < 1e-5
+    # 8,159 coordinates and the weight are exactly eight ciphertexts: 10.102 bytes a value, and header, tag and weight
+    assert 10.102 < found["bytes_up_per_parameter"] < 10.12
+    assert found["shares"]["bytes_up_per_parameter"] > 8
+    assert "2048 / [40]" in done.output
+
+
+def test_the_exact_average_is_the_other_benchmarks_one() -> None:
+    dimension, sites = 500, 4
+    total = np.zeros(dimension)
+    for place in range(sites):
+        one = weighted_update(place, dimension, sites)
+        total += one.update.astype(np.float64) * one.scaling.factor * one.scaling.unit * one.scaling.weight
+    weights = sum(weighted_update(place, dimension, sites).scaling.weight for place in range(sites))
+    assert errors_of((total / weights).astype(np.float32), sites).largest < 2.0**-24
+    plain = plain_average([*range(sites)], parameters_for(dimension, sites)).average
+    # float32: four products and sums of coordinates below 0.1, a norm of 500 squares, and a division
+    assert errors_of(plain, sites).largest < 0.1 * 600 * 2.0**-24
+
+
+def test_an_average_that_is_off_fails_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ckks, "LARGEST_ERROR", 0.0)
+    with pytest.raises(ProtocolViolation, match="the opened average is off"):
+        measure_ours(CkksParameters(), 100, 3, tmp_path)
+
+
+def test_the_error_found_is_the_noise_expected(tmp_path: Path) -> None:
+    """Root mean square over 4,000 coordinates: within 8 / sqrt(2 * 4000) = 9 % of the deviation, and float32's."""
+    found = measure_ours(CkksParameters(), 4000, 5, tmp_path)
+    weights = sum(weighted_update(place, 4000, 5).scaling.weight for place in range(5))
+    expected = CkksParameters().value_deviation * math.sqrt(5) / weights
+    assert found.norm_error / math.sqrt(4000) == pytest.approx(expected, rel=0.1)
+
+
+def a_ckks() -> CkksBenchmark:
+    times = CkksTimes(encrypt=400.0, check=120.0, add=130.0, decrypt=150.0)
+    ours = CkksFigures(
+        scheme="Moiety's chunks",
+        ring_degree=2048,
+        modulus_bits=(40,),
+        scale_bits=36,
+        bytes_up_per_parameter=10.07,
+        bytes_down_per_parameter=20.02,
+        ns_per_parameter=times,
+        peak_rss_mb=200.0,
+        worker_rss_mb=52.0,
+        max_error=2.4e-9,
+        norm_error=4.8e-7,
+    )
+    return CkksBenchmark(
+        **dict(ours),
+        parameters=10**6,
+        sites=10,
+        command="moiety bench ckks --parameters 1000000 --sites 10",
+        date="2030-01-01 00:00 UTC",
+        machine="a machine",
+        shares=a_round(),
+        versions={"tenseal": "0.3.18"},
+    )
+
+
+def test_the_page_shows_ckks_next_to_shares(tmp_path: Path) -> None:
+    write_result(a_round(), tmp_path / "round_1e6_10.json")
+    assert "Under CKKS" not in page_of(tmp_path)
+    write_result(a_ckks(), tmp_path / "ckks_1e6_10.json")
+    page = page_of(tmp_path)
+    assert "## Under CKKS: 1,000,000 parameters, 10 contributors" in page
+    assert "2048 / [40], scale 2^36: bytes per parameter up 10.07, down 20.02" in page
+    assert "- `moiety bench ckks --parameters 1000000 --sites 10`: 2030-01-01" in page
+
+
+D = 2 * 2**15 + 5
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> ShardsBenchmark:
+    folder = tmp_path_factory.mktemp("shares")
+    found = benchmark_shards(D, 3, [], 2**15, folder)
+    assert not list(folder.iterdir())
+    return found
+
+
+def test_the_server_alone_reads_its_shares_once_a_pass(result: ShardsBenchmark) -> None:
+    (run,) = result.runs
+    assert (run.workers, run.sketch.ranges, run.sum.ranges) == (0, 3, 3)
+    assert 2 * 8 * D < run.sketch.bytes_read == run.sum.bytes_read < 2.1 * 8 * D
+    assert 2 * 8 * D < result.stored_bytes < 2.1 * 8 * D
+    assert run.sketch.workers_cpu_seconds == run.sketch.busiest_worker_cpu_seconds > 0
+
+
+def test_the_page_has_a_section_that_says_what_is_no_measurement(result: ShardsBenchmark, tmp_path: Path) -> None:
+    text = shards_section(result)
+    assert "## Passes by ranges: 65,541 parameters, 3 shares" in text
+    assert text.count("| 0 | sketch |") == text.count("| 0 | sum |") == 1
+    assert "Extrapolated, not measured: 655,410 parameters" in text
+    write_result(result, tmp_path / "shards_small.json")
+    write_result(a_round(), tmp_path / "round_some.json")
+    assert text in page_of(tmp_path)
+    assert f"`{result.command}`" in page_of(tmp_path)
+
+
+def test_numbers_of_workers_that_are_none_are_refused() -> None:
+    ran = CliRunner().invoke(app, ["shards", "--workers", "0,many"])
+    assert ran.exit_code == 2
+
+
+def test_a_tiny_run_says_what_tags_add(tmp_path: Path) -> None:
+    file = tmp_path / "tags.json"
+    said = CliRunner().invoke(app, ["tags", "--parameters", "3000", "--repeats", "3", "--json", str(file)])
+    assert said.exit_code == 0, said.output
+    found = TagsBenchmark.model_validate_json(file.read_text())
+    assert (found.parameters, found.repeats, found.target) == (3000, 3, TARGET_NS)
+    assert found.command == "moiety bench tags --parameters 3000 --repeats 3"
+    assert json.loads(file.read_text())["added"].keys() == {"median", "low", "high"}
+    assert "both: added" in said.output
+
+
+SIZE = 4096
+
+
+def test_lifting_errs_as_often_as_the_entries_sizes_say_and_never_more_than_the_bound() -> None:
+    parameters, rng = parameters_for(SIZE, 11), np.random.default_rng(7)
+    entries = lifting.sketched(
+        lifting.encoded(update_of(1, SIZE), parameters, bytes(32)), hashlib.sha256(b"y").digest(), parameters
+    )
+    found = lifting.lift_errors(entries, 30, 1500, rng)
+    assert found.expected > 100
+    assert abs(found.erred - found.expected) < 5 * np.sqrt(found.expected)
+    assert found.expected / 1500 <= 1.2 * lifting.most_often(30, parameters)
+    assert 2**-21 < lifting.most_often(48, parameters) < 2**-20
+    assert lifting.lift_errors(entries, 60, 20, rng).erred == 0
+
+
+def test_a_vector_that_is_not_sketched_errs_less() -> None:
+    assert lifting.most_often(48, parameters_for(1000, 11)) < lifting.most_often(48, parameters_for(SIZE, 11)) / 2
+
+
+def test_every_stage_is_timed_in_both_rings() -> None:
+    found = benchmark_ring(65_536, 1)
+    assert isinstance(found, RingBenchmark)
+    assert len(found.stages) == 8
+    assert min(one.ring_48.median for one in found.stages) > 0
+    assert "from 48 bits" in ring_text(found)
+    assert "ring" in {command.name for command in app.registered_commands}
+
+
+@pytest.mark.parametrize("odd", [65_537, 70_000])
+def test_parameters_are_rounded_down_to_whole_pieces(odd: int) -> None:
+    assert benchmark_ring(odd, 1).parameters == 65_536
