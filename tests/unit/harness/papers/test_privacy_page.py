@@ -87,8 +87,7 @@ def test_without_runs_it_says_so(tmp_path: Path) -> None:
     text = PAGE.write_page(tmp_path / "runs", tmp_path / "out", None).read_text(encoding="utf-8")
     assert text.count("**Not run yet:**") == 3
     assert (
-        "**Not run yet** (`moiety results --only differential_privacy`): heart disease, four hospitals (each rec"
-        in text
+        "**Not run yet** (`moiety results --only differential_privacy`): heart disease, four hospitals; MNIST" in text
     )
     assert "| Was this patient trained on? Studies as shipped | whoever has the last model | not run |" in text
     assert "digits, 10 sites, network | fedavg | not run" in text
