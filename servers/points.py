@@ -43,8 +43,6 @@ class Point(StrEnum):
     AFTER_RELEASE_SET_STORED = "after_release_set_stored"
     BEFORE_MASK_STORED = "before_mask_stored"
     AFTER_MASK_STORED = "after_mask_stored"
-    BEFORE_NOISE_STORED = "before_noise_stored"
-    AFTER_NOISE_STORED = "after_noise_stored"
     MASKED_SUM_MIDWAY = "masked_sum_midway"
     BEFORE_HALF_COMMITTED = "before_half_committed"
     AFTER_HALF_COMMITTED = "after_half_committed"

@@ -63,12 +63,16 @@ def study_named(server: Server, name: str) -> StudyRecord:
 
 
 def going_study(server: Server, name: str) -> StudyRecord:
-    """A study that can go on. Raises: UnknownStudy, RolledBack"""
+    """A study that can go on. Raises: UnknownStudy, RolledBack, WrongRound"""
     record = study_named(server, name)
     if record.stranded_by is not None and not record.state.ended:
         raise RolledBack(
             f"study {name!r} was under way when an older database of server {record.stranded_by!r} was put back; it "
             "does not go on: its requester cancels it (moiety study cancel) and creates it anew under another name"
+        )
+    if record.study.unsupported is not None and not record.state.ended:
+        raise WrongRound(
+            f"study {name!r} does not go on, its requester cancels it (moiety study cancel): {record.study.unsupported}"
         )
     return record
 
@@ -93,7 +97,6 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
     _require_own_correlations(study)
     _require_rule(server, study)
     _require_products(server, study)
-    _require_noise(server, study)
     with server.store.alone(A_NEW_STUDY):
         return _created(server, study, signed)
 
@@ -105,6 +108,8 @@ def _created(server: Server, study: Study, signed: Signed[Study]) -> Signed[Stud
             return known.signed
         error = ConflictingMessage(f"a study named {study.name!r} exists with other content; choose another name")
         raise refuse(server, known.digest, server.roster.requester, error)
+    if study.unsupported is not None:
+        raise MalformedMessage(study.unsupported)
     server.require_taking()
     own = signature_from(signed, server.roster.requester)
     countersigned = server.countersign(Signed[Study](message=study, signatures=(own,)))
@@ -149,15 +154,6 @@ def _require_products(server: Server, study: Study) -> None:
             f"{sketch} a site's products take {needed} elements, the servers allow {SITE_ELEMENTS}; "
             "take a shorter sketch or fewer sites"
         )
-
-
-def _require_noise(server: Server, study: Study) -> None:
-    """This server can add its part of the noise: sums over all sites fit into what sites open."""
-    if study.sum_noise is not None:
-        try:
-            study.sum_noise.require_room(len(server.roster.sites))
-        except ValueError as error:
-            raise MalformedMessage(str(error)) from None
 
 
 async def studies_after(server: Server, name: str, known: str, wait_s: float) -> StudyIndex:

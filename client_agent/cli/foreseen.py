@@ -101,11 +101,8 @@ def require_shown_budget(study: Study, roster: Roster, policy: SitePolicy, whose
         study, study.privacy, counts, lambda steps: share_used([steps], epsilon, policy.delta)
     )
     if needed > 1:
-        where = "at every site: take more noise or fewer rounds"
-        if study.privacy.unit == "record":
-            where = f"at a contributor of {samples} samples, more at all others: "
-            where += "take more noise, smaller batches or fewer rounds"
         raise ConfigurationError(
             f"{whose} has a privacy budget of epsilon {policy.epsilon:g} at delta {policy.delta:g}, and the study's "
-            f"{study.rounds} rounds use {needed:.0%} of it {where}"
+            f"{study.rounds} rounds use {needed:.0%} of it at a contributor of {samples} samples, more at all others: "
+            "take more noise, smaller batches or fewer rounds"
         )

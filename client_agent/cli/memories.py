@@ -31,12 +31,12 @@ def show_budget(settings: AgentSettings, came_with: str, *, json_output: bool) -
     if json_output:
         sys.stdout.write(report.model_dump_json() + "\n")
         return
-    rows = table("study", "of each", "trainings", "epsilon alone", title="privacy budget", caption=report.accountant)
+    rows = table("study", "trainings", "epsilon alone", title="privacy budget", caption=report.accountant)
     for one in report.studies:
-        add_row(rows, one.study, one.unit, str(one.trainings), f"{one.epsilon:.3f}")
+        add_row(rows, one.study, str(one.trainings), f"{one.epsilon:.3f}")
     console().print(rows)
     of = _NONE if report.used is None else f"{report.used:.1%} of a budget of {report.epsilon:g} is used"
-    sys.stdout.write(f"all together: epsilon {report.spent:.3f} at delta {report.delta:g}, per {report.unit}; {of}\n")
+    sys.stdout.write(f"all together: epsilon {report.spent:.3f} at delta {report.delta:g}, per record; {of}\n")
     if report.uncovered_rounds:
         sys.stdout.write(f"{report.uncovered_rounds} rounds before are covered by no count\n")
 
@@ -48,8 +48,7 @@ def begin_budget(settings: AgentSettings, *, yes: bool) -> None:
     """
     with one_agent(settings), Site(settings) as site:
         budget = budget_memory(settings.state_dir, site.came_with)
-        counted = budget.of_unit(settings.policy.privacy_unit)
-        lost = lost_rounds(counted, site.clients, site.roster, settings.site)
+        lost = lost_rounds(budget, site.clients, site.roster, settings.site)
         if not lost:
             sys.stdout.write("nothing is uncovered: the count knows every round that the servers have receipts for\n")
             return

@@ -19,22 +19,16 @@ from client_agent.learning.study_file import StudyTable, parse_study_table
 from client_agent.site.budget.accounting import Steps, accountant, epsilon_of, noise_for
 from host.settings import read_text
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import MOST_NOISE, PrivacyUnit, TrainingSpec
+from protocol.wire.messages import MOST_NOISE, TrainingSpec
 from protocol.wire.studies.privacy import LEAST_NOISE
 
 _ROUNDS: Final = (0.25, 0.5, 1, 2)
 _NOISE: Final = (0.25, 0.5, 1, 2, 4)
 EpsilonOption = Annotated[float, typer.Option(min=0.01, help="What the whole study may spend at that site.")]
-DeltaOption = Annotated[
-    float, typer.Option(min=1e-15, max=0.01, help="Well below one over the number of examples, or of sites.")
-]
-UnitOption = Annotated[str, typer.Option(help="record: noise of the sites; site: noise of the servers.")]
+DeltaOption = Annotated[float, typer.Option(min=1e-15, max=0.01, help="Well below one over the number of examples.")]
 ExamplesOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Training examples of a site; of unit 'record' only. With local SGD not always the fewest spend most.",
-    ),
+    int,
+    typer.Option(min=1, help="Training examples of a site. With local SGD not always the fewest spend most."),
 ]
 
 
@@ -42,43 +36,31 @@ def noise(
     epsilon: EpsilonOption,
     delta: DeltaOption,
     rounds: Annotated[int, typer.Option(min=1, help="As in the study.")],
-    unit: UnitOption = "record",
-    examples: ExamplesOption = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="As in the study's [training]; of unit 'record' only.")
-    ] = None,
+    examples: ExamplesOption,
+    batch_size: Annotated[int, typer.Option(min=1, help="As in the study's [training].")],
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Epochs a round of local SGD; without it one gradient a round.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """The least noise multiplier under which a study keeps an epsilon: a record's at a site of so many, or a site's."""
-    if _unit(unit) == "site":
-        _require_nothing_of_records(("--examples", examples), ("--batch-size", batch_size), ("--epochs", epochs))
-        drawn, steps = 1.0, rounds
-    else:
-        if examples is None or batch_size is None:
-            raise ConfigurationError(
-                "of unit 'record' epsilon depends on how many records a site has and how many are in a batch: give "
-                "--examples and --batch-size, or --unit site for noise of the servers"
-            )
-        drawn, steps = _per_round(examples, _training(batch_size, epochs))
-        steps *= rounds
+    """The least noise multiplier under which a study keeps an epsilon of a record at a site of so many."""
+    drawn, steps = _per_round(examples, _training(batch_size, epochs))
+    steps *= rounds
     exact = max(LEAST_NOISE, noise_for(epsilon, delta, drawn, steps, MOST_NOISE))
     found = math.ceil(exact * 1000) / 1000  # no digit that is cut off spends more
     spent = epsilon_of([Steps(drawn, found, steps)], delta)
     if json_output:
-        told = {"noise_multiplier": found, "epsilon": spent, "delta": delta, "unit": unit, "accountant": accountant()}
+        told = {"noise_multiplier": found, "epsilon": spent, "delta": delta, "accountant": accountant()}
         sys.stdout.write(json.dumps(told) + "\n")
     else:
-        what = f"epsilon {spent:.3f} at delta {delta:g} of a {unit}, {accountant()}"
+        what = f"epsilon {spent:.3f} at delta {delta:g} of a record, {accountant()}"
         sys.stdout.write(f"noise_multiplier = {found:.3f}    # {what}\n")
 
 
 def epsilon(
     study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="A study, or the plan of one.")],
     delta: DeltaOption,
-    examples: ExamplesOption = None,
+    examples: ExamplesOption,
     json_output: JsonLinesOption = False,
 ) -> None:
     """What a study file would spend, and what it would with other rounds and other noise; nothing is sent or kept."""
@@ -86,22 +68,17 @@ def epsilon(
     study = parse_study_table(read_text(study_file), source)
     if study.privacy is None:
         raise ConfigurationError(f"{source}: the study has no [privacy] table, so nothing bounds what it would spend")
-    if study.privacy.unit == "site":
-        _require_nothing_of_records(("--examples", examples))
-    elif examples is None:
-        raise ConfigurationError(f"{source}: unit 'record': give --examples, those of a site")
     choices = tuple(_choices(study, study.privacy.noise_multiplier, delta, examples))
     if json_output:
         for one in choices:
             asked = {"rounds": one.rounds, "noise_multiplier": one.noise_multiplier, "as_written": one.as_written}
-            json_line({**asked, "epsilon": one.epsilon, "delta": delta, "unit": study.privacy.unit})
+            json_line({**asked, "epsilon": one.epsilon, "delta": delta})
         return
     multipliers = sorted({one.noise_multiplier for one in choices})
-    what = "a whole site" if examples is None else f"one record at a site of {examples} examples"
     shown = table(
         "rounds",
         *(f"noise {multiplier:g}" for multiplier in multipliers),
-        title=f"epsilon of {what} at delta {delta:g}; * is the file's",
+        title=f"epsilon of one record at a site of {examples} examples at delta {delta:g}; * is the file's",
         caption=accountant(),
     )
     for rounds in sorted({one.rounds for one in choices}):
@@ -124,9 +101,9 @@ class _Choice:
         return f"{self.epsilon:.3f}{'*' if self.as_written else ''}"
 
 
-def _choices(study: StudyTable, written: float, delta: float, examples: int | None) -> Iterator[_Choice]:
+def _choices(study: StudyTable, written: float, delta: float, examples: int) -> Iterator[_Choice]:
     """The file's rounds and noise, a few smaller and larger ones."""
-    drawn, steps = (1.0, 1) if examples is None else _per_round(examples, study.training)
+    drawn, steps = _per_round(examples, study.training)
     for rounds in sorted({max(1, round(study.rounds * times)) for times in _ROUNDS}):
         for multiplier in sorted({min(MOST_NOISE, max(LEAST_NOISE, written * times)) for times in _NOISE}):
             spent = epsilon_of([Steps(drawn, multiplier, steps * rounds)], delta)
@@ -142,20 +119,3 @@ def _training(batch_size: int, epochs: int | None) -> TrainingSpec:
 def _per_round(examples: int, training: TrainingSpec) -> tuple[float, int]:
     """How probably each record is drawn in a step, and the steps of a round."""
     return drawing_probability(examples, training.batch_size), steps_of(examples, training)
-
-
-def _unit(unit: str) -> PrivacyUnit:
-    if unit == "site":
-        return "site"
-    if unit == "record":
-        return "record"
-    raise ConfigurationError(f"--unit: found {unit!r}, a study's noise hides a 'record' or a 'site'")
-
-
-def _require_nothing_of_records(*given: tuple[str, int | None]) -> None:
-    for option, value in given:
-        if value is not None:
-            raise ConfigurationError(
-                f"{option}: of unit 'site' all that a site shares is one update a round, whatever records it has: "
-                "leave it out"
-            )

@@ -62,7 +62,7 @@ def _contact(one: Contact) -> str:
 
 def _budget(report: BudgetReport) -> str:
     of = "no budget is set" if report.used is None else f"{report.used:.1%} of epsilon {report.epsilon:g} used"
-    return f"privacy: epsilon {report.spent:.3f} spent at delta {report.delta:g} per {report.unit}; {of}"
+    return f"privacy: epsilon {report.spent:.3f} spent at delta {report.delta:g} per record; {of}"
 
 
 def _study(study: StudyStanding) -> Iterator[str]:

@@ -127,7 +127,7 @@ def _engine(url: str) -> sqlalchemy.Engine:
         only_tables = {"read_only": True, "config": _DUCKDB} if dialect == "duckdb" else {}
         return sqlalchemy.create_engine(parsed, connect_args=only_tables, hide_parameters=True, poolclass=NullPool)
     except exc.NoSuchModuleError:
-        raise ConfigurationError("no driver for DuckDB: pip install 'moiety[duckdb]'") from None
+        raise ConfigurationError("no driver for DuckDB: pip install 'moiety[sql]'") from None
     except ModuleNotFoundError:
         raise ConfigurationError("no driver for PostgreSQL: pip install 'moiety[postgres]'") from None
     except (exc.ArgumentError, ValueError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from client_agent.architectures.sources import NO_SOURCES, ModelSources
 from client_agent.learning.at_requester.finish_table import FinishTable
@@ -34,6 +34,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.names import NamesKind, require_model_names
 from protocol.wire.studies.model import Buffers
+from protocol.wire.studies.privacy import NO_SERVERS_NOISE
 from protocol.wire.task import CLASSES
 
 B = TypeVar("B", bound=BaseModel)
@@ -172,6 +173,13 @@ class StudyTable(_Table):
             raise ValueError("finish: with rounds = 0 no model is trained that could be finished; leave [finish] out")
         return self
 
+    @field_validator("privacy")
+    @classmethod
+    def _can_run(cls, privacy: PrivacySpec | None) -> PrivacySpec | None:
+        if privacy is not None and privacy.unit == "site":
+            raise ValueError(NO_SERVERS_NOISE)
+        return privacy
+
 
 def study_from_toml(
     text: str,
@@ -288,17 +296,12 @@ def _own_names(model: ModelTable, plugin: Path | None, data: Path) -> DataNames:
 
 
 def _require_possible(study: Study, roster: Roster) -> None:
-    """The rule takes these options and this many sites, whose sum has room for the noise. Raises: ConfigurationError"""
+    """The rule takes these options and this many sites. Raises: ConfigurationError"""
     rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     contributors = [party.name for party in roster.contributors]
     require_sites(study.rule, contributors, study.parameters.least_contributors)
     if study.protection.plan.keyed:
         CkksParameters().require_sites(len(roster.sites))
-    if study.sum_noise is not None:
-        try:
-            study.sum_noise.require_room(len(roster.sites))
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from None
 
 
 def _model(table: ModelTable, plugin: Path | None, sources: ModelSources, source: str) -> ModelSpec:

@@ -13,7 +13,7 @@ import platform
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.product.baseline import Horizon
 from client_agent.product.held import HeldModel
@@ -47,15 +47,16 @@ class Named(BaseModel):
 
 
 class CardPrivacy(BaseModel):
-    """The bound on what the shared model tells about a ``unit`` of the exporting site: ``epsilon`` at ``delta``.
+    """The bound on what the shared model tells about a record of the exporting site: ``epsilon`` at ``delta``.
 
     ``spent`` is the same over all of that site's studies, ``used`` their share of its ``budget``. Other sites have
-    other numbers of records, and so another epsilon of records; of unit ``site`` all have the same. ``record_clip`` is
-    the length of a record's gradient, ``clip_norm`` that of a site's update, whichever the noise is a multiple of.
+    other numbers of records, and so another epsilon. ``record_clip`` is the length of a record's gradient, which the
+    noise is a multiple of. ``unit`` "site", with ``clip_norm`` in place of ``record_clip``, stands in cards of older
+    versions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    unit: str
+    unit: Literal["record", "site"] = "record"
     epsilon: float
     delta: float
     spent: float
@@ -63,7 +64,7 @@ class CardPrivacy(BaseModel):
     used: float | None
     noise_multiplier: float
     record_clip: float | None = None
-    clip_norm: float | None = None
+    clip_norm: float | None = Field(default=None, exclude=True)
     trainings: int
     accountant: str
 
@@ -145,22 +146,19 @@ def card_of(
 
 def privacy_of(study: Study, spent: tuple[Training, ...], policy: SitePolicy) -> CardPrivacy | None:
     """``spent`` are the site's trainings with noise in all studies; None for a study without noise."""
-    if study.privacy is None:
+    privacy, delta = study.record_noise, policy.delta
+    if privacy is None:
         return None
-    unit, delta = study.privacy.unit, policy.delta
     own = [one.times(1) for one in spent if one.study_digest == study.digest()]
-    every = [one.times(1) for one in spent if one.unit == unit]
-    kept = policy.privacy_unit == unit
+    every = [one.times(1) for one in spent]
     return CardPrivacy(
-        unit=unit,
         epsilon=epsilon_of(own, delta),
         delta=delta,
         spent=epsilon_of(every, delta),
-        budget=policy.epsilon if kept else None,
-        used=share_used(every, policy.epsilon, delta) if kept and policy.epsilon is not None else None,
-        noise_multiplier=study.privacy.noise_multiplier,
-        record_clip=study.privacy.record_clip,
-        clip_norm=study.parameters.clip_norm if study.sum_noise is not None else None,
+        budget=policy.epsilon,
+        used=share_used(every, policy.epsilon, delta) if policy.epsilon is not None else None,
+        noise_multiplier=privacy.noise_multiplier,
+        record_clip=privacy.clip,
         trainings=len(own),
         accountant=accountant(),
     )

@@ -21,7 +21,7 @@ def card_markdown(card: ModelCard) -> str:
         _SIMULATED if card.simulated else "",
         _warning(card),
         _origin(card),
-        f"## What it may tell about a {_unit(card)}\n\n" + _privacy(card),
+        "## What it may tell about a single record\n\n" + _privacy(card),
         "## Sites\n\n" + _sites(card),
         f"## How well it does at the {_exported_at(card)}\n\n" + _scores(card),
         "## What goes in and comes out\n\n" + _inputs(card),
@@ -58,10 +58,6 @@ def _origin(card: ModelCard) -> str:
     )
 
 
-def _unit(card: ModelCard) -> str:
-    return "whole site" if card.privacy is not None and card.privacy.unit == "site" else "single record"
-
-
 def _privacy(card: ModelCard) -> str:
     if card.simulated:
         return "Nothing is bounded: what noise a simulation adds comes from its seed, which is in `study.json`."
@@ -77,16 +73,8 @@ def _privacy(card: ModelCard) -> str:
         else ""
     )
     budget = "" if own.used is None else f" ({own.used:.0%} of a budget of {own.budget:g})"
-    if own.clip_norm is not None:
-        return (
-            f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each whole {own.unit}, beside one that shares "
-            f"zeros, as long as one of the two servers adds its noise and keeps it ({own.trainings} sums, noise "
-            f"multiplier {own.noise_multiplier:g}, updates clipped to {own.clip_norm:g}); {own.spent:.2f} with other "
-            f"studies of the site that exported this{budget}. Accountant: {own.accountant}. Nothing is bounded against "
-            f"both servers together.{finished}"
-        )
     return (
-        f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each {own.unit} of the site that exported this "
+        f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each record of the site that exported this "
         f"({own.trainings} trainings, noise multiplier {own.noise_multiplier:g}, gradients clipped to "
         f"{own.record_clip:g}); {own.spent:.2f} with its other studies{budget}. Accountant: {own.accountant}. Records "
         f"of other sites have their own numbers. A patient with several records has that many times as much.{finished}"

@@ -99,9 +99,9 @@ def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False, 
     of_shared = unfinished and finished_model(journal) is not None
     scores = journal.read(folder / (SHARED_SCORES if of_shared else FINAL_SCORES), FinalScores)
     spent: tuple[Training, ...] = ()
-    if study.privacy is not None:
+    if study.record_noise is not None:
         _, came_with = load_identity(settings)
-        spent = budget_memory(settings.state_dir, came_with).spent.trainings
+        spent = budget_memory(settings.state_dir, came_with).trainings
     return HeldModel(study, state, version, model, network.eval(), records, scores, finish, spent, settings.policy)
 
 

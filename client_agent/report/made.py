@@ -90,9 +90,9 @@ def _transformation(settings: AgentSettings, study: Study) -> str | None:
 
 
 def _privacy(settings: AgentSettings, came_with: str, study: Study) -> CardPrivacy | None:
-    if study.privacy is None:
+    if study.record_noise is None:
         return None
-    return privacy_of(study, budget_memory(settings.state_dir, came_with).spent.trainings, settings.policy)
+    return privacy_of(study, budget_memory(settings.state_dir, came_with).trainings, settings.policy)
 
 
 def _story(site: str, records: tuple[RoundRecord, ...]) -> SiteStory:

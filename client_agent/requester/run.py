@@ -159,6 +159,8 @@ class Requester(RequesterStudy):
         """All rounds with contributors, until the study's end."""
         if self.progress.end is None and self.journal.is_withdrawn:  # while the servers were being asked
             self.end_study(StudyEndState.CANCELLED, EndCause.CANCELLED, "cancelled while it was created")
+        if self.progress.end is None and self.study.unsupported is not None:  # an older version began it
+            self.end_study(StudyEndState.FAILED, EndCause.STUDY_REFUSED, self.study.unsupported, clause=Clause.NOISE)
         if self.progress.end is None and self.study.rule.name is RuleName.LOCAL:
             self.end_study(StudyEndState.LOCAL_ONLY, EndCause.NO_CONTRIBUTOR_NEEDED, "the rule uses no contributor")
         if self.progress.end is None and self.progress.next_round == 1:

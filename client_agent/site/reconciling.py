@@ -56,15 +56,14 @@ def reconcile_budget(context: SiteContext) -> None:
     now_s, last_s = context.clock.now(), context.budget.reconciled_at_s
     if context.policy.epsilon is None or (last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S):
         return
-    counted = context.budget.of_unit(context.policy.privacy_unit)
-    lost = lost_rounds(counted, context.clients, context.roster, context.site)
+    lost = lost_rounds(context.budget, context.clients, context.roster, context.site)
     if lost:
         names = ", ".join(f"{found.study} round {found.round}" for found in lost[:_NAMED])
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         what = f"this site's count of its privacy budget lacks {len(lost)} rounds that servers have its receipts for"
         advice = (
-            "stop the agent and restore the newest backup of its state folder; where these rounds had no noise of that "
-            "unit, or there is no backup, read docs/joining.md and then run: moiety agent begin-budget"
+            "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, "
+            "or there is no backup, read docs/joining.md and then run: moiety agent begin-budget"
         )
         raise PolicyRefusal(Clause.BUDGET_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
     context.budget.reconciled_at_s = now_s

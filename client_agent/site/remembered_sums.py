@@ -30,7 +30,7 @@ from protocol.policy.kept_update import KEPT_LENGTH, Layers, kept_update, sketch
 from protocol.policy.linked import told_of_all
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow
-from protocol.policy.sums import MOST_KEPT, Exposure, KnownSum, exposure, exposure_with_noise
+from protocol.policy.sums import MOST_KEPT, Exposure, KnownSum, exposure
 
 RoundName = tuple[str, int]
 """A study's digest and a round's number."""
@@ -99,8 +99,6 @@ class SumMemory:
         """Return the exposure of everybody's updates once ``row`` is summed too."""
         with self._lock:
             known = self.known()
-            if row.servers_noise:
-                return exposure_with_noise([past.row for past in known], row, colluders=colluders, told=told)
             if any(one.dimension > KEPT_LENGTH for one in (row, *(past.row for past in known))):
                 known = [self._as_long(one) for one in known]
                 newest = self._as_long(KnownSum(row, kept))

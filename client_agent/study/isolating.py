@@ -42,12 +42,11 @@ def agree_to_sum(owner: Participant, announcement: Announcement, weight_list: We
 def propose_sum(owner: Participant, announcement: Announcement, weight_list: WeightList) -> Exposure | None:
     """As every listed site will, with the requester's update in place of theirs; the row is remembered if it passes.
 
-    An update of zero stands in for nothing: then the sites' own figures decide, and None is known here. In a study with
-    noise of the servers no update has a part in the figure (docs/protocol.md 21).
+    An update of zero stands in for nothing: then the sites' own figures decide, and None is known here.
     Raises: PolicyRefusal, clause ``isolation``; UnusableUpdate
     """
     row, kept = candidate(owner, announcement, weight_list)
-    if not row.servers_noise and not kept.any():
+    if not kept.any():
         return None
     owner.journal.reach(Point.BEFORE_SUM_REMEMBERED)
     found = owner.context.sums.propose(row, kept, owner.context.policy, colluders(owner))
@@ -68,14 +67,10 @@ def candidate(owner: Participant, announcement: Announcement, weight_list: Weigh
     weight = own if own is not None else (listed or 0) / weight_list.grid
     rounded = study.protection.plan.rounded
     noise = rounding_noise(update, weight * factor, study.parameters.scale) if rounded else 0.0
-    added = 0.0 if study.sum_noise is None else study.sum_noise.square
-    noise += added * study.parameters.clip_norm**2
     row = summed_row(announcement, weight_list, owner.context.held, owner.layers)
     if own is not None:
         row = _self_weighted(row, owner.context.held.name_of(owner.context.site), own, weight_list.grid)
-    return row.model_copy(update={"noise": noise, "servers_noise": added}), owner.context.sums.kept(
-        update, owner.layers
-    ) * factor
+    return row.model_copy(update={"noise": noise}), owner.context.sums.kept(update, owner.layers) * factor
 
 
 def note_sum(owner: Participant, past: PastRelease) -> None:

@@ -238,7 +238,7 @@ class Participant(StudyAtSite):
         Raises: as client_agent.study.spending.spend
         """
         if self.study.record_noise is None:
-            return self._update_of_model(round_number)
+            return self.learner.update(self.require_model(), round_number)
         kept = self.journal.round_folder(round_number) / NOISED_UPDATE
         if not kept.exists():
             self.journal.reach(Point.BEFORE_BUDGET_SPENT)
@@ -247,19 +247,6 @@ class Participant(StudyAtSite):
             write_durably(kept, self.learner.update(self.require_model(), round_number).astype("<f4").tobytes())
             self.journal.reach(Point.AFTER_UPDATE_NOISED)
         return np.frombuffer(kept.read_bytes(), "<f4").astype(np.float32)
-
-    def _update_of_model(self, round_number: int) -> Vector:
-        """The update as it is trained. Where servers add noise it is spent for first, and zeros if it is no number.
-
-        A site that stayed away because of its own numbers would tell something about them without noise.
-        """
-        if self.study.sum_noise is None:
-            return self.learner.update(self.require_model(), round_number)
-        self.journal.reach(Point.BEFORE_BUDGET_SPENT)
-        spend(self.context, self.study, self.learner.sample_count(), round_number)
-        self.journal.reach(Point.AFTER_BUDGET_SPENT)
-        update = self.learner.update(self.require_model(), round_number)
-        return update if np.all(np.isfinite(update)) else np.zeros_like(update)
 
     def encoded_file(self, announcement: Announcement) -> EncodedFile:
         """The round's encoded vector, in the journal."""

@@ -11,20 +11,7 @@ from protocol.wire.messages import PrivacySpec, Study
 
 
 def training_of(study: Study, privacy: PrivacySpec, examples: int, round_number: int) -> Training:
-    """Return the cost of one round of a study to a site with so many training examples; of unit ``site`` whatever it
-    has.
-    """
-    if privacy.unit == "site":
-        return Training(
-            study_digest=study.digest(),
-            study=study.name,
-            round=round_number,
-            examples=1,
-            batch_size=1,
-            steps=1,
-            noise_multiplier=privacy.noise_multiplier,
-            unit="site",
-        )
+    """Return the cost of one round of a study to a site with so many training examples."""
     return Training(
         study_digest=study.digest(),
         study=study.name,
@@ -44,7 +31,7 @@ def require_room_for(study: Study, examples: int, budget: BudgetMemory, policy: 
     if study.privacy is None:
         return
     digest = study.digest()
-    begun = len({one.round for one in budget.spent.trainings if one.study_digest == digest})
+    begun = len({one.round for one in budget.trainings if one.study_digest == digest})
     if begun < study.rounds:
         training = training_of(study, study.privacy, examples, begun + 1)
         budget.require_room(training, study.rounds - begun, policy)

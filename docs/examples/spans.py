@@ -1,6 +1,6 @@
 """Shows the spans that a server sends, a line each, without a collector: ``python docs/examples/spans.py 4318``.
 
-Needs the extra ``traces``. It speaks OTLP over HTTP on the loopback, and keeps nothing.
+Needs ``opentelemetry-exporter-otlp-proto-http``. It speaks OTLP over HTTP on the loopback, and keeps nothing.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from harness.adversaries import (
     list_attacks,
     model_attacks,
     network_attacks,
-    noise_attacks,
     outside,
     poisoned_models,
     proxy_attacks,
@@ -37,7 +36,7 @@ from protocol.errors import ConfigurationError
 
 _MODULES: Final = (
     *(refused_messages, wrong_updates, wrong_sums, round_attacks, held_uploads, second_ends, forked_views),
-    *(list_attacks, sum_attacks, model_attacks, chosen_queries, exact_counts, curious_servers, noise_attacks),
+    *(list_attacks, sum_attacks, model_attacks, chosen_queries, exact_counts, curious_servers),
     *(ckks_attacks, proxy_attacks, outside, edge_floods, enrolment_attacks, hostile_answers, network_attacks),
     poisoned_models,
 )

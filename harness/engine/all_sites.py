@@ -62,7 +62,7 @@ from harness.engine.run_state import (
 from harness.engine.scheme import Progress
 from harness.engine.study_round import announce, lists_to_try
 from harness.engine.training import OneByOne, SiteTraining, repeated
-from harness.engine.updates import CPU, ClippedUpdate, PlainSum, RoundInputs, everybody_in_range, servers_noise
+from harness.engine.updates import CPU, ClippedUpdate, PlainSum, RoundInputs, everybody_in_range
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.policy.memory import SiteMemory
@@ -122,8 +122,6 @@ class UnderTheProtocol:
             None,
             everybody_in_range(announced.announcement, requester),
             run.study.parameters.clip_norm,
-            servers_noise(run.study, number),
-            run.study.parameters.scale,
         )
         averaged = self.summing.updates(given).average
         if averaged is None:

@@ -22,7 +22,7 @@ from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
 from protocol.policy.kept_update import kept_update
 from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.policy.sums import Exposure, KnownSum, exposure, exposure_with_noise
+from protocol.policy.sums import Exposure, KnownSum, exposure
 
 _TOLD: Final = True
 """Every site's memory holds all sums of the run."""
@@ -101,10 +101,6 @@ def _exposure(run: Run, state: RunState, row: SummedRow, site: str, trained: Tra
         for one, kept in zip(state.sums, own, strict=True)
     ]
     t = max(run.policy.assumed_colluders, run.study.parameters.assumed_colluders)
-    if row.servers_noise:
-        return exposure_with_noise(
-            [one.row for one in past], _as_seen_by(run, state, row, site), colluders=t, told=_TOLD
-        )
     return exposure(past, _as_seen_by(run, state, row, site), trained.kept[site], colluders=t, told=_TOLD)
 
 
@@ -119,7 +115,6 @@ def _summed_row(run: Run, announced: Announced) -> SummedRow:
             SummedWeight(site=weight.site, weight=weight.numerator / weight_list.grid) for weight in weight_list.weights
         ),
         least=announcement.least_contributors,
-        servers_noise=0.0 if run.study.sum_noise is None else run.study.sum_noise.square,
     )
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from client_agent.requester.measuring.judging import Judgement
 from harness.datasets.site_data import SiteData
 from harness.engine.parties import SiteEntry, make_parties
-from harness.engine.updates import ClippedUpdate, Counted, Judge, RoundInputs, ServersNoise, Summed, everybody_in_range
+from harness.engine.updates import ClippedUpdate, Counted, Judge, RoundInputs, Summed, everybody_in_range
 from host.memory_file import MemoryFile
 from protocol import release, sharing
 from protocol.arithmetic import fixed_point, ring
@@ -176,8 +176,7 @@ class _Contribution:
 class SecureRound:
     """The parties of one round. ``seed`` (32 bytes) is where every random draw of the round comes from.
 
-    ``bound`` is the largest size of an honest sum's coordinate over a released set, in ring units. ``noise`` is what
-    the servers add to their halves; then nothing about single sites is opened, their range checks neither.
+    ``bound`` is the largest size of an honest sum's coordinate over a released set, in ring units.
     """
 
     roster: Roster
@@ -187,7 +186,6 @@ class SecureRound:
     draw: DrawCorrelations = field(repr=False)
     bound: Callable[[tuple[str, ...]], int]
     tamper: Tamper = honest
-    noise: ServersNoise | None = field(default=None, repr=False)
 
     def run(self, inputs: Sequence[Given], judge: Judge, probe: NDArray[np.float64] | None = None) -> SecureResult:
         """Contribute, lock, toss the coin, measure, judge, release.
@@ -285,8 +283,7 @@ class SecureRound:
         measuring = Measuring(
             self.parameters, numerators, self.announcement.opens, derive(self.seed, "zero sharing"), context
         )
-        opened = measuring.opened(operands, halves)
-        return opened if self.noise is None else tuple(replace(one, in_range=True) for one in opened)
+        return measuring.opened(operands, halves)
 
     def _queries(
         self, challenge: bytes, agreed: AgreedSet, own: Ring, numerators: dict[str, int]
@@ -327,8 +324,6 @@ class SecureRound:
         """Both servers add, A masks with a fresh seed; a site opens and checks every coordinate."""
         stop, t_seed = self.parameters.dimension, derive(self.seed, "output mask")
         sums = {side: release.sum_chunk(_sources(side, contributions, released), 0, stop) for side in Side}
-        if self.noise is not None:
-            sums = {side: sums[side] + ring.from_signed(self.noise[side]) for side in Side}
         vector = release.combine_chunk(release.masked_sum_chunk(sums[Side.A], t_seed, 0), sums[Side.B])
         bits = self.parameters.ring_bits
         return release.open_aggregate_chunk(ring.lifted(vector, bits), t_seed, 0, self.bound(released), NUMBA, bits)
@@ -401,13 +396,9 @@ class SecureSum:
                 return release.self_weighted_bound(parameters, len(released))
             total = sum(numerators[site] for site in released)
             bounded = inputs.announcement.opens.bounds_norms
-            largest = release.coordinate_bound(parameters, total, len(released), bounded)
-            noise = self.study.sum_noise
-            return largest if noise is None else largest + noise.most_coordinate
+            return release.coordinate_bound(parameters, total, len(released), bounded)
 
-        result = replace(self._round(inputs.announcement, bound), noise=inputs.noise).run(
-            given, inputs.judge, inputs.probe
-        )
+        result = self._round(inputs.announcement, bound).run(given, inputs.judge, inputs.probe)
         if result.total is None:
             return Summed(None, result.judgement)
         if self_weighted:

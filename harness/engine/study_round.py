@@ -27,7 +27,6 @@ from harness.engine.updates import (
     Summed,
     clipped_probe,
     load_site,
-    servers_noise,
     squared_norm,
 )
 from protocol.clauses import Clause
@@ -197,8 +196,6 @@ def inputs_of(
         probe,
         bound_judge,
         run.study.parameters.clip_norm,
-        servers_noise(run.study, number) if announced.announcement.purpose.plan.steps_model else None,
-        run.study.parameters.scale,
     )
 
 

@@ -22,7 +22,6 @@ Source: ``average_params`` in Jax_federated_learning.ipynb, github.com/EPFLiGHT/
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -40,15 +39,12 @@ from client_agent.learning.trainer import loss_gradient, train_round
 from client_agent.learning.training_seeds import site_seed
 from client_agent.requester.measuring.judging import Judgement, judge_sum
 from harness.datasets.site_data import SiteData
-from protocol.arithmetic.discrete_gaussian import discrete_gaussian
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Signed
 from protocol.errors import ConfigurationError
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
 from protocol.rules.self_weights import class_weight, sample_weight
-from protocol.sharing import Side
 from protocol.wire.messages import Announcement, ListedWeight, RuleName, Study, WeightList
 
 CPU = torch.device("cpu")
@@ -137,8 +133,6 @@ def clipped_update(
 
 def clipped(study: Study, update: Vector, own_weight: float | None, personal: Vector) -> ClippedUpdate:
     """A trained update, float32[D], as its site goes on with it. Raises: UnusableUpdate"""
-    if study.sum_noise is not None and not np.all(np.isfinite(update)):
-        update = np.zeros_like(update)
     check_finite(update, layer_sizes(study.model.layers))
     values, was_clipped = clip(update, study.parameters.clip_norm)
     return ClippedUpdate(values, was_clipped, own_weight, personal)
@@ -183,22 +177,6 @@ def own_weight(study: Study, site: SiteData, totals: tuple[int, ...], largest_co
     return None
 
 
-ServersNoise: TypeAlias = Mapping[Side, Signed]
-"""What each server adds to its half of a sum, int64[D] in ring units."""
-
-
-def servers_noise(study: Study, round_number: int) -> ServersNoise | None:
-    """That of one round of updates; None where servers add nothing."""
-    noise = study.sum_noise
-    if noise is None:
-        return None
-    seed = hashlib.sha256(f"moiety/2 noise of servers {study.seed} {study.digest()}".encode()).digest()
-    return {
-        side: discrete_gaussian(noise.dimension, noise.deviation, derive(seed, f"round {round_number} {side}"))
-        for side in Side
-    }
-
-
 Judge: TypeAlias = Callable[[Sequence[OpenedSite]], Judgement]
 """From what was opened about the agreed sites, the requester among them, to who stays in the sum."""
 
@@ -212,7 +190,7 @@ def everybody_in_range(announcement: Announcement, requester: str) -> Judge:
 class RoundInputs:
     """The sites' part of a round: the requester's update, every present contributor's, the requester's probe.
 
-    ``clip_norm`` is the study's C. ``noise``: what the servers add to the sum, over ``scale``, None where nothing.
+    ``clip_norm`` is the study's C.
     """
 
     announcement: Announcement
@@ -223,8 +201,6 @@ class RoundInputs:
     probe: NDArray[np.float64] | None = field(repr=False)
     judge: Judge
     clip_norm: float
-    noise: ServersNoise | None = field(default=None, repr=False)
-    scale: float = 1.0
 
     @property
     def contributed(self) -> tuple[tuple[ListedWeight, ClippedUpdate], ...]:
@@ -279,8 +255,6 @@ class PlainSum:
         grid, own = inputs.weight_list.grid, inputs.weight_list.own_numerator
         sum_of_weights = (own + sum(weight.numerator for weight, _ in kept)) / grid
         total = inputs.own.values * (own / grid)
-        if inputs.noise is not None:
-            total = total + sum(inputs.noise.values()) / inputs.scale
         return Summed(_divided(total, kept, grid, sum_of_weights), judgement, sum_of_weights)
 
     def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:

@@ -158,7 +158,7 @@ _TOGETHER_S: Final = 0.01
 _LASTS: Final = 12.0
 """A round takes about so many delays."""
 _NOT_HERE: Final = frozenset({"disk_full", "upload_midway"})
-_OF_OTHER_ROUNDS: Final = ("mail", "noise", "half", "tag", "go_", "sum_signed")
+_OF_OTHER_ROUNDS: Final = ("mail", "half", "tag", "go_", "sum_signed")
 POINTS: Final = tuple(
     point.value
     for point in Point

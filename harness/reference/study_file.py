@@ -132,11 +132,9 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "ties": "How Cox's partial likelihood treats events at one time.",
     },
     "privacy": {
-        "unit": "What a neighbouring data set lacks: a `record`, hidden by noise of its site, or a whole `site`, "
-        "hidden by noise of both servers.",
-        "record_clip": "Length to which every record's gradient is cut; with unit `record` alone.",
-        "noise_multiplier": "Standard deviation of the noise, in units of `record_clip`, or with unit `site` of the "
-        "longest update, for each server's part.",
+        "unit": "What the noise hides: a `record`. Older versions also knew `site`, which is refused.",
+        "record_clip": "Length to which every record's gradient is cut.",
+        "noise_multiplier": "Standard deviation of the noise, in units of `record_clip`.",
     },
     "ranking": {
         "penalty": "Of the ridge regression, per example.",

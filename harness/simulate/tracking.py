@@ -50,8 +50,8 @@ def tracker_of(name: str, folder: Path) -> Tracker:
     if name not in list(TrackerName):
         raise ConfigurationError(f"--track: found {name!r}, allowed are {', '.join(TrackerName)}")
     if name == TrackerName.TENSORBOARD:
-        return TensorBoard(folder / "tensorboard", _module("torch.utils.tensorboard", "tensorboard"))
-    return MlFlow(folder / "mlflow.db", _module("mlflow", "mlflow"))
+        return TensorBoard(folder / "tensorboard", _module("torch.utils.tensorboard", "tensorboard", "tensorboard"))
+    return MlFlow(folder / "mlflow.db", _module("mlflow", "mlflow", "mlflow-skinny"))
 
 
 def log_all(trackers: Sequence[Tracker], lines: Sequence[RunLine]) -> None:
@@ -129,10 +129,10 @@ def _name(line: RunLine) -> str:
     return f"{line.protection}-{line.key}-{line.study_digest[:12]}"
 
 
-def _module(name: str, extra: str) -> ModuleType:
+def _module(module: str, name: str, package: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(module)
     except ImportError:
         raise ConfigurationError(
-            f"--track {extra} needs a package that is not installed; install it with: pip install 'moiety[{extra}]'"
+            f"--track {name} needs a package that is not installed; install it with: pip install {package}"
         ) from None

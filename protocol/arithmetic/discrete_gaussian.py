@@ -31,36 +31,20 @@ def discrete_gaussian(count: int, sigma: int, seed: bytes) -> Integers:
 
     Shapes:   -> int64[count]
     Reveals:  nothing; whoever has the seed has the noise, so it comes from a secret generator and is used once
-    Raises:   as :class:`NoiseStream`
-    """
-    return NoiseStream(sigma, seed).take(count)
-
-
-class NoiseStream:
-    """The draws of :func:`discrete_gaussian` one after the other: the same ones in whatever pieces they are taken.
-
     Raises:   ProtocolViolation for a sigma outside of 1 to 2^26, and, with a probability below exp(-480) per draw,
               where a draw leaves 64 bits
     """
+    from protocol.arithmetic.noise_kernels import fill
 
-    def __init__(self, sigma: int, seed: bytes) -> None:
-        if not 1 <= sigma <= LARGEST_SIGMA:
-            raise ProtocolViolation(f"sigma is a whole number from 1 to {LARGEST_SIGMA}, found {sigma}")
-        self._sigma = sigma
-        self._seed = seed
-        self._place = 0
-
-    def take(self, count: int) -> Integers:
-        """The next draws. Shapes: -> int64[count]"""
-        from protocol.arithmetic.noise_kernels import fill
-
-        out = np.empty(count, dtype=np.int64)
-        done = 0
-        while done < count:
-            length = min(_MOST_WORDS, _FEWEST_WORDS + _WORDS_EACH * (count - done))
-            words = expand(self._seed, Usage.NOISE, length, start=self._place)
-            filled, used = fill(words, np.int64(self._sigma), out[done:])
-            if filled < 0:
-                raise ProtocolViolation("a draw of noise left 64 bits; train the round again")
-            done, self._place = done + filled, self._place + used
-        return out
+    if not 1 <= sigma <= LARGEST_SIGMA:
+        raise ProtocolViolation(f"sigma is a whole number from 1 to {LARGEST_SIGMA}, found {sigma}")
+    out = np.empty(count, dtype=np.int64)
+    done = place = 0
+    while done < count:
+        length = min(_MOST_WORDS, _FEWEST_WORDS + _WORDS_EACH * (count - done))
+        words = expand(seed, Usage.NOISE, length, start=place)
+        filled, used = fill(words, np.int64(sigma), out[done:])
+        if filled < 0:
+            raise ProtocolViolation("a draw of noise left 64 bits; train the round again")
+        done, place = done + filled, place + used
+    return out

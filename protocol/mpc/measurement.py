@@ -140,16 +140,6 @@ def opening_share(
     return OpeningShare(operands.site, refreshed, values)
 
 
-def withheld(share: OpeningShare) -> OpeningShare:
-    """In place of step 3's: shares of zero, which show that the site passed, whatever it shared (docs/protocol.md 21).
-
-    Raises:   ProtocolViolation, where anything but the range check was to be opened
-    """
-    if share.values.size:
-        raise ProtocolViolation(f"{share.values.size} values about {share.site!r} are to be opened; noise covers none")
-    return replace(share, range_shares=np.zeros_like(share.range_shares))
-
-
 def open_site(share_a: OpeningShare, share_b: OpeningShare, numerator: int, parameters: StudyParameters) -> OpenedSite:
     """Step 4, at the requester, for a site alone: :func:`open_all` where pairs or inner products are opened."""
     return open_all([share_a], [share_b], {share_a.site: numerator}, parameters)[0]

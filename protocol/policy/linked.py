@@ -54,20 +54,6 @@ def linked_error(
     return _part_across(linked, updates[-1]) * float(np.linalg.norm(weights) / np.max(weights))
 
 
-def linked_error_with_noise(past: Sequence[SummedRow], row: SummedRow, *, colluders: int, told: bool = False) -> float:
-    """:func:`linked_error` without any update: as if all were the same in every sum, what is left is the noise.
-
-    One update is left in each linked sum and in this one, each under the noise of one server: of all of them together
-    the best linear estimate has this relative error. Returns: infinity where no older sum is linked with this one
-    """
-    asked = _Asked(row, blind_within=not told, any_requester=colluders > 0)
-    linked = [one.servers_noise for one in past if asked.linked_with(one)]
-    if not linked:
-        return float("inf")
-    noises = np.array([*linked, row.servers_noise])
-    return float(1 / np.sqrt(1 + np.sum(1 / noises))) if np.all(noises > 0) else 0.0
-
-
 @dataclass(frozen=True)
 class _Asked:
     """A sum that is asked for; ``blind_within``: this site may not know of all sums of the same study."""

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.parameters import Needs
-from protocol.wire.messages import LEAST_EXAMPLES, LEAST_PENALTY, MOST_NOISE, PrivacyUnit
+from protocol.wire.messages import LEAST_EXAMPLES, LEAST_PENALTY, MOST_NOISE
 
 Opened = Annotated[tuple[Annotated[Needs, Field(strict=False)], ...], Field(strict=False)]
 """A settings file has texts in a list, where strict validation asks for members in a tuple."""
@@ -39,7 +39,7 @@ class SitePolicy(BaseModel):
     hidden from one who knows all sums and weights, as a relative error, for every contributor's update that the sums
     hold (docs/protocol.md 13); 0 asks for nothing.
     ``epsilon``, at ``delta``, is the site's privacy budget: what all studies over its key's data together may spend
-    (docs/protocol.md 19), a number of that ``privacy_unit``; with it no study takes place whose updates have no noise.
+    (docs/protocol.md 19), for each single record; with it no study takes place whose updates have no noise.
     None keeps count and bounds nothing. ``least_noise`` is the smallest noise multiplier that a study may have.
     """
 
@@ -63,7 +63,6 @@ class SitePolicy(BaseModel):
     largest_path: Annotated[float, Field(gt=0)] = 20_000.0
     epsilon: Annotated[float, Field(gt=0, le=100)] | None = None
     delta: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
-    privacy_unit: PrivacyUnit = "record"
     least_noise: Annotated[float, Field(ge=0, le=MOST_NOISE)] = 0.0
 
     @property

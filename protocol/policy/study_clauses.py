@@ -65,6 +65,8 @@ def check_steps_allowed(study: Study, policy: SitePolicy) -> None:
 
 def check_noise_allowed(study: Study, policy: SitePolicy) -> None:
     """Updates have the noise that the site asks for; asked before a study starts. What it spends is asked elsewhere."""
+    if study.unsupported is not None:
+        raise refusal(Clause.NOISE, study.unsupported)
     if policy.epsilon is None and policy.least_noise == 0:
         return
     if study.privacy is None:
@@ -72,12 +74,6 @@ def check_noise_allowed(study: Study, policy: SitePolicy) -> None:
             Clause.NOISE,
             "the study's updates have no noise, and this site asks for some (epsilon, least_noise): ask for a "
             "study with a [privacy] table",
-        )
-    if study.privacy.unit != policy.privacy_unit:
-        raise refusal(
-            Clause.NOISE,
-            f"the study's noise hides a {study.privacy.unit}, this site's policy asks for privacy_unit "
-            f"{policy.privacy_unit!r}: ask for a study of that unit",
         )
     if study.privacy.noise_multiplier < policy.least_noise:
         raise refusal(

@@ -32,10 +32,9 @@ class SummedRow(BaseModel):
     least number of them. ``dimension`` is the length of an update, ``layers`` the names and sizes that make it up,
     ``noise`` the squared length of the sum's noise. ``own`` is set where sites weigh themselves: its weight, the
     only one that this site knows; the others' are a guess. ``requester`` is the key of the site that asked for it,
-    ``model_version`` is the announced one, on which nothing rests. ``servers_noise``: the expected squared length
-    of the noise that one server adds to the sum, over that of the longest update; 0 where it adds none. What becomes of
-    such a row is decided without any update (docs/protocol.md 21). ``away``, which is not stored: this site was not in
-    the sum, and another of its updates stands in for it.
+    ``model_version`` is the announced one, on which nothing rests. ``away``, which is not stored:
+    this site was not in the sum, and another of its updates stands in for it. ``servers_noise`` stands in rows that
+    older versions stored; it is not used.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -50,7 +49,7 @@ class SummedRow(BaseModel):
     layers: tuple[tuple[str, int], ...] = ()
     requester: str = UNKNOWN_REQUESTER
     model_version: Annotated[int, Field(ge=0)] = 0
-    servers_noise: Annotated[float, Field(ge=0)] = 0.0
+    servers_noise: float = Field(default=0.0, exclude=True)
     away: bool = Field(default=False, exclude=True)
 
     @property

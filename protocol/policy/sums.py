@@ -13,7 +13,7 @@ import numpy as np
 
 from protocol.arithmetic.fixed_point import Real
 from protocol.policy.isolation import Figures, SeenSums
-from protocol.policy.linked import linked_error, linked_error_with_noise
+from protocol.policy.linked import linked_error
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 
 MOST_ROWS: Final = 200
@@ -70,21 +70,6 @@ def exposure(
     updates = updates[[*counting, -1]]
     gram, rows = updates @ updates.T, [others[place].row for place in counting]
     return replace(_worst_guess(rows, row, gram, colluders), linked=linked)
-
-
-def exposure_with_noise(
-    past: Sequence[SummedRow], row: SummedRow, *, colluders: int = 0, told: bool = False
-) -> Exposure:
-    """:func:`exposure` of a sum with noise of the servers, from weights and noise alone.
-
-    As if every site's updates were the same in all sums, and of two servers' noise one's were known. Nothing of any
-    update is in the figure, so that what follows from it, a site that declines, tells nothing about one.
-    """
-    others = [one for one in past if one.name != row.name]
-    linked = linked_error_with_noise(others, row, colluders=colluders, told=told)
-    counting = [one.model_copy(update={"noise": one.servers_noise}) for one in (*others[1 - MOST_ROWS :], row)]
-    found = _worst_guess(counting[:-1], counting[-1], np.ones((len(counting), len(counting))), colluders)
-    return replace(found, linked=linked)
 
 
 def _worst_guess(rows: Sequence[SummedRow], row: SummedRow, gram: Figures, colluders: int) -> Exposure:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar, cast
 
@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from protocol.arithmetic.fixed_point import Layers, Real, Update, encode_into, scaling_of
 from protocol.arithmetic.kernels import Scaling
 from protocol.arithmetic.packing import packed
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Signed, from_bytes, to_bytes, to_signed
+from protocol.arithmetic.ring import Ring, Signed, to_bytes
 from protocol.bodies import output
 from protocol.bodies.contribution import Part, share_parts
 from protocol.bodies.sealed import ElementReader
-from protocol.errors import ProtocolViolation
 from protocol.evidence import PastRelease, sum_of_numerators
 from protocol.parameters import StudyParameters
 from protocol.protection.interface import AtSite, Encoded, Fetch
@@ -65,9 +64,7 @@ class Shares:
         self, at: AtSite, announcement: Announcement, update: Update, weight: float, rounding_seed: bytes
     ) -> Encoded:
         own = at.study.rule.name.self_weighted
-        made = encode_update(update, at.layers, weight, at.study.parameters, rounding_seed, own_weighted=own)
-        noise = at.study.sum_noise
-        return made if noise is None else replace(made, pieces=no_longer(made.pieces, noise.sensitivity))
+        return encode_update(update, at.layers, weight, at.study.parameters, rounding_seed, own_weighted=own)
 
     def content(self, part: Part, encoded: Iterable[Octets], share_seed: bytes) -> Iterator[Octets]:
         if part.kind is ShareKind.SEED:
@@ -120,21 +117,6 @@ def encode_update(
             yield _encoded(norm, Scaling(weight=weight, scale=parameters.scale), rounding_seed, update.size)
 
     return Encoded(pieces(), scaling.clips, parameters.clip_norm if scaling.clips else norm_of(update))
-
-
-def no_longer(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
-    """The pieces as they are, counted in whole numbers: what noise is to hide is no longer than it was drawn for.
-
-    Raises:   ProtocolViolation, where they are longer than ``most`` ring units together; nothing is contributed then
-    """
-    square: float = 0
-    for piece in pieces:
-        signed = to_signed(from_bytes(piece, len(piece) // ELEMENT_BYTES))
-        beyond = bool(np.any((signed > most) | (signed < -most)))
-        square = math.inf if beyond else square + int(signed @ signed)
-        if square > most * most:
-            raise ProtocolViolation("an encoded update is longer than the study's noise is drawn for; this is a defect")
-        yield piece
 
 
 def norm_of(update: Update) -> float:
@@ -217,8 +199,6 @@ def _average(at: AtSite, vector: _Vector) -> NDArray[np.float32]:
     parameters, numerators = at.study.parameters, sum_of_numerators(vector.past, at.roster)
     bound = coordinate_bound(parameters, numerators, vector.summed, vector.past.announcement.opens.bounds_norms)
     longest = longest_sum(parameters, numerators, vector.summed)
-    if at.study.sum_noise is not None:
-        bound, longest = at.study.sum_noise.widened(bound, longest)
     opener = AverageOpener(vector.seed, bound, longest, numerators / parameters.weight_grid, parameters)
     out = np.empty(parameters.dimension, dtype=np.float32)
     for start, masked in vector.pieces:

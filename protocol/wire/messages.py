@@ -51,7 +51,7 @@ from protocol.wire.round import (
     WeightList,
 )
 from protocol.wire.studies.model import LayerShape, ModelSpec, TrainingSpec
-from protocol.wire.studies.privacy import MOST_NOISE, PrivacySpec, PrivacyUnit
+from protocol.wire.studies.privacy import MOST_NOISE, PrivacySpec
 from protocol.wire.studies.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.studies.rule import RuleName, RuleSpec
 from protocol.wire.studies.study import (
@@ -112,7 +112,6 @@ __all__ = [
     "PauseCause",
     "PauseNotice",
     "PrivacySpec",
-    "PrivacyUnit",
     "Purpose",
     "QueryHeader",
     "RankingSpec",

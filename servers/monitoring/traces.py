@@ -1,7 +1,7 @@
 """Spans of a round's phases for an OpenTelemetry collector: which phase, when it began and ended, and nothing else.
 
 A round is a trace: a span ``round`` from its announcement on, and below it one for each phase that ended. No study,
-site, number or size is in them. The extra ``traces`` has the packages; without ``traces_to`` none is imported.
+site, number or size is in them. Without ``traces_to`` no package of OpenTelemetry is imported.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def traces_to(endpoint: str | None, side: Side) -> Traces:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise ConfigurationError(
-            "key 'traces_to': OpenTelemetry is not installed; pip install 'moiety[server,traces]', or unset the key"
+            "key 'traces_to': OpenTelemetry is not installed; pip install opentelemetry-sdk "
+            "opentelemetry-exporter-otlp-proto-http, or unset the key"
         ) from None
     return round_traces(side, BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=_TIMEOUT_S)))
 

@@ -7,7 +7,7 @@ and the key sealed in it authenticates every chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,8 @@ from protocol.arithmetic.ring import Ring
 from protocol.bodies import masked_sum as body
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.parameters import TAG_COORDINATES, StudyParameters
-from protocol.release import combine_chunk, masked_sum_chunk
+from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
+from protocol.sharing import ChunkSource
 from protocol.tags.halves import VectorDigest
 from protocol.wire.channel.sealing import Octets, SealedMessage
 from protocol.wire.channel.signing import DigestField
@@ -25,7 +26,6 @@ from protocol.wire.commitment import head_digest
 from protocol.wire.messages import ShareKind
 from protocol.wire.peer_messages import MaskedSumHeader
 from servers.http.authentication import Caller
-from servers.rounds.noise import OwnSum, noise_stream
 from servers.rounds.sketches import agreed_sources, bound_of, by_site, stored_shares
 from servers.server import Server
 from servers.shards.passes import Shards
@@ -53,30 +53,30 @@ def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> Maske
 
 
 def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[Octets]:
-    """This side's sum, with its noise, minus PRG(t), piece by piece."""
+    """This side's sum minus PRG(t), piece by piece."""
     length = summed_length(record, parameters)
     if server.shards is not None:
         yield from _masked_by_workers(server, server.shards, record, parameters)
         return
-    mask, own = record.mask, _own_sum(server, record, length)
+    mask, sources = record.mask, _sources(server, record, length)
     for start in range(0, length, PIECE_ELEMENTS):
         piece = np.empty(min(PIECE_ELEMENTS, length - start), dtype=np.uint64)
         for at in range(0, piece.size, CHUNK_ELEMENTS):
             stop = min(at + CHUNK_ELEMENTS, piece.size)
-            piece[at:stop] = masked_sum_chunk(own.next(start + at, start + stop), mask, start + at)
+            piece[at:stop] = masked_sum_chunk(sum_chunk(sources, start + at, start + stop), mask, start + at)
         yield packed(piece, parameters.ring_bits)
 
 
 def _masked_by_workers(
     server: Server, shards: Shards, record: RoundRecord, parameters: StudyParameters
 ) -> Iterator[Octets]:
-    """The same bytes, of ranges that workers have summed and masked; the noise is added here."""
+    """The same bytes, of ranges that workers have summed and masked."""
     length = summed_length(record, parameters)
     shares = stored_shares(server, record, record.chosen.message.sites)
     written = shards.masked_sum(bound_of(record), shares, record.mask, length)
-    masked = OwnSum([by_site(server, record, written.elements)], noise_stream(server, record))
+    masked = by_site(server, record, written.elements)
     for start in range(0, length, PIECE_ELEMENTS):
-        yield packed(masked.next(start, min(start + PIECE_ELEMENTS, length)), parameters.ring_bits)
+        yield packed(masked(start, min(start + PIECE_ELEMENTS, length)), parameters.ring_bits)
 
 
 def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> SealedMessage:
@@ -89,21 +89,20 @@ def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyPara
     )
 
 
-def _own_sum(server: Server, record: RoundRecord, length: int) -> OwnSum:
+def _sources(server: Server, record: RoundRecord, length: int) -> Sequence[ChunkSource]:
+    """Return the shares that add up to this side's sum."""
     sites = record.chosen.message.sites
     if server.shards is None:
-        sources = agreed_sources(server, record, sites)
-    else:
-        summed = server.shards.sum(bound_of(record), stored_shares(server, record, sites), length)
-        sources = [by_site(server, record, summed)]
-    return OwnSum(sources, noise_stream(server, record))
+        return agreed_sources(server, record, sites)
+    summed = server.shards.sum(bound_of(record), stored_shares(server, record, sites), length)
+    return [by_site(server, record, summed)]
 
 
 class SealedMaskedSum:
     """Takes the peer's masked sum sealed to this server, sent or fetched; adds the own sum and writes the output."""
 
     def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
-        self._own = _own_sum(server, record, summed_length(record, parameters))
+        self._sources = _sources(server, record, summed_length(record, parameters))
         self._bits = parameters.ring_bits
         self._draft = draft
         self._digest = VectorDigest() if record.announcement.message.tagged else None
@@ -130,7 +129,7 @@ class SealedMaskedSum:
     def _combine(self, start: int, masked: Ring) -> None:
         for at in range(0, masked.size, CHUNK_ELEMENTS):
             piece = masked[at : at + CHUNK_ELEMENTS]
-            own = self._own.next(start + at, start + at + piece.size)
+            own = sum_chunk(self._sources, start + at, start + at + piece.size)
             combined = packed(combine_chunk(piece, own), self._bits)
             self._draft.write(combined)
             if self._digest is not None:

@@ -11,7 +11,6 @@ from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.rounds.end_round import round_path
 from servers.rounds.masked_sum import SealedMaskedSum, masked_sum_header, sealed_masked_sum, summed_length
-from servers.rounds.noise import with_noise_secret
 from servers.rounds.release import keep_mask, keep_output, output_name, with_mask_seed
 from servers.rounds.sketches import parameters_of, require_unaltered
 from servers.server import Server
@@ -20,7 +19,7 @@ from servers.store.study_records import RoundRecord, StudyRecord
 
 async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
     """In a round that side A masks: send the masked sum sealed, then release with the mask, or commit to it."""
-    record = with_noise_secret(server, with_mask_seed(server, record))
+    record = with_mask_seed(server, record)
     parameters = parameters_of(study, record)
     await peer.put_sealed(
         round_path(paths.PEER_MASKED_SUM, study, record),
@@ -34,7 +33,7 @@ async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, 
 async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
     """In a round that side B masks: fetch its masked sum, add the own one and commit with the output."""
     await asyncio.to_thread(require_unaltered, server, record)
-    record, parameters = with_noise_secret(server, record), parameters_of(study, record)
+    parameters = parameters_of(study, record)
     with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
         intake = SealedMaskedSum(server, record, parameters, draft)
         most = body.most_bytes(summed_length(record, parameters))

@@ -122,8 +122,7 @@ class Driver:
         """A task for every open study that has none, or whose task has come to an end."""
         self._tasks = {digest: task for digest, task in self._tasks.items() if not task.done()}
         for record in self.server.store.studies():
-            going = not record.state.ended and record.stranded_by is None
-            if going and record.digest not in self._tasks:
+            if record.goes_on and record.digest not in self._tasks:
                 self._tasks[record.digest] = asyncio.create_task(self._drive(record.digest))
 
     async def _keep_session(self) -> None:
@@ -149,7 +148,7 @@ class Driver:
                 name = self.server.store.study(digest).name
                 await self._tell(digest)
                 study = self.server.store.study(digest)
-                if study.state.ended or study.stranded_by is not None:
+                if not study.goes_on:
                     self._phases.forget(digest)  # its last round may have ended while the peer was told
                     return
                 record = self.server.store.current_round(digest)

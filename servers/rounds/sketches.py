@@ -28,7 +28,6 @@ from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundSta
 from servers.http.authentication import Caller
 from servers.http.bodies import HashOnly, SealedIntake, stream_into
 from servers.points import Point
-from servers.rounds.noise import noise_of
 from servers.server import Server
 from servers.shards.ranges import Bound, StoredShare
 from servers.store.files.shares import file_name
@@ -321,8 +320,6 @@ def seal_opening(
 ) -> bytes:
     """Step 3: this side's shares of the range checks and of what the round opens, sealed to the requester.
 
-    Of a sum with noise nothing about single sites is shown: what a peer falsified in a product stays in it.
-
     Raises: MalformedMessage, when the peer's vector has another length
     """
     sizes = [sum(half.lengths) for half in products.halves]
@@ -331,8 +328,6 @@ def seal_opening(
         measurement.opening_share(server.side, own, piece, half, zero_key, record.key.label, parameters)
         for own, piece, half in zip(products.operands, pieces, products.halves, strict=True)
     ]
-    if noise_of(server, record) is not None:
-        shares = [measurement.withheld(share) for share in shares]
     header = OpeningHeader(
         transcript_digest=record.challenged.transcript.message.digest(),
         side=server.side,

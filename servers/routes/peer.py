@@ -36,7 +36,6 @@ from servers.points import Point
 from servers.rounds.countersigned import countersign_agreed_set, countersign_sum_release
 from servers.rounds.go import kept_go, serve
 from servers.rounds.masked_sum import SealedMaskedSum, sealed_masked_sum, summed_length
-from servers.rounds.noise import with_noise_secret
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import (
     accept_release_set,
@@ -222,7 +221,6 @@ async def put_masked_sum(
     current = _with_release_set(b.round(key), Side.A)
     if current.state in _SUMMED:
         return done()
-    current = with_noise_secret(server, current)
     with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
         parameters = parameters_of(record, current)
         intake = SealedMaskedSum(server, current, parameters, draft)
@@ -245,7 +243,7 @@ async def get_masked_sum(study: str, round: Round, attempt: Attempt, server: Thi
     current = _with_release_set(b.round(key), Side.B)
     if current.state not in _SUMMED:
         await asyncio.to_thread(require_unaltered, server, current)
-    current = with_noise_secret(server, with_mask_seed(server, current))
+    current = with_mask_seed(server, current)
     if current.state not in _SUMMED:
         keep_mask(server, record, current)
     parameters = parameters_of(record, current)

@@ -19,7 +19,7 @@ _OF_SITE: Final = Prepared(_OF_ATTEMPT.where(t.contributions.c.site == bindparam
 _HELD: Final = Prepared(select(func.count().label("held")).select_from(t.contributions).where(*at_any(t.contributions)))
 _STATE: Final = Prepared(select(t.rounds.c.state).where(*at_any(t.rounds)))
 _ADD: Final = Prepared(insert(t.contributions))
-_EMPTIED: Final = (t.rounds, t.contributions, t.answers)
+_EMPTIED: Final = (t.contributions, t.answers)
 _MOVE_ROUND: Final = Prepared(update(t.rounds).where(*at_any(t.rounds)).values(state=bindparam("to_state")))
 
 
@@ -90,10 +90,7 @@ class ContributionRows(Database):
         with self._begin() as connection:
             self._require_newest(connection)
             past = [and_(table.c.study == study, table.c.round.between(since, before_round - 1)) for table in _EMPTIED]
-            noise, keys, answers = past
-            connection.execute(
-                update(t.rounds).where(noise, t.rounds.c.noise_secret.is_not(None)).values(noise_secret=None)
-            )
+            keys, answers = past
             of = t.contributions.c
             keyed = or_(of.wrapped_key.is_not(None), of.chunk_tags.is_not(None))
             connection.execute(update(t.contributions).where(keys, keyed).values(wrapped_key=None, chunk_tags=None))
@@ -120,5 +117,4 @@ class ContributionRows(Database):
                 .where(*at(t.contributions, key))
                 .values(file=None, wrapped_key=None, chunk_tags=None)
             )
-            connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(noise_secret=None))
         return [str(name) for name in files]

@@ -14,7 +14,7 @@ from servers.store import tables as t
 from servers.store.database import Database
 from servers.store.for_people import Holdings
 
-_SECRETS: Final = (t.rounds.c.own_nonce, t.rounds.c.mask_seed, t.rounds.c.tag_seed, t.rounds.c.noise_secret)
+_SECRETS: Final = (t.rounds.c.own_nonce, t.rounds.c.mask_seed, t.rounds.c.tag_seed)
 _FILES: Final = (t.contributions.c.file, t.rounds.c.query_file, t.rounds.c.output_file, t.mail.c.file)
 
 

@@ -7,6 +7,9 @@ from typing import Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from protocol.errors import ConfigurationError
@@ -22,6 +25,7 @@ def upgrade(url: str) -> None:
     engine = open_engine(url)
     try:
         with engine.begin() as connection:
+            _require_known(connection, ScriptDirectory.from_config(config))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except OperationalError as error:
@@ -31,3 +35,16 @@ def upgrade(url: str) -> None:
         ) from None
     finally:
         engine.dispose()
+
+
+def _require_known(connection: Connection, scripts: ScriptDirectory) -> None:
+    """Refuse a database of a version that is too old or too new for this one's migrations."""
+    found = MigrationContext.configure(connection).get_current_revision()
+    known = [script.revision for script in scripts.walk_revisions("base", "heads")][::-1]
+    if found is not None and found not in known:
+        remedy = f"start a version on it once that brings it to {known[0]}, then this one"
+        if found > known[-1]:
+            remedy = "install the version that wrote it, or a newer one"
+        raise ConfigurationError(
+            f"the server's database has schema {found}, this version opens {known[0]} to {known[-1]}: {remedy}"
+        )

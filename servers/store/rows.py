@@ -107,7 +107,6 @@ def round_row(record: RoundRecord) -> dict[str, Any]:
         "tag_check": _bytes(record.tag_check),
         "go": _bytes(record.go),
         "tags_failed": _bytes(record.tags_failed),
-        "noise_secret": record.noise_secret,
     }
 
 
@@ -135,7 +134,6 @@ def round_record(row: Row[Any]) -> RoundRecord:
         tag_check=_parsed(Signed[TagCheck], row.tag_check),
         go=_parsed(Signed[Go], row.go),
         tags_failed=_parsed(Signed[TagsFailed], row.tags_failed),
-        noise_secret=row.noise_secret,
     )
 
 

@@ -53,6 +53,11 @@ class StudyRecord:
     def name(self) -> str:
         return self.signed.message.name
 
+    @property
+    def goes_on(self) -> bool:
+        """True while rounds of it can be begun or finished."""
+        return not self.state.ended and self.stranded_by is None and self.study.unsupported is None
+
 
 class IncompleteRecord(AssertionError):
     """A round lacks what it must have by its state: this server's own error, and nobody's message was wrong."""
@@ -79,8 +84,7 @@ class RoundRecord:
     """One attempt of a round. ``own_nonce`` is n_A or n_B, ``peer_commitment`` A's commitment as B got it.
 
     From ``commitment`` on, what a round with tags has. A go that side B has from the requester releases nothing by
-    itself: ``state`` says whether side A has handed it over. ``noise_secret`` is what this server's own noise is drawn
-    from, until the shares are forgotten (docs/protocol.md 21).
+    itself: ``state`` says whether side A has handed it over.
 
     What is None comes with a later state. The properties are for code that runs only from that state on: they say what
     the record has then, and raise IncompleteRecord for a record that has not come so far.
@@ -108,7 +112,6 @@ class RoundRecord:
     tag_check: Signed[TagCheck] | None = None
     go: Signed[Go] | None = None
     tags_failed: Signed[TagsFailed] | None = None
-    noise_secret: bytes | None = field(default=None, repr=False)
 
     @property
     def progress(self) -> RoundProgress:
@@ -141,10 +144,6 @@ class RoundRecord:
     @property
     def signed_sum(self) -> Signed[SumRelease]:
         return self._kept(self.sum_release, "signed sum")
-
-    @property
-    def secret_of_noise(self) -> bytes:
-        return self._kept(self.noise_secret, "secret of its noise")
 
     @property
     def committed(self) -> Signed[OutputCommitment]:

@@ -108,7 +108,6 @@ rounds = Table(
     Column("tags_failed", LargeBinary),
     Column("began_at_s", Float),
     Column("state_since_s", Float),
-    Column("noise_secret", LargeBinary),
 )
 
 answers = Table(

@@ -16,9 +16,7 @@ EXAMPLE = "docs/examples/spans.py"
 
 
 def test_the_listener_of_operating_shows_a_rounds_phases() -> None:
-    pytest.importorskip(
-        "opentelemetry.exporter.otlp.proto.http", reason="NOT TESTED: the extra traces is not installed"
-    )
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="NOT TESTED: OpenTelemetry is not installed")
     text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
     assert f"python {EXAMPLE} 4318" in text
     command = (sys.executable, str(Path(ROOT, EXAMPLE)), "0")

@@ -259,19 +259,6 @@ def _summarised_once(opened: Undisturbed, case: Case, study: Study, outcome: Out
 # --- noise ------------------------------------------------------------------------------------------------------------
 
 
-def _noised_by_servers(federation: Federation, case: Case) -> Study:
-    fields = _light(federation, case).model_dump()
-    spec = PrivacySpec(unit="site", noise_multiplier=2.0)
-    return Study.model_validate({**fields, "rule": RuleSpec(name=RuleName.FEDAVG), "privacy": spec})
-
-
-def _one_noise(opened: Undisturbed, case: Case, study: Study, outcome: Outcome) -> None:
-    """All sites have the same model in the end, so that nobody has two halves of two noises."""
-    audit(opened.federation, study)
-    assert [record.state for record in outcome.records] == [RoundEnd.RELEASED] * ROUNDS
-    assert len(set(outcome.models)) == 1
-
-
 _SPENDER = "c1"
 _SPENT_TWICE = {"after_budget_spent"}
 
@@ -392,7 +379,6 @@ MODES = {
     "finish": _studies(_light, _finished_once, finish=FinishTable()),
     "measuring": _studies(_measuring, _measured_once),
     "shrinkage": _studies(_shrinking, _shrinkage_learnt),
-    "noise": _studies(_noised_by_servers, _one_noise, policy=_FREELY),
     "privacy": _studies(_noised, _spent_counts, policy=SitePolicy(least_isolation=0.0, epsilon=60.0, delta=1e-3)),
     "ranking": _studies(_ranking, _ranked_once, policy=SitePolicy(least_isolation=0.0, may_rank=True)),
     "summary": _studies(

@@ -237,13 +237,6 @@ MEASURING = in_mode(
     at("c1", "before_round_recorded"),
 )
 SHRINKAGE = in_mode("shrinkage", at(REQUESTER, "after_output_opened", quick=True), at(REQUESTER, "before_settled"))
-NOISE = in_mode(
-    "noise",
-    at(A, "before_noise_stored"),
-    at(A, "after_noise_stored"),
-    at(B, "before_noise_stored"),
-    at(B, "after_noise_stored", quick=True),
-)
 PRIVACY = in_mode(
     "privacy",
     at("c1", "before_budget_spent", 2),
@@ -345,7 +338,7 @@ ABSENT = in_mode(
 )
 IN_POSTGRESQL = tuple(replace(case, storage=POSTGRESQL, quick=False) for case in (*SERVER_A, *SERVER_B))
 CASES = (
-    *(*PLAIN, *COUNTS, *FINISH, *MEASURING, *SHRINKAGE, *NOISE, *PRIVACY, *RANKING, *SUMMARY),
+    *(*PLAIN, *COUNTS, *FINISH, *MEASURING, *SHRINKAGE, *PRIVACY, *RANKING, *SUMMARY),
     *(*TAGGED, *WRONG, *TAGGED_SERVERS, *ABSENT, *IN_POSTGRESQL),
 )
 

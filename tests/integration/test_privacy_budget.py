@@ -182,3 +182,23 @@ def test_sites_that_train_in_earnest_add_noise_and_the_exported_model_says_what_
     report = json.loads(capsys.readouterr().out)
     assert report["spent"] == pytest.approx(spent)
     assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 3)], 20.0, DELTA))
+
+
+def test_a_study_under_noise_of_the_servers_is_ended_by_its_requester_and_opens_no_further_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an older version began it; the property stands for that version."""
+    with federation(tmp_path) as running, monkeypatch.context() as older:
+        older.setattr(Study, "unsupported", None)
+        study = light_study(running.parties, "hidden", RuleSpec(name=RuleName.FEDAVG), rounds=500)
+        fields = study.model_dump()
+        running.hand_in(Study.model_validate({**fields, "privacy": PrivacySpec(unit="site", noise_multiplier=NOISE)}))
+        running.start()
+        running.until("a sum", lambda: bool(rounds_of(running, SITES[0], "hidden")))
+        running.stop_agents()
+        older.undo()
+        opened = len(rounds_of(running, SITES[0], "hidden"))
+        running.start()
+        running.until("the end", finished(running, "hidden", *SITES))
+        assert end_of(running, "hidden") == (StudyEndState.FAILED, EndCause.STUDY_REFUSED, Clause.NOISE, None)
+        assert len(rounds_of(running, SITES[0], "hidden")) == opened

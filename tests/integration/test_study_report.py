@@ -204,55 +204,45 @@ def test_averaging_opens_no_distances(tmp_path: Path) -> None:
 
 
 NOISE = 2.0
-BY_UNIT = {
-    "site": PrivacySpec(unit="site", noise_multiplier=NOISE),
-    "record": PrivacySpec(record_clip=1.0, noise_multiplier=NOISE),
-}
 
 
 @pytest.fixture(scope="module")
 def noised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Settings of the requester and of c1 after two studies: sums with noise of the servers, and noise of the sites."""
+    """Settings of the requester and of c1 after a study with noise."""
     with federation(tmp_path_factory.mktemp("noised")) as running:
         running.start()
-        for unit, privacy in BY_UNIT.items():
-            study = study_for(running, f"of-{unit}", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
-            running.hand_in(Study.model_validate({**study.model_dump(), "privacy": privacy}))
-            running.until(f"the end of {unit}", finished(running, f"of-{unit}", *SITES))
+        study = study_for(running, "of-record", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
+        privacy = PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)
+        running.hand_in(Study.model_validate({**study.model_dump(), "privacy": privacy}))
+        running.until("the end", finished(running, "of-record", *SITES))
         return running.config(SITES[0]), running.config("c1")
 
 
-@pytest.mark.parametrize(("unit", "drawn"), [("site", 1.0), ("record", 16 / 60)])
-def test_a_study_with_noise_says_epsilon_of_its_unit_wherever_it_is_read(
-    noised: tuple[Path, Path], unit: str, drawn: float, tmp_path: Path
-) -> None:
+def test_a_study_with_noise_says_its_epsilon_wherever_it_is_read(noised: tuple[Path, Path], tmp_path: Path) -> None:
     """Counted by what was trained, at the requester and at a contributor alike; page, JSON, card."""
     for config in noised:
         out = tmp_path / "r.html"
-        said = CliRunner().invoke(app, ["report", f"of-{unit}", "--config", str(config), "--out", str(out)])
+        said = CliRunner().invoke(app, ["report", "of-record", "--config", str(config), "--out", str(out)])
         assert said.exit_code == 0, said.output
-        page, found = out.read_text(), report_of(load_settings(config), f"of-{unit}")
+        page, found = out.read_text(), report_of(load_settings(config), "of-record")
         own = found.privacy
         assert own is not None
-        assert (found.state, found.sums, own.unit, own.trainings) == ("completed", 2, unit, 2)
-        assert own.epsilon == own.spent == epsilon_of([Steps(drawn, NOISE, 2)], own.delta)
-        what = {"site": "per whole site", "record": "per record of this site"}[unit]
-        assert f"<td>epsilon of this study, {what}</td><td>{own.epsilon:.3f}</td>" in page
+        assert (found.state, found.sums, own.unit, own.trainings) == ("completed", 2, "record", 2)
+        assert own.epsilon == own.spent == epsilon_of([Steps(16 / 60, NOISE, 2)], own.delta)
+        assert f"<td>epsilon of this study, per record of this site</td><td>{own.epsilon:.3f}</td>" in page
         assert f"<td>delta</td><td>{own.delta:g}</td>" in page
         assert page.count(accountant()) == 3  # before it began, what was counted, the card
-        assert f"none of unit {unit} is set" in page
-        each = {"site": "for each whole site, beside one that shares", "record": "for each record of the site"}[unit]
-        assert f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} {each}" in page
+        assert "<td>budget</td><td>none is set</td>" in page
+        assert f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each record of the site" in page
         assert StudyReport.model_validate_json(found.model_dump_json()) == found
 
 
-def test_a_budget_is_of_one_unit(noised: tuple[Path, Path]) -> None:
+def test_a_report_says_how_much_of_the_budget_is_used(noised: tuple[Path, Path]) -> None:
     settings = load_settings(noised[0])
-    policy = settings.policy.model_copy(update={"epsilon": 50.0, "privacy_unit": "site"})
+    policy = settings.policy.model_copy(update={"epsilon": 50.0})
     settings = settings.model_copy(update={"policy": policy})
-    used = share_used([Steps(1.0, NOISE, 2)], 50.0, policy.delta)
-    assert f"50, of which {used:.0%} is used" in report_html(report_of(settings, "of-site"))
-    assert "none of unit record is set" in report_html(report_of(settings, "of-record"))
+    used = share_used([Steps(16 / 60, NOISE, 2)], 50.0, policy.delta)
+    assert f"50, of which {used:.0%} is used" in report_html(report_of(settings, "of-record"))
 
 
 def test_epsilon_before_it_began_is_said_with_what_this_site_has(noised: tuple[Path, Path], tmp_path: Path) -> None:

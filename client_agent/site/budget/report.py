@@ -10,26 +10,24 @@ from protocol.policy.site_policy import SitePolicy
 
 
 class StudySpent(BaseModel):
-    """One study's own spending, of the ``unit`` that its noise hides; together they spend less than the sum."""
+    """One study's own spending; together they spend less than the sum."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     study_digest: str
     trainings: int
     epsilon: float
-    unit: str = "record"
 
 
 class BudgetReport(BaseModel):
     """``epsilon`` is the site's budget, ``used`` how much of it is used (1: all), both None where it has none.
 
-    ``spent`` is epsilon of all studies of that ``unit`` together, at ``delta``; ``studies`` has those of the other too.
+    ``spent`` is epsilon of all studies together, at ``delta``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     epsilon: float | None
     delta: float
-    unit: str
     spent: float
     used: float | None
     accountant: str
@@ -39,14 +37,13 @@ class BudgetReport(BaseModel):
 
 def budget_report(budget: BudgetMemory, policy: SitePolicy) -> BudgetReport:
     """The count as it stands."""
-    every = budget.spent.trainings
+    every = budget.trainings
     studies = {one.study_digest: one for one in every}
     digests = [one.study_digest for one in every]
     return BudgetReport(
         epsilon=policy.epsilon,
         delta=policy.delta,
-        unit=policy.privacy_unit,
-        spent=budget.of_unit(policy.privacy_unit).epsilon(policy.delta),
+        spent=budget.epsilon(policy.delta),
         used=budget.share_used(policy),
         accountant=accountant(),
         studies=tuple(
@@ -54,8 +51,7 @@ def budget_report(budget: BudgetMemory, policy: SitePolicy) -> BudgetReport:
                 study=one.study,
                 study_digest=digest,
                 trainings=digests.count(digest),
-                epsilon=budget.of_unit(one.unit).epsilon(policy.delta, digest),
-                unit=one.unit,
+                epsilon=budget.epsilon(policy.delta, digest),
             )
             for digest, one in studies.items()
         ),

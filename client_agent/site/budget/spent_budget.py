@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,7 +23,6 @@ from host.durable import new_folder, write_durably
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import PrivacyUnit
 
 RoundName = tuple[str, int]
 _SPENT: Final = "spent.json"
@@ -37,10 +35,10 @@ def budget_memory(state_dir: Path, came_with: str) -> BudgetMemory:
 
 
 class Training(BaseModel):
-    """One training whose update is hidden by noise.
+    """One training in which noise hides each record: ``steps`` gradients over ``examples`` records.
 
-    Of records: ``steps`` gradients over ``examples`` records, ``batch_size`` expected in each. Of a site: one
-    sum, which has all of its one update (docs/protocol.md 21), so all three are 1.
+    ``batch_size`` records are expected in each. Older versions also wrote down sums in which noise of the servers hid
+    a site, as ``unit`` "site"; they bound nothing about a record and count for nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,7 +49,7 @@ class Training(BaseModel):
     batch_size: int = Field(ge=1)
     steps: int = Field(ge=1)
     noise_multiplier: float = Field(gt=0)
-    unit: PrivacyUnit = "record"
+    unit: Literal["record", "site"] = "record"
 
     @property
     def name(self) -> RoundName:
@@ -74,30 +72,6 @@ class Spent(BaseModel):
     uncovered: tuple[RoundName, ...] = ()
 
 
-@dataclass(frozen=True)
-class SpentOfUnit:
-    """The spending that counts against a budget of one unit, as it stands whenever it is asked."""
-
-    memory: BudgetMemory
-    unit: PrivacyUnit
-
-    @property
-    def trainings(self) -> tuple[Training, ...]:
-        return tuple(one for one in self.memory.spent.trainings if one.unit == self.unit)
-
-    def steps(self) -> list[Steps]:
-        """As the accountant counts them."""
-        return [one.times(1) for one in self.trainings]
-
-    def rounds(self) -> frozenset[RoundName]:
-        """All rounds that the count of this unit has a word on."""
-        return frozenset({one.name for one in self.trainings} | set(self.memory.spent.uncovered))
-
-    def epsilon(self, delta: float, study_digest: str | None = None) -> float:
-        """Return the epsilon of all studies together, or of one alone."""
-        return epsilon_of([one.times(1) for one in self.trainings if study_digest in (None, one.study_digest)], delta)
-
-
 class BudgetMemory:
     """All studies of an agent share it, one at a time.
 
@@ -117,26 +91,31 @@ class BudgetMemory:
         with self._lock:
             return self._spent
 
-    def of_unit(self, unit: PrivacyUnit) -> SpentOfUnit:
-        """What is spent of a budget of one unit; noise that hides records is none that hides sites."""
-        return SpentOfUnit(self, unit)
+    @property
+    def trainings(self) -> tuple[Training, ...]:
+        """The trainings that count: those under noise per record."""
+        return tuple(one for one in self.spent.trainings if one.unit == "record")
+
+    def rounds(self) -> frozenset[RoundName]:
+        """All rounds that the count has a word on."""
+        return frozenset({one.name for one in self.trainings} | set(self.spent.uncovered))
+
+    def epsilon(self, delta: float, study_digest: str | None = None) -> float:
+        """Return the epsilon of all studies together, or of one alone."""
+        return epsilon_of([one.times(1) for one in self.trainings if study_digest in (None, one.study_digest)], delta)
 
     def share_used(self, policy: SitePolicy) -> float | None:
         """Return the used share of the policy's budget, 1 being all of it; None where there is none."""
         if policy.epsilon is None:
             return None
-        return share_used(self.of_unit(policy.privacy_unit).steps(), policy.epsilon, policy.delta)
+        return share_used([one.times(1) for one in self.trainings], policy.epsilon, policy.delta)
 
     def charge(self, training: Training, policy: SitePolicy) -> None:
         """Write down a training that begins now, if the budget holds it; each time it begins, also after a crash.
 
-        Of a site's unit once a round: however often it trains, one sum has one update of it.
-
         Raises: PolicyRefusal, clause ``budget_spent``; then nothing is written
         """
         with self._lock:
-            if training.unit == "site" and training.name in self.of_unit("site").rounds():
-                return
             self.require_room(training, 1, policy)
             self._write(self._spent.model_copy(update={"trainings": (*self._spent.trainings, training)}))
 
@@ -149,8 +128,7 @@ class BudgetMemory:
                 f"key 'policy.delta': {policy.delta:g} is not below 1 / {training.examples}, this site's number of "
                 "examples, so it allows one whole record to be shown: take a smaller one"
             )
-        with self._lock:
-            steps = self.of_unit(policy.privacy_unit).steps()
+        steps = [one.times(1) for one in self.trainings]
         budget = policy.epsilon, policy.delta
         before, after = share_used(steps, *budget), share_used([*steps, training.times(rounds)], *budget)
         if after > 1:

@@ -1,4 +1,4 @@
-"""Foresee what a study with noise would spend if all its rounds take place (docs/protocol.md 19, 21)."""
+"""Foresee what a study with noise would spend if all its rounds take place (docs/protocol.md 19)."""
 
 from __future__ import annotations
 
@@ -10,29 +10,26 @@ import numpy as np
 
 from client_agent.site.budget.accounting import accountant, epsilon_of
 from client_agent.study.asked.most_spent import most_spent
-from client_agent.study.spending import training_of
-from protocol.wire.messages import PrivacyUnit, Roster, Study
+from protocol.wire.messages import Roster, Study
 
 
 @dataclass(frozen=True)
 class ForeseenEpsilon:
-    """``epsilon`` at ``delta`` for one ``unit``, over all ``rounds`` of the study alone.
+    """``epsilon`` at ``delta`` for one record, over all ``rounds`` of the study alone.
 
-    ``examples``: of unit ``record`` it is that of a site with so many, which of all declared numbers spends most. Of
-    unit ``site`` every site spends the same, and it is None.
+    ``examples``: it is that of a site with so many, which of all declared numbers spends most.
     """
 
-    unit: PrivacyUnit
     epsilon: float
     delta: float
     rounds: int
-    examples: int | None
+    examples: int
     accountant: str
 
     @property
     def words(self) -> str:
         """One line for a person."""
-        what = "a whole site" if self.unit == "site" else f"one record at a site of {self.examples} examples"
+        what = f"one record at a site of {self.examples} examples"
         spent = f"epsilon {self.epsilon:.3f} at delta {self.delta:g}"
         return f"{spent} of {what} over {self.rounds} rounds ({self.accountant})"
 
@@ -42,16 +39,11 @@ def foreseen_epsilon(study: Study, roster: Roster, delta: float, own: Iterable[i
 
     ``own``: numbers of examples that are looked at too, such as what this site has, whatever it declared
     """
-    privacy = study.privacy
-    if privacy is None:
+    if study.record_noise is None:
         return None
-    examples = None
-    if privacy.unit == "record":
-        counts = {*(party.samples or 1 for party in roster.sites), *own}
-        examples, epsilon = most_spent(study, privacy, counts, lambda steps: epsilon_of([steps], delta))
-    else:
-        epsilon = epsilon_of([training_of(study, privacy, 1, 1).times(study.rounds)], delta)
-    return ForeseenEpsilon(privacy.unit, epsilon, delta, study.rounds, examples, accountant())
+    counts = {*(party.samples or 1 for party in roster.sites), *own}
+    examples, epsilon = most_spent(study, study.record_noise, counts, lambda steps: epsilon_of([steps], delta))
+    return ForeseenEpsilon(epsilon, delta, study.rounds, examples, accountant())
 
 
 def own_examples(folder: Path) -> tuple[int, ...]:

@@ -94,17 +94,9 @@ class Said(StrEnum):
     )
     NO_NOISE = "none: this study is not differentially private, and what is opened says something about records"
     NOISE = "every site adds noise to its updates: %(spec)s"
-    NOISE_OF_SERVERS = (
-        "each of the two servers adds noise to its half of every sum, of %(noise)s times the longest update: what is "
-        "opened hides a whole site from everybody who has at most one server on its side; updates leave without noise"
-    )
     EPSILON_OF_RECORD = (
         "%(epsilon)s at delta %(delta)s, if all %(rounds)s rounds take place: of one record at a site of %(examples)s "
         "examples, which of all that sites declare, and of what this site has, spends most (%(accountant)s)"
-    )
-    EPSILON_OF_SITE = (
-        "%(epsilon)s at delta %(delta)s, if all %(rounds)s rounds take place: of all that one site shares, the same at "
-        "every site (%(accountant)s)"
     )
     ALLOWED = "allows this study; every list of sites and weights is checked against it again"
     REFUSED = "REFUSES this study: %(why)s"
@@ -200,11 +192,9 @@ def _once(study: Study) -> Iterator[tuple[About, _Filled]]:
 
 
 def _noise(study: Study) -> _Filled:
-    if study.privacy is None:
+    if study.record_noise is None:
         return Said.NO_NOISE, {}
-    if study.sum_noise is not None:
-        return Said.NOISE_OF_SERVERS, {"noise": f"{study.privacy.noise_multiplier:g}"}
-    return Said.NOISE, {"spec": study.privacy.model_dump_json(exclude={"version"})}
+    return Said.NOISE, {"spec": study.record_noise.model_dump_json(exclude={"version"})}
 
 
 def _epsilon(spends: ForeseenEpsilon) -> _Filled:
@@ -215,7 +205,7 @@ def _epsilon(spends: ForeseenEpsilon) -> _Filled:
         "examples": spends.examples,
         "accountant": spends.accountant,
     }
-    return Said.EPSILON_OF_SITE if spends.unit == "site" else Said.EPSILON_OF_RECORD, values
+    return Said.EPSILON_OF_RECORD, values
 
 
 def _policy(study: Study, policy: SitePolicy) -> _Filled:

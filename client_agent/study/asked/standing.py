@@ -104,7 +104,7 @@ def budget_of(settings: AgentSettings, came_with: str) -> BudgetReport | None:
     if settings.policy.epsilon is None and not (settings.state_dir / MEMORY).exists():
         return None
     memory = budget_memory(settings.state_dir, came_with)
-    if settings.policy.epsilon is None and not memory.spent.trainings:
+    if settings.policy.epsilon is None and not memory.trainings:
         return None
     return budget_report(memory, settings.policy)
 

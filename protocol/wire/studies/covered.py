@@ -1,13 +1,11 @@
-"""Options that a study with noise may not have, as the noise does not cover them (docs/protocol.md 19, 21)."""
+"""Options that a study with noise may not have, as the noise does not cover them (docs/protocol.md 19)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from protocol.parameters import Needs
 from protocol.wire.studies.model import ModelSpec, TrainingSpec
-from protocol.wire.studies.privacy import PrivacyUnit
 from protocol.wire.studies.rule import RuleSpec
 from protocol.wire.task import TaskKind
 
@@ -22,13 +20,11 @@ class Beside:
     task: TaskKind
     ranked: bool
     summarised: bool
-    tagged: bool
-    keyed: bool
 
 
-def require_covered(unit: PrivacyUnit, beside: Beside) -> None:
-    """Nothing about a record, or about a site, is opened without noise. Raises: ValueError"""
-    for what in (*_opened(beside), *(_of_records(beside) if unit == "record" else _of_sites(beside))):
+def require_covered(beside: Beside) -> None:
+    """Nothing about a record is opened without noise. Raises: ValueError"""
+    for what in (*_opened(beside), *_of_records(beside)):
         raise ValueError(f"privacy: {what}")
 
 
@@ -61,18 +57,3 @@ def _of_records(beside: Beside) -> Iterator[str]:
         yield "class_weights follow from all records: take 'none'"
     if training.batches == "cycled":
         yield "batches are drawn: take batches = 'shuffled'"
-
-
-def _of_sites(beside: Beside) -> Iterator[str]:
-    """Everything about a site is opened in sums to which both servers add noise; what it does at home is its own."""
-    rule, usual = beside.rule, "take 'fedavg', 'fedadagrad', 'fedadam' or 'fedyogi', without norm_bound"
-    opens = {rule.needs, rule.name.declared.measures} - {Needs.NOTHING}
-    if opens:
-        what = " and ".join(sorted(one.value for one in opens))
-        yield f"noise on sums does not cover the {what} that rule {rule.name.value!r} opens of single sites: {usual}"
-    if rule.name.self_weighted:
-        yield f"under rule {rule.name.value!r} a sum is divided by weights that would need noise too: {usual}"
-    if beside.tagged:
-        yield "tags compare a sum with what the sites shared, and under unit 'site' servers change it: leave tags out"
-    if beside.keyed:
-        yield "under protection 'ckks' server A alone holds the sum, and unit 'site' needs both: take 'shares'"

@@ -1,4 +1,4 @@
-"""A study's noise: in its sites' updates, or in their sums (docs/protocol.md 19, 21)."""
+"""A study's noise in its sites' updates (docs/protocol.md 19)."""
 
 from __future__ import annotations
 
@@ -12,41 +12,38 @@ from protocol.wire.table.schema import Scaling, TableSchema
 
 LEAST_NOISE: Final = 0.1
 MOST_NOISE: Final = 1000.0
-PrivacyUnit = Literal["record", "site"]
+NO_SERVERS_NOISE: Final = (
+    "privacy.unit 'site', noise that the servers add to sums, no longer exists: take unit = 'record', whose noise "
+    "every site adds to its own updates, or leave [privacy] out (docs/privacy_budget.md)"
+)
 _FITTED: Final = (MissingRule.MEDIAN, MissingRule.INDICATOR)
 
 
 class PrivacySpec(Message):
-    """The difference between neighbouring data sets (``unit``), and the noise that hides it.
+    """Noise that hides each single record.
 
-    ``record``: every site clips each record's gradient to ``record_clip`` and adds discrete Gaussian noise to their
-    sum, of ``noise_multiplier`` times ``record_clip`` as its standard deviation; batches are drawn, each record by
-    itself with probability batch_size / examples (docs/protocol.md 19). ``site``: each of the two servers adds noise to
-    its half of every sum, of ``noise_multiplier`` times the longest update, the study's clip norm and its rounding
-    (docs/protocol.md 21); no record is clipped.
+    Every site clips each record's gradient to ``record_clip`` and adds discrete Gaussian noise to their sum, of
+    ``noise_multiplier`` times ``record_clip`` as its standard deviation; batches are drawn, each record by itself with
+    probability batch_size / examples (docs/protocol.md 19). ``unit`` "site" is read in studies of older versions that
+    have ended; no party runs one (``Study.unsupported``).
     """
 
     KIND: ClassVar[str] = "privacy"
-    unit: PrivacyUnit = "record"
+    unit: Literal["record", "site"] = "record"
     record_clip: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] | None = Field(
         default=None, exclude_if=lambda clip: clip is None
     )
     noise_multiplier: Annotated[float, Field(ge=LEAST_NOISE, le=MOST_NOISE, allow_inf_nan=False)]
 
     @model_validator(mode="after")
-    def _one_unit(self) -> PrivacySpec:
+    def _clips(self) -> PrivacySpec:
         if self.unit == "record" and self.record_clip is None:
             raise ValueError("privacy.unit 'record' clips every record's gradient: give record_clip (1.0 is usual)")
-        if self.unit == "site" and self.record_clip is not None:
-            raise ValueError(
-                "privacy.unit 'site' hides a whole site by noise of the servers, and a study has one unit: leave "
-                "record_clip out, or take unit = 'record', whose noise every site adds itself"
-            )
         return self
 
     @property
     def clip(self) -> float:
-        """The record clip of a study of that unit. Raises: ValueError in any other"""
+        """The record clip of a study that can run. Raises: ValueError, where the unit is 'site'"""
         if self.record_clip is None:
             raise ValueError("a study whose unit is 'site' clips no record")
         return self.record_clip

@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from protocol.arithmetic.sum_noise import SumNoise
 from protocol.clauses import Clause
 from protocol.parameters import TAG_COORDINATES, WORD_BITS, Needs, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
@@ -20,7 +19,7 @@ from protocol.wire.causes import EndCause
 from protocol.wire.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version
 from protocol.wire.studies.covered import Beside, require_covered
 from protocol.wire.studies.model import Buffers, ModelSpec, TrainingSpec
-from protocol.wire.studies.privacy import PrivacySpec, require_public_preparation
+from protocol.wire.studies.privacy import NO_SERVERS_NOISE, PrivacySpec, require_public_preparation
 from protocol.wire.studies.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.studies.rule import RuleName, RuleSpec
 from protocol.wire.studies.summary import MOST_SUMMARY_ROUNDS, SummarySpec
@@ -41,8 +40,7 @@ class Study(Message):
     the sites are ranked once, before the first update. ``task`` says what is predicted: classes, unless it is given.
     With ``tags`` vectors that are summed end with two pairs of tags, one checked before anything is served (section
     15). ``data_schema`` says what table the examples are made from, ``summary`` which sums of it are opened first.
-    A study of 0 ``rounds`` is a summary alone. With ``privacy`` every site adds noise to its updates (section 19),
-    or the servers add it to their sums (section 21).
+    A study of 0 ``rounds`` is a summary alone. With ``privacy`` every site adds noise to its updates (section 19).
     """
 
     KIND: ClassVar[str] = "study"
@@ -78,11 +76,12 @@ class Study(Message):
         return self.privacy if self.privacy is not None and self.privacy.unit == "record" else None
 
     @property
-    def sum_noise(self) -> SumNoise | None:
-        """The noise that each server adds to every sum of updates, None where it adds none (docs/protocol.md 21)."""
-        if self.privacy is None or self.privacy.unit == "record":
-            return None
-        return SumNoise.of(self.parameters, self.privacy.noise_multiplier)
+    def unsupported(self) -> str | None:
+        """The reason why no party runs this study any more, with a remedy; None for one that can run.
+
+        Older versions ran it, so its records stay readable once it has ended.
+        """
+        return NO_SERVERS_NOISE if self.privacy is not None and self.record_noise is None else None
 
     @property
     def model_dimension(self) -> int:
@@ -120,8 +119,8 @@ class Study(Message):
             _ = self.summary_layout
         elif not self.rounds:
             raise ValueError("rounds is 0, and there is no [summary] either: a study does one or the other")
-        if self.privacy is not None:
-            self._require_covered(self.privacy)
+        if self.record_noise is not None:
+            self._require_covered()
         if self.rule.erosion_applies == "same_round":
             raise ValueError(
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
@@ -157,8 +156,8 @@ class Study(Message):
             if asked:
                 raise ValueError(f"{what}, and task {kind.value!r} has none: leave it out, or take task 'classes'")
 
-    def _require_covered(self, privacy: PrivacySpec) -> None:
-        """Nothing about a record, or a site, is opened without noise; and the noise is one that can be drawn."""
+    def _require_covered(self) -> None:
+        """Nothing about a record is opened without noise."""
         beside = Beside(
             rule=self.rule,
             model=self.model,
@@ -166,13 +165,9 @@ class Study(Message):
             task=self.task.kind,
             ranked=self.ranking is not None,
             summarised=self.summary is not None,
-            tagged=self.tags,
-            keyed=self.protection.plan.keyed,
         )
-        require_covered(privacy.unit, beside)
-        if privacy.unit == "site":
-            SumNoise.of(self.parameters, privacy.noise_multiplier)
-        elif self.data_schema is not None:
+        require_covered(beside)
+        if self.data_schema is not None:
             require_public_preparation(self.data_schema)
 
     def _require_averaging(self) -> None:

@@ -62,21 +62,11 @@ def test_the_length_with_a_weight_is_said() -> None:
     assert "how long this site's update is with its own weight" in said
 
 
-@pytest.mark.parametrize(
-    ("privacy", "drawn", "about"),
-    [
-        (PrivacySpec(unit="site", noise_multiplier=2.0), 1.0, "of all that one site shares, the same at every site"),
-        (
-            PrivacySpec(record_clip=1.0, noise_multiplier=2.0),
-            min(1.0, STUDY.training.batch_size / FEWEST),
-            f"of one record at a site of {FEWEST} examples, which of all that sites declare",
-        ),
-    ],
-    ids=("site", "record"),
-)
-def test_a_person_reads_epsilon_before_the_word_is_asked_for(privacy: PrivacySpec, drawn: float, about: str) -> None:
+def test_a_person_reads_epsilon_before_the_word_is_asked_for() -> None:
     """At the delta of the site's own policy, over all rounds, with the accountant's name."""
-    rounds = 7
+    rounds, drawn = 7, min(1.0, STUDY.training.batch_size / FEWEST)
+    privacy = PrivacySpec(record_clip=1.0, noise_multiplier=2.0)
+    about = f"of one record at a site of {FEWEST} examples, which of all that sites declare"
     of = STUDY.model_copy(update={"privacy": privacy, "rounds": rounds, "rule": RuleSpec(name=RuleName.FEDAVG)})
     for delta in (1e-5, 1e-3):
         said = {one.about: one.words for one in in_plain_words(of, ROSTER, SitePolicy(delta=delta))}

@@ -61,9 +61,9 @@ def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path, capsys: py
     budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), CAME_WITH, json_output=True)
     told = json.loads(capsys.readouterr().out)
     assert [(one["study"], one["trainings"]) for one in told["studies"]] == [("one", 2), ("other", 1)]
-    assert told["spent"] == pytest.approx(count(tmp_path).of_unit("record").epsilon(DELTA))
+    assert told["spent"] == pytest.approx(count(tmp_path).epsilon(DELTA))
     assert told["studies"][0]["epsilon"] < told["spent"] < sum(one["epsilon"] for one in told["studies"])
-    assert (told["epsilon"], told["unit"], told["uncovered_rounds"]) == (20.0, "record", 1)
+    assert (told["epsilon"], told["uncovered_rounds"]) == (20.0, 1)
     assert told["accountant"].startswith("dp-accounting")
     budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), CAME_WITH, json_output=False)
     said = capsys.readouterr().out
@@ -88,9 +88,9 @@ def test_a_budget_begins_after_rounds_only_on_an_operators_word(
     said = capsys.readouterr().out
     assert "earlier round 1\nearlier round 2\n" in said
     assert "no count covers them" in said
-    assert count(tmp_path).of_unit("record").rounds() == frozenset()
+    assert count(tmp_path).rounds() == frozenset()
     budget_cli.begin_budget(settings(tmp_path), yes=True)
-    assert count(tmp_path).of_unit("record").rounds() == {("ab" * 32, 1), ("ab" * 32, 2)}
+    assert count(tmp_path).rounds() == {("ab" * 32, 1), ("ab" * 32, 2)}
 
 
 def noised(rounds: int) -> Study:
@@ -146,36 +146,6 @@ def test_the_noise_for_an_epsilon_is_named_before_a_study_is_written(capsys: pyt
     assert "at delta 1e-05 of a record, dp-accounting" in said
 
 
-def test_the_noise_that_hides_a_site_depends_on_rounds_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["study", "noise", "--unit", "site", "--epsilon", "8", "--delta", "1e-3", "--rounds", "20"]
-    with pytest.raises(SystemExit, match="0"):
-        main([*asked, "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["unit"] == "site"
-    assert told["epsilon"] == epsilon_of([Steps(1.0, told["noise_multiplier"], 20)], 1e-3)
-    assert 7.9 < told["epsilon"] <= 8
-    with pytest.raises(SystemExit, match="0"):
-        main(asked)
-    assert "at delta 0.001 of a site, dp-accounting" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--unit", "site", "--examples", "5"], "--examples: of unit 'site'"),
-        (["--unit", "site", "--batch-size", "5"], "--batch-size: of unit 'site'"),
-        (["--unit", "site", "--epochs", "5"], "--epochs: of unit 'site'"),
-        (["--examples", "5"], "give --examples and --batch-size"),
-        (["--batch-size", "5"], "give --examples and --batch-size"),
-        (["--unit", "patient"], "found 'patient'"),
-    ],
-)
-def test_what_a_unit_does_not_take_is_refused(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["study", "noise", "--epsilon", "8", "--delta", "1e-3", "--rounds", "20", *more])
-    assert said in " ".join(capsys.readouterr().err.split())
-
-
 OF_SITE = '[privacy]\nunit = "site"\nnoise_multiplier = 2.0\n'
 OF_RECORD = "[privacy]\nrecord_clip = 1.0\nnoise_multiplier = 2.0\n"
 
@@ -189,13 +159,10 @@ def plan(folder: Path, privacy: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("privacy", "more", "drawn"), [(OF_SITE, [], 1.0), (OF_RECORD, ["--examples", "80"], 0.25)], ids=("site", "record")
-)
 def test_a_study_file_says_what_it_would_spend_with_other_rounds_and_noise(
-    privacy: str, more: list[str], drawn: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["study", "epsilon", plan(tmp_path, privacy), "--delta", "1e-3", *more]
+    asked = ["study", "epsilon", plan(tmp_path, OF_RECORD), "--delta", "1e-3", "--examples", "80"]
     with pytest.raises(SystemExit, match="0"):
         main([*asked, "--json"])
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -203,7 +170,7 @@ def test_a_study_file_says_what_it_would_spend_with_other_rounds_and_noise(
     assert set(found) == {(rounds, noise) for rounds in (2, 4, 8, 16) for noise in (0.5, 1.0, 2.0, 4.0, 8.0)}
     assert [(one["rounds"], one["noise_multiplier"]) for one in told if one["as_written"]] == [(8, 2.0)]
     for (rounds, noise), spent in found.items():
-        assert spent == epsilon_of([Steps(drawn, noise, rounds)], 1e-3)
+        assert spent == epsilon_of([Steps(0.25, noise, rounds)], 1e-3)
     with pytest.raises(SystemExit, match="0"):
         main(asked)
     said = capsys.readouterr().out
@@ -213,9 +180,9 @@ def test_a_study_file_says_what_it_would_spend_with_other_rounds_and_noise(
 
 def test_what_a_study_file_does_not_say_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for privacy, more, said in (
-        ("", [], "no [privacy] table"),
-        (OF_RECORD, [], "give --examples"),
-        (OF_SITE, ["--examples", "5"], "leave it out"),
+        ("", ["--examples", "5"], "no [privacy] table"),
+        (OF_RECORD, [], "--examples"),
+        (OF_SITE, ["--examples", "5"], "take unit = 'record'"),
     ):
         with pytest.raises(SystemExit, match="2"):
             main(["study", "epsilon", plan(tmp_path, privacy), "--delta", "1e-3", *more])

@@ -171,36 +171,28 @@ def test_the_privacy_budget_is_shown(config: Path, door: Door) -> None:
     assert "epsilon 0.000 at delta 1e-05" in text
 
 
-@pytest.mark.parametrize("unit", ["record", "site"])
-def test_what_was_spent_is_shown_study_by_study_with_its_unit(config: Path, door: Door, unit: str) -> None:
-    """Whichever unit the site's own budget has: noise of the other one is not hidden."""
-    config.write_text(config.read_text() + f'\n[policy]\nprivacy_unit = "{unit}"\ndelta = 1e-3\n')
+def test_what_was_spent_is_shown_study_by_study(config: Path, door: Door) -> None:
+    config.write_text(config.read_text() + "\n[policy]\ndelta = 1e-3\n")
     settings = load_settings(config)
     memory = budget_memory(settings.state_dir, load_identity(settings)[1])
-    by_unit = {
-        "record": (PrivacySpec(record_clip=1.0, noise_multiplier=2.0), Steps(0.16, 2.0, 1)),
-        "site": (PrivacySpec(unit="site", noise_multiplier=3.0), Steps(1.0, 3.0, 1)),
-    }
-    for name, (privacy, _) in by_unit.items():
+    by_name = {"quiet": 2.0, "loud": 3.0}
+    for name, noise in by_name.items():
+        privacy = PrivacySpec(record_clip=1.0, noise_multiplier=noise)
         study = STUDY.model_copy(update={"name": name, "privacy": privacy, "training": TrainingSpec(batch_size=16)})
         memory.charge(training_of(study, privacy, 100, 1), settings.policy)
     with browser(config, door) as client:
         client.get("/login", params={"token": door.token})
         text = " ".join(client.get("/budget").text.split())
-    words = {"record": "of each single record", "site": "of the whole site"}
-    for name, (_, steps) in by_unit.items():
-        cells = f'<td>{words[name]}</td><td class="number">1</td>'
-        assert f'<th scope="row">{name}</th>{cells}<td class="number">{epsilon_of([steps], 1e-3):.3f}</td>' in text
-    assert f"epsilon {epsilon_of([by_unit[unit][1]], 1e-3):.3f} at delta 0.001, {words[unit]}" in text
+    steps = {name: Steps(0.16, noise, 1) for name, noise in by_name.items()}
+    for name, one in steps.items():
+        cells = f'<td class="number">1</td><td class="number">{epsilon_of([one], 1e-3):.3f}</td>'
+        assert f'<th scope="row">{name}</th>{cells}' in text
+    assert f"epsilon {epsilon_of([*steps.values()], 1e-3):.3f} at delta 0.001, of each single record" in text
     assert accountant() in text
 
 
-@pytest.mark.parametrize(
-    "privacy",
-    [PrivacySpec(record_clip=1.0, noise_multiplier=2.0), PrivacySpec(unit="site", noise_multiplier=2.0)],
-    ids=lambda privacy: privacy.unit,
-)
-def test_epsilon_is_read_before_a_study_is_approved(config: Path, door: Door, privacy: PrivacySpec) -> None:
+def test_epsilon_is_read_before_a_study_is_approved(config: Path, door: Door) -> None:
+    privacy = PrivacySpec(record_clip=1.0, noise_multiplier=2.0)
     changed = {"name": "noised", "privacy": privacy, "rounds": 7, "rule": RuleSpec(name=RuleName.FEDAVG)}
     noised = study_of().model_copy(update=changed)
     kept = StudyJournal(config.parent / "state", "noised")
@@ -212,7 +204,7 @@ def test_epsilon_is_read_before_a_study_is_approved(config: Path, door: Door, pr
         text = client.get("/studies/noised").text
         german = client.get("/studies/noised", headers={"accept-language": "de"}).text
     assert f"<dt>epsilon</dt><dd>{spends.epsilon:.3f} at delta 1e-05, if all 7 rounds take place: of " in text
-    assert {"record": "of one record at a site of", "site": "of all that one site shares"}[privacy.unit] in text
+    assert "of one record at a site of" in text
     assert f"<dt>Epsilon</dt><dd>{spends.epsilon:.3f} bei Delta 1e-05, wenn alle 7 Runden stattfinden" in german
     assert accountant() in text
 

@@ -18,6 +18,7 @@ from client_agent.learning.flat_vector import load_personal, load_vector
 from client_agent.learning.models import completed, dimension, model_spec
 from client_agent.learning.names import DataNames
 from client_agent.learning.plugin import load_plugin
+from client_agent.product.card import ModelCard
 from client_agent.product.card_text import card_markdown
 from client_agent.product.export import export
 from client_agent.product.exported import load_exported
@@ -40,7 +41,6 @@ from protocol.wire.messages import (
     EndCause,
     ModelSpec,
     PrivacySpec,
-    PrivacyUnit,
     Purpose,
     RuleName,
     RuleSpec,
@@ -268,26 +268,14 @@ def test_a_card_of_a_study_with_noise_has_its_epsilon_and_by_what_it_was_counted
     assert "finished without noise on the requester's records" in card_markdown(finished)
 
 
-def test_a_card_of_a_study_with_noise_of_the_servers_has_the_epsilon_of_a_whole_site(tmp_path: Path) -> None:
-    """A budget of records says nothing about it; one of sites does."""
-    privacy = PrivacySpec(unit="site", noise_multiplier=2.0)
-    study = study_of().model_copy(update={"privacy": privacy, "rule": RuleSpec(name=RuleName.FEDAVG)})
-    earlier = study.model_copy(update={"name": "earlier"})
-    spent = tuple(training_of(of, privacy, 100, number) for of in (earlier, study) for number in (1, 2, 3))
-    units: tuple[tuple[PrivacyUnit, bool], ...] = (("site", True), ("record", False))
-    for kept, used in units:
-        policy = SitePolicy(epsilon=4.0, delta=1e-3, privacy_unit=kept)
-        of_study = replace(held(study), spent=spent, policy=policy)
-        card = export(of_study, tmp_path, tmp_path / kept, is_requester=True)
-        assert card.privacy is not None
-        assert (card.privacy.unit, card.privacy.record_clip) == ("site", None)
-        assert card.privacy.epsilon == pytest.approx(epsilon_of([Steps(1.0, 2.0, 3)], 1e-3))
-        assert card.privacy.spent == pytest.approx(epsilon_of([Steps(1.0, 2.0, 6)], 1e-3))
-        said = card_markdown(card)
-        assert "## What it may tell about a whole site" in said
-        assert f"Epsilon {card.privacy.epsilon:.2f} at delta 0.001 for each whole site" in said
-        assert "Accountant: dp-accounting" in said
-        assert ("of a budget of 4" in said) is used
+def test_cards_that_older_versions_wrote_are_read(tmp_path: Path) -> None:
+    privacy = PrivacySpec(record_clip=0.5, noise_multiplier=2.0)
+    study = study_of().model_copy(update={"privacy": privacy})
+    card = export(held(study), tmp_path, tmp_path / "out", is_requester=True)
+    assert card.privacy is not None
+    for then in ({"clip_norm": None}, {"unit": "site", "record_clip": None, "clip_norm": 1.0}):
+        written = card.model_dump(mode="json") | {"privacy": card.privacy.model_dump() | then}
+        assert ModelCard.model_validate_json(json.dumps(written)).privacy is not None
 
 
 TIED = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.budget.accounting import Steps, epsilon_of, share_used
-from client_agent.site.budget.spent_budget import BudgetMemory, Training
+from client_agent.site.budget.spent_budget import BudgetMemory, Spent, Training
 from client_agent.study.spending import require_room_for, training_of
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
@@ -56,8 +56,8 @@ def test_a_training_is_counted_by_its_steps_and_on_disk_before_anything_else(tmp
     assert training().steps == 10
     again = BudgetMemory(tmp_path / "budget")
     assert again.spent.trainings == (training(),)
-    assert again.of_unit("record").epsilon(DELTA) == pytest.approx(epsilon(10))
-    assert again.of_unit("record").rounds() == {(noised().digest(), 1)}
+    assert again.epsilon(DELTA) == pytest.approx(epsilon(10))
+    assert again.rounds() == {(noised().digest(), 1)}
 
 
 def test_every_start_counts_and_the_budget_is_never_exceeded(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_every_start_counts_and_the_budget_is_never_exceeded(tmp_path: Path) -> 
     assert refused.value.told == "budget_spent: this site's privacy budget does not hold it"
     assert len(BudgetMemory(tmp_path / "budget").spent.trainings) == 2
     budget.charge(training(number=2), SitePolicy())  # without a budget it is counted all the same
-    assert budget.of_unit("record").epsilon(DELTA) == pytest.approx(epsilon(30))
+    assert budget.epsilon(DELTA) == pytest.approx(epsilon(30))
 
 
 def test_other_studies_and_other_data_sizes_count_together(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_other_studies_and_other_data_sizes_count_together(tmp_path: Path) -> No
     budget.charge(training("one"), SitePolicy())
     budget.charge(training("other", examples=50), SitePolicy())
     both = epsilon_of([Steps(0.2, 2.0, 10), Steps(0.4, 2.0, 6)], DELTA)
-    assert budget.of_unit("record").epsilon(DELTA) == pytest.approx(both)
-    assert budget.of_unit("record").epsilon(DELTA, noised("one").digest()) == pytest.approx(epsilon(10))
+    assert budget.epsilon(DELTA) == pytest.approx(both)
+    assert budget.epsilon(DELTA, noised("one").digest()) == pytest.approx(epsilon(10))
 
 
 def test_a_study_is_asked_about_by_the_rounds_that_are_left(tmp_path: Path) -> None:
@@ -113,10 +113,23 @@ def test_a_count_that_is_not_what_was_written_stops_the_agent(tmp_path: Path, co
         BudgetMemory(folder)
 
 
+def test_sums_under_noise_of_the_servers_are_read_and_count_for_nothing(tmp_path: Path) -> None:
+    """As an older version wrote them: they hid a site and bound nothing about a record."""
+    folder = tmp_path / "budget"
+    folder.mkdir()
+    of_site = training(number=2).model_copy(update={"unit": "site", "examples": 1, "batch_size": 1, "steps": 1})
+    (folder / "spent.json").write_text(Spent(trainings=(training(), of_site)).model_dump_json())
+    budget = BudgetMemory(folder)
+    assert budget.epsilon(DELTA) == pytest.approx(epsilon(10))
+    assert budget.rounds() == {(noised().digest(), 1)}
+    budget.charge(training(number=3), SitePolicy())
+    assert BudgetMemory(folder).spent.trainings == (training(), of_site, training(number=3))
+
+
 def test_an_operators_word_is_kept(tmp_path: Path) -> None:
     budget = BudgetMemory(tmp_path / "budget")
     budget.begin_after([("ab" * 32, 3), ("ab" * 32, 1)])
     budget.begin_after([("ab" * 32, 1), ("cd" * 32, 1)])
     again = BudgetMemory(tmp_path / "budget")
-    assert again.of_unit("record").rounds() == {("ab" * 32, 1), ("ab" * 32, 3), ("cd" * 32, 1)}
-    assert again.of_unit("record").epsilon(DELTA) == 0
+    assert again.rounds() == {("ab" * 32, 1), ("ab" * 32, 3), ("cd" * 32, 1)}
+    assert again.epsilon(DELTA) == 0

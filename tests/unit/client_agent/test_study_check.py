@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 
 from client_agent.cli.agent import app as agent_app
 from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.private.drawn_rows import steps_of
 from client_agent.site.budget.accounting import Steps, epsilon_of
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import TrainingSpec
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.client_agent.test_cli import command, write_config
 from tests.unit.client_agent.test_study_file import GOOD
@@ -66,20 +69,23 @@ def test_checking_a_study_file_sends_and_keeps_nothing(tmp_path: Path) -> None:
 
 GOOD_FEDAVG = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "fedavg"')
 ROUNDS = 30
-NOISE = '[privacy]\nunit = "site"\nnoise_multiplier = %s\n'
+EXAMPLES = 3
+"""Of its own data: fewer than a batch, so all are drawn."""
+NOISE = "[privacy]\nrecord_clip = 1.0\nnoise_multiplier = 2.0\n"
 
 
 def test_epsilon_is_said_before_a_study_is_created(tmp_path: Path) -> None:
-    """Of the unit that the study's noise hides, at the delta of this site's policy, by 'check' and by 'create'."""
+    """At the delta of this site's policy, by 'check' and by 'create'."""
     config, file = study_of_own_data(tmp_path)
-    file.write_text(GOOD_FEDAVG + NOISE % "2.0")
-    spent = epsilon_of([Steps(1.0, 2.0, ROUNDS)], SitePolicy().delta)
+    file.write_text(GOOD_FEDAVG + NOISE)
+    steps = ROUNDS * steps_of(EXAMPLES, TrainingSpec(**tomllib.loads(GOOD)["training"]))
+    spent = epsilon_of([Steps(1.0, 2.0, steps)], SitePolicy().delta)
     for name in ("check", "create"):
         told = command(name, str(file), "--config", str(config)).stdout
-        assert f"its noise: epsilon {spent:.3f} at delta 1e-05 of a whole site over {ROUNDS} rounds (dp-acc" in told
+        assert f"its noise: epsilon {spent:.3f} at delta 1e-05 of one record at a site of {EXAMPLES} examples" in told
     told = json.loads(command("check", str(file), "--config", str(config), "--json").stdout)
     assert told["privacy"]["epsilon"] == spent
-    assert (told["privacy"]["unit"], told["privacy"]["rounds"]) == ("site", ROUNDS)
+    assert (told["privacy"]["examples"], told["privacy"]["rounds"]) == (EXAMPLES, ROUNDS)
 
 
 def test_leaving_is_for_contributors_of_a_study_that_goes_on(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -200,11 +201,10 @@ def test_a_finish_that_makes_no_sense_is_refused(table: str) -> None:
         finish_from_toml(re.sub(r"rounds = \d+", "rounds = 0", GOOD) + "\n[finish]\n", "s.toml")
 
 
-def test_a_sum_without_room_for_the_servers_noise_is_refused_before_anybody_asks_for_it() -> None:
-    """Servers would refuse it once it is handed in: some 1,700 sites under the largest noise."""
+def test_noise_of_the_servers_is_refused_with_what_takes_its_place() -> None:
     text = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "fedavg"')
-    text += '[privacy]\nunit = "site"\nnoise_multiplier = 31.9\n'
-    assert study_from_toml(text, "s.toml", ROSTER, None).sum_noise is not None
-    crowd = ROSTER.model_copy(update={"sites": ROSTER.sites * 500})
-    with pytest.raises(ConfigurationError, match=r"s.toml: privacy: the sum of 2000 sites with noise reaches \d+ ring"):
-        study_from_toml(text, "s.toml", crowd, None)
+    text += '[privacy]\nunit = "site"\nnoise_multiplier = 2.0\n'
+    said = r"s.toml: .*privacy.unit 'site', .* no longer exists: take unit = 'record'.*privacy_budget.md"
+    for parse in (partial(study_from_toml, roster=ROSTER, plugin=None), finish_from_toml):
+        with pytest.raises(ConfigurationError, match=said):
+            parse(text, "s.toml")

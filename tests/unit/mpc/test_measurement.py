@@ -274,10 +274,3 @@ def test_shares_that_do_not_belong_together_are_refused(identity, rng):
     for stranger in strangers:
         with pytest.raises(MalformedMessage):
             measurement.open_site(a, stranger, 32, identity)
-
-
-def test_of_a_sum_with_noise_shares_of_zero_are_shown_and_values_are_refused():
-    shown = measurement.OpeningShare("c1", np.arange(40, dtype=np.uint64), np.zeros(0, dtype=np.uint64))
-    assert not measurement.withheld(shown).range_shares.any()
-    with pytest.raises(ProtocolViolation, match="1 values about 'c1' are to be opened"):
-        measurement.withheld(measurement.OpeningShare("c1", shown.range_shares, np.ones(1, dtype=np.uint64)))

@@ -254,9 +254,11 @@ class TestNoise:
         with refused(Clause.NOISE, "noise multiplier of 1.5", "at least 1.6"):
             check_study_allowed(self.NOISED, SitePolicy(least_noise=1.6))
 
-    def test_a_site_that_wants_a_whole_site_hidden_takes_part_in_nothing(self) -> None:
-        with refused(Clause.NOISE, "hides a record", "privacy_unit 'site'", "ask for a study of that unit"):
-            check_study_allowed(self.NOISED, SitePolicy(epsilon=2.0, privacy_unit="site"))
+    def test_a_study_with_noise_of_the_servers_is_refused_whatever_the_policy(self) -> None:
+        old = self.PLAIN.model_copy(update={"privacy": PrivacySpec(unit="site", noise_multiplier=1.5)})
+        for policy in (SitePolicy(), SitePolicy(epsilon=2.0)):
+            with refused(Clause.NOISE, "no longer exists: take unit = 'record'"):
+                check_study_allowed(old, policy)
 
 
 class TestSteps:

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
-from protocol.policy.linked import linked_error, linked_error_with_noise, told_of_all
+from protocol.policy.linked import linked_error, told_of_all
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.policy.sums import Exposure, KnownSum, exposure
@@ -44,16 +44,6 @@ def test_the_same_update_over_other_sites_in_another_study_is_known(requester: s
 def test_over_the_same_sites_or_none_of_them_nothing_is_linked() -> None:
     assert error(row("abc", "old"), row("abc")) == np.inf
     assert error(row("abc", "old"), row("def")) == np.inf
-
-
-def test_with_noise_of_servers_what_is_left_is_the_noise_of_all_linked_sums() -> None:
-    def noisy(one: SummedRow, square: float = 3.0) -> SummedRow:
-        return one.model_copy(update={"servers_noise": square})
-
-    past, new = [noisy(row("abc", "old")), noisy(row("abc", "older"))], noisy(row("bcdef"))
-    assert linked_error_with_noise(past, new, colluders=0) == pytest.approx(np.sqrt(3 / (3 + 3)))
-    assert linked_error_with_noise([noisy(row("abc", "old"))], noisy(row("abc")), colluders=0) == np.inf
-    assert linked_error_with_noise([row("abc", "old")], new, colluders=0) == 0
 
 
 def test_another_requester_counts_where_colluders_do() -> None:

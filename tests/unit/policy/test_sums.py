@@ -11,7 +11,7 @@ from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow, SummedWeight, release_sets, release_sets_number
-from protocol.policy.sums import MOST_RELEASE_SETS, MOST_ROWS, KnownSum, exposure, exposure_with_noise
+from protocol.policy.sums import MOST_RELEASE_SETS, MOST_ROWS, KnownSum, exposure
 
 UPDATE = np.array([3.0, -1.0, 2.0, 0.5])
 OTHER = np.array([0.5, 2.0, 1.0, -3.0])
@@ -53,19 +53,6 @@ def test_a_round_that_opens_nothing_hides_no_other() -> None:
     past = (known("abcd", 1, released="abcd"), known("acd", 2, least=4))
     assert exposure(past, row("bcd", 3), UPDATE).least < 1e-4
     assert exposure(past[1:], row("bcd", 3, least=4), UPDATE).least == 1.0
-
-
-def test_with_noise_of_servers_figures_follow_from_weights_and_noise_alone() -> None:
-    """As if every update were the same in all sums: y_1 = a + b + c + d + noise, y_2 = b + c + d + noise."""
-    first, second = row("abcd", 1, released="abcd", servers_noise=5.0), row("bcd", 2, servers_noise=5.0)
-    weights = np.array([[1.0, 1, 1, 1], [0, 1, 1, 1]])
-    total = weights @ weights.T + 5 * np.eye(2)
-    explained = [float(column @ np.linalg.solve(total, column)) for column in weights.T]
-    found = exposure_with_noise([first], second)
-    assert found.least == pytest.approx(np.sqrt(1 - max(explained)), abs=1e-5)
-    without = exposure_with_noise([row("abcd", 1, released="abcd")], row("bcd", 2))
-    assert without.least < 1e-4
-    assert exposure_with_noise([second], second).least == pytest.approx(exposure_with_noise([], second).least)
 
 
 def test_a_first_sum_isolates_nobody() -> None:

@@ -47,7 +47,7 @@ class FailingOnce:
 
     @property
     def _record(self) -> Any:
-        return SimpleNamespace(digest=DIGEST, name="study", state=SimpleNamespace(ended=self.ended), stranded_by=None)
+        return SimpleNamespace(digest=DIGEST, name="study", goes_on=not self.ended)
 
 
 @dataclass(eq=False)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from host.failpoints import Failpoints
-from protocol.arithmetic.discrete_gaussian import NoiseStream, discrete_gaussian
 from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import from_bytes, to_bytes, to_signed
+from protocol.arithmetic.ring import from_bytes, to_bytes
 from protocol.bodies import masked_sum as masked_sum_body
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.errors import AnnouncementMismatch, BadSignature, BrokenSeal, MalformedMessage
@@ -54,7 +53,6 @@ def _own_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """The receiving side holds the seed share twice, so its sum is not simply a share of X."""
     held = [chunk_source(SEED_SHARE), chunk_source(SEED_SHARE)]
     monkeypatch.setattr(module, "agreed_sources", lambda *_: held)
-    monkeypatch.setattr(module, "noise_stream", lambda *_: None)
 
 
 @pytest.fixture
@@ -98,24 +96,6 @@ def test_what_one_side_sends_is_its_masked_sum() -> None:
     total = expand(double.seed, Usage.SHARE, D) * np.uint64(2)
     pieces = b"".join(masked_sum(SERVER, RECORD, PARAMETERS))
     assert np.array_equal(from_bytes(pieces, D), total - expand(SEED, Usage.OUTPUT_MASK, D))
-
-
-def test_noise_is_the_same_however_often_a_sum_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = from_bytes(b"".join(masked_sum(SERVER, RECORD, PARAMETERS)), D)
-    monkeypatch.setattr(module, "noise_stream", lambda *_: NoiseStream(5_000, KEY_OF_NOISE))
-    first, again = (b"".join(masked_sum(SERVER, RECORD, PARAMETERS)) for _ in range(2))
-    assert first == again
-    added = to_signed(from_bytes(first, D) - plain)
-    assert np.array_equal(added, discrete_gaussian(D, 5_000, KEY_OF_NOISE))
-
-
-@pytest.mark.parametrize("size", [1000, 2**20])
-def test_the_receiving_side_adds_its_own_noise(draft: Draft, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "noise_stream", lambda *_: NoiseStream(5_000, KEY_OF_NOISE))
-    intake = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
-    feed(intake, sealed(sent()), size)
-    intake.finish()
-    assert np.array_equal(to_signed(output(draft) - expected()), discrete_gaussian(D, 5_000, KEY_OF_NOISE))
 
 
 @pytest.mark.parametrize("size", [7, 1000, 2**20])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,13 @@ from protocol.parameters import Needs
 from protocol.rounds.announce import check_said
 from protocol.rounds.side_b import Reply, answer
 from protocol.rounds.states import Attempt, RoundKey, SetSigned, Standing, Unchosen, Undecided
+from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
     AgreedSet,
     CollectedContribution,
+    PrivacySpec,
     Purpose,
     ReleaseSet,
     RoundState,
@@ -216,3 +219,16 @@ def test_failed_check_names_only_sites_that_were_left_out(failed: tuple[str, ...
         return
     with pytest.raises(MalformedMessage, match="failed_check names sites"):
         answer(state, release, ROSTER)
+
+
+def test_a_study_with_noise_of_the_servers_is_refused_before_it_is_stored() -> None:
+    of = EROSION.model_copy(
+        update={
+            "rule": RuleSpec(name=RuleName.FEDAVG),
+            "privacy": PrivacySpec(unit="site", noise_multiplier=2.0),
+        }
+    )
+    nothing = SimpleNamespace(study_named=lambda _: None, alone=lambda _: nullcontext())
+    server = SimpleNamespace(**vars(SERVER), side=Side.A, store=nothing)
+    with pytest.raises(MalformedMessage, match=r"privacy.unit 'site'.*take unit = 'record'"):
+        create(server, sign(of, REQUESTER, parties().keys[REQUESTER].signing))  # type: ignore[arg-type]

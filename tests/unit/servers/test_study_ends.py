@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from protocol.errors import Unavailable
+from protocol.errors import Unavailable, WrongRound
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, RoundState, Signed, StudyEnd, StudyEndState
+from protocol.wire.messages import EndCause, PrivacySpec, RoundState, Signed, Study, StudyEnd, StudyEndState
 from servers import studies
 from servers.retention import keeping
 from servers.retention.unfinished import Unfinished
@@ -124,3 +124,17 @@ def test_a_server_that_starts_looks_first_of_all(ending: Ending, monkeypatch: py
 def test_a_study_that_goes_on_keeps_everything(ending: Ending) -> None:
     asyncio.run(Unfinished(ending.server).forget())
     assert ending.named() == set(FILES)
+
+
+def test_a_study_that_an_older_version_began_does_not_go_on_and_can_be_ended(ending: Ending) -> None:
+    """Its sums would have had noise of the servers: this version would open them without."""
+    server, now = ending.server, ending.server.store.study(RECORD.digest)
+    assert now.goes_on
+    old = now.study.model_copy(update={"privacy": PrivacySpec(unit="site", noise_multiplier=2.0)})
+    begun = replace(now, signed=Signed[Study](message=old))
+    server.store.change_study(RECORD.digest, lambda _: begun)
+    assert not server.store.study(RECORD.digest).goes_on
+    with pytest.raises(WrongRound, match=r"moiety study cancel.*privacy.unit 'site'.*take unit = 'record'"):
+        studies.going_study(server, old.name)
+    ending.end()
+    assert studies.going_study(server, old.name).state.ended

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from protocol.arithmetic.sum_noise import SumNoise
-from protocol.protection.plan import StudyProtection
 from protocol.wire.messages import (
     LayerShape,
     ModelSpec,
@@ -43,63 +41,30 @@ def test_a_study_without_noise_has_the_bytes_that_it_had():
     assert with_noise().digest() != with_noise(privacy=None).digest()
 
 
-def test_a_study_has_one_unit():
-    with pytest.raises(ValidationError, match="a study has one unit"):
-        PrivacySpec(unit="site", record_clip=1.0, noise_multiplier=1.0)
+def test_noise_per_record_needs_a_clip():
     with pytest.raises(ValidationError, match="give record_clip"):
         PrivacySpec(noise_multiplier=1.0)
-    assert b"record_clip" not in HIDDEN.canonical()
+
+
+def test_a_study_with_noise_of_the_servers_is_read_and_runs_nowhere():
+    """Older versions ran it: what it has left behind stays readable."""
+    old = with_noise(privacy=HIDDEN, tags=True, training=TrainingSpec(batches="cycled"))
+    assert Study.parse(old.canonical()) == old
+    assert b"record_clip" not in old.canonical()
+    assert old.record_noise is None
+    assert old.unsupported is not None
+    assert "take unit = 'record'" in old.unsupported
     with pytest.raises(ValueError, match="clips no record"):
         _ = HIDDEN.clip
-
-
-def test_whose_noise_a_study_has():
-    of_records, of_sites = with_noise(), with_noise(privacy=HIDDEN, rule=FEDAVG)
-    assert (of_records.record_noise, of_records.sum_noise) == (PRIVACY, None)
-    assert of_sites.record_noise is None
-    assert of_sites.sum_noise == SumNoise.of(of_sites.parameters, 1.5)
-    assert with_noise(privacy=None).sum_noise is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"rule": RuleSpec(name=RuleName.LOCAL)}, "shares nothing"),
-        ({"rule": RuleSpec(name=RuleName.WEIGHT_EROSION)}, "does not cover the distances"),
-        ({"rule": RuleSpec(name=RuleName.FEDAVG, norm_bound=1.0)}, "does not cover the norms"),
-        ({"rule": RuleSpec(name=RuleName.MULTI_KRUM, byzantine=0)}, "does not cover the pairs"),
-        ({"rule": RuleSpec(name=RuleName.SHRINKAGE)}, "weighs by examples"),
-        ({"ranking": RankingSpec()}, "ranking"),
-        ({"tags": True}, "leave tags out"),
-        ({"protection": StudyProtection.CKKS}, "server A alone holds the sum"),
-        ({"privacy": PrivacySpec(unit="site", noise_multiplier=1000.0)}, "can be drawn exactly"),
-    ],
-)
-def test_what_noise_of_servers_does_not_cover_is_refused(changes, text):
-    with pytest.raises(ValidationError, match=text):
-        with_noise(**{"privacy": HIDDEN, "rule": FEDAVG, **changes})
+    for going in (with_noise(), with_noise(privacy=None)):
+        assert going.unsupported is None
 
 
 def test_a_summary_has_no_noise():
     model = ModelSpec(kind="linear", inputs=(1,), layers=study("ab" * 32).model.layers)
     table = schema({**AGE, "range": [0, 100]}, ILL)
     with pytest.raises(ValidationError, match="leave summary out"):
-        with_noise(privacy=HIDDEN, rule=FEDAVG, model=model, data_schema=table, summary=SummarySpec())
-
-
-def test_sites_that_weigh_themselves_have_no_noise_of_servers():
-    base = with_noise()
-    layers = (LayerShape(name="weight", shape=(base.parameters.dimension - 1,)),)
-    with pytest.raises(ValidationError, match="divided by weights"):
-        with_noise(
-            privacy=HIDDEN,
-            rule=RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES),
-            model=base.model.model_copy(update={"layers": layers}),
-        )
-
-
-def test_what_a_site_does_at_home_is_its_own():
-    with_noise(privacy=HIDDEN, rule=FEDAVG, training=TrainingSpec(class_weights="inverse_frequency", batches="cycled"))
+        with_noise(rule=FEDAVG, model=model, data_schema=table, summary=SummarySpec())
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, float("inf"), float("nan"), 1001.0, -1.0])

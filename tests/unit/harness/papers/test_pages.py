@@ -18,9 +18,6 @@ from protocol.errors import ConfigurationError
 
 RESULTS = Path(__file__).parents[4] / "docs" / "results"
 DATA = RESULTS / "data"
-NO_LONGER_MEASURED = {"differential_privacy_sites_accuracy", "differential_privacy_sites_log_loss"} | {
-    "differential_privacy_sites_noise",
-}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -35,12 +32,10 @@ def test_every_table_of_a_page_is_its_file_to_the_printed_digit(page: str) -> No
 def test_every_file_is_on_a_page_and_every_plot_has_its_series() -> None:
     pages = [(RESULTS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES]
     tables = [name for text in pages for name in _TABLE.findall(text)]
-    assert sorted([*tables, *NO_LONGER_MEASURED]) == sorted(path.stem for path in DATA.glob("*.csv"))
+    assert sorted(tables) == sorted(path.stem for path in DATA.glob("*.csv"))
     drawn = {name for text in pages for name in _PLOT.findall(text)} - {"har_ifedavg_input_b", "har_ifedavg_input_w"}
     assert drawn == set(PLOTS)
-    assert {f"{name}.csv" for name in [*PLOTS, "differential_privacy_sites"]} == {
-        path.name for path in (DATA / "plots").glob("*.csv")
-    }
+    assert {f"{name}.csv" for name in PLOTS} == {path.name for path in (DATA / "plots").glob("*.csv")}
     assert all((RESULTS / f"{name}.svg").is_file() for name in PLOTS)
 
 
