@@ -58,8 +58,6 @@ from tests.integration.wrong_tags import learner_with_wrong_tags
 from tests.kit.processes import Federation, start_servers
 from tests.ports import free_ports
 
-_FREELY = SitePolicy(least_isolation=0.0)
-
 
 @dataclass(frozen=True)
 class Mode:
