@@ -150,7 +150,7 @@ def test_the_server_image_asks_for_no_torch() -> None:
     assert [one for one in requirements(ROOT / "pyproject.toml", ["agent"]) if one.startswith("torch")]
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert [one for one in requirements(ROOT / "pyproject.toml", ["he"]) if one.startswith("tenseal")]
-    assert "packages server page he postgres ${SERVER_EXTRAS}\n" in text
+    assert "packages server he postgres ${SERVER_EXTRAS}\n" in text
     assert [one for one in requirements(ROOT / "pyproject.toml", ["page"]) if one.startswith("jinja2")]
     assert "packages agent he sql postgres ${AGENT_EXTRAS}\n" in text
     assert "ARG AGENT_EXTRAS=\n" in text

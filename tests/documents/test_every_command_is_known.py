@@ -26,6 +26,8 @@ def found(words: list[str]) -> tuple[Any, list[str]]:
     left = list(words)
     while left and hasattr(command, "commands") and not left[0].startswith("-"):
         command = command.get_command(None, left.pop(0))
+        if command is not None and command.name == "simulate" and not (left and left[0] in command.commands):
+            left.insert(0, "study")  # as the command line does it
     return command, left
 
 
