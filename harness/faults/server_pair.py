@@ -51,6 +51,8 @@ T = TypeVar("T")
 _PATIENCE_S: Final = 40.0
 _UNEXPECTED: Final = 500
 _STRANGER: Final = 401
+_MOST_VAIN_STARTS: Final = 200
+"""A server that fails to start so often in a row has no disk that is merely full for a time."""
 
 
 class Pair:
@@ -78,6 +80,8 @@ class Pair:
         self.on_sent: Callable[[bytes], None] = lambda body: None
         self.on_answer: Callable[[Server, httpx.Request, httpx.Response], None] = lambda server, request, answer: None
         self.of_schema_before: set[Side] = set()
+        self._put_back: set[Side] = set()
+        self._vain_starts: Counter[Side] = Counter()
         self._carrier = Carrier(network, clock)
         self._away: Counter[Side] = Counter()
         self._at_point = at_point
@@ -118,9 +122,12 @@ class Pair:
     def upgrade(self, url: str) -> None:
         """As a start of a server does it, for one whose database is put back to the schema before."""
         for side in [one for one in self.of_schema_before if self.settings[one].database == url]:
-            one_back(url)
-            self.of_schema_before.discard(side)
+            if side not in self._put_back:  # a full disk may stop what follows: the tables are put back once
+                one_back(url)
+                self._put_back.add(side)
             upgrade(url)
+            self.of_schema_before.discard(side)
+            self._put_back.discard(side)
 
     async def _live(self, app: FastAPI) -> None:
         context = app.router.lifespan_context(app)
@@ -149,9 +156,15 @@ class Pair:
         if self._away[side] <= 0:
             try:
                 self.start(side)
-            except (MoietyError, OSError, OperationalError):
+            except (MoietyError, OSError, OperationalError) as failure:
                 self._away[side] += 1
-                self.loop.call_later(STARTED_AGAIN_S, self.comes_back, side)
+                self._vain_starts[side] += 1
+                if self._vain_starts[side] == _MOST_VAIN_STARTS:
+                    self.errors.append(f"error: server {side.value} does not start any more: {failure!r}")
+                else:
+                    self.loop.call_later(STARTED_AGAIN_S, self.comes_back, side)
+            else:
+                self._vain_starts[side] = 0
 
     def _reached(self, side: Side, point: str, number: int) -> None:
         away_s = self._at_point(side, point, number)
