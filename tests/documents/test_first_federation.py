@@ -222,8 +222,9 @@ def used(federation: Federation) -> None:
 
 def audited(federation: Federation) -> None:
     """Transcripts verified, the audit log exported and verified against the export, what is held deleted."""
-    assert federation.at(0, "moiety study verify state")
-    pair = {
+    roster = {"roster.toml": "hospital-0/roster.toml"}
+    assert federation.at(0, "moiety study verify state", roster)
+    pair = roster | {
         f"{name}/transcripts": f"hospital-{n}/state/studies/first/transcripts"
         for n, name in ((0, "ours"), (1, "theirs"))
     }
