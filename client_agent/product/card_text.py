@@ -63,8 +63,8 @@ def _privacy(card: ModelCard) -> str:
         return "Nothing is bounded: what noise a simulation adds comes from its seed, which is in `study.json`."
     if card.privacy is None:
         return (
-            "No noise was added: nothing bounds what the model, or the sums that made it, tell about a single record "
-            "(no differential privacy)."
+            "The sites added no noise: no bound is known on what the model, or the sums that made it, tell about a "
+            "single record (no differential privacy)."
         )
     own = card.privacy
     finished = (

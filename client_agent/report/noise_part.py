@@ -7,11 +7,11 @@ from client_agent.product.card import CardPrivacy
 
 
 def noise_html(own: CardPrivacy | None) -> str:
-    """A table and a note; None is a study without noise."""
+    """A table and a note; None is a study whose sites added none."""
     if own is None:
         return (
-            "<p>No noise: this study is not differentially private, and nothing bounds what its model and its sums "
-            "tell about a single record.</p>"
+            "<p>The sites added no noise: no bound is known on what this study's model and its sums tell about a "
+            "single record.</p>"
         )
     rows = [
         ("epsilon of this study, per record of this site", f"{own.epsilon:.3f}"),

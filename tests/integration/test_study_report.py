@@ -103,7 +103,7 @@ def test_the_page_stands_by_itself(ended: tuple[AgentSettings, AgentSettings, St
         assert outside not in page
     # accuracy, log-loss, weights, distances, isolation
     assert page.count("<svg") == 5
-    for text in ("Weight Erosion", "distance_penalty = 0.01", "c3", "No noise: this study is not", "Model card"):
+    for text in ("Weight Erosion", "distance_penalty = 0.01", "c3", "The sites added no noise: no bound", "Model card"):
         assert text in page
 
 

@@ -242,7 +242,7 @@ def test_no_calibration_slope_of_log_odds_that_do_not_differ() -> None:
 def test_a_card_says_plainly_that_nothing_bounds_what_a_model_tells(tmp_path: Path) -> None:
     card = export(held(), tmp_path, tmp_path / "out", is_requester=True)
     assert card.privacy is None
-    assert "No noise was added: nothing bounds what the model" in card_markdown(card)
+    assert "The sites added no noise: no bound is known on what the model" in card_markdown(card)
 
 
 def test_a_card_of_a_study_with_noise_has_its_epsilon_and_by_what_it_was_counted(tmp_path: Path) -> None:
