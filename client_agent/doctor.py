@@ -139,7 +139,7 @@ def _of_roster(settings: AgentSettings, roster: Roster) -> Iterator[Finding]:
 
 
 def _transfers(settings: AgentSettings, roster: Roster) -> Iterator[Finding]:
-    """What the cap and quiet hours will do to studies that are not over here."""
+    """Foresee what the cap and quiet hours will do to studies that are not over here."""
     now_s = time.time()
     if settings.quiet_hours:
         wait_s = settings.quiet.remaining_s(now_s)
@@ -182,7 +182,7 @@ _INSTALLED_BY: Final = {"flower": "flwr", "nvflare": "nvflare", "python": "numpy
 
 
 def look_at_trainer(settings: TrainerSettings) -> Finding:
-    """Whether a round could be begun; that the code trains the study's model is tried when a study is there."""
+    """Look whether a round could be begun; that the code trains the study's model is tried when a study is there."""
     for key, path in (("python", settings.python), ("program", settings.program)):
         if path is None or not path.is_file():
             return failed(_CHECK, f"key 'trainer.{key}': {path} is no file", "correct the path, or install it there")
@@ -206,7 +206,7 @@ def look_at_trainer(settings: TrainerSettings) -> Finding:
 
 
 def _asked(settings: TrainerSettings, within_s: float) -> dict[str, str]:
-    """What its interpreter says. Raises: OSError, subprocess.TimeoutExpired"""
+    """Ask the trainer's interpreter. Raises: OSError, subprocess.TimeoutExpired"""
     words = (str(settings.kind), os.path.realpath(Path(settings.program or "")), settings.name)
     process = subprocess.Popen(  # noqa: S603 - the site's own program
         (str(settings.python), str(PROGRAMS / "look.py"), *words),

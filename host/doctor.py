@@ -34,7 +34,7 @@ from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
 
 
 class Verdict(StrEnum):
-    """How it is."""
+    """The result of one look."""
 
     OK = "ok"
     WARNING = "warning"
@@ -60,7 +60,7 @@ class Report(BaseModel):
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing failed; warnings are for later."""
+        """True if nothing failed; warnings are for later."""
         return all(one.verdict is not Verdict.FAILED for one in self.findings)
 
 
@@ -80,7 +80,7 @@ def failed(check: str, found: str, fix: str = "") -> Finding:
 
 
 def looked(check: str, look: Callable[[], str]) -> Finding:
-    """What ``look`` says is well; what it refuses is in the error's own words, which name the next step."""
+    """Report a finding: well if ``look`` returns, else the error's own words, which name the next step."""
     try:
         return ok(check, look())
     except MoietyError as error:
@@ -127,7 +127,7 @@ def look_at_disk(check: str, folder: Path, least_bytes: int, wanted_bytes: int) 
 
 
 def look_at_memory(wanted_bytes: int, meminfo: Path = _MEMORY) -> Finding:
-    """What Linux says is available without swapping."""
+    """Compare the memory that Linux calls available without swapping."""
     try:
         table = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines() if ":" in line)
         available = int(table["MemAvailable"].split()[0]) * 1024
@@ -226,7 +226,7 @@ def _described(certificate: x509.Certificate) -> str:
 
 
 def _seen_certificate(way: Way) -> str:
-    """Whose certificate is shown instead, by a handshake that trusts anybody and sends nothing."""
+    """Return the certificate that is shown instead, by a handshake that trusts anybody and sends nothing."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -296,7 +296,7 @@ def status(
 
 
 def _asked(settings: ServerSettings, study: str | None) -> Status:
-    """Of the server that runs, at its operator's own port. Raises: ConfigurationError, UnknownStudy, Unavailable"""
+    """Ask the running server at its operator's own port. Raises: ConfigurationError, UnknownStudy, Unavailable"""
     import httpx
 
     from protocol.errors import ConfigurationError, Unavailable, UnknownStudy

@@ -1,4 +1,4 @@
-"""How a server stands, for its operator: readiness, alarms with their remedies, peer, disk, refusals, studies.
+"""A server's status for its operator: readiness, alarms with their remedies, peer, disk, refusals, studies.
 
 The running server makes the picture and shows it at ``/status`` of the operator's own port, only to a caller who can
 read ``data_dir/status-token``: it names studies and sites, which the metrics on that port do not. No share, digest of
@@ -127,7 +127,7 @@ class PeerStatus(_Seen):
 
 
 class KeptFiles(_Seen):
-    """How many files of a kind there are, and their bytes."""
+    """The number of files of a kind, and their bytes."""
 
     kind: str
     count: int
@@ -250,7 +250,7 @@ async def status_of(app: FastAPI, readiness: Readiness, study: str | None = None
 
 
 def status_of_stopped(settings: ServerSettings, now_s: float, study: str | None = None) -> Status:
-    """What the database says of a server that does not run; nothing is written.
+    """Read the status of a server that does not run from its database; nothing is written.
 
     Raises: ConfigurationError, when there is neither database nor data_dir; UnknownStudy
     """
@@ -291,7 +291,7 @@ def read_token(data_dir: Path) -> str:
 
 
 def is_token(data_dir: Path, given: str) -> bool:
-    """Whether the caller could read the token. Raises: ConfigurationError"""
+    """Return whether the caller could read the token. Raises: ConfigurationError"""
     token = read_token(data_dir)
     return len(token) == 2 * _TOKEN_BYTES and hmac.compare_digest(given.encode(), token.encode())
 

@@ -63,7 +63,7 @@ def rewards(
     study: Annotated[str | None, typer.Option(help="One study; without it, all that this site has records of.")] = None,
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Who gave what in a study: rounds taken part in and the sum of weights per site, from this site's own records."""
+    """Show each site's part in a study: rounds taken part in and the sum of weights, from this site's own records."""
     settings = load_settings(config)
     roster, _ = load_identity(settings)
     show_rewards(settings.state_dir, settings.site, roster.requester, study, json_output=json_output)
@@ -167,13 +167,13 @@ def delete(
 
 @app.command()
 def status(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """How this site stands, agent running or not: servers, studies, rounds, own weight, isolation, budget, problems."""
+    """Show this site's state, agent running or not: servers, studies, rounds, own weight, isolation, budget, problems."""
     show_status(load_settings(config), json_output=json_output)
 
 
 @app.command()
 def ledger(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
-    """How many bytes left this site and came, by server and purpose, ever since its state folder was made."""
+    """Show the bytes that left this site and came, by server and purpose, since its state folder was made."""
     show_ledger(load_settings(config).state_dir, json_output=json_output)
 
 
@@ -188,7 +188,7 @@ def forget(
 
 @app.command()
 def budget(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """What this site has spent of its privacy budget, study by study and together."""
+    """Show this site's spending of its privacy budget, study by study and together."""
     settings = load_settings(config)
     _, came_with = load_identity(settings)
     show_budget(settings, came_with, json_output=json_output)

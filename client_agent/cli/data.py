@@ -70,7 +70,9 @@ def check_command(
     one_outcome: OneOutcomeOption = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Which columns and rows do not fit the study's schema, with counts and row numbers, without values."""
+    """Check the table against the study's schema: columns and rows that do not fit, with counts and row numbers, no
+    values.
+    """
     schema = _schema(study)
     written, findings = read_site_table(site, schema), Findings()
     table = _table(schema, file, database, written, findings)

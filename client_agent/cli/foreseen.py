@@ -1,4 +1,4 @@
-"""What policies and budgets say about a study before it is created: whether this roster can federate it at all."""
+"""Foresee by policies and budgets whether this roster can federate a study at all, before it is created."""
 
 from __future__ import annotations
 

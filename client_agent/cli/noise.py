@@ -63,7 +63,7 @@ def epsilon(
     examples: ExamplesOption,
     json_output: JsonLinesOption = False,
 ) -> None:
-    """What a study file would spend, and what it would with other rounds and other noise; nothing is sent or kept."""
+    """Show what a study file would spend, and with other rounds and other noise; nothing is sent or kept."""
     source = str(study_file)
     study = parse_study_table(read_text(study_file), source)
     if study.privacy is None:
@@ -117,5 +117,5 @@ def _training(batch_size: int, epochs: int | None) -> TrainingSpec:
 
 
 def _per_round(examples: int, training: TrainingSpec) -> tuple[float, int]:
-    """How probably each record is drawn in a step, and the steps of a round."""
+    """Return the probability of a record in a step, and the steps of a round."""
     return drawing_probability(examples, training.batch_size), steps_of(examples, training)

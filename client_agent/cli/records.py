@@ -123,7 +123,7 @@ _UNKNOWN: Final = "its own affair"
 
 
 def show_rewards(state_dir: Path, site: str, requester: str, study: str | None, *, json_output: bool) -> None:
-    """What the records below ``state_dir`` say. Raises: ConfigurationError when there are none"""
+    """Show the records below ``state_dir``. Raises: ConfigurationError when there are none"""
     found = sorted((state_dir / "studies").glob("*/metrics.jsonl"))
     chosen = [path for path in found if study in (None, path.parent.name)]
     if not chosen:

@@ -83,7 +83,7 @@ def status(
     wait: Annotated[bool, typer.Option("--wait", help="Until the roster is here; Ctrl-C ends it.")] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """How this site stands at both operators; takes the roster as soon as both have it, signed by all."""
+    """Show this site's state at both operators; takes the roster as soon as both have it, signed by all."""
     os.umask(UMASK)
     joined, way = _opened(config)
     together, said = _looked(joined, way, wait=wait)
@@ -189,7 +189,7 @@ def _opened(config: Path) -> tuple[Joined, Way]:
 
 
 def _looked(joined: Joined, way: Way, *, wait: bool) -> tuple[Together | None, str]:
-    """What is said to people, with what both said; None when one could not be reached and it is tried again."""
+    """Return the text for people, with both answers; None when one could not be reached and it is tried again."""
     try:
         together = look(joined, way)
     except Unavailable as away:

@@ -153,7 +153,7 @@ def verify(
     roster: Annotated[Path, typer.Option(help="The signed roster of the study's federation.")],
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Who deviated, by the signed messages that one or several sites kept; ends with status 3 where anybody did."""
+    """Find deviations in the signed messages that one or several sites kept; ends with status 3 where anybody deviated."""
     found, count = verified(transcripts, roster)
     (_findings_as_json if json_output else _findings_as_text)(found, count)
     if found.deviations:
@@ -239,7 +239,7 @@ def _spends_as_text(spends: ForeseenEpsilon | None) -> str:
 
 
 def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) -> tuple[str, ...]:
-    """What the agent would find out once the study is queued, found out before. Raises: ConfigurationError"""
+    """Try what the agent would find out once the study is queued. Raises: ConfigurationError"""
     if not settings.data.exists():
         raise ConfigurationError(f"key 'data': {settings.data} does not exist; put this site's training data there")
     from client_agent.learning.trial import try_study

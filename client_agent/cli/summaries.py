@@ -25,7 +25,7 @@ _WITHIN = ("mean_within", "sd_within")
 
 
 def show_summary(state_dir: Path, study: str, *, json_output: bool, csv_output: bool, scaling: Path | None) -> None:
-    """What the sites of a study opened together. Raises: ConfigurationError where there is nothing"""
+    """Show what the sites of a study opened together. Raises: ConfigurationError where there is nothing"""
     summary, opened = _read(state_dir, study)
     if scaling is not None:
         common = scaling_of(opened, summary.study, summary.round)

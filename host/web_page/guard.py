@@ -1,4 +1,4 @@
-"""What keeps other web pages and other names of this machine out of a page that a browser shows.
+"""Keep other web pages and other names of this machine out of a page that a browser shows.
 
 A page listens where every user of the machine and every web page in a browser may reach it. So beside a session's
 cookie (SameSite=Strict) a request that changes something must come from the page's own origin and carry the session's
@@ -32,7 +32,7 @@ def same(found: str, expected: str) -> bool:
 
 
 def form_token(session: str) -> str:
-    """What a session's forms carry; another site's page cannot read it."""
+    """Return the token that a session's forms carry; another site's page cannot read it."""
     return hmac.new(session.encode(), b"moiety form", hashlib.sha256).hexdigest()
 
 

@@ -27,7 +27,7 @@ def texts_in(language: str, packages: tuple[str, ...]) -> dict[str, str]:
 
 
 def chosen_language(chosen: str | None, accepted: str | None) -> str:
-    """What the reader chose, else the first known language of an Accept-Language header that it prefers, else English.
+    """Return the reader's choice, else the first known language of its Accept-Language header, else English.
 
     Languages with the same preference count in their order.
     """

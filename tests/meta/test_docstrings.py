@@ -1,0 +1,33 @@
+"""Docstrings of the service begin with a verb or a noun, so that nobody has to read them twice."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("protocol", "host", "servers", "client_agent")
+CLAUSES = frozenset(("What", "Who", "Whose", "Which", "Whether", "Where", "How", "Of", "By", "From", "For"))
+Documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def begins_as_a_clause(text: str) -> bool:
+    return text.split()[0].rstrip(",.:;") in CLAUSES
+
+
+def test_a_clause_is_told_from_a_noun() -> None:
+    assert begins_as_a_clause("Whether it holds.")
+    assert not begins_as_a_clause("Whatever comes is kept.")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_docstring_begins_as_a_clause(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.body[0].lineno} {text.split()[0]}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, Documented) and (text := ast.get_docstring(node)) and begins_as_a_clause(text)
+    ]
+    assert not found, "begin with a verb or a noun: " + "; ".join(found)
