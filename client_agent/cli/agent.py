@@ -167,7 +167,7 @@ def delete(
 
 @app.command()
 def status(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Show this site's state, agent running or not: servers, studies, rounds, own weight, isolation, budget, problems."""
+    """Show this site: servers, studies, rounds, own weight, isolation, budget, problems; agent running or not."""
     show_status(load_settings(config), json_output=json_output)
 
 

@@ -153,7 +153,7 @@ def verify(
     roster: Annotated[Path, typer.Option(help="The signed roster of the study's federation.")],
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Find deviations in the signed messages that one or several sites kept; ends with status 3 where anybody deviated."""
+    """Find deviations in signed messages that sites kept; ends with status 3 where anybody deviated."""
     found, count = verified(transcripts, roster)
     (_findings_as_json if json_output else _findings_as_text)(found, count)
     if found.deviations:

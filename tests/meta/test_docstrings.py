@@ -14,7 +14,7 @@ Documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def begins_as_a_clause(text: str) -> bool:
-    return text.split()[0].rstrip(",.:;") in CLAUSES
+    return text.split(maxsplit=1)[0].rstrip(",.:;") in CLAUSES
 
 
 def test_a_clause_is_told_from_a_noun() -> None:
