@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.cli.agent import app as agent_app
+from client_agent.cli.study import app as study_app
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.site.events import RoundEnd
 from client_agent.study.contribute import EncodedUpdate
@@ -134,9 +134,9 @@ def test_a_site_out_of_range_is_named_and_class_counts_are_summed_after_it(
 
 def test_the_command_shows_what_the_requester_keeps(run: InMemoryFederation, ranked: Ranking) -> None:
     config = ["--config", str(run.config(REQUESTER))]
-    shown = CliRunner().invoke(agent_app, ["ranking", *config, "--study", "erosion", "--json"])
+    shown = CliRunner().invoke(study_app, ["ranking", "erosion", *config, "--json"])
     assert Ranking.model_validate(json.loads(shown.output)) == ranked
-    table = CliRunner().invoke(agent_app, ["ranking", *config]).output
+    table = CliRunner().invoke(study_app, ["ranking", *config]).output
     assert all(f"{one.loss:.4f}" in table for one in ranked.sites)
-    other = CliRunner().invoke(agent_app, ["ranking", "--config", str(run.config("c1"))])
+    other = CliRunner().invoke(study_app, ["ranking", "--config", str(run.config("c1"))])
     assert "no ranking of any study" in str(other.exception)

@@ -120,7 +120,7 @@ def test_a_folder_that_nobody_joined_by_says_so(tmp_path: Path, capsys: pytest.C
     config.write_text('site = "hospital-1"\nkeys = "h1/keys.toml"\nroster = "roster.toml"\n')
     why = refused(capsys, "site", "status", "--wait", "--config", str(config))
     assert "was not made by 'moiety site join'" in why
-    assert "an operator sends roster.toml" in why
+    assert "takes changes from the servers while its agent runs" in why
     assert "backup" not in why
 
 
