@@ -43,6 +43,17 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 
 
+def _settings(config: Path) -> ServerSettings:
+    """Load a server's settings, with the other operator's address from its card where they do not name it.
+
+    Raises: ConfigurationError
+    """
+    from servers.enrolment.pairing import completed
+    from servers.settings import load_settings
+
+    return completed(load_settings(config))
+
+
 @app.callback()
 def server() -> None:
     """Run one of the two servers."""
@@ -53,13 +64,11 @@ def run(config: ConfigOption) -> None:
     from host import log
     from host.private_files import UMASK
     from servers.certificate import check_tls
-    from servers.enrolment.pairing import completed
     from servers.serving import serve
-    from servers.settings import load_settings
 
     os.umask(UMASK)
     log.configure()
-    settings = completed(load_settings(config))
+    settings = _settings(config)
     check_tls(settings)
     serve(settings)
 
@@ -86,9 +95,8 @@ class _Delete:
 
 def _delete(asked: _Delete) -> None:
     from servers.retention.deleting import Request, receipt_path
-    from servers.settings import load_settings
 
-    settings = load_settings(asked.config)
+    settings = _settings(asked.config)
     signed = _deleted(settings, Request(asked.study, asked.person.strip(), asked.reason))
     if asked.json_output:
         typer.echo(signed.model_dump_json())
@@ -188,9 +196,8 @@ def _drain(asked: _Drain) -> None:
     from host.one_holder import holder_of
     from protocol.errors import ConfigurationError
     from servers.draining.drain import Drain, ask
-    from servers.settings import load_settings
 
-    settings = load_settings(asked.config)
+    settings = _settings(asked.config)
     data_dir = settings.data_dir
     if holder_of(data_dir) is None:
         raise ConfigurationError(f"key 'data_dir': no server runs on {data_dir}: there is nothing to drain")
@@ -229,10 +236,8 @@ def restored(
     While the server is stopped. Every study under way at either server can only be cancelled after that; a copy that
     knows all that the server ever signed, one made after it was stopped for instance, needs no such word.
     """
-    from servers.enrolment.pairing import completed
-    from servers.settings import load_settings
 
-    settings = completed(load_settings(config))
+    settings = _settings(config)
     if not yes:
         typer.confirm(
             "Every study under way at both servers will only be cancelled after this. Is there really no newer copy?",
@@ -282,10 +287,9 @@ def status(
     """
     from host.one_holder import holder_of
     from protocol.errors import ConfigurationError
-    from servers.settings import load_settings
     from servers.status import status_of_stopped
 
-    settings = load_settings(config)
+    settings = _settings(config)
     if not settings.roster.exists():
         raise ConfigurationError("the federation is not founded yet: 'moiety doctor' says what the server waits for")
     if holder_of(settings.data_dir) is None:
