@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from protocol import round as whole
 from protocol.arithmetic.ring import to_signed
-from protocol.round import CONTRIBUTORS, EXAMPLE_SEED, PARAMETERS, REQUESTER, SITES, Transcript, main, run_round
+from protocol.round import CONTRIBUTORS, EXAMPLE_SEED, PARAMETERS, REQUESTER, SITES, Transcript, run_round
 from protocol.sharing import Side, VectorShare, reconstruct
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -22,7 +23,7 @@ def example() -> Transcript:
 
 def test_the_document_shows_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """Every number is printed again from the same seed, so this also holds that nothing else is drawn."""
-    main()
+    runpy.run_path(str(whole.__file__), run_name="__main__")
     printed = capsys.readouterr().out
     assert f"\n```\n{printed}```\n" in DOCUMENT.read_text(encoding="utf-8")
 
