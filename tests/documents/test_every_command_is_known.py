@@ -41,7 +41,7 @@ def test_documents_tell_many_commands() -> None:
 def test_every_command_of_a_block_is_understood(document: str) -> None:
     for line in commands_of(document):
         for call in moiety_calls(line):
-            command, left = found(call)
+            command, left = found([re.sub(r"^\$\w+$", "1", word) for word in call])  # the shell knows its variables
             assert command is not None, f"{document}: no such command: moiety {' '.join(call)}"
             command.callback = _instead
             with pytest.raises(Understood):
