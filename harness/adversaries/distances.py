@@ -1,4 +1,4 @@
-r"""Where an update is, from its distances to known points.
+r"""Locate an update by its distances to known points.
 
 The requester knows g_0 and c accomplices' points p_1 .. p_c. With x = g - g_0 and b_j = p_j - g_0, distances tell
 

@@ -184,7 +184,7 @@ def most_bits(rounds: int, failures: int) -> float:
 
 
 def share_that_fails(rounds: int, failures: int) -> float:
-    """Which part of the cases the next question should let fail, so that all answers together say the most."""
+    """Return the share of cases that the next question should let fail, so that all answers together say most."""
     return cases(rounds - 1, failures - 1) / cases(rounds, failures) if failures else 0.0
 
 

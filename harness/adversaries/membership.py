@@ -308,7 +308,7 @@ def _told(scores: Scores, inside: NDArray[np.bool_]) -> Told:
 
 
 def _answers(model: torch.nn.Module, vector: Vector, data: Examples) -> tuple[NDArray[np.bool_], Scores]:
-    """Which records the model has right, and log p / (1 - p) of their classes."""
+    """Return the records that the model has right, and log p / (1 - p) of their classes."""
     load_vector(model, vector)
     model.eval()
     y = torch.from_numpy(np.asarray(data.y))

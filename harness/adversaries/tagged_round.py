@@ -241,7 +241,7 @@ class TaggedRound:
         return True
 
     def wrong(self) -> WrongTags:
-        """Whose tags are wrong, as the requester finds after it said that tags failed."""
+        """Return the sites whose tags are wrong, as the requester finds after it said that tags failed."""
         shares = [
             _by(side, shares_of(self.release, side, self.site_errors(side, self.errors(self.shares_at(side)))))
             for side in Side

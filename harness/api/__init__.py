@@ -1,4 +1,4 @@
-"""What a researcher writes Python against: ``from moiety import Case, Study, simulate`` and what else is here."""
+"""The Python interface for researchers: ``from moiety import Case, Study, simulate`` and what else is here."""
 
 from harness.api.results import Results, load_results
 from harness.api.running import simulate

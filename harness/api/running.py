@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Options(TypedDict, total=False):
-    """What :func:`simulate` takes by name, each as the command's option of that name."""
+    """The options of :func:`simulate`, each as the command's option of that name."""
 
     data: str
     """Of a study: the name of its data set."""

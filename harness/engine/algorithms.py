@@ -1,4 +1,4 @@
-"""What one site does in a round under algorithms of the literature, one class each.
+"""One site's part of a round under algorithms of the literature, one class each.
 
 Sites average their updates as in FedAvg; here is what differs: the steps, what a site keeps from round to round, and
 the model that it uses. Steps are plain, without momentum.
@@ -31,7 +31,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What a site keeps between rounds: a vector of its own, float32[D] or empty, and APFL's mixing weight."""
+    """A site's state between rounds: a vector of its own, float32[D] or empty, and APFL's mixing weight."""
 
     own: Vector = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
     mixing: float = 0.0
@@ -51,7 +51,7 @@ class LocalProblem:
 
     @property
     def factor(self) -> float:
-        """What a decaying learning rate is multiplied by in this round."""
+        """Return the factor of a decaying learning rate in this round."""
         return rate_factor(self.training, self.round)
 
     @property

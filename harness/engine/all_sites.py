@@ -143,7 +143,7 @@ class SchemeName(StrEnum):
 
     @property
     def protectable(self) -> bool:
-        """Whether a protected run means anything: pooled data have left their sites."""
+        """True if a protected run means anything: pooled data have left their sites."""
         return self is not SchemeName.CENTRALISED
 
 
@@ -163,13 +163,13 @@ class SitesState:
     common: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
 
     def kept(self, site: int) -> Kept:
-        """What the site keeps beside its layers."""
+        """Return the site's own state beside its layers."""
         return Kept(self.own[site], float(self.mixing[site]))
 
 
 @dataclass(frozen=True, eq=False)
 class SitesRound:
-    """Who was there, in the sites' order, and their clipped updates where any were averaged."""
+    """The sites that were there, in order, and their clipped updates where any were averaged."""
 
     took_part: tuple[str, ...]
     updates: tuple[ClippedUpdate, ...] = field(default=(), repr=False)
@@ -182,7 +182,7 @@ class SitesRound:
 
 @dataclass(frozen=True)
 class Setting:
-    """What stays the same over a run; ``initial`` and ``initial_personal`` are the model's first values.
+    """The constants of a run; ``initial`` and ``initial_personal`` are the model's first values.
 
     ``average`` makes one of all sites' updates wherever a scheme shares them; an algorithm's sites that are not there
     in a round train nothing. ``layers`` name the parts of an update in errors.
@@ -227,7 +227,7 @@ class Setting:
         return OneByOne(self.model, [site.train for site in self.sites], self.seeds(), self.training, self.device)
 
     def present(self, number: int) -> list[int]:
-        """Who is there in a round, by place; the requester always."""
+        """Return who is there in a round, by place; the requester always."""
         there = self.attendance
         return [
             place

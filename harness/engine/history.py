@@ -1,4 +1,4 @@
-"""What a run leaves behind: one record per round, and the final model; of plain and secure runs alike."""
+"""History of a run, plain or secure: one record per round, and the final model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.wire.messages import ListedWeight, RuleName
 
 
 class RoundKind(StrEnum):
-    """How a round ended."""
+    """The outcome of a round."""
 
     RELEASED = "released"
     COUNTED = "counted"
@@ -26,7 +26,7 @@ class RoundKind(StrEnum):
 
 
 class RunEnd(StrEnum):
-    """How the shared part of a run ended."""
+    """The end of the shared part of a run."""
 
     COMPLETED = "completed"
     LOCAL_ONLY = "local_only"

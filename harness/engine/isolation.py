@@ -1,4 +1,4 @@
-"""What every site of a run in one process works out before it contributes: its isolation (docs/protocol.md 13).
+"""Isolation that every site of a run in one process works out before it contributes (docs/protocol.md 13).
 
 An agent keeps the sums that it was in and a sketch of its own updates; here all sites' memories stand side by side.
 The sums are the same for everybody, so they are kept once. An agent also counts the rounding of its own update as
@@ -63,7 +63,7 @@ def require_isolated(run: Run, state: RunState, announced: Announced, *, trained
 
 
 def isolations(run: Run, state: RunState, announced: Announced, trained: Trained, sites: tuple[str, ...]) -> Figures:
-    """What each of ``sites`` and the requester find, the requester first; nothing where nobody asks for it."""
+    """Return the findings of the requester, then of ``sites``; nothing where nobody asks for it."""
     if not run.works_out_isolation:
         return Figures((), {})
     row, values, refusals = _summed_row(run, announced), [], {}
@@ -105,7 +105,7 @@ def _exposure(run: Run, state: RunState, row: SummedRow, site: str, trained: Tra
 
 
 def _summed_row(run: Run, announced: Announced) -> SummedRow:
-    """What the announced round may add to everybody's memory, its end still open."""
+    """Return the row that the announced round may add to everybody's memory, its end still open."""
     announcement, weight_list = announced.announcement, announced.weight_list
     return SummedRow(
         study_digest=announcement.study_digest,
@@ -119,7 +119,9 @@ def _summed_row(run: Run, announced: Announced) -> SummedRow:
 
 
 def _as_seen_by(run: Run, state: RunState, row: SummedRow, site: str) -> SummedRow:
-    """Where sites weigh themselves, every other weight may be the smallest there is; the requester's is no column."""
+    """Return the row as a site sees it where sites weigh themselves: every other weight may be the smallest there is;
+    the requester's is no column.
+    """
     if not run.study.rule.name.self_weighted:
         return row
     own = {one.name: run.own_weight(one, state) for one in run.contributors if one.name == site}

@@ -172,7 +172,7 @@ def run_rounds(
 
 
 def _end_of(run: Run, state: RunState, optimum: str | None) -> tuple[RunEnd, str]:
-    """How the shared part of a run ended, and why."""
+    """Return the end of the shared part of a run, and why."""
     if state.alone_because is not None and run.study.rule.name is not RuleName.LOCAL:
         return RunEnd.LOCAL_ONLY, state.alone_because
     return (RunEnd.COMPLETED, "all rounds are done") if optimum is None else (RunEnd.LOCAL_OPTIMUM, optimum)
@@ -185,7 +185,7 @@ def _seed_of(study: Study) -> int:
 
 
 def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing, conditions: Conditions) -> Run:
-    """What stays the same over the run. Raises: ConfigurationError, where the study cannot be run so"""
+    """Return the constants of the run. Raises: ConfigurationError, where the study cannot be run so"""
     require_sites(study.rule, [site.name for site in sites[1:]], study.parameters.least_contributors)
     grid, policy = study.parameters.weight_grid, conditions.policy or SitePolicy()
     terms = list_terms(study, policy, len(sites[0].train))
@@ -303,7 +303,9 @@ def _announced_round(
 def _isolated_round(
     run: Run, before: RunState, state: RunState, announced: Announced, trained: Trained, willing: tuple[str, ...]
 ) -> tuple[RunState, RoundRecord]:
-    """Who demands more isolation stays away this time, and what it declined does not come again before a sum."""
+    """Run a round without the sites that demand more isolation; a list that was declined does not come again before a
+    sum.
+    """
     figures = isolations(run, before, announced, trained, willing)
     refusals = {site: refusal for site, refusal in figures.refusals.items() if site != run.requester.name}
     taking_part = tuple(site for site in willing if site not in refusals)

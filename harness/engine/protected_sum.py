@@ -68,7 +68,9 @@ def correlations_from(source: SourceName, seed: bytes) -> DrawCorrelations:
 
 @dataclass(frozen=True)
 class Measuring:
-    """What both servers and the requester know of a measured round; ``context`` tells its zero sharings from others."""
+    """Facts about a measured round that both servers and the requester share; ``context`` tells its zero sharings from
+    others.
+    """
 
     parameters: StudyParameters
     numerators: Mapping[str, int]
@@ -150,7 +152,7 @@ def honest(site: str, encoded: Ring) -> Ring:
 
 @dataclass(frozen=True, eq=False)
 class SecureResult:
-    """What comes out of a round; ``total`` is None when it was skipped.
+    """The result of a round; ``total`` is None when it was skipped.
 
     ``total`` is the sum over ``released`` (the requester among them), int64[D] with every coordinate within the bound.
     ``judgement`` is the requester's, None when the round was skipped before anything was opened.

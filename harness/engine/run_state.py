@@ -1,4 +1,4 @@
-"""What a run in one process keeps, fixed and moving, and the record of one round."""
+"""State of a run in one process, fixed and moving, and the record of one round."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ErosionApplies = Literal["next_round", "same_round"]
 
 @dataclass(frozen=True)
 class Attendance:
-    """Who is away: late joiners with the first round they can be listed in, and single missed rounds."""
+    """Absences: late joiners with the first round they can be listed in, and single missed rounds."""
 
     joins: tuple[tuple[str, int], ...] = ()
     missed: frozenset[tuple[int, str]] = frozenset()
@@ -58,7 +58,7 @@ EVERYBODY: Final = Attendance()
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a run in one process is under beside its study; ``policy`` is every site's, the default one for None.
+    """The conditions of a run in one process beside its study; ``policy`` is every site's, the default one for None.
 
     ``rule`` and ``model`` (with its first values) are ones that studies do not know, in place of the study's own, for
     plain runs. ``plugin`` is every site's, for studies whose model is one. ``followed`` are the metrics of every
@@ -94,7 +94,7 @@ class Announced:
 
 @dataclass(frozen=True)
 class RunState:
-    """What moves from round to round.
+    """The state that moves from round to round.
 
     ``vector`` is the model, followed by a server optimiser's moments, float32[S * D]. ``alone_because`` is set once the
     shared part is over, ``alone_by`` where a clause of a policy ended it. ``class_totals`` are the summed class counts;
@@ -134,7 +134,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Run:
-    """What stays the same over a run; ``model`` is the module that every site's vector is loaded into."""
+    """The constants of a run; ``model`` is the module that every site's vector is loaded into."""
 
     study: Study
     requester: SiteData
@@ -166,7 +166,7 @@ class Run:
 
     @property
     def judge(self) -> Assessor:
-        """By what the requester's model is judged."""
+        """The judge of the requester's model."""
         found = assessor(self.study, self.plugin, CPU)
         return found if self.own_metrics is None else replace(found, own_metrics=self.own_metrics)
 
@@ -184,7 +184,7 @@ class Run:
         return replace(state, personal=np.stack(rows))
 
     def situation(self, state: RunState) -> Situation:
-        """What the next shared round is planned by, as in the requester's agent; nobody is ranked or summarised."""
+        """Return the next shared round's situation, as in the requester's agent; nobody is ranked or summarised."""
         return Situation(
             study=self.study,
             rule=self.rule,
@@ -202,7 +202,7 @@ class Run:
         )
 
     def purpose(self, state: RunState) -> Purpose:
-        """What the next shared round is for."""
+        """Return the purpose of the next shared round."""
         return next_purpose(self.situation(state))
 
     def own_weight(self, site: SiteData, state: RunState) -> float | None:
@@ -262,7 +262,7 @@ LONGER_BY: Final = 1e9
 def round_record(
     run: Run, state: RunState, round_number: int, kind: RoundKind, weights: tuple[ListedWeight, ...]
 ) -> RoundRecord:
-    """What every round has: the list, the rule's weights and the model after it."""
+    """Return what every round's record has: the list, the rule's weights and the model after it."""
     vector = run.model_of(state)
     load_site(run.model, vector, run.personal_of(run.requester, state))
     judge, train = run.judge, run.requester.train

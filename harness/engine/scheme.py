@@ -1,4 +1,4 @@
-"""What a simulation trains, as one interface, and the one loop over its rounds.
+"""The interface of everything that a simulation trains, and the one loop over its rounds.
 
 A study's rounds (:class:`harness.engine.loop.StudyRounds`, plain or protected), the baselines of the literature and
 the schemes of personal models (:mod:`harness.engine.all_sites`) are schemes.
@@ -31,7 +31,7 @@ class Scheme(Protocol[S, R_co]):
 
 @dataclass(frozen=True, eq=False)
 class Progress(Generic[S, R]):
-    """Where a run stands after a round: all that the next round depends on, and the records so far."""
+    """The progress of a run after a round: all that the next round depends on, and the records so far."""
 
     state: S
     records: tuple[R, ...] = ()

@@ -48,7 +48,7 @@ NO_SECRET: Final = "00" * 32
 
 @dataclass(frozen=True)
 class Answers:
-    """Who contributes, in roster order; who declines, with the first refusal (None without one)."""
+    """The contributors in roster order, and who declines, with the first refusal (None without one)."""
 
     taking_part: tuple[str, ...]
     declined: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ def answers(run: Run, state: RunState, announced: Announced) -> Answers:
 
 
 def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteData, ...]:
-    """Who of the listed sites is there, in roster order."""
+    """Return the listed sites that are there, in roster order."""
     return tuple(
         site for site in run.contributors if site.name in listed and run.attendance.present(site.name, round_number)
     )
@@ -175,7 +175,7 @@ def _terms(run: Run) -> Terms:
 def inputs_of(
     run: Run, state: RunState, announced: Announced, trained: Trained, taking_part: tuple[str, ...]
 ) -> RoundInputs:
-    """What everybody has trained; the requester's judgement is bound to what it knows."""
+    """Collect everybody's trained updates; the requester's judgement is bound to what it knows."""
     number, opens = announced.announcement.round, announced.announcement.opens
     updates = {site: trained.updates[site] for site in run.names if site in taking_part}
     own = trained.updates[run.requester.name]
@@ -241,7 +241,7 @@ def measured_round(run: Run, state: RunState, announced: Announced) -> tuple[Run
 
 
 def with_own_noise(run: Run, state: RunState, inputs: RoundInputs, summed: Summed, measured: Measured) -> Measured:
-    """What a rule that learns from every sum needs besides what was opened."""
+    """Add what a rule that learns from every sum needs besides what was opened."""
     if not isinstance(run.rule, RiskRule) or run.rule.measures or summed.average is None:
         return measured
     numerators = [inputs.weight_list.numerator_of(name) or 0 for name in measured.took_part]

@@ -1,4 +1,4 @@
-"""Where and how all sites train in a round: one by one, or in one batched call.
+"""Train all sites of a round: one by one, or in one batched call.
 
 Every site's parameters are a row of a stack. Step t takes each site's own t-th mini-batch, padded to the batch size
 with examples of weight 0; a site that has no t-th mini-batch stands still. The batches, the loss and the steps are
@@ -54,12 +54,12 @@ class Computing:
 
     @classmethod
     def chosen(cls, device: str, batched: bool | None) -> Computing:
-        """From the command line's words; None: batched on a GPU only. Raises: ConfigurationError"""
+        """Read the command line's words; None: batched on a GPU only. Raises: ConfigurationError"""
         picked = pick_device(device)
         return cls(picked, picked.type == "cuda" if batched is None else batched)
 
     def __str__(self) -> str:
-        """For a result line: runs that were computed in different ways differ in their last bits."""
+        """Name the way of computing for a result line: runs computed in different ways differ in their last bits."""
         return f"{self.device.type}, batched" if self.batched else self.device.type
 
 
@@ -122,7 +122,7 @@ Stack = dict[str, torch.Tensor]
 
 
 def batchable(task: TaskSpec, plugin: Plugin | None) -> bool:
-    """Whether all sites' steps can be one call; else they are computed one by one."""
+    """Return whether all sites' steps can be one call; else they are computed one by one."""
     return plugin is None and task_loss(task).each is not None
 
 

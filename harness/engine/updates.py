@@ -1,4 +1,4 @@
-"""What one site computes for a round, and how a round is measured and added up in the open.
+"""Compute one site's update, and measure and add up a round in the open.
 
 A plain run and a secure one add the same whole numbers, drawn as a server draws them; servers draw from their system.
 
@@ -73,7 +73,7 @@ class ClippedUpdate:
         return listed if self.own_weight is None else self.own_weight
 
     def shared(self, clip_norm: float) -> NDArray[np.float64]:
-        """What the site shares before the list's weight: g, or (w g, w C) where it weighs itself."""
+        """Return the site's shared vector before the list's weight: g, or (w g, w C) where it weighs itself."""
         if self.own_weight is None:
             return self.values
         return np.append(self.own_weight * self.values, self.own_weight * clip_norm)
@@ -210,7 +210,7 @@ class RoundInputs:
 
 @dataclass(frozen=True, eq=False)
 class Summed:
-    """What a round of updates opens: the average to all, the judgement to the requester.
+    """The opening of a round of updates: the average to all, the judgement to the requester.
 
     ``average`` is None for a skipped round, ``judgement`` where it was skipped before anything was opened.
     ``sum_of_weights`` counts the requester's.
@@ -223,7 +223,7 @@ class Summed:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a round of class counts opens: the sum by class, None for a skipped round, and the failed checks."""
+    """The opening of a round of class counts: the sum by class, None for a skipped round, and the failed checks."""
 
     totals: tuple[int, ...] | None
     took_part: tuple[str, ...] = ()
@@ -263,7 +263,7 @@ class PlainSum:
 
 
 def measured_plainly(inputs: RoundInputs) -> tuple[OpenedSite, ...]:
-    """What the round opens about every site, without sketch or fixed point."""
+    """Open what the round opens about every site, without sketch or fixed point."""
     opens, own = inputs.announcement.opens, inputs.own.values
     opened = [OpenedSite(inputs.requester, True)]
     before = {inputs.requester: own}
@@ -303,7 +303,7 @@ def average(
 def _divided(
     total: NDArray[np.float64], updates: Sequence[tuple[ListedWeight, ClippedUpdate]], grid: int, sum_of_weights: float
 ) -> Vector:
-    """What ``total`` and the weighted updates are on average; ``total`` becomes their sum."""
+    """Average ``total`` and the weighted updates; ``total`` becomes their sum."""
     for weight, update in updates:
         total += update.values * (weight.numerator / grid)
     averaged: Vector = (total / sum_of_weights).astype(np.float32)
@@ -363,7 +363,7 @@ class RowSums:
         return PlainSum().counts(announcement, counts)
 
     def spoilt(self, gradients: Sequence[Gradient]) -> Vector:
-        """What the published code calls the average of the gradients, the requester's first.
+        """Return what the published code calls the average of the gradients, the requester's first.
 
         Shapes:   float64[classes * features + classes] each, weights class by class as torch keeps them -> float32
         """

@@ -220,7 +220,7 @@ def _lies(draw: Draw) -> Lies:
 
 
 def _hour_away(draw: Draw, at_s: float) -> Timed:
-    """Of one party, or of the way between the servers."""
+    """Draw an absence of an hour: of one party, or of the way between the servers."""
     if draw.randrange(4) == 0:
         return Parted(sender="server a", to=Side.B, at_s=at_s, for_s=_HOUR_S)
     return Away(who=(draw.choice((*_SERVERS, *_SCRIPTED)),), at_s=at_s, for_s=_HOUR_S)

@@ -148,7 +148,7 @@ class PowerCut:
         return fsync
 
     def cut(self, folder: Path) -> None:
-        """What is left in a folder of whole files."""
+        """Cut what is left in a folder of whole files."""
         names = self._names.get(str(folder), set())
         for file in folder.iterdir() if folder.is_dir() else ():
             found = file.stat()

@@ -1,4 +1,4 @@
-"""What scripted sites demand of sums, by the agents' own memory of them, and whether every update was as well hidden.
+"""Scripted sites' demands of sums, by the agents' own memory, and a check that every update was as well hidden.
 
 Policies, memory and figures are the product's (docs/protocol.md 13). The observer has all updates, and computes from
 them what every released sum gives away; no site has.
@@ -65,7 +65,7 @@ class Hiding:
         self._memory: SumMemory = sum_memory(state / site, site, lambda: bytes(32))
 
     def agrees(self, announcement: Announcement, told: Mapping[int, Told]) -> bool:
-        """Whether this site contributes; then it remembers the row, else that the others may be summed by it."""
+        """Return whether this site contributes; then it remembers the row, else that the others may be summed by it."""
         for number, past in sorted(told.items()):
             if (announcement.study_digest, number) not in self._memory.rounds():
                 self._memory.remember(self._row(past.announcement), None, proven=True)
@@ -80,7 +80,7 @@ class Hiding:
         return True
 
     def proposes(self, announcement: Announcement) -> bool:
-        """Whether the requester may ask for it, with its own update in the place of everybody's."""
+        """Return whether the requester may ask for it, with its own update in place of everybody's."""
         try:
             kept = _real(self._update(self._site, announcement.round))
             self._memory.propose(self._row(announcement), kept, _POLICY, 0)
@@ -118,7 +118,7 @@ class Observer:
         self._sums: dict[int, frozenset[str]] = {}
 
     def released(self, number: int, sites: tuple[str, ...]) -> Iterator[str]:
-        """Which updates the sums give away by more than whoever is in the newest allows.
+        """Return the updates that the sums give away by more than whoever is in the newest allows.
 
         Why: every site of a sum has looked at all updates, its own standing in for everybody's.
         """

@@ -56,7 +56,7 @@ _NEWCOMERS_SEED: Final = bytes(32)
 
 
 class Federation:
-    """What every run begins with, made once in a process."""
+    """The start of every run, made once in a process."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="moiety-servers-", dir=MEMORY if MEMORY.is_dir() else None)
@@ -141,7 +141,7 @@ def federation() -> Federation:
 
 
 class RosterFiles:
-    """Which roster each server's people have put in place in one run; ``newest`` is the one that all have signed."""
+    """The rosters that each server's people put in place in one run; ``newest`` is the one that all signed."""
 
     def __init__(self, made: Federation) -> None:
         self._made = made
@@ -172,7 +172,7 @@ _STATEMENTS: Final = 1000
 
 @dataclass
 class MadeOnce:
-    """Of one process. Keys and rosters are checked again once a byte of their files has changed."""
+    """Objects made once in a process. Keys and rosters are checked again once a byte of their files has changed."""
 
     _routes: list[Any] = field(default_factory=list)
     _directs: list[Direct] = field(default_factory=list)
@@ -181,7 +181,7 @@ class MadeOnce:
     _identities: dict[tuple[object, ...], _Identity] = field(default_factory=dict)
 
     def inside(self, app: FastAPI) -> ASGIApp:
-        """What an application does with a request once its envelope is open."""
+        """Return the inside of an application: its answer to a request once the envelope is open."""
         self._routes = self._routes or app.router.routes
         app.router.routes = self._routes
         opened: ASGIApp = front._Enclosed(app, self._directs[0])

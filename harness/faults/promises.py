@@ -1,4 +1,4 @@
-"""What must hold of both servers' stores, answers and signatures, at every moment and at the end."""
+"""Promises of both servers' stores, answers and signatures, at every moment and at the end."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Repeats:
 
 
 def _standing(server: Server) -> _Standing:
-    """Where the newest round of every study stands."""
+    """Return the state of the newest round of every study."""
     found = [server.store.current_round(study.digest) for study in server.store.studies()]
     return tuple((one.key, one.state) for one in found if one is not None)
 
@@ -255,7 +255,7 @@ class Watch:
             self.broken.extend(self.observer.released(record.key.round, sites))
 
     def started(self, side: Side) -> None:
-        """What a database names is on the disk, whole."""
+        """Check that everything a database names is on the disk, whole."""
         server: Server = self.pair.apps[side].state.server
         self._compare_chains(side, server.chain)
         for study in server.store.studies():
@@ -278,7 +278,7 @@ class Watch:
             yield from self._sums(site, sites)
 
     def correlations(self) -> Iterator[str]:
-        """What was measured twice, or with what had been used."""
+        """Find what was measured twice, or with used correlations."""
         used: dict[str, str] = {}
         for one in self.pair.products_sent:
             if not one.marked:

@@ -1,4 +1,4 @@
-"""What goes wrong in one study, as a list: every fault with the message or the moment that it strikes.
+"""The faults of one study, as a list: each with the message or the moment that it strikes.
 
 A message is named by who sends it to whom, what it is for and how many of its kind went before: so a schedule means
 the same whatever order threads take turns in, and is shrunk by leaving faults out.
@@ -26,7 +26,7 @@ NEWCOMER: Final = "c4"
 
 
 class Level(StrEnum):
-    """What runs: whole studies with every party's own code, or both servers' with scripted sites."""
+    """The level of a run: whole studies with every party's own code, or both servers' with scripted sites."""
 
     STUDIES = "studies"
     SERVERS = "servers"
@@ -37,7 +37,7 @@ class _Fault(BaseModel):
 
 
 class Troubled(_Fault):
-    """What becomes of the ``of_kind``-th message, from 0, that ``sender`` sends to a server for the same thing."""
+    """The fate of the ``of_kind``-th message, from 0, that ``sender`` sends to a server for the same thing."""
 
     fault: Literal["message"] = "message"
     sender: Party
@@ -100,7 +100,7 @@ class Crashed(_Fault):
 
 
 class Lie(StrEnum):
-    """What a site says beside what is right."""
+    """A site's lie beside what is right."""
 
     MALFORMED = "malformed"
     OTHER_ROUND = "for another round"
@@ -167,7 +167,7 @@ class Schedule(BaseModel):
     faults: tuple[Fault, ...]
 
     def delays(self, passing: Passing) -> tuple[float, float]:
-        """How long a message and its answer are on their way."""
+        """Return how long a message and its answer are on their way."""
         drawn = random.Random(f"{self.seed} delay {named(passing)}")  # noqa: S311  # repeatable, no secret
         return drawn.uniform(0.0, self.delays_s), drawn.uniform(0.0, self.delays_s)
 
@@ -179,7 +179,7 @@ class Schedule(BaseModel):
 
     @property
     def gone(self) -> frozenset[Party]:
-        """Who never comes back."""
+        """Return the parties that never come back."""
         return frozenset(
             who for one in self.faults if isinstance(one, Away) and one.for_s is FOR_GOOD for who in one.who
         )

@@ -117,7 +117,7 @@ class ScriptedRequester(ScriptedSite):
             await self.rest()
 
     def _announcement(self, number: int) -> Announcement | None:
-        """Of the first list that shows nobody's update; None where there is none."""
+        """Announce the first list that shows nobody's update; None where there is none."""
         hiding = self.journal.hiding
         for listed, least in self._lists(number):
             if len(listed) < max(least, self.study.parameters.least_contributors):
@@ -241,6 +241,6 @@ class ScriptedRequester(ScriptedSite):
             await self.once(name, side, "PUT", target, lambda: b"")
 
     def _same(self, name: str, body: bytes) -> None:
-        """What a server has once answered it answers again."""
+        """Check that a server answers again what it has once answered."""
         if self.journal.sent.setdefault(name, body) != body:
             self.wrong.append(f"another answer: {name}")

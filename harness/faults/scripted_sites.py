@@ -50,7 +50,7 @@ _STRANGER = 401
 
 @dataclass(frozen=True)
 class Script:
-    """What a study is to every scripted site. ``told``: the sums that the requester tells everybody of."""
+    """The study of every scripted site. ``told``: the sums that the requester tells everybody of."""
 
     study: Study
     update: Update
@@ -59,7 +59,7 @@ class Script:
 
 @dataclass
 class Journal:
-    """What a party has on its disk. ``acknowledged``: what a server said that it holds, by which request.
+    """The contents of a party's disk. ``acknowledged``: what a server said that it holds, by which request.
 
     ``let_in``: a server has answered it as a site; ``declined``: rounds that would show too much.
     """
@@ -118,7 +118,7 @@ class ScriptedSite:
         return await self.pair.ask(self.me, side, method, target, body, kind)
 
     async def once(self, name: str, side: Side, method: str, target: str, make: Callable[[], bytes]) -> bool:
-        """Whether the server has it: the same bytes are sent until it says so."""
+        """Send the same bytes until the server says that it has them; return whether it has."""
         if (name, side) in self.journal.acknowledged:
             return True
         if name not in self.journal.sent:
@@ -170,7 +170,7 @@ class ScriptedSite:
     # --- a round ---
 
     async def act(self) -> None:
-        """What the views ask for."""
+        """Do what the views ask for."""
         ends = [view.end for view in self.views.values() if view.end is not None]
         if ends:
             await self.take_sum()
@@ -186,7 +186,7 @@ class ScriptedSite:
         return self.script.update(self.name, number)
 
     def agrees(self, announcement: Announcement) -> bool:
-        """Whether it may be summed with those on the list, now and whenever it is asked again."""
+        """Return whether it may be summed with those on the list, now and whenever it is asked again."""
         number, journal = announcement.round, self.journal
         if journal.hiding is None or number in journal.agreed or number in journal.declined:
             return number not in journal.declined
@@ -222,7 +222,7 @@ class ScriptedSite:
         return self.journal.chain.roster_under(announcement.roster_head)
 
     async def take_sum(self) -> None:
-        """Of the latest round that a server calls released, once both serve it."""
+        """Take the sum of the latest round that a server calls released, once both serve it."""
         views = self.current()
         states = {view.state for view in views.values()}
         for view in list(views.values())[:1]:

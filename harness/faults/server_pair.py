@@ -312,7 +312,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Answered:
-    """What came back of a request."""
+    """The answer to a request."""
 
     status: int
     body: bytes

@@ -32,7 +32,7 @@ Action = Callable[[], None]
 
 @dataclass(frozen=True)
 class Simulated:
-    """What became of one schedule. ``steps`` are requests that were sent; ``failed`` says which promises do not hold,
+    """The result of one schedule. ``steps`` are requests that were sent; ``failed`` says which promises do not hold,
     each with its name before a colon. ``schedule`` holds every fault that struck; ``cpu_s`` is this process's."""
 
     seed: int

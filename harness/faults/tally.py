@@ -1,4 +1,6 @@
-"""What many seeds gave, as ``moiety faults --json`` writes it: while they run, and read again to go on after a stop."""
+"""Figures over many seeds, as ``moiety faults --json`` writes them: while seeds run, and read again to go on after a
+stop.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _STALLED_S: Final = 90.0
 
 @dataclass(frozen=True)
 class Progress:
-    """What can be shown while a study runs. ``phase`` is the current round's state, or how the last one ended."""
+    """The progress of a running study. ``phase`` is the current round's state, or how the last one ended."""
 
     study: str
     round: int
@@ -134,7 +134,7 @@ class _Watcher:
 
 
 def _finished(federation: RunningFederation, study: Study) -> bool:
-    """Whether the requester is done, and every contributor that ever got the study has stopped with it."""
+    """Return whether the requester is done, and every contributor that ever got the study has stopped with it."""
     states = [StudyJournal(federation.state(site.name), study.name).site_state() for site in federation.spec.sites]
     return all(state is None or state.finished is not None for state in states) and states[0] is not None
 
@@ -191,7 +191,7 @@ def _clipped_by_round(federation: RunningFederation, study: str) -> dict[int, li
 
 
 def _isolation_by_round(federation: RunningFederation, study: str) -> dict[int, tuple[events.SiteValue, ...]]:
-    """What each site's agent worked out for each round, the requester's first."""
+    """Return each agent's isolation for each round, the requester's first."""
     found: dict[int, list[events.SiteValue]] = {}
     for site in federation.spec.sites:
         for record in _records(federation, site.name, study):
@@ -218,7 +218,7 @@ def _end_of(records: Sequence[events.RoundRecord], federation: RunningFederation
 def _as_history(
     record: events.RoundRecord, requester: str, clipped: Sequence[bool], isolation: tuple[events.SiteValue, ...]
 ) -> RoundRecord:
-    """What the agent does not report, loss and model length, is NaN."""
+    """Turn the agent's records into a history; loss and model length, which it does not report, are NaN."""
     kind = _KINDS.get(record.state, RoundKind.SKIPPED)
     counted = not record.purpose.plan.steps_model and kind is RoundKind.RELEASED
     return RoundRecord(

@@ -1,4 +1,4 @@
-"""What the process that forks a federation's programs has in memory: their modules, and the kernels' machine code.
+"""Modules and machine code in memory of the process that forks a federation's programs.
 
 Imported by name (``forked.py``), in that process alone. Nothing here starts a thread, which a fork would lose (arrow's
 allocator has one, which it starts again in the child).

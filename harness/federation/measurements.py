@@ -1,4 +1,4 @@
-"""What a federation of processes cost, from the agents' ledgers and the servers' /metrics pages."""
+"""Costs of a federation of processes, from the agents' ledgers and the servers' /metrics pages."""
 
 from __future__ import annotations
 

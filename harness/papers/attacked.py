@@ -71,7 +71,7 @@ _HEAT: Final = {
 
 
 def sums(runs: Path, data: Path | None) -> Found:
-    """What everybody can work out about everybody's updates from sums, before and after."""
+    """Tables of what everybody can work out about everybody's updates from sums, before and after."""
     lines = read_lines(runs / made.ATTACKED, AttackLine)
     recipe = recipes()["sums"]
     heads = ("sums", "lists", "least isolation", "average", "requester: best of own, fitted", "requester: true")
@@ -162,7 +162,7 @@ def middle_error(line: AttackLine, parties: Iterable[tuple[str, ...]], priors: S
 
 
 def _least_by_round(lines: Sequence[AttackLine], prior: Prior) -> list[Values]:
-    """By run the requester's error for the site that it knows best in each round, cut at 1.5."""
+    """Return, by run, the requester's error for the site that it knows best in each round, cut at 1.5."""
     found: list[Values] = []
     for line in lines:
         one = line.by((line.requester,), prior)
@@ -191,7 +191,7 @@ _ASKED: Final = {
 
 
 def leak(runs: Path, data: Path | None) -> Found:
-    """What a server that falsifies products reads from who stays in the sum."""
+    """Tables of what a server that falsifies products reads from who stays in the sum."""
     lines = read_lines(runs / made.LEAKED, LeakLine)
     lengths = recipes()["leak"]["leaked"]["rounds"]
     clause: Table = [("question", "bits", "rounds asked in", "failed checks", "bits without the clause")]
@@ -310,7 +310,7 @@ def privacy(runs: Path, data: Path | None) -> Found:
 
 
 def _records(lines: Sequence[InversionLine], targets: Sequence[Target], cell: Callable[[Inverted], str]) -> Table:
-    """By model and batch, a column for every number of sites: rows / descent / guess."""
+    """Make, by model and batch, a column for every number of sites: rows / descent / guess."""
     asked = recipes()["privacy"]["inverted"]
     table: Table = [("data and model", "batch", *(f"{sites} site{'s' * (sites > 1)}" for sites in asked["sites"]))]
     for target in targets:
@@ -397,7 +397,7 @@ def shadowed(lines: Sequence[MemorisedLine]) -> tuple[Told, ...]:
 
 
 def best_round(lines: Sequence[MemorisedLine]) -> list[Told]:
-    """Of the opened averages that all seeds have, the one that tells most in the mean."""
+    """Return, of the opened averages that all seeds have, the one that tells most in the mean."""
     shared = min(len(line.by_average) for line in lines)
     means = [np.mean([line.by_average[place].auc for line in lines]) for place in range(shared)]
     return [line.by_average[int(np.argmax(means))] for line in lines] if shared else []
@@ -479,7 +479,7 @@ def _agreements(lines: Sequence[DifferencedLine], whole: Sequence[WholeStudy]) -
 
 
 def agreement(runs: Iterable[tuple[float, float, float]]) -> tuple[str, ...]:
-    """How prediction, error and the average's error go together: the number of runs; Spearman's correlation ("-" where
+    """Compare prediction, error and the average's error: the number of runs; Spearman's correlation ("-" where
     either is one number); how often the error was no smaller than predicted (to a tenth); how often it was that or no
     smaller than the average's alone, which needs no attack; how far below the prediction it was at worst.
     """
@@ -500,7 +500,7 @@ _POISONED: Final = {"poisoning": "differ", "poisoning_alike": "alike"}
 
 
 def robustness(runs: Path, data: Path | None) -> Found:
-    """What sites that poison or lie can do, and how well opened distances locate an update."""
+    """Tables of what sites that poison or lie can do, and how well opened distances locate an update."""
     recipe = recipes()["robustness"]
     poisoned = read_lines(runs / made.POISONED, PoisonedLine)
     for case, title in _POISONED.items():
@@ -638,7 +638,7 @@ _LOCATED: Final = {
 
 
 def _distances(recipe: Recipe, lines: Sequence[LocatingLine]) -> Table:
-    """How well updates are located, the middle over runs."""
+    """Tabulate how well updates are located, the middle over runs."""
     heads = ("updates", "D", "accomplices", "measured rounds", "one round", "with the sum", "all rounds", "true", "x")
     table: Table = [(*heads, "formula")]
     for asked in recipe["located"]:

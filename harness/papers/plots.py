@@ -31,7 +31,9 @@ _FARTHEST, _HIGHEST = 5.0, 2.0
 
 
 def curve_rows(curves: Mapping[tuple[str, str], Curve | Sequence[float]]) -> Series:
-    """By panel and series a curve over rounds; a published one has no error. Rounds without a number are left out."""
+    """Read, by panel and series, a curve over rounds; a published one has no error. Rounds without a number are left
+    out.
+    """
     rows: Series = []
     for (panel, series), of in curves.items():
         dashed = series.endswith(_DASHED)
@@ -44,13 +46,13 @@ def curve_rows(curves: Mapping[tuple[str, str], Curve | Sequence[float]]) -> Ser
 def heat_rows(
     rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]] | NDArray[np.float64]
 ) -> Series:
-    """By row and column a value."""
+    """Read a value by row and column."""
     return [(row, column, values[i][j]) for i, row in enumerate(rows) for j, column in enumerate(columns)]
 
 
 @dataclass(frozen=True)
 class Plot:
-    """How a series is drawn; ``up`` and ``across`` name the axes."""
+    """The form in which a series is drawn; ``up`` and ``across`` name the axes."""
 
     draw: Callable[[pd.DataFrame, Plot], Figure]
     heads: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the papers published: numbers quoted from their tables and text, and curves read from the data folder.
+"""Figures that the papers published: numbers quoted from their tables and text, and curves read from the data folder.
 
 Sources: Grimberg 2020 (semester report, figures 6 and 9); Gengler, Beaussart, Yuan (MNIST, Table II and stored
 results); du Terrail et al. 2022 (FLamby), Fed-Heart-Disease; Cerasti et al. 2023 gives no table, only words.

@@ -52,7 +52,7 @@ ALONE: Final = "local"
 
 @cache
 def recipes() -> Mapping[str, Recipe]:
-    """By page, what ``recipes.toml`` says."""
+    """Return ``recipes.toml`` by page."""
     with Path(__file__).with_name("recipes.toml").open("rb") as file:
         return tomllib.load(file)
 
@@ -64,7 +64,7 @@ def case_of(name: str) -> Case:
 
 @dataclass(frozen=True)
 class Making:
-    """How missing runs are made: into one folder per case below ``runs``, by ``jobs`` processes or a ``cluster``.
+    """The making of missing runs: one folder per case below ``runs``, by ``jobs`` processes or a ``cluster``.
 
     ``download``: fetch missing public data into the data folder first.
     """

@@ -1,4 +1,4 @@
-"""What Mallows averaging misses of the better of training alone and plain averaging, where everything else is known.
+"""The loss of Mallows averaging against the better of training alone and plain averaging, where all else is known.
 
 One round is drawn: the requester's update g_0 = e_0, with E||e_0||^2 = v_0 = 1 spread over ``parameters`` directions,
 and those of ``sites`` others, g_i = d_i + e_i with the same noise and a bias of squared length ``bias`` (in units of

@@ -73,7 +73,8 @@ class Scores:
         return chosen[seeds]
 
     def less(self, variant: str, other: str, metric: str = MetricName.ACCURACY) -> dict[str, Spread]:
-        """By requester a variant's metric less another's, same seed against same seed, so that the split cancels.
+        """Subtract, by requester, one variant's metric from another's, same seed against same seed, so that the split
+        cancels.
 
         ``other``: a variant, or ``better_of_both``, of losses.
         """
@@ -128,13 +129,13 @@ def unfinished(line: RunLine) -> RunLine:
 
 
 def is_better(difference: Spread, metric: str) -> bool:
-    """By more than two standard errors."""
+    """Return whether it is better by more than two standard errors."""
     smaller = metric == LOSS or MetricName(metric).smaller_is_better
     return difference.clearly_negative if smaller else difference.clearly_positive
 
 
 def is_worse(difference: Spread, metric: str) -> bool:
-    """By more than two standard errors."""
+    """Return whether it is worse by more than two standard errors."""
     smaller = metric == LOSS or MetricName(metric).smaller_is_better
     return difference.clearly_positive if smaller else difference.clearly_negative
 

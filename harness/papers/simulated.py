@@ -525,7 +525,7 @@ def _shape(study: str) -> str:
 
 
 def _over_studies(found: Mapping[str, Scores], rule: str) -> Row | None:
-    """For how many requesters a rule was clear of the better of both, and of training alone."""
+    """Count the requesters for which a rule was clear of the better of both, and of training alone."""
     better, alone = (
         [spread for scores in found.values() for spread in scores.less(rule, other, LOSS).values()]
         for other in (BETTER, LOCAL)
@@ -539,7 +539,7 @@ def _over_studies(found: Mapping[str, Scores], rule: str) -> Row | None:
 
 
 def _shares(found: Sequence[Spread]) -> tuple[str, str]:
-    """For how many it was clearly above, and below: 7 (23 %)."""
+    """Return the shares for which it was clearly above, and below: 7 (23 %)."""
     above, below = (sum(count(one, LOSS) for one in found) for count in (is_better, is_worse))
     return f"{above} ({100 * above / len(found):.0f} %)", f"{below} ({100 * below / len(found):.0f} %)"
 
@@ -577,7 +577,7 @@ def _mean_less_better(scores: Scores, rule: str) -> Spread | None:
 
 
 def _ratios(scores: Scores, rule: str) -> Iterator[tuple[float, float, str]]:
-    """By requester: FedAvg's loss and the rule's over that of training alone, and whether it is clear of both."""
+    """Return, by requester, FedAvg's and the rule's loss over that of training alone, and if it is clear of both."""
     for name, less in scores.less(rule, BETTER, LOSS).items():
         of = [scores.values(variant, name, LOSS) for variant in (LOCAL, FEDAVG, rule)]
         seeds = sorted(set.intersection(*(set(one.index) for one in of)))
@@ -587,7 +587,7 @@ def _ratios(scores: Scores, rule: str) -> Iterator[tuple[float, float, str]]:
 
 
 def _missed() -> Table:
-    """What the estimate of risk behind Mallows averaging misses, by parameters and the sites' squared bias."""
+    """Tabulate what the estimate of risk behind Mallows averaging misses, by parameters and the sites' squared bias."""
     biases = (0.0, 0.5, 1.0, 2.0, 4.0, 16.0)
     rows = [
         (
@@ -617,7 +617,7 @@ _CLINICIANS: Final = {
 
 
 def clinicians(runs: Path, data: Path | None) -> Found:
-    """For how many requesters a rule was clearly better than training alone, by study and together."""
+    """Count the requesters for which a rule was clearly better than training alone, by study and together."""
     found = _paying(runs, _FEW)
     for study, scores in found.items():
         rows = [

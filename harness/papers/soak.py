@@ -37,7 +37,7 @@ class Crash(_Count):
 
 
 class DecoderCount(_Count):
-    """How many inputs one decoder took, and how many it refused."""
+    """The inputs that one decoder took, and those that it refused."""
 
     name: str
     inputs: int
@@ -146,7 +146,7 @@ def _over_rounds(found: LoadBenchmark) -> Series:
 
 
 def _tests(path: Path) -> Table:
-    """By module, from pytest's own report of the run."""
+    """Return the tests by module, from pytest's own report of the run."""
     cases: dict[str, list[ET.Element]] = {}
     for case in ET.parse(path).iter("testcase"):  # noqa: S314 - a file that our own tests wrote
         cases.setdefault(case.get("classname", ""), []).append(case)

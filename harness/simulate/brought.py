@@ -89,7 +89,7 @@ class ChosenModel:
 
 
 def package_of(kind: Kind, name: str) -> tuple[str, str]:
-    """Whose it is, and its version. Raises: ConfigurationError"""
+    """Return the package and its version. Raises: ConfigurationError"""
     found: Extension = extension(kind, name)
     return found.package, found.version
 

@@ -57,7 +57,9 @@ class AttendanceTable(BaseModel):
             )
 
     def attendance(self, sites: Collection[str], rounds: int, seed: int) -> Attendance:
-        """Of a run over so many rounds, and as many of class counts; what is said of the requester does not matter."""
+        """Return the attendance of a run over so many rounds, and as many of class counts; the requester is always
+        there.
+        """
         if self == ALL_THERE:
             return EVERYBODY
         missed = {(number, site) for site, numbers in self.missed.items() for number in numbers}
@@ -321,8 +323,8 @@ def _require_together(variant: VariantTable, study: StudyTable, where: str) -> N
 
 
 def _packages(tables: Mapping[str, Any], case: Mapping[str, Any], where: str) -> dict[str, tuple[str, str]]:
-    """Whose, and in which version, the rule, the model and the data set are, where others bring them; data in folders
-    by their digest.
+    """Return the packages, with versions, that bring the rule, the model and the data set; data in folders by their
+    digest.
 
     Raises: ConfigurationError for what is not there
     """
@@ -347,7 +349,9 @@ def _packages(tables: Mapping[str, Any], case: Mapping[str, Any], where: str) ->
 def _digest(
     variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str, Any], packages: dict[str, tuple[str, str]]
 ) -> str:
-    """Which seeds and requesters are run does not change any run; the tuning seeds do where there is a choice."""
+    """Return the digest of all that changes a run: not the seeds and requesters that are run, but the tuning seeds
+    where there is a choice.
+    """
     left_out = {"seeds", "requesters"} | (set() if variant.tune else {"tuning_seeds", "tuned_for"})
     deciding = {
         "study": tables,

@@ -129,7 +129,7 @@ def _asked_by(requester: str, federation: Federation) -> Federation:
 
 @dataclass(frozen=True)
 class CaseOptions:
-    """What the command line says about a case. None: as the case says, or all variants.
+    """The command line's options about a case. None: as the case says, or all variants.
 
     ``requesters``: names of sites, or ``each``. ``shard``: of all runs asked for, only this part is done. ``cluster``:
     who does the runs, instead of ``jobs`` processes of this machine.
@@ -150,13 +150,13 @@ class CaseOptions:
 
     @property
     def where(self) -> int | RayCluster:
-        """Who does the runs."""
+        """Return the place where the runs are done."""
         return self.cluster or self.jobs
 
 
 @dataclass(frozen=True)
 class CaseProgress:
-    """How far ``doing`` is: ``rounds_done`` of ``rounds`` over its runs, of which some may have been done before."""
+    """The progress of ``doing``: ``rounds_done`` of ``rounds`` over its runs; some may have been done before."""
 
     doing: str
     runs_done: int
@@ -222,7 +222,7 @@ class _CaseRun:
         return tuple(done[key] for key in keys)
 
     def _choices(self, variant: Variant, requesters: tuple[str, ...]) -> tuple[Choice, ...]:
-        """What was chosen for the variant, tried now where it has not been; written to ``choices_<variant>.json``."""
+        """Return the variant's choices, tried now where they have not been; written to ``choices_<variant>.json``."""
         if not variant.tune:
             return ()
         lines = self._tried(variant, requesters)
@@ -330,7 +330,7 @@ def requesters_of(case: Case, federation: Federation, asked: tuple[str, ...] | N
 def request_for(
     case: Case, data: Path | None, requester: str | None, seed: int, validation_share: float = 0.0
 ) -> DataRequest:
-    """What a run of the case asks of its data set."""
+    """Return a run's request to the case's data set."""
     table = case.table
     choices = table.split, table.sites, requester, validation_share, data, table.dirichlet, table.whitened
     study = case.variants[0].study

@@ -79,7 +79,7 @@ class Scores(BaseModel):
 
 
 def scores_of(labels: Sequence[NDArray[np.int64]], predictions: Sequence[NDArray[np.int64]]) -> Scores:
-    """Of every site's true and predicted classes; no site's may be empty."""
+    """Score every site's true and predicted classes; no site's may be empty."""
     pairs = list(zip(labels, predictions, strict=True))
     return Scores(
         accuracy=tuple(float(accuracy_score(true, found)) for true, found in pairs),
@@ -88,7 +88,8 @@ def scores_of(labels: Sequence[NDArray[np.int64]], predictions: Sequence[NDArray
 
 
 class Tampering(BaseModel):
-    """Of ``site``: ``shift`` is added to the columns ``shifted``; the labels ``swapped`` change places.
+    """The tampering of ``site``'s data: ``shift`` is added to the columns ``shifted``; the labels ``swapped`` change
+    places.
 
     In all parts of the site's data, as a sensor mounted differently, or a column coded the other way round, would.
     """
@@ -298,7 +299,7 @@ class ResultFolder:
         append_line(self.folder / "results.jsonl", line)
 
     def checkpoint(self, variant: str, seed: int, identity: str) -> Checkpoint[SitesState, ComparedRound]:
-        """Where an unfinished run stands."""
+        """Return the checkpoint of an unfinished run."""
         return Checkpoint(self.folder / "partial", f"{variant}-{seed}", identity, (SitesState, ComparedRound))
 
     def final_state(self, variant: str, seed: int) -> SitesState:

@@ -72,7 +72,7 @@ def affine_layers(state: SitesState, start: int, columns: int) -> AffineLayers:
 
 
 def deviations(values: NDArray[np.float32]) -> NDArray[np.float64]:
-    """By how many standard deviations over sites each entry differs from its column's mean; 0 where all agree.
+    """Return by how many standard deviations over sites each entry differs from its column's mean; 0 where all agree.
 
     Shapes: float32[S, n] -> float64[S, n]
     """
@@ -275,7 +275,7 @@ def summary_json(lines: Sequence[PersonalLine]) -> str:
 
 
 def summary_table(lines: Sequence[PersonalLine]) -> Table:
-    """For a terminal, the published numbers beside."""
+    """Make the table for a terminal, the published numbers beside."""
     table = Table("variant", "seeds", "rounds", "mean F1", "worst F1", "accuracy", "published mean / worst F1")
     for one in summaries(lines):
         published = PUBLISHED.get(one.variant)
@@ -380,7 +380,7 @@ def _variants(case: PersonalCase, options: PersonalOptions, tell: Callable[[str]
 def _finished(
     lines: tuple[PersonalLine, ...], case: PersonalCase, variant: Variant, seed: int, protection: Protection
 ) -> bool:
-    """Whether the run has its line. Raises: ConfigurationError when lines are of another file or protection"""
+    """Return whether the run has its line. Raises: ConfigurationError when lines are of another file or protection"""
     for line in lines:
         if line.protection != protection.value:
             raise ConfigurationError(

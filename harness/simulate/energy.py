@@ -37,7 +37,7 @@ class Energy(BaseModel):
 
 
 class _Emissions(Protocol):
-    """What codecarbon found; energies in kWh, emissions in kg."""
+    """The findings of codecarbon; energies in kWh, emissions in kg."""
 
     duration: float
     energy_consumed: float

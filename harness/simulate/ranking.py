@@ -287,7 +287,7 @@ rank_sites = command(Asked, _rank)
 
 
 def _confirm(yes: bool) -> None:
-    """What the plain variant discloses, and consent to it."""
+    """Say what the plain variant discloses, and ask for consent."""
     typer.echo(PLAIN_DISCLOSES, err=True)
     if not yes and not typer.confirm("Go on?", err=True):
         raise ConfigurationError("the plain variant was not accepted; give --yes, or --protection secure")

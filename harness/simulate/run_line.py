@@ -23,7 +23,7 @@ FORMAT: Final = "moiety-run/1"
 
 @dataclass(frozen=True)
 class RunKey:
-    """What tells one run of a case from another."""
+    """The key that tells one run of a case from another."""
 
     variant: str
     requester: str
@@ -41,7 +41,7 @@ def _none(values: object) -> bool:
 
 
 class PairSeries(BaseModel):
-    """How far two sites' updates lay apart, one value per round."""
+    """The distances between two sites' updates, one value per round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     first: str

@@ -42,7 +42,7 @@ FINE_TUNING: Final = "the requester goes on alone from here, as the variant says
 
 
 class Protection(StrEnum):
-    """How the rounds are protected: not at all, by shares at two servers, or by ciphertexts at one."""
+    """The protection of rounds: none, shares at two servers, or ciphertexts at one."""
 
     PLAIN = "plain"
     SECURE = "secure"

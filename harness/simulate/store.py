@@ -172,7 +172,7 @@ class Checkpoint(Generic[S, R]):
         write_durably(self._json, json.dumps(partial.model_dump()).encode())
 
     def load(self) -> tuple[Progress[S, R] | None, float]:
-        """Where the run stands and the seconds it took; None when it has not begun.
+        """Load the run's state and the seconds it took; None when it has not begun.
 
         Raises: ConfigurationError when the files belong to another study or other data, or cannot be read
         """
@@ -195,7 +195,7 @@ class Checkpoint(Generic[S, R]):
         return Progress(state, self._records.validate_json(json.dumps(partial.records))), partial.seconds
 
     def _kind(self, name: str) -> TypeAdapter[Any]:
-        """How a part of the state that is no vector is written."""
+        """Name the form in which a part of the state that is no vector is written."""
         return TypeAdapter(get_type_hints(self._state)[name])
 
     def _packed(self, partial: _Partial) -> bytes:
@@ -220,7 +220,7 @@ PARTIAL: Final = "partial"
 
 
 class Results:
-    """What a folder holds; the folder is made when it is first held."""
+    """The contents of a results folder; the folder is made when it is first held."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -228,7 +228,7 @@ class Results:
 
     @property
     def partial(self) -> Path:
-        """Where the checkpoints of unfinished runs are."""
+        """The folder of unfinished runs' checkpoints."""
         return self.folder / PARTIAL
 
     def lines(self) -> tuple[RunLine, ...]:

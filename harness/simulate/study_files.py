@@ -1,4 +1,4 @@
-"""From what a person types to the tables of a study, and to seeds, names and parts of lists.
+"""Read what a person types: the tables of a study, seeds, names and parts of lists.
 
     [matrix]         names, such as "mnist_{letter}_{sites}": what each study is called
     [matrix.axes]    lists of rows: every row of one axis is combined with every row of the others
@@ -208,7 +208,7 @@ def _names(files: dict[Path, dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _toml_files(folder: Path) -> dict[Path, dict[str, Any]]:
-    """What cannot be read is left out: it is another file than the one that was named."""
+    """List the readable files; one that cannot be read is another file than the one that was named."""
     found: dict[Path, dict[str, Any]] = {}
     for file in sorted(folder.glob("*.toml")):
         try:

@@ -1,4 +1,4 @@
-"""What the runs of a case say together: ``summary.json``, a table, and curves with bands of one standard error."""
+"""Summarise the runs of a case: ``summary.json``, a table, and curves with bands of one standard error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SiteReward(BaseModel):
 
 
 def rewards_of(lines: Sequence[RunLine]) -> tuple[SiteReward, ...]:
-    """Of runs of any variants and requesters; sites that were in no sum are left out."""
+    """Return the rewards over runs of any variants and requesters; sites that were in no sum are left out."""
     keys = dict.fromkeys((line.variant, line.requester) for line in lines)
     found: list[SiteReward] = []
     for variant, requester in keys:
@@ -147,7 +147,7 @@ class CaseSummary(BaseModel):
 
 
 def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
-    """Of at least one line, all of one case."""
+    """Summarise at least one line, all of one case."""
     variants = tuple(dict.fromkeys(line.variant for line in lines))
     requesters = tuple(dict.fromkeys(line.requester for line in lines))
     rows = [_row(of_variant(lines, variant, one), one) for variant in variants for one in requesters]
@@ -165,7 +165,7 @@ def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
 
 
 def table_of(summary: CaseSummary) -> Table:
-    """For a terminal."""
+    """Make the table for a terminal."""
     judged = f"test {words_of(summary.judged_by)}, mean ± SE"
     table = Table(title=f"{summary.case}, {summary.protection}, {counted(len(summary.seeds), 'seed')}: {judged}")
     others = tuple(dict.fromkeys(name for row in summary.rows for name in row.scores))
@@ -196,7 +196,9 @@ def table_of(summary: CaseSummary) -> Table:
 
 
 def remarks_on(row: SummaryRow) -> tuple[str, ...]:
-    """What a reader of the numbers must know: updates that were clipped, and runs that ended early and how."""
+    """Return the remarks that a reader of the numbers needs: clipped updates, and runs that ended early, with the
+    reason.
+    """
     clipped = (f"CLIPPED up to {row.largest_clipped_share:.0%}",) if row.largest_clipped_share else ()
     early = (f"{end.upper()} {runs} of {row.runs}" for end, runs in row.ends.items() if end != COMPLETED)
     return (*clipped, *early)
@@ -244,7 +246,9 @@ def _chart(
 
 
 def _distances(measured: Sequence[RunLine], variant: str) -> str:
-    """Of one requester, its first seed over rounds; of several, every one's mean view of every site."""
+    """Draw distances: one requester's first seed over rounds; of several requesters every one's mean view of every
+    site.
+    """
     several = len({run.requester for run in measured}) > 1
     return similarity_chart(measured, variant) if several else over_rounds_chart(measured[0])
 

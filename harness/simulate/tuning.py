@@ -75,7 +75,7 @@ class Candidate(BaseModel):
 
 
 class Choice(BaseModel):
-    """What was chosen for a variant, for one requester or (``requester`` None) for all together, and from what."""
+    """The choice for a variant, for one requester or (``requester`` None) for all together, and the alternatives."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     variant: str

@@ -46,7 +46,7 @@ class RoundDone:
 
 
 def teller(planned: PlannedRun, tell: Callable[[RoundDone], None]) -> Callable[[int], None]:
-    """What a run calls with the number of its rounds that are done."""
+    """Return the callback to which a run reports the number of finished rounds."""
 
     def on_round(rounds: int) -> None:
         tell(RoundDone(planned.key, rounds))
@@ -55,7 +55,7 @@ def teller(planned: PlannedRun, tell: Callable[[RoundDone], None]) -> Callable[[
 
 
 class Engine(StrEnum):
-    """What carries a case's runs out."""
+    """The engine of a case's runs."""
 
     PROCESSES = "processes"
     RAY = "ray"
@@ -82,7 +82,7 @@ _MOST: Final = 10_000
 def cluster_of(
     engine: Engine, address: str | None, cpus: int, cpus_per_run: float | None, gpus_per_run: float | None
 ) -> RayCluster | None:
-    """From the command line's words; None: processes of this machine. Raises: ConfigurationError"""
+    """Read the command line's words; None: processes of this machine. Raises: ConfigurationError"""
     if engine is Engine.PROCESSES:
         for name, found in (("--address", address), ("--cpus-per-run", cpus_per_run), ("--gpus-per-run", gpus_per_run)):
             if found is not None:
@@ -96,7 +96,7 @@ def cluster_of(
 
 
 def computing_of(cluster: RayCluster | None, device: str, batched: bool | None) -> Computing:
-    """Where runs train: on this machine's ``device``, or on what a cluster gives a run, which need not be here.
+    """Return where runs train: on this machine's ``device``, or on what a cluster gives a run, which need not be here.
 
     Raises: ConfigurationError
     """
@@ -167,7 +167,7 @@ def _processes_as_they_finish(
 
 
 class _Worker:
-    """What a worker process was given when it began."""
+    """The arguments that a worker process was given when it began."""
 
     inbox: _Inbox
     stop: Event
@@ -288,7 +288,7 @@ def _line(ray: Any, under_way: Any, planned: PlannedRun) -> RunLine:  # noqa: AN
 
 
 def _execute_in_task(planned: PlannedRun, rounds: Any, code: str) -> RunLine | _Refused:  # noqa: ANN401
-    """What a machine of the cluster does: the run, telling of its rounds twice a second."""
+    """Execute a run on a machine of the cluster, reporting its rounds twice a second."""
     if code_digest() != code:
         return _Refused(
             f"machine {socket.gethostname()} of the cluster has code {code_digest()[:12]}, this is code {code[:12]}: "
@@ -309,7 +309,7 @@ def _execute_in_task(planned: PlannedRun, rounds: Any, code: str) -> RunLine | _
 
 
 class _Rounds:
-    """How far every run is; an actor."""
+    """The progress of every run; an actor."""
 
     def __init__(self) -> None:
         self._latest: dict[RunKey, RoundDone] = {}

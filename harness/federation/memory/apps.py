@@ -58,7 +58,7 @@ class ComingBody(Protocol):
 
 
 class There:
-    """Which server is at which address, and whether it lives; what it is answering dies with it."""
+    """The server at each address, and whether it lives; what it is answering dies with it."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, Side] = {}
@@ -90,7 +90,7 @@ class There:
 
 
 async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
-    """What an application answers to one request, as uvicorn would hand it over.
+    """Return an application's answer to one request, as uvicorn would hand it over.
 
     Raises: httpx.RemoteProtocolError, when it answers nothing, as to one whose sender has gone
     """
@@ -185,7 +185,7 @@ class AppsInMemory:
         return InMemoryTransport(self._way(sender), self.loop, self.clock, record)
 
     def clock_of(self, party: str) -> SteppedClock:
-        """What this party takes the time to be."""
+        """Return the time as this party takes it."""
         return SteppedClock(self.clock, lambda: self.off_s[party])
 
     def _way(self, sender: str) -> _ToApps:

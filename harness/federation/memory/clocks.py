@@ -131,7 +131,7 @@ class VirtualClock:
         self._work.append(working)
 
     def nobody_else(self) -> bool:
-        """Whether no thread takes part but the event loop's."""
+        """Return whether no thread takes part but the event loop's."""
         return not {thread.ident for thread in threading.enumerate()} - self._outside
 
     def everybody_waits(self) -> bool:

@@ -134,7 +134,9 @@ class InMemoryFederation:
             raise AssertionError(f"not within {within_s} s: {what}\n{told}")
 
     def comes(self, condition: Callable[[], bool], within_s: float) -> bool:
-        """Whether the condition held within that time, on their clock; nothing is looked at before somebody waits."""
+        """Return whether the condition held within that time, on their clock; nothing is looked at before somebody
+        waits.
+        """
         deadline = self.clock.monotonic() + within_s
         while not condition():
             assert not self._failed, self._failed

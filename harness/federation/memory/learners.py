@@ -1,4 +1,4 @@
-"""What sites in memory learn with: torch where learning is the point, else a light one without it."""
+"""Learners of sites in memory: torch where learning is the point, else a light one without it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LightLearner:
 
 
 def class_counts(place: int) -> tuple[int, int]:
-    """How many examples of each class the site at that place says it has."""
+    """Return the examples of each class that the site at that place claims."""
     return 20 + 5 * place, 30
 
 

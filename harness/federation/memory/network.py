@@ -44,7 +44,7 @@ class Passing:
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of a request and of its answer; of nothing, unless said otherwise. Times are on the clock of both.
+    """The fate of a request and of its answer; none, unless said otherwise. Times are on the clock of both.
 
     ``held_s``: it is on its way so long, also when whoever sent it has given up. ``arrives``: else the sender hears
     at once that the connection failed. ``again_after_s``: a copy arrives so much later. ``cut_to``: so much of its
