@@ -5,6 +5,7 @@ Experiments, and with them torch, are loaded when one is asked for.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -103,7 +104,7 @@ def _keep(out: Path | None, line: BaseModel) -> None:
 
 
 @dataclass(frozen=True)
-class _OverCase:
+class _OverCase(ABC):
     """Options of every attack on a whole study."""
 
     study_file: Annotated[Path, typer.Argument(help="A case, such as harness/studies/breast_cancer.toml.")]
@@ -113,9 +114,9 @@ class _OverCase:
     out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of tables.")] = False
 
+    @abstractmethod
     def chosen(self, case: Case) -> tuple[str, ...]:
         """The variants that are attacked."""
-        raise NotImplementedError
 
     def studies(self, setting: Setting | None = None) -> Iterator[AttackedStudy]:
         """Every seed, requester and variant in turn, variants innermost. Raises: ConfigurationError"""

@@ -10,7 +10,7 @@ import random
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from harness.federation.memory.network import Fate, Passing
 from protocol.errors import ConfigurationError
@@ -165,6 +165,14 @@ class Schedule(BaseModel):
     level: Level = Level.STUDIES
     smooth: float | None = None
     faults: tuple[Fault, ...]
+
+    @model_validator(mode="after")
+    def _of_its_level(self) -> Schedule:
+        if self.level is Level.STUDIES and any(isinstance(one, Migrated | RosterChanged) for one in self.faults):
+            raise ValueError(
+                "upgrades and changes of the roster are faults of level 'servers': set that, or leave them out"
+            )
+        return self
 
     def delays(self, passing: Passing) -> tuple[float, float]:
         """Return how long a message and its answer are on their way."""

@@ -74,14 +74,14 @@ class Simulation(ABC):
 
     def migrate(self, server: Party) -> None:
         """The server's next start finds a database of the schema before."""
-        raise NotImplementedError
+        raise AssertionError("a schedule of whole studies has no such fault")
 
     def change_roster(self, change: RosterChanged) -> None:
-        raise NotImplementedError
+        raise AssertionError("a schedule of whole studies has no such fault")
 
     def follow_roster(self, change: RosterChanged) -> None:
         """The other server gets the roster, too."""
-        raise NotImplementedError
+        raise AssertionError("a schedule of whole studies has no such fault")
 
     def foresee(self) -> None:
         """Plan every accident of the schedule."""

@@ -68,6 +68,9 @@ def test_a_schedule_is_written_and_read_again() -> None:
     assert schedule.gone == {"c1", "server a"}
     with pytest.raises(ConfigurationError, match="a file is no schedule of faults"):
         Schedule.read("{}", "a file")
+    upgrade = {"fault": "upgrade", "who": "server a", "at_s": 0.1, "for_s": 1.0}
+    with pytest.raises(ConfigurationError, match="faults of level 'servers' alone"):
+        Schedule.read(json.dumps({"seed": 1, "delays_s": 0.1, "level": "studies", "faults": [upgrade]}), "a file")
 
 
 @pytest.mark.parametrize("needed", [set(), {7}, {0, 19}, {3, 4, 11}])
