@@ -169,9 +169,7 @@ class Schedule(BaseModel):
     @model_validator(mode="after")
     def _of_its_level(self) -> Schedule:
         if self.level is Level.STUDIES and any(isinstance(one, Migrated | RosterChanged) for one in self.faults):
-            raise ValueError(
-                "upgrades and changes of the roster are faults of level 'servers': set that, or leave them out"
-            )
+            raise ValueError("upgrades and changes of the roster are faults of level 'servers' alone")
         return self
 
     def delays(self, passing: Passing) -> tuple[float, float]:
