@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -154,12 +156,12 @@ def doctor(
 ) -> None:
     """Look at everything that a server or a site needs; each failure says what to do. Status 1 when something failed.
 
-    Without --config: settings.toml here, or those one folder below, or /etc/moiety/settings.toml.
+    Without --config: settings.toml here, or /etc/moiety/settings.toml. What they name is opened and run, so a file
+    that others may write counts only with --config.
     """
     from host.doctor import show
 
-    healthy = [show(_examined(path), json_output=json_output) for path in ([config] if config else _configured_here())]
-    if not all(healthy):
+    if not show(_examined(config or _configured_here()), json_output=json_output):
         raise typer.Exit(1)
 
 
@@ -174,16 +176,21 @@ def _examined(config: Path) -> Report:
     return report
 
 
-def _configured_here() -> list[Path]:
-    """Raises: ConfigurationError, where nothing is"""
-    here = Path(_SETTINGS)
-    found = [here] if here.exists() else sorted(Path().glob(f"*/{_SETTINGS}"))
-    if not found and _IN_A_CONTAINER.exists():
-        found = [_IN_A_CONTAINER]
-    if not found:
+def _configured_here() -> Path:
+    """Raises: ConfigurationError, where nothing is, or only what somebody else may have written"""
+    found = next((path for path in (Path(_SETTINGS), _IN_A_CONTAINER) if path.exists()), None)
+    if found is None:
         raise ConfigurationError(
-            f"no {_SETTINGS} in {Path.cwd()}, in a folder of it, or at {_IN_A_CONTAINER}: name a server's or an "
-            "agent's settings with --config, or make them with 'moiety server init' or 'moiety site join'"
+            f"no {_SETTINGS} in {Path.cwd()} or at {_IN_A_CONTAINER}: name a server's or an agent's settings with "
+            "--config, or make them with 'moiety server init' or 'moiety site join'"
+        )
+    for path in (found, found.absolute().parent) if found != _IN_A_CONTAINER else ():
+        seen = path.lstat()
+        if not stat.S_ISLNK(seen.st_mode) and seen.st_uid in (0, os.geteuid()) and not seen.st_mode & stat.S_IWOTH:
+            continue
+        raise ConfigurationError(
+            f"{found.absolute()} may be somebody else's, since {path} is a link, another user's, or open to all, and "
+            "what settings name is run: look at it, then name it with --config"
         )
     return found
 

@@ -78,26 +78,40 @@ def test_the_command_ends_with_a_status_and_speaks_json(config: Path, capsys: py
 def test_without_a_file_it_looks_at_what_is_configured_here(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings in the working folder, or those of every folder in it, or none, with what to do."""
-    one, other = tmp_path / "all" / "clinic-1", tmp_path / "all" / "operator-a"
-    for folder in (one, other):
-        folder.mkdir(parents=True)
-    (one / "settings.toml").write_text(config.read_text())
-    (other / "settings.toml").write_text("side = 'a'\n")
+    """The settings in the working folder; none of a folder below, which anybody may have put there."""
+    below = tmp_path / "all" / "clinic-1"
+    below.mkdir(parents=True)
+    (below / "settings.toml").write_text(config.read_text())
     monkeypatch.setattr("moiety._IN_A_CONTAINER", tmp_path / "etc" / "settings.toml")
     monkeypatch.chdir(tmp_path / "all")
-    assert doctor("--json") == 1
-    site, server = capsys.readouterr().out.splitlines()
-    assert Report.model_validate_json(site).of != Report.model_validate_json(server).of
-    assert Report.model_validate_json(server).findings[0].check == "settings"
-    monkeypatch.chdir(one)
-    assert doctor("--json") == 1
-    assert len(capsys.readouterr().out.splitlines()) == 1
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    monkeypatch.chdir(empty)
     assert doctor() == 2
     assert "name a server's or an agent's settings with --config" in capsys.readouterr().err
+    monkeypatch.chdir(below)
+    assert doctor("--json") == 1
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("others_write", ["the file", "the folder", "a link"])
+def test_a_file_that_others_may_have_written_is_not_run(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, others_write: str
+) -> None:
+    """What settings name is run: a trainer's interpreter, with this person's environment."""
+    ran, here = tmp_path / "ran", tmp_path / "shared"
+    here.mkdir()
+    program = here / "python"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    written = here / "settings.toml"
+    written.write_text(f'{config.read_text()}\n[trainer]\nkind = "python"\npython = "python"\nprogram = "python"\n')
+    if others_write == "a link":
+        written.rename(here / "other.toml")
+        written.symlink_to("other.toml")
+    else:
+        (written if others_write == "the file" else here).chmod(0o777)
+    monkeypatch.chdir(here)
+    assert doctor() == 2
+    assert "then name it with --config" in capsys.readouterr().err
+    assert not ran.exists()
 
 
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
