@@ -103,7 +103,7 @@ def show(report: Report, *, json_output: bool) -> bool:
     sys.stdout.write("\n".join(lines(report.findings)) + "\n")
     count = sum(one.verdict is Verdict.FAILED for one in report.findings)
     sys.stdout.write(
-        f"{report.of}: " + (f"{count} of {len(report.findings)} failed\n" if count else "nothing failed\n")
+        f"{printable(report.of)}: " + (f"{count} of {len(report.findings)} failed\n" if count else "nothing failed\n")
     )
     return report.healthy
 

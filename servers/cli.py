@@ -296,7 +296,8 @@ def status(
         found = status_of_stopped(settings, time.time(), study)
     else:
         found = _asked(settings, study)
-    typer.echo(found.model_dump_json() if json_output else "\n".join(status_lines(found, in_full=study is not None)))
+    lines = map(printable, status_lines(found, in_full=study is not None))
+    typer.echo(found.model_dump_json() if json_output else "\n".join(lines))
 
 
 def _asked(settings: ServerSettings, study: str | None) -> Status:
@@ -304,11 +305,11 @@ def _asked(settings: ServerSettings, study: str | None) -> Status:
     import httpx
 
     from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
-    from servers.status import Status, read_token
+    from servers.status import Status, proof, read_token
 
     host = _ANY_ADDRESS.get(settings.operations_host, settings.operations_host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{settings.operations}/status"
-    given = {"authorization": f"Bearer {read_token(settings.data_dir)}"}
+    given = {"authorization": f"Bearer {proof(read_token(settings.data_dir), int(time.time()))}"}
     query = {} if study is None else {"study": study}
     try:
         answer = httpx.get(url, headers=given, params=query, timeout=_TIMEOUT_S, trust_env=False)
@@ -317,14 +318,15 @@ def _asked(settings: ServerSettings, study: str | None) -> Status:
             f"a server runs on {settings.data_dir} and does not answer at {url} ({error}): wait until it has started, "
             "or see its log"
         ) from None
-    if study is not None and answer.status_code == _HTTP_NOT_FOUND:
-        raise UnknownStudy(str(answer.json().get("detail")))
-    if not answer.is_success:
+    try:
+        if study is not None and answer.status_code == _HTTP_NOT_FOUND:
+            raise UnknownStudy(str(answer.json()["detail"]))
+        return Status.model_validate_json(answer.raise_for_status().content)
+    except (ValueError, KeyError, TypeError, httpx.HTTPStatusError):
         raise ConfigurationError(
             f"{url} answers {answer.status_code}: is the server of {settings.data_dir} another release, or another "
             "program on this port (key 'operations_port')?"
-        )
-    return Status.model_validate_json(answer.content)
+        ) from None
 
 
 # --- as text; nothing of another party's text moves the cursor ---

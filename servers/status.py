@@ -16,6 +16,7 @@ from typing import Final
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
+from host.one_holder import one_at_a_time
 from host.placed_files import write_new
 from host.private_files import read_secret
 from host.settings import require_begun
@@ -42,6 +43,8 @@ _SOON_FULL: Final = 4
 _SHOWN_ROUNDS: Final = 100
 _TOKEN: Final = "status-token"  # noqa: S105  # a file's name
 _TOKEN_BYTES: Final = 32
+_PROOF_LASTS_S: Final = 60
+_DIGITS: Final = 12
 _OVER: Final = frozenset(
     {RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED, RoundState.BURNT}
 )
@@ -279,10 +282,13 @@ def status_of_stopped(settings: ServerSettings, now_s: float, study: str | None 
 
 
 def make_token(data_dir: Path) -> None:
-    """The first time; several processes of one server share it."""
+    """The first time, or again where a crash left an empty file; several processes of one server share it."""
     path = data_dir / _TOKEN
-    if not path.exists():
-        write_new((path, secrets.token_hex(_TOKEN_BYTES), 0o600))
+    with one_at_a_time(data_dir):
+        if path.exists() and path.stat().st_size == 0:
+            path.unlink()
+        if not path.exists():
+            write_new((path, secrets.token_hex(_TOKEN_BYTES), 0o600))
 
 
 def read_token(data_dir: Path) -> str:
@@ -290,10 +296,19 @@ def read_token(data_dir: Path) -> str:
     return read_secret(data_dir / _TOKEN)
 
 
-def is_token(data_dir: Path, given: str) -> bool:
-    """Return whether the caller could read the token. Raises: ConfigurationError"""
-    token = read_token(data_dir)
-    return len(token) == 2 * _TOKEN_BYTES and hmac.compare_digest(given.encode(), token.encode())
+def proof(token: str, at_s: int) -> str:
+    """Prove to the server that one can read the token: another program on its port learns nothing to keep."""
+    made = hmac.digest(token.encode(), f"moiety server status {at_s}".encode(), "sha256").hex()
+    return f"{at_s}.{made}"
+
+
+def is_proof(data_dir: Path, given: str, now_s: float) -> bool:
+    """Return whether the caller could read the token, within the last minute. Raises: ConfigurationError"""
+    token, at_s = read_token(data_dir), given.partition(".")[0]
+    if len(token) != 2 * _TOKEN_BYTES or not at_s.isascii() or not at_s.isdecimal() or len(at_s) > _DIGITS:
+        return False
+    expected = proof(token, int(at_s))
+    return abs(now_s - int(at_s)) <= _PROOF_LASTS_S and hmac.compare_digest(given.encode(), expected.encode())
 
 
 # --- its parts ---

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Final
 
+import structlog
 from fastapi import APIRouter, Header, Request, Response
 
+from protocol.errors import ConfigurationError
 from servers.http.authentication import ThisServer
 from servers.http.responses import PROBLEM
 from servers.monitoring.metrics import CONTENT_TYPE
 from servers.readiness import Readiness
-from servers.status import Status, is_token, status_of
+from servers.status import Status, is_proof, status_of
 
 _BEARER: Final = "Bearer "
+_LOG = structlog.get_logger()
 alive = APIRouter(tags=["operation"])
 router = APIRouter(tags=["operation"])
 
@@ -57,6 +61,11 @@ async def status(
     authorization: Annotated[str, Header()] = "",
 ) -> Status | Response:
     """Everything that an operator asks of its server, for a caller who can read the token in ``data_dir``."""
-    if not is_token(server.settings.data_dir, authorization.removeprefix(_BEARER)):
+    try:
+        known = is_proof(server.settings.data_dir, authorization.removeprefix(_BEARER), time.time())
+    except ConfigurationError as error:  # where the token lies is told to the log alone
+        _LOG.error("status_token_unreadable", reason=error.detail)
+        known = False
+    if not known:
         return Response(status_code=401)
     return await status_of(request.app.state.public, request.app.state.readiness, study)

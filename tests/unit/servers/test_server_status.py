@@ -8,7 +8,9 @@ import json
 import re
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from servers.cli import app as command
 from servers.cli import status_lines
 from servers.server import Server, open_server
 from servers.settings import load_settings
-from servers.status import FIXES, Status, read_token, status_of_stopped
+from servers.status import FIXES, Status, make_token, proof, read_token, status_of_stopped
 from servers.store.study_records import StudyRecord
 from tests.integration.agents import rounds_of
 from tests.kit.processes import prepare_servers
@@ -55,7 +57,7 @@ class Operator:
         return asyncio.run_coroutine_threadsafe(self._ask(path, more), self._loop).result(60)
 
     def status(self, study: str | None = None) -> httpx.Response:
-        given = {"authorization": f"Bearer {read_token(self.server.settings.data_dir)}"}
+        given = {"authorization": f"Bearer {proof(read_token(self.server.settings.data_dir), int(time.time()))}"}
         return self.get("/status", headers=given, params={} if study is None else {"study": study})
 
     def seen(self, study: str | None = None) -> Status:
@@ -104,16 +106,23 @@ def test_only_who_can_read_the_token_is_answered(operator: Operator) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(token) == 64
     assert operator.status().status_code == 200
-    for given in ("", "Bearer ", f"Bearer {token[:-1]}", f"Bearer {'0' * 64}", "Bearer \xe4"):
+    now_s = int(time.time())
+    right, late = proof(token, now_s), proof(token, now_s - 3600)
+    wrong = (token, f"{now_s}.{'0' * 64}", late, right[:-1], "9" * 400, "²." + token)
+    for given in ("", "Bearer ", *(f"Bearer {one}" for one in wrong), "Bearer \xe4"):
         refused = operator.get("/status", headers={"authorization": given.encode("latin-1")})
         assert (refused.status_code, refused.content) == (401, b"")
     assert operator.get("/status").status_code == 401
-    path.write_text("")
-    try:
-        assert operator.get("/status", headers={"authorization": "Bearer "}).status_code == 401
-    finally:
-        path.write_text(token)
-    assert Operator.get(operator, "/status", headers={"authorization": f"Bearer {token}"}).status_code == 200
+    for content, mode in (("", 0o600), (token, 0o644)):
+        path.write_text(content)
+        path.chmod(mode)
+        try:
+            refused = operator.status() if content == "" else operator.get("/status")
+            assert (refused.status_code, refused.content) == (401, b"")
+        finally:
+            path.write_text(token)
+            path.chmod(0o600)
+    assert Operator.get(operator, "/status", headers={"authorization": f"Bearer {right}"}).status_code == 200
 
 
 def test_another_start_keeps_the_token(federation: InMemoryFederation, operator: Operator) -> None:
@@ -121,6 +130,13 @@ def test_another_start_keeps_the_token(federation: InMemoryFederation, operator:
     token = read_token(operator.server.settings.data_dir)
     Operator(federation, Side.A)
     assert read_token(operator.server.settings.data_dir) == token
+
+
+def test_an_empty_token_is_made_again_and_processes_that_begin_at_once_agree(tmp_path: Path) -> None:
+    (tmp_path / TOKEN).touch(0o600)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make_token, [tmp_path] * 32))
+    assert len(read_token(tmp_path)) == 64
 
 
 def test_metrics_and_readiness_need_no_token(operator: Operator) -> None:
