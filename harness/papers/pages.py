@@ -16,8 +16,10 @@ from harness.papers.plots import PLOTS, Series
 from harness.papers.scores import Table
 from host.placed_files import rewrite
 from protocol.errors import ConfigurationError
+from protocol.printable import printable
 
-_TABLE: Final = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+_TABLE: Final = re.compile(r"<!-- table: (\w+) -->\n(?:(?!<!-- table:).)*?<!-- end -->", re.DOTALL)
+_BREAKS_A_TABLE: Final = re.compile(r"[\r\n|]|<!--")
 _PLOT: Final = re.compile(r"!\[[^\]]*\]\((\w+)\.svg\)")
 
 
@@ -43,11 +45,19 @@ def _cell(value: object) -> str:
 def markdown(path: Path) -> str:
     """A table's file as Markdown; the first column is text, the others are numbers.
 
-    Raises: ConfigurationError for a file that is not there
+    Raises: ConfigurationError for a file that is missing, no CSV, or would break the page
     """
     if not path.is_file():
         raise ConfigurationError(f"{path}: there is no such table; 'moiety results' makes it from its runs")
-    head, *rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False).to_numpy().tolist()
+    try:
+        head, *rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False).to_numpy().tolist()
+    except ValueError as wrong:
+        raise ConfigurationError(f"{path}: no table: {' '.join(str(wrong).split())}") from None
+    for cell in (cell for row in (head, *rows) for cell in row):
+        if _BREAKS_A_TABLE.search(cell):
+            raise ConfigurationError(
+                f"{path}: the cell {printable(cell)!r} would break the table in the page: change it"
+            )
     lines = [_line(head), "|---|" + "---:|" * (len(head) - 1), *map(_line, rows)]
     return "\n".join(lines)
 
@@ -64,7 +74,7 @@ def render(page: Path, data: Path) -> None:
     filled = _TABLE.sub(
         lambda found: f"<!-- table: {found[1]} -->\n\n{markdown(data / f'{found[1]}.csv')}\n\n<!-- end -->", text
     )
-    for name in _PLOT.findall(filled):
+    for name in _PLOT.findall(text):
         if name in PLOTS:
             rewrite(page.with_name(f"{name}.svg"), PLOTS[name].svg(data / "plots" / f"{name}.csv"))
     rewrite(page, filled)

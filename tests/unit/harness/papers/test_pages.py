@@ -69,6 +69,34 @@ def test_a_page_is_filled_between_its_markers_and_its_text_stays(tmp_path: Path)
         render(tmp_path / "none.md", data)
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "no table"),
+        ("a,b\n1,2,3\n", "no table"),
+        ('a\n"open\n', "no table"),
+        ("a\nx|y\n", "would break"),
+        ('a\n"x\ny"\n', "would break"),
+        ("a\n<!-- end -->\n", "would break"),
+    ],
+)
+def test_a_file_that_would_break_the_page_is_refused(tmp_path: Path, content: str, why: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(before := "<!-- table: made -->\n<!-- end -->\n")
+    (tmp_path / "made.csv").write_text(content)
+    with pytest.raises(ConfigurationError, match=why):
+        render(page, tmp_path)
+    assert page.read_text() == before
+
+
+def test_a_table_without_its_end_takes_nothing_of_the_text(tmp_path: Path) -> None:
+    assert write_data(tmp_path, "made", [("a",), ("1",)])
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table: made -->\nBy hand.\n<!-- table: made -->\n<!-- end -->\n")
+    render(page, tmp_path)
+    assert page.read_text().startswith("<!-- table: made -->\nBy hand.\n")
+
+
 def test_a_file_is_another_one_only_where_its_figures_are(tmp_path: Path) -> None:
     rows = [("", "FedAvg", 1, 0.25, None), ("", "FedAvg", 2, float("nan"), 1 / 3)]
     assert write_data(tmp_path, "plots/survival_c_index", rows)
