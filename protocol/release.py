@@ -1,8 +1,9 @@
 """The sum that a round releases: the servers' chunks, and the agents' opening of them (docs/protocol.md 9).
 
-y_A and y_B are each server's sum of its shares. A draws a fresh seed t, sends y_A - PRG(t) to B, B adds y_B; agents
-get that vector from one server and t from the other. Everything here works on chunks, so that no server holds a whole
-vector.
+y_A and y_B are each server's sum of its shares. The masking side, A in odd rounds and B in even ones, draws a fresh
+seed t and sends its sum less PRG(t) to the other, which adds its own; agents get that vector from one server and t from
+the other. A stands for the masking side below. Everything works on chunks, so that no server has a whole vector in
+memory.
 
 Integrity tags are further elements after the model's coordinates. Servers add them like any other;
 agents open them with :func:`open_output_chunk`, which puts no bound on them.
@@ -129,9 +130,10 @@ def _require_within(beyond: int, size: int, start: int, bound: int) -> None:
 
 
 def coordinate_bound(parameters: StudyParameters, sum_of_numerators: int, contributors: int, measured: bool) -> int:
-    """The largest size an honest sum's coordinate can have, in ring units, rounded up.
+    """The largest size of a coordinate that agents accept in a sum, in ring units, rounded up.
 
-    3 E times the sum of weights, 5 E where distances are not opened, plus one per site for the rounding.
+    An honest one is at most E times the sum of weights. Where distances are opened, one of C + 2 ||g_0|| <= 3 C can
+    pass (docs/protocol.md 8), so the bound is 3 E; elsewhere 5 E; plus one per site for the rounding.
     ``sum_of_numerators`` is the sum of weights times the grid; ``contributors`` counts all sites in the sum.
     """
     factor = _BOUND_MEASURED if measured else _BOUND_UNMEASURED

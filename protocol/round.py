@@ -2,17 +2,28 @@
 
 Read it from top to bottom, or run it: ``python -m protocol.round`` prints what each party holds after each step.
 
-    site        clip, weight, encode, split       1   contribute
-    servers     agree on who counts, toss a coin  2   lock
-    requester   share its query                   3   ask
-    servers     sketch, multiply, refresh         4   measure
-    requester   open checks and distances, judge  5   judge
-    servers     add, mask                         6   release
-    sites       open the sum, take the average    7   average
-    requester   erode the weights                 8   Weight Erosion
+    site        clip, weight, encode, split          1   contribute
+    servers     agree on who counts, toss a coin     2   lock
+    requester   secret-share its query               3   ask
+    servers     sketch, multiply, re-randomise       4   measure
+    requester   open checks and distances, judge     5   judge
+    servers     add, mask                            6   release
+    sites       open the sum, take the average       7   average
+    requester   erode the weights                    8   Weight Erosion
 
-Every step calls the function that servers and agents call. Between machines each message is also signed and sealed to
-its reader (docs/protocol.md 3, 14), stored before it is answered, and sent in chunks; here whole vectors are passed on.
+The two servers do not collude; one of them may deviate. Any site may deviate, the requester too. A deviating server can
+make a check fail or change a sum within the bounds of step 7. Of an update it learns no more than what the requester
+does next tells it: at most two bits a site and round (docs/protocol.md 8, docs/threat_model.md).
+
+    g_i, g_0    update of site i and of the requester, D reals, clipped to length C
+    w_i         weight of site i: numerator / grid, handed out by the requester; the requester's own is 1
+    f           fraction bits of the fixed-point encoding in Z_2^64
+    S           public random linear map Z^D -> Z^k: being linear it works on shares, and a product then costs O(k)
+    x_A, x_B    the servers' shares of x = x_A + x_B
+
+Every step calls the function that servers and agents call. Two things that agents add are left out, and said where they
+belong. Between machines each message is also signed and sealed to its reader (docs/protocol.md 3, 14), stored before it
+is answered, and sent in chunks; here whole vectors are passed on.
 """
 
 from __future__ import annotations
@@ -51,7 +62,7 @@ EXAMPLE_SEED: Final = bytes(range(32))
 """For this example: real parties draw every seed afresh from the operating system."""
 
 _DIGEST = "0" * 64
-"""Stands for the digests of a study, a model and a weight list, which this example has not."""
+"""Stands for the digests of a study, a model and a weight list, which this example does not have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +76,7 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class Transcript:
-    """Everything that passed between the parties, and the average that every site computes from it.
+    """What the example prints: the sites' secrets, most of what passed between the parties, and the results.
 
     The real vectors: ``updates`` float64[D] by site, ``average`` float32[D]. ``numerators`` are the weights that the
     requester handed out, over the grid; ``next_numerators`` those after erosion.
@@ -91,7 +102,8 @@ def run_round(seed: bytes) -> Transcript:
     """Run the round; every random draw follows from ``seed`` (32 bytes)."""
     rule = WeightErosion(distance_penalty=0.1, size_penalty=0.2, batch_size=10, grid=PARAMETERS.weight_grid)
     state = rule.init(tuple(SiteFacts(name=name, samples=100) for name in CONTRIBUTORS))
-    numerators = {one.site: one.numerator for one in rule.numerators(state)} | {REQUESTER: PARAMETERS.weight_grid}
+    numerators = {one.site: one.numerator for one in rule.numerators(state)}
+    numerators[REQUESTER] = PARAMETERS.weight_grid  # weight 1: the model is made for its patients
     roster, announcement = federation(seed), announce()
 
     updates = {site: example_update(site, seed) for site in SITES}
@@ -109,7 +121,7 @@ def run_round(seed: bytes) -> Transcript:
     measured = Measured(
         round=ROUND,
         distances=tuple((one.site, one.distance) for one in opened if one.distance is not None),
-        requester_norm=float(np.linalg.norm(updates[REQUESTER])),
+        requester_norm=min(float(np.linalg.norm(updates[REQUESTER])), PARAMETERS.clip_norm),
         took_part=tuple(site for site in released if site != REQUESTER),
     )
     eroded = {one.site: one.numerator for one in rule.numerators(rule.apply(state, measured))}
@@ -130,11 +142,15 @@ def contribute(
     announcement: Announcement,
     rand: bytes,
 ) -> Contribution:
-    """Clip, multiply by the weight, encode, split, commit: in this order, so that no entry shows the weight.
+    """Clip, multiply by the weight, encode, split, commit.
+
+    In this order: encoded before it is multiplied, every entry would be a multiple of the weight's numerator. Both
+    servers get both commitments; each share's salt and content key travel with it, so its server alone checks it.
 
     Shapes:   float64[D] -> two shares of uint64[D], ring 2^64, f fraction bits
     Reveals:  a 32-byte seed to one server, a uniform vector to the other
     """
+    # One group, "all": the whole update is clipped to C.
     scaling = fixed_point.scaling_of(
         update, (("all", update.size),), PARAMETERS, weight=numerator / PARAMETERS.weight_grid
     )
@@ -169,8 +185,11 @@ def lock(
 ) -> tuple[AgreedSet, bytes]:
     """Agree on the contributions that both servers hold with equal commitments; then toss a coin.
 
-    A commits to its nonce before it sees B's, and both nonces come after the set: nobody can choose a share, or leave
-    out a site, to suit the challenge.
+    A sends a commitment to its nonce, B its nonce, A opens (docs/protocol.md 4; here both are simply known). Both
+    come after the set: nobody can choose a share, or leave out a site, to suit the challenge. A, which knows it first,
+    can stop the attempt; then every share is deleted, and the next attempt has fresh ones and another challenge.
+
+    Reveals:  the challenge, to everybody: S and the check's projections follow from it
     """
     at_a = at_b = [one.collected for one in contributions.values()]
     agreed = agree.agree(announcement, ATTEMPT, roster, at_a, at_b)
@@ -184,7 +203,7 @@ def lock(
 def ask(
     challenge: bytes, own_encoded: Ring, numerators: Mapping[str, int], rand: bytes
 ) -> Mapping[Side, Mapping[str, Ring]]:
-    """Share w_i S g_0 for every contributor i: what its weighted sketch w_i S g_i is compared with.
+    """Secret-share w_i S g_0 for every contributor i, to be compared with its weighted sketch w_i S g_i.
 
     Shapes:   -> uint64[k] by contributor, for each server
     Reveals:  nothing: one server holds a seed's stream, the other the rest, uniform by itself
@@ -212,10 +231,16 @@ def measure(
     Mapping[Side, Sequence[Ring]],
     Mapping[Side, Sequence[measurement.OpeningShare]],
 ]:
-    """Sketch every share, multiply by correlations from oblivious transfer, refresh the results.
+    """Sketch every share, multiply by correlations from oblivious transfer, re-randomise the results.
 
-    A product of A's and B's factors takes one correlation c_A + c_B = <a, b>: each sends its factor less a, or b.
-    A site takes 40 products for its range check and one for its distance.
+    With z = w_i S g_i - w_i S g_0 = z_A + z_B, the squared distance is |z_A|^2 + |z_B|^2 + 2 <z_A, z_B>: each server
+    squares its own share, and only <z_A, z_B> needs both. For <x, y> of A's x and B's y they consume one correlation
+    c_A + c_B = <a, b>, random a and c_A at A, b and c_B at B: A sends x - a, B sends y - b, then A holds
+    <x, y - b> + c_A and B holds <x - a, b> + c_B. For every site they compute 40 products for its range check, and for
+    every contributor one more for its distance.
+
+    The results are shared anew with zeros from a key that both servers made when they opened their session. The
+    requester, which knows both shares of its query, then learns the sums and nothing about the sketches.
 
     Reveals:  to a server a uniform vector; nothing is opened here
     """
@@ -230,11 +255,11 @@ def measure(
         operands[side] = measurement.prepare_all(side, challenge, given, PARAMETERS, opens=Needs.DISTANCES)
     lengths = [one.lengths for one in operands[Side.A]]
     halves = dict(zip(Side, ot_pair(lengths, derive(seed, "ot a"), derive(seed, "ot b")), strict=True))
-    masked = {
+    masked = {  # x - a, y - b
         side: [measurement.masked(own, half) for own, half in zip(operands[side], halves[side], strict=True)]
         for side in Side
     }
-    zero_key, context = derive(seed, "zero sharing"), f"round {ROUND} attempt {ATTEMPT}"
+    zero_key, context = derive(seed, "zero sharing"), f"example, round {ROUND}, attempt {ATTEMPT}"
     openings = {
         side: [
             measurement.opening_share(side, own, theirs, half, zero_key, context, PARAMETERS)
@@ -253,12 +278,14 @@ def judge(
 ) -> tuple[tuple[measurement.OpenedSite, ...], tuple[str, ...]]:
     """Add both servers' shares: who is in range, and how far its update is from the requester's.
 
-    An agent also leaves out whoever is farther away than a clipped update can be, and whom its rule does not select
-    (``client_agent/requester/measuring/judging.py``).
+    An agent also leaves out a site that is farther away than a clipped update can be, one that its rule does not select
+    (``client_agent/requester/measuring/judging.py``), and skips a round with too few contributors. The requester names
+    one release set a round: servers refuse a second one, and one below the number that it announced.
 
-    Reveals:  to the requester, one bit and one distance a contributor
+    Reveals:  to the requester, of an honest contributor one distance; of an update out of range also about how large
+              its 40 projections are, and its distance, which an agent does not add up
     """
-    opened = measurement.open_all(openings[Side.A], openings[Side.B], numerators, PARAMETERS)
+    opened = measurement.open_all(openings[Side.A], openings[Side.B], numerators, PARAMETERS, opens=Needs.DISTANCES)
     return opened, tuple(one.site for one in opened if one.in_range)
 
 
@@ -266,10 +293,12 @@ def judge(
 
 
 def release_sum(contributions: Mapping[str, Contribution], released: Sequence[str], t_seed: bytes) -> Ring:
-    """Add the released shares. A takes PRG(t) off its sum before B adds its own; B serves the result, A serves t.
+    """Add the released shares. One side takes PRG(t) off its sum; the other adds its own sum to that and serves it.
+
+    Sides alternate by round. The masking side serves the seed t, and must not see the vector, which travels sealed.
 
     Shapes:   -> uint64[D], ring 2^64
-    Reveals:  nothing to either server: A sees no sum but its own, B only masked ones
+    Reveals:  nothing to either server: the masking side sees its own sum alone, the other one a uniform vector
     """
     sums = {
         side: release.sum_chunk(
@@ -288,6 +317,8 @@ def average_of(
     output: Ring, t_seed: bytes, released: Sequence[str], numerators: Mapping[str, int]
 ) -> NDArray[np.float32]:
     """Open the sum, refuse it where it is longer than clipped updates can make it, divide by the sum of weights.
+
+    A deviating site can still make everybody refuse the round, up to the distance that step 5 lets pass.
 
     Shapes:   uint64[D], ring 2^64 -> float32[D]
     Reveals:  the weighted average, to every site
@@ -336,7 +367,10 @@ def federation(seed: bytes) -> Roster:
 
 
 def announce() -> Announcement:
-    """The requester opens the round: who is listed, and what will be opened about them."""
+    """The requester's announcement: which contributors are listed, and what will be revealed about them.
+
+    The requester itself takes part in every round.
+    """
     return Announcement(
         study_digest=_DIGEST,
         round=ROUND,
@@ -364,6 +398,7 @@ def main() -> None:
             print(f"    {side.upper()}  {held}")
     print(f"\n2 Both servers: {len(t.agreed.sites)} sites agreed, challenge {t.challenge.hex()}")
     print("\n3 and 4 Each server: its shares of query and sketch, and the masked factors that it sends to the other")
+    print(f"  {'':12}  {'query':20}  {'sketch':20}  masked factors")
     for side in Side:
         for site, sketch, sent in zip(SITES, t.sketches[side], t.masked[side], strict=True):
             query = _first(t.queries[side][site]) if site in t.queries[side] else "none"

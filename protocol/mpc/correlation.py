@@ -1,7 +1,7 @@
 """Correlations in one process: what an inner product between the two servers consumes, from either source.
 
     source        who must be trusted
-    OT (default)  nobody besides the two servers
+    OT (default)  nobody, as long as the two servers do not collude
     dealer        whoever deals, not to collude with a server; simulations alone have one
 
 Between machines each server carries the same steps of a session (``protocol/mpc/ot/session.py``) over HTTP.
@@ -19,7 +19,7 @@ from protocol.mpc.ot.kernels import NUMBA, OtKernels
 from protocol.mpc.ot.session import LengthsList, OtReceiver, OtSender
 
 Halves = tuple[list[CorrelationHalf], list[CorrelationHalf]]
-"""A's and B's, one per contributor."""
+"""A's and B's, one per site, the requester among them."""
 
 
 def open_ot_sessions(

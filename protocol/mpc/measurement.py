@@ -1,6 +1,9 @@
 """One server's part of a measured round, step by step; the requester's opening at the end (docs/protocol.md 6 to 8).
 
-1. :func:`prepare_all`, for every contributor: its range-check factors and those of what the round opens.
+A *quantity* is what a round opens about a site besides its range check: a distance, a norm, an inner product, or the
+distances of pairs. Here "site" includes the requester, whose update is checked like any other.
+
+1. :func:`prepare_all`, for every site: its range-check factors and those of its quantities.
 2. :func:`masked`: sent to the peer.
 3. :func:`opening_share`: with the peer's masked vector, this side's refreshed shares, sealed to the requester.
 4. :func:`open_all`: the requester adds both sides' shares.
@@ -60,7 +63,7 @@ class OpeningShare:
 
 @dataclass(frozen=True)
 class OpenedSite:
-    """The requester's knowledge of one site: nothing but the failure unless the site is in range.
+    """The requester's knowledge of one site. For a site out of range nothing else is added up.
 
     ``distance`` is the norm where norms are opened; ``pairs`` holds the sites before it that are in range too.
     """
@@ -197,5 +200,5 @@ def _require_lengths(operands: Operands, half: CorrelationHalf) -> None:
     if half.lengths != operands.lengths:
         raise ProtocolViolation(
             f"the correlation for {operands.site!r} has {len(half.lengths)} products of {sum(half.lengths)} elements "
-            f"in all, needed are {len(operands.lengths)} of {sum(operands.lengths)}; make one for this round"
+            f"in all, but {len(operands.lengths)} of {sum(operands.lengths)} are needed; make one for this round"
         )

@@ -4,9 +4,12 @@ Why: in Z_{2^64} a site can add 2^63 to an entry, or use multiples of 2^32, and 
 it wrecks the sum. This stops wrap-around; it is not a norm bound.
 
 For every projection y = <r, Sx>, shared as y = a + b, A adds 2^(h-1) to a; u = top bits of A's value, v = top bits
-of -b, so that w = u - v is 0 or 1 mod 2^(64-h) when y is in range. The servers open m = w (w - 1), zero exactly then.
+of -b. Then w = u - v mod 2^(64-h) is 0 or 1 whenever |y| < 2^(h-1), never when |y| > 1.5 * 2^h, and in between as the
+shares fall. The requester opens m = w (w - 1), which is zero exactly when w is 0 or 1. With [u v] a share of u v:
 
-    A:  u^2 - u - 2 <u v>_A          B:  v^2 + v - 2 <u v>_B          all mod 2^(64-h)
+    A:  u^2 - u - 2 [u v]_A          B:  v^2 + v - 2 [u v]_B          all mod 2^(64-h)
+
+An honest site shows zeros alone; a site out of range shows about how large its projections are.
 
 A failed check means "check failed", never "site cheated": a deviating server can cause one.
 """
@@ -45,7 +48,7 @@ def projections(challenge: bytes, parameters: StudyParameters) -> Ternary:
 def project(sketch_share: Ring, rows: Ternary, kernels: Kernels = NUMBA) -> Ring:
     """Share of y = <r, Sx> for every projection r.
 
-    Shapes:   uint64[k'], int8[40, k'] -> uint64[40], ring 2^64
+    Shapes:   with k' = min(D, k): uint64[k'], int8[40, k'] -> uint64[40], ring 2^64
     """
     if sketch_share.shape != rows.shape[1:]:
         raise MalformedMessage(
@@ -67,7 +70,7 @@ def operand(
 ) -> Ring:
     """This side's factor of the product u v, for every projection.
 
-    Shapes:   sketch_share uint64[k'], rows int8[40, k'] -> uint64[40], below 2^(64-h)
+    Shapes:   with k' = min(D, k): sketch_share uint64[k'], rows int8[40, k'] -> uint64[40], below 2^(64-h)
     Raises:   MalformedMessage
     """
     return top_bits(side, project(sketch_share, rows, kernels), parameters)
@@ -90,8 +93,8 @@ def cut(x: Ring, parameters: StudyParameters) -> Ring:
 def passed(opened: Ring, parameters: StudyParameters) -> bool:
     """Return whether every m, the sum of both sides' shares, is zero mod 2^(64-h).
 
-    Soundness: an update whose sketch has an entry of at least 3 * 2^h passes with probability at most
-    (4/k)^4 + 2^-40.
+    Soundness: a sketch with an entry of at least 3 * 2^h passes with probability at most 2^-40. An update can hide
+    from the sketch: two entries of 2^63 cancel if they meet in all four blocks, with probability (4/k)^4.
     Source:   Gentry, Halevi and Lyubashevsky 2021 (projections); docs/protocol.md 6
     """
     return not np.any(cut(opened, parameters))

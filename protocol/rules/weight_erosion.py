@@ -6,7 +6,7 @@ State:  alpha_i^0 = 1;  d_rel = ||g_i - g_0|| / ||g_0||;
         alpha_i^r = max(0, alpha_i^(r-1) - (1 + p_s * floor((r - 1) b / |S_i|)) p_d d_rel).
         r counts the released rounds in which site i took part, b is the batch size in samples. With
         ``epochs_counted`` "batches", |S_i| is the number of site i's batches instead, as in the MNIST study's code
-        (Gengler, Beaussart, Yuan), which erodes b times as fast.
+        (Gengler, Beaussart, Yuan): the size penalty then grows about b times as fast.
 Needs:  the distances; ||g_0|| of the clipped update.
 Beyond the paper: a late joiner starts at the median of the others' weights; a weight that rounds to 0 on the
         grid is 0 for good; a site that missed the round, or failed its range check, keeps its alpha. A fixed second
@@ -52,7 +52,7 @@ class SecondWeight(Message):
 
 class ErosionOptions(Options):
     """``distance_penalty`` p_d, ``size_penalty`` p_s, ``epochs_counted`` in samples (the paper's formula) or in batches
-    (the MNIST study's code), ``second_weights`` beta_i.
+    (the MNIST study's code), ``second_weights`` beta_i. ``erosion_applies``: "same_round" in plain simulations alone.
     """
 
     distance_penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01

@@ -1,5 +1,10 @@
 """A session of OT correlations between the two servers, as numbered steps without I/O.
 
+It gives A random vectors a and shares c_A, B random vectors b and shares c_B, with c_A + c_B = <a, b>, and nothing
+else to either. Base OTs: Masny and Rindal 2019. Extension: SoftSpokenOT (Roy 2022), which reads Delta as digits and
+grows a tree of keys for each. Consistency check: Keller, Orsini and Scholl 2015, as Roy repaired it. Products: Gilboa
+1999. In the base OTs the roles are reversed: B, the extension's sender, receives with the bits of Delta.
+
     B  OtSender.open            --- base OTs -->        A  OtReceiver.open
     B  OtSenderOpening.finish   <-- base OTs, trees ---
     then, for every batch of contributors:
@@ -207,7 +212,7 @@ class OtReceiver(_Session):
 
 
 class OtSenderOpening:
-    """Server B between its base OT message and A's reply. Good for one reply: two would be two bets on one Delta."""
+    """Server B between its base OT message and A's reply. Good for one reply: two would be two guesses at one Delta."""
 
     def __init__(self, state: base.BaseOtReceiver, extension: Extension, kernels: OtKernels) -> None:
         self._state: base.BaseOtReceiver | None = state
@@ -222,7 +227,7 @@ class OtSenderOpening:
         """Take A's reply; B's session is ready. A malformed reply changes nothing.
 
         Raises:   MalformedMessage; ProtocolViolation, on a second reply; ConsistencyCheckFailed, when A's trees are
-                  none: Delta is gone
+                  not valid: Delta is gone
         """
         state = self._state
         if state is None:
