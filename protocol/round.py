@@ -76,7 +76,7 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class Transcript:
-    """What the example prints: the sites' secrets, most of what passed between the parties, and the results.
+    """The sites' secrets, most of the messages between the parties, and the results, for the example to print.
 
     The real vectors: ``updates`` float64[D] by site, ``average`` float32[D]. ``numerators`` are the weights that the
     requester handed out, over the grid; ``next_numerators`` those after erosion.

@@ -248,9 +248,9 @@ def test_a_correlation_of_other_lengths_is_refused(identity, rng):
     operands = prepared(Side.A, "s", uniform(rng, 101), None, identity)
     assert "uint64" not in repr(operands)
     half, _ = correlation(rng, quantity.product_lengths(Needs.DISTANCES, 1, False, identity))
-    with pytest.raises(ProtocolViolation, match="needed are 40 of 40"):
+    with pytest.raises(ProtocolViolation, match="40 of 40 are needed"):
         measurement.masked(operands, half)
-    with pytest.raises(ProtocolViolation, match="needed are 40 of 40"):
+    with pytest.raises(ProtocolViolation, match="40 of 40 are needed"):
         measurement.opening_share(Side.A, operands, uniform(rng, 141), half, bytes(32), "c", identity)
 
 
