@@ -72,8 +72,8 @@ def create_app(
     """Ends this process; whoever serves the application sets it."""
     enrols = settings.card is not None and settings.role is not Role.UPLOAD
     app.state.desk = None if not enrols else enrolment.OpenDesk(Desk(settings, clock))
-    of_rounds = (contributions.router, mail.router, rounds.router, uploads.router)
-    of_sites = (studies.router, roster.router, sessions.router, *of_rounds, health.alive)
+    of_rounds = (contributions.receipts_router, mail.router, rounds.router, uploads.uploads_router)
+    of_sites = (studies.router, roster.roster_router, sessions.sessions_router, *of_rounds, health.alive)
     open_to_all = (*of_sites, enrolment.router)
     for router in (*open_to_all, peer.router):
         app.include_router(router)

@@ -21,7 +21,7 @@ from servers.routes import enrolment, health
 from servers.settings import ServerSettings
 
 _LOGGED_CHARACTERS = 200
-_log = log.logger("founding")
+_founding_log = log.logger("founding")
 _router = APIRouter(tags=["operation"])
 
 
@@ -34,13 +34,13 @@ def create_founding(settings: ServerSettings, *, clock: Callable[[], float] = ti
     app.state.founded = lambda: None
 
     def founded() -> None:
-        _log.info("founded", roster=str(settings.roster))
+        _founding_log.info("founded", roster=str(settings.roster))
         app.state.founded()
 
     app.state.desk = enrolment.OpenDesk(Desk(settings, clock, founded))
     for router in (health.alive, enrolment.router):
         app.include_router(router)
-    _handle_errors(app)
+    _handle_founding_errors(app)
     return app
 
 
@@ -50,7 +50,7 @@ def create_founding_operations(app: FastAPI) -> FastAPI:
     operations.state.desk = app.state.desk
     for router in (health.alive, _router):
         operations.include_router(router)
-    _handle_errors(operations)
+    _handle_founding_errors(operations)
     return operations
 
 
@@ -62,14 +62,14 @@ def readyz(request: Request) -> dict[str, str]:
     raise Unavailable(f"the federation is not founded yet; this server waits for {waits_for or 'its start'}")
 
 
-def _handle_errors(app: FastAPI) -> None:
+def _handle_founding_errors(app: FastAPI) -> None:
     def answer(code: ErrorCode, detail: str, status: int | None = None) -> Response:
         body = problem_body(code, detail, status)
         return Response(body, status_code=status or status_of(code), media_type=MEDIA_TYPE)
 
     @app.exception_handler(MoietyError)
     async def refused(request: Request, error: MoietyError) -> Response:
-        _log.info("refused", route=request.url.path[:_LOGGED_CHARACTERS], code=error.code, detail=error.detail)
+        _founding_log.info("refused", route=request.url.path[:_LOGGED_CHARACTERS], code=error.code, detail=error.detail)
         return answer(error.code, error.detail)
 
     @app.exception_handler(HTTPException)
@@ -86,5 +86,5 @@ def _handle_errors(app: FastAPI) -> None:
     async def unexpected(request: Request, error: Exception) -> Response:
         if isinstance(error, OSError) and is_full(error):
             return answer(ErrorCode.STORAGE_FULL, "the server's disk is full; nothing was stored; send it again later")
-        _log.error("failed", route=request.url.path, exc_info=error)
+        _founding_log.error("failed", route=request.url.path, exc_info=error)
         return Response(internal_problem(), status_code=500, media_type=MEDIA_TYPE)

@@ -196,10 +196,10 @@ def _from_reference(words: str, document: str) -> str:
 
 _GROUPS = {
     "Studies": studies.router,
-    "The roster": roster.router,
+    "The roster": roster.roster_router,
     "Rounds": rounds.router,
-    "Contributions": contributions.router,
-    "Uploads in parts": uploads.router,
+    "Contributions": contributions.receipts_router,
+    "Uploads in parts": uploads.uploads_router,
     "Letters": mail.router,
     "Enrolment": enrolment.router,
     "Between the two servers": peer.router,

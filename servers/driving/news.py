@@ -17,9 +17,9 @@ from protocol.errors import MoietyError
 from servers.processes.beside import EVERYTHING, News
 from servers.server import Server
 
-_LOOKED_AT_EVERY_S: Final = 1.0
+_NEWS_LOOKED_AT_EVERY_S: Final = 1.0
 _CONNECTED_AGAIN_AFTER_S: Final = 0.5
-_log = log.logger("news")
+_news_log = log.logger("news")
 
 
 class Hearing:
@@ -45,11 +45,11 @@ class Hearing:
         thread.start()
         try:
             while True:
-                await asyncio.sleep(_LOOKED_AT_EVERY_S)
+                await asyncio.sleep(_NEWS_LOOKED_AT_EVERY_S)
                 try:
                     self.look()
                 except Exception:
-                    _log.exception("news_not_looked_for")
+                    _news_log.exception("news_not_looked_for")
         finally:
             self._over.set()
             await asyncio.to_thread(thread.join)
@@ -59,7 +59,7 @@ class Hearing:
             try:
                 self._server.store.listen(heard, self._over)
             except Exception as error:
-                _log.warning("not_listening", error=type(error).__name__)
+                _news_log.warning("not_listening", error=type(error).__name__)
                 self._over.wait(_CONNECTED_AGAIN_AFTER_S)
 
     def hear(self, news: News) -> None:

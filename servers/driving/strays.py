@@ -12,8 +12,8 @@ from typing import Final
 from host import log
 from servers.server import Server
 
-_LOOKED_AT_EVERY_S: Final = 1800.0
-_log = log.logger("strays")
+_FILES_LOOKED_AT_EVERY_S: Final = 1800.0
+_files_log = log.logger("strays")
 
 
 class Strays:
@@ -30,8 +30,8 @@ class Strays:
             try:
                 self.look()
             except Exception:
-                _log.exception("not_swept")
-            await asyncio.sleep(_LOOKED_AT_EVERY_S)
+                _files_log.exception("not_swept")
+            await asyncio.sleep(_FILES_LOOKED_AT_EVERY_S)
 
     def look(self) -> int:
         """-> how many were deleted"""

@@ -15,7 +15,7 @@ from servers.store.study_records import StudyRecord
 
 _LOOKED_AT_EVERY_S: Final = 60.0
 _OVER: Final = (RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED)
-_log = log.logger("studies")
+_studies_log = log.logger("studies")
 
 
 async def watch_requesters(server: Server) -> None:
@@ -24,9 +24,9 @@ async def watch_requesters(server: Server) -> None:
         try:
             pause_silent(server)
         except MoietyError as later:
-            _log.warning("silence_not_seen", code=later.code, detail=later.detail)
+            _studies_log.warning("silence_not_seen", code=later.code, detail=later.detail)
         except Exception:
-            _log.exception("silence_not_seen")
+            _studies_log.exception("silence_not_seen")
         await asyncio.sleep(min(_LOOKED_AT_EVERY_S, server.settings.limits.requester_silent_s))
 
 
@@ -52,7 +52,7 @@ def _paused(server: Server, study: StudyRecord) -> bool:
             study.digest,
             lambda s: replace(s, state=study_step(s.state, StudyEvent.REQUESTER_STAYED_AWAY), absent_in_a_row=0),
         )
-    _log.warning("requester_silent", study=study.name, for_s=server.settings.limits.requester_silent_s)
+    _studies_log.warning("requester_silent", study=study.name, for_s=server.settings.limits.requester_silent_s)
     return True
 
 

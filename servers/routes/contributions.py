@@ -11,12 +11,12 @@ from protocol.wire.paths import CONTRIBUTIONS
 from servers.http.authentication import AnySite, ThisServer
 from servers.http.responses import PROBLEM, message_answer
 
-router = APIRouter(tags=["contributions"], responses=PROBLEM)
+receipts_router = APIRouter(tags=["contributions"], responses=PROBLEM)
 PAGE: Final = 500
 Hexadecimal = Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")]
 
 
-@router.get(CONTRIBUTIONS)
+@receipts_router.get(CONTRIBUTIONS)
 async def contributed(
     server: ThisServer,
     caller: AnySite,

@@ -13,10 +13,10 @@ from servers.http.authentication import AnySite, ThisServer
 from servers.http.responses import PROBLEM, message_answer
 
 Number = Annotated[int, Path(ge=1, le=MOST_CHANGES)]
-router = APIRouter(tags=["roster"], responses=PROBLEM)
+roster_router = APIRouter(tags=["roster"], responses=PROBLEM)
 
 
-@router.get(ROSTER_CHANGE)
+@roster_router.get(ROSTER_CHANGE)
 async def get_roster_change(number: Number, server: ThisServer, caller: AnySite) -> Response:
     """One change with all three signatures; whoever fetches it checks that it continues what it holds."""
     if number > server.chain.number:

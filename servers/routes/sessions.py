@@ -12,10 +12,10 @@ from servers.http.bodies import read_small
 from servers.http.responses import PROBLEM, body_of, message_answer
 from servers.settings import Role
 
-router = APIRouter(tags=["sessions"], responses=PROBLEM)
+sessions_router = APIRouter(tags=["sessions"], responses=PROBLEM)
 
 
-@router.post(SESSION, openapi_extra=body_of("SessionOffer"))
+@sessions_router.post(SESSION, openapi_extra=body_of("SessionOffer"))
 async def open_session(request: Request, server: ThisServer, caller: AnySite) -> Response:
     """Grant one: an id, and a secret that only who made the offer can open. A restart forgets it."""
     if server.settings.role is not Role.ALL:

@@ -16,7 +16,7 @@ from servers.store.files.upload_parts import Upload
 from servers.store.study_records import StudyRecord
 from servers.studies import going_study
 
-router = APIRouter(tags=["contributions"], responses=PROBLEM)
+uploads_router = APIRouter(tags=["contributions"], responses=PROBLEM)
 Digest = Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")]
 Length = Annotated[int, Query(ge=1, le=2**40)]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
@@ -41,19 +41,19 @@ async def named_upload(
 ThisUpload = Annotated[Named, Depends(named_upload)]
 
 
-@router.get(CONTRIBUTION_HELD)
+@uploads_router.get(CONTRIBUTION_HELD)
 async def held(named: ThisUpload, server: ThisServer) -> Response:
     """Return how many bytes of the message with this digest are here."""
     return message_answer(await uploads.held(server, named.record, named.upload))
 
 
-@router.put(CONTRIBUTION_PART, openapi_extra=body_of("bytes of a sealed share", sealed=True))
+@uploads_router.put(CONTRIBUTION_PART, openapi_extra=body_of("bytes of a sealed share", sealed=True))
 async def part(named: ThisUpload, offset: Offset, request: Request, server: ThisServer, caller: AnySite) -> Response:
     """Keep the next part; the answer says how many bytes are here now."""
     return message_answer(await uploads.take_part(server, caller, named.record, named.upload, offset, request))
 
 
-@router.post(CONTRIBUTION_WHOLE)
+@uploads_router.post(CONTRIBUTION_WHOLE)
 async def whole(named: ThisUpload, server: ThisServer, caller: AnySite) -> Response:
     """All parts are here: store them as one share; the answer is a signed receipt."""
     return message_answer(await uploads.complete(server, caller, named.record, named.upload))

@@ -33,7 +33,7 @@ EVERY_S = 0.02
 @pytest.fixture(autouse=True)
 def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duties, "_DATABASE_LOOKED_AT_EVERY_S", EVERY_S)
-    monkeypatch.setattr(news, "_LOOKED_AT_EVERY_S", EVERY_S)
+    monkeypatch.setattr(news, "_NEWS_LOOKED_AT_EVERY_S", EVERY_S)
 
 
 @pytest.fixture

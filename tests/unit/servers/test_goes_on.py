@@ -59,7 +59,7 @@ def test_it_goes_on(loop: Loop, said: str, beside: str | None, monkeypatch: pyte
     for module, name in (
         (duties, "_DATABASE_LOOKED_AT_EVERY_S"),
         (duties, "NONCES_KEPT_S"),
-        (news, "_LOOKED_AT_EVERY_S"),
+        (news, "_NEWS_LOOKED_AT_EVERY_S"),
         (app, "_UPLOADS_LOOKED_AT_EVERY_S"),
     ):
         monkeypatch.setattr(module, name, 0.001)
