@@ -26,9 +26,12 @@ from moiety import SUBCOMMANDS
 from protocol import errors
 from protocol.errors import ConfigurationError, ErrorCode, MoietyError
 from protocol.policy.site_policy import SitePolicy
-from servers.http.problems import PROBLEMS
-from servers.monitoring.metrics import Metrics
-from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, studies, uploads
+from servers.api import enrolment, health, mail, peer, rounds, studies
+from servers.api import rounds as contributions
+from servers.api import rounds as uploads
+from servers.api import studies as roster
+from servers.monitoring import Metrics
+from servers.problems import PROBLEMS
 from servers.settings import Limits, ServerSettings
 
 

@@ -13,11 +13,10 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ProtocolViolation, UnknownResource
 from protocol.wire.messages import Announcement
 from servers.ckks.process import CkksProcess
-from servers.points import Point
+from servers.failpoints import Point
 from servers.server import Server
-from servers.store.files.chunk_tags import ChunkTags
-from servers.store.files.stored_vector import tags_of
-from servers.store.study_records import RoundRecord
+from servers.store.chunk_tags import ChunkTags, tags_of
+from servers.store.records import RoundRecord
 
 _CHECKED_TOGETHER: Final = 64
 

@@ -15,7 +15,7 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.wire.messages import ShareKind
 from servers.ckks.process import CkksProcess
 from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
-from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
+from servers.store.chunk_tags import ChunkTags, Tagger, layout_of
 
 PARAMETERS = CkksParameters()
 MOST_GROWTH_MB = 16

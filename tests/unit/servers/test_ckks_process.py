@@ -30,7 +30,7 @@ from servers.ckks import process as ckks_process
 from servers.ckks.process import CkksProcess
 from servers.ckks.worker import REQUEST, Operation, Verdict, limit_resources, serve
 from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
-from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
+from servers.store.chunk_tags import ChunkTags, Tagger, layout_of
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2500

@@ -11,9 +11,12 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Scope
 
-from servers.http.direct import Direct
-from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, studies, uploads
-from servers.routes.numbers import Round
+from servers.api import enrolment, health, mail, peer, rounds, studies
+from servers.api import rounds as contributions
+from servers.api import rounds as uploads
+from servers.api import studies as roster
+from servers.api.authentication import Round
+from servers.api.direct import Direct
 
 OF_MODULES = (contributions, enrolment, mail, peer, roster, rounds, studies, uploads)
 router = APIRouter()

@@ -15,9 +15,9 @@ from host.one_holder import one_process
 from protocol.errors import ConfigurationError, MoietyError, Unavailable
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
+from servers.background import drain as keeping
+from servers.background.drain import Drain, Drained, ask, asked, begin, drained, say_drained, under_way
 from servers.cli import app
-from servers.draining import keeping
-from servers.draining.drain import Drain, Drained, ask, asked, begin, drained, say_drained, under_way
 from servers.server import Server, open_server
 from servers.settings import load_settings
 from tests.contract.records import KEY, RECORD, ROUND

@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from servers import app
-from servers.driving import duties, news
-from servers.driving.news import Hearing
-from servers.retention import silence
+from servers.background import duties, processes
+from servers.background import duties as silence
+from servers.background.processes import Hearing
 
 Loop = Callable[[Any], Coroutine[Any, Any, None]]
 WITHIN_S = 20.0
@@ -59,7 +59,7 @@ def test_it_goes_on(loop: Loop, said: str, beside: str | None, monkeypatch: pyte
     for module, name in (
         (duties, "_DATABASE_LOOKED_AT_EVERY_S"),
         (duties, "NONCES_KEPT_S"),
-        (news, "_NEWS_LOOKED_AT_EVERY_S"),
+        (processes, "_NEWS_LOOKED_AT_EVERY_S"),
         (app, "_UPLOADS_LOOKED_AT_EVERY_S"),
     ):
         monkeypatch.setattr(module, name, 0.001)

@@ -34,7 +34,7 @@ from servers.cli import status_lines
 from servers.server import Server, open_server
 from servers.settings import load_settings
 from servers.status import FIXES, Status, make_token, proof, read_token, status_of_stopped
-from servers.store.study_records import StudyRecord
+from servers.store.records import StudyRecord
 from tests.integration.agents import rounds_of
 from tests.kit.processes import prepare_servers
 from tests.ports import free_ports

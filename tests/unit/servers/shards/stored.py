@@ -14,10 +14,9 @@ from protocol.release import masked_sum_of
 from protocol.sharing import ChunkSource
 from protocol.wire.channel.sealing import encrypt_body
 from protocol.wire.messages import ShareKind
-from servers.shards.ranges import Bound, StoredShare
-from servers.shards.wrapping import WrappingKey
-from servers.storage.place import Storage
-from servers.store.files.chunk_tags import ENCRYPTED, Tagger
+from servers.scale.ranges import Bound, StoredShare, WrappingKey
+from servers.store.chunk_tags import ENCRYPTED, Tagger
+from servers.store.object_storage import Storage
 
 STEP = 2**15
 """The shortest range: one chunk of an encrypted body."""

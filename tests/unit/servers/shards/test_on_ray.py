@@ -24,11 +24,11 @@ import pytest
 from harness.adversaries.raw_connections import until
 from protocol.arithmetic.ring import to_bytes
 from protocol.errors import ConfigurationError, Unavailable
-from servers.shards import on_ray
-from servers.shards.on_ray import OnRay, Places
-from servers.shards.passes import Shards
-from servers.shards.ranges import Done, SumTask, Task
-from servers.storage.place import FolderStorage
+from servers.scale import ray as on_ray
+from servers.scale.passes import Shards
+from servers.scale.ranges import Done, SumTask, Task
+from servers.scale.ray import OnRay, Places
+from servers.store.object_storage import FolderStorage
 from tests.unit.servers.shards.stored import (
     BOUND,
     KEY_TEXT,
@@ -165,11 +165,11 @@ def _at_work() -> list[psutil.Process]:
 _DIES_AFTER_TWO = """
 import os, signal, sys
 from pathlib import Path
-from servers.shards.on_ray import OnRay
-from servers.shards.passes import Shards
-from servers.shards.written import WrittenRanges
+from servers.scale.ray import OnRay
+from servers.scale.passes import Shards
+from servers.scale.passes import WrittenRanges
 from tests.unit.servers.shards.stored import BOUND, MASK, STEP, WRAPPING, D, store_all
-from servers.storage.place import FolderStorage
+from servers.store.object_storage import FolderStorage
 folder, add, done = Path(sys.argv[1]), WrittenRanges.add, []
 def dies(self, bound, written):
     add(self, bound, written)

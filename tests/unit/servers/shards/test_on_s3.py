@@ -21,10 +21,9 @@ from typing import Any
 import pytest
 
 from protocol.errors import ProtocolViolation, Unavailable
-from servers.shards.on_ray import OnRay
-from servers.shards.passes import Here, Shards
-from servers.storage.opened import open_storage
-from servers.storage.remote import RemoteStorage
+from servers.scale.passes import Here, Shards
+from servers.scale.ray import OnRay
+from servers.store.object_storage import RemoteStorage, open_storage
 from tests.ports import more_free_ports
 from tests.unit.servers.shards.stored import (
     BOUND,

@@ -13,12 +13,9 @@ import pytest
 
 from protocol.errors import BrokenSeal, ConfigurationError, ProtocolViolation, ShareAltered, Unavailable
 from protocol.wire.channel.sealing import encrypt_body
-from servers.shards.passes import Here, Shards, Workers
-from servers.shards.ranges import Done, SketchDone, SumDone, SumTask, Task
-from servers.shards.wrapping import WrappingKey, read_wrapping_key
-from servers.shards.written import Written, WrittenRanges
-from servers.storage.opened import open_storage
-from servers.storage.place import FolderStorage
+from servers.scale.passes import Here, Shards, Workers, Written, WrittenRanges
+from servers.scale.ranges import Done, SketchDone, SumDone, SumTask, Task, WrappingKey, read_wrapping_key
+from servers.store.object_storage import FolderStorage, open_storage
 from tests.unit.servers.shards.stored import (
     BOUND,
     KEY_TEXT,

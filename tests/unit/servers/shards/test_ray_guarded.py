@@ -19,7 +19,7 @@ import psutil
 import pytest
 import trustme
 
-from servers.storage.place import FolderStorage
+from servers.store.object_storage import FolderStorage
 from tests.ports import more_free_ports
 from tests.unit.servers.shards.stored import MASK, masked_sum_of_one_process, write_key
 
@@ -30,9 +30,9 @@ PROGRAM: Final = """
 import hashlib
 import sys
 from pathlib import Path
-from servers.shards.on_ray import OnRay
-from servers.shards.passes import Shards
-from servers.storage.place import FolderStorage
+from servers.scale.ray import OnRay
+from servers.scale.passes import Shards
+from servers.store.object_storage import FolderStorage
 from tests.unit.servers.shards.stored import BOUND, D, MASK, STEP, WRAPPING, store_all
 address, folder = sys.argv[1], Path(sys.argv[2])
 storage = FolderStorage(folder / "storage")
