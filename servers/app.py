@@ -21,10 +21,6 @@ from host.durable import is_full
 from protocol.errors import ErrorCode, MoietyError, OtherVersion, Unavailable
 from protocol.wire.channel.signing import require_own_version
 from servers.api import enrolment, health, mail, peer, rounds, studies
-from servers.api import rounds as contributions
-from servers.api import rounds as uploads
-from servers.api import studies as roster
-from servers.api import studies as sessions
 from servers.api.direct import PublicApplication
 from servers.api.responses import problem_answer
 from servers.background.duties import Duties, end_all
@@ -74,8 +70,8 @@ def create_app(
     """Ends this process; whoever serves the application sets it."""
     enrols = settings.card is not None and settings.role is not Role.UPLOAD
     app.state.desk = None if not enrols else enrolment.OpenDesk(Desk(settings, clock))
-    of_rounds = (contributions.receipts_router, mail.router, rounds.router, uploads.uploads_router)
-    of_sites = (studies.router, roster.roster_router, sessions.sessions_router, *of_rounds, health.alive)
+    of_rounds = (rounds.receipts_router, mail.router, rounds.router, rounds.uploads_router)
+    of_sites = (studies.router, studies.roster_router, studies.sessions_router, *of_rounds, health.alive)
     open_to_all = (*of_sites, enrolment.router)
     for router in (*open_to_all, peer.router):
         app.include_router(router)

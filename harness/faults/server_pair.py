@@ -37,10 +37,11 @@ from protocol.wire.commitment import MessageDigest, head_digest
 from protocol.wire.history import Histories
 from protocol.wire.messages import Party
 from protocol.wire.peer_messages import ProductsHeader, unpack_frame
-from servers.api.authentication import ENCLOSED, Caller, _key_of
+from servers.api.authentication import ENCLOSED, _key_of
 from servers.app import create_app
 from servers.peer_client import Method, heard, told
 from servers.problems import error_from
+from servers.rounds.intake import Caller
 from servers.server import Server
 from servers.settings import ServerSettings
 from servers.store.migrate import upgrade

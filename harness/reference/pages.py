@@ -27,9 +27,6 @@ from protocol import errors
 from protocol.errors import ConfigurationError, ErrorCode, MoietyError
 from protocol.policy.site_policy import SitePolicy
 from servers.api import enrolment, health, mail, peer, rounds, studies
-from servers.api import rounds as contributions
-from servers.api import rounds as uploads
-from servers.api import studies as roster
 from servers.monitoring import Metrics
 from servers.problems import PROBLEMS
 from servers.settings import Limits, ServerSettings
@@ -199,10 +196,10 @@ def _from_reference(words: str, document: str) -> str:
 
 _GROUPS = {
     "Studies": studies.router,
-    "The roster": roster.roster_router,
+    "The roster": studies.roster_router,
     "Rounds": rounds.router,
-    "Contributions": contributions.receipts_router,
-    "Uploads in parts": uploads.uploads_router,
+    "Contributions": rounds.receipts_router,
+    "Uploads in parts": rounds.uploads_router,
     "Letters": mail.router,
     "Enrolment": enrolment.router,
     "Between the two servers": peer.router,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final
 
@@ -14,11 +12,12 @@ from host import log
 from protocol.errors import BadSignature, NotListed
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.versions import first_release
-from protocol.wire.channel.signing import DigestField, VerifiedRequest, require_own_version, verify_request
+from protocol.wire.channel.signing import VerifiedRequest, require_own_version, verify_request
 from protocol.wire.keys import VerifyKey
 from protocol.wire.message import MOST_ROUNDS
 from protocol.wire.messages import Party
 from servers.api.admission import VISIT, Visit
+from servers.rounds.intake import Caller
 from servers.server import Server
 
 ENCLOSED: Final = "moiety.caller"
@@ -28,30 +27,6 @@ ENCLOSED: Final = "moiety.caller"
 _log = log.logger("authentication")
 _HALF_A_SECOND: Final = 0.5
 """A signature's time is in whole seconds."""
-
-
-@dataclass(frozen=True)
-class Caller:
-    """A party whose signature over this request is valid and new; the body must have ``body_digest``."""
-
-    party: Party
-    body_digest: bytes
-    digest_field: DigestField
-    in_session: bool = False
-    """The signature is that under which the session began."""
-
-    @property
-    def name(self) -> str:
-        return self.party.name
-
-    def require_digest(self, found: bytes, digest_field: DigestField = DigestField.CONTENT) -> None:
-        """Raises: BadSignature, unless the body that came is the one that was signed, in this field"""
-        if self.digest_field is not digest_field:
-            raise BadSignature(
-                f"the request carries its digest as {self.digest_field.value!r}, this one takes {digest_field.value!r}"
-            )
-        if not hmac.compare_digest(found, self.body_digest):
-            raise BadSignature("the body is not the one whose digest was signed; sign the bytes that are sent")
 
 
 async def server_of(request: Request) -> Server:

@@ -36,10 +36,11 @@ from protocol.wire.channel.signing import DigestField, only_line, signed_digest
 from protocol.wire.commitment import head_digest
 from protocol.wire.messages import MAX_CONTROL_BYTES, Party
 from protocol.wire.paths import PEER_SEALED, SEALED
-from servers.api.authentication import ENCLOSED, Caller, note_authenticated, note_heard, signer_of
+from servers.api.authentication import ENCLOSED, note_authenticated, note_heard, signer_of
 from servers.api.responses import problem_answer
 from servers.event_loop import off_loop
 from servers.identity.sessions import Session
+from servers.rounds.intake import Caller
 from servers.server import Server
 
 Headers: TypeAlias = list[tuple[str, str]]

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from protocol.bodies.letter import Topic, most_bytes, parse_topic, require_length, require_route
 from protocol.errors import ConflictingMessage, NotListed, TooLarge, UnknownResource
 from protocol.wire.paths import EVERY_SITE, MAIL
-from servers.api.authentication import AnySite, Caller, ThisServer
+from servers.api.authentication import AnySite, ThisServer
 from servers.api.responses import PROBLEM, body_of, done, stream_answer
 from servers.event_loop import SHORT_BYTES
 from servers.failpoints import Point
-from servers.rounds.intake import HashOnly, OpaqueIntake, stream_into
+from servers.rounds.intake import Caller, HashOnly, OpaqueIntake, stream_into
 from servers.rounds.letters import require_announced, superseded
 from servers.server import Server
 from servers.store.files import file_name

@@ -32,7 +32,7 @@ from servers.api.authentication import Attempt, Round, StrangerPeer, ThePeer, Th
 from servers.api.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.failpoints import Point
 from servers.peer_client import heard, told
-from servers.rounds.countersignatures import countersign_agreed_set, countersign_sum_release
+from servers.rounds.ciphertexts import countersign_agreed_set, countersign_sum_release
 from servers.rounds.endings import countersign_outcome, kept_go, serve
 from servers.rounds.intake import read_small, stream_into
 from servers.rounds.masked_sum import SealedMaskedSum, sealed_masked_sum, summed_length

@@ -30,7 +30,6 @@ from servers.api.authentication import AnySite, Attempt, Round, TheRequester, Th
 from servers.api.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.failpoints import Point
 from servers.rounds import contributions, release, sketches, uploads
-from servers.rounds import release as halves
 from servers.rounds.intake import read_small
 from servers.server import Server
 from servers.store.records import AnswerKind, StudyRecord
@@ -105,7 +104,7 @@ async def tag_seed(
     """Show the seed of a round's tags; the answer is this side's check of its half."""
     message = TagSeed.parse(await read_small(request, caller))
     current = contributions.round_of(server, going_study(server, study), round, attempt)
-    return message_answer(await halves.check_half(server, current, message))
+    return message_answer(await release.check_half(server, current, message))
 
 
 @router.put(GO, status_code=204, openapi_extra=body_of("Signed[Go], signed by the requester"))
@@ -116,7 +115,7 @@ async def go(
     signed = Signed[Go].parse(await read_small(request, caller))
     record = going_study(server, study)
     with server.store.alone(record.digest):
-        halves.take_go(server, contributions.round_of(server, record, round, attempt), signed)
+        release.take_go(server, contributions.round_of(server, record, round, attempt), signed)
     return done()
 
 
@@ -127,7 +126,7 @@ async def tags_failed(
     """Say that they do not; the answer is this side's shares of single sites' errors."""
     signed = Signed[TagsFailed].parse(await read_small(request, caller))
     current = contributions.round_of(server, going_study(server, study), round, attempt)
-    return message_answer(await halves.share_errors(server, current, signed))
+    return message_answer(await release.share_errors(server, current, signed))
 
 
 @router.get(OUTPUT)

@@ -31,11 +31,10 @@ from protocol.wire.messages import (
     Signed,
 )
 from protocol.wire.peer_messages import CollectedSet
-from servers.api.authentication import Caller
+from servers.ckks.process import ContributionCheck, key_id_of
 from servers.event_loop import SHORT_BYTES
 from servers.failpoints import Point
-from servers.rounds.ciphertexts import ContributionCheck, key_id_of
-from servers.rounds.intake import ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
+from servers.rounds.intake import Caller, ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
 from servers.rounds.letters import forget_rounds_before
 from servers.server import Server
 from servers.store.chunk_tags import ENCRYPTED, layout_of

@@ -4,23 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
+from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from fastapi import Request
 
 from protocol.bodies.sealed import Expected
-from protocol.errors import BrokenSeal, MalformedMessage, RefusedMessage, TooLarge
+from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, RefusedMessage, TooLarge
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.keys import SealingKey
-from protocol.wire.messages import MAX_CONTROL_BYTES, Message
-from servers.api.authentication import Caller
+from protocol.wire.messages import MAX_CONTROL_BYTES, Message, Party
 from servers.store.files import Draft, TaggedDraft
 
 H = TypeVar("H", bound=Message)
 
 _PIECE_BYTES: Final = 2**20
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A party whose signature over this request is valid and new; the body must have ``body_digest``."""
+
+    party: Party
+    body_digest: bytes
+    digest_field: DigestField
+    in_session: bool = False
+    """The signature is that under which the session began."""
+
+    @property
+    def name(self) -> str:
+        return self.party.name
+
+    def require_digest(self, found: bytes, digest_field: DigestField = DigestField.CONTENT) -> None:
+        """Raises: BadSignature, unless the body that came is the one that was signed, in this field"""
+        if self.digest_field is not digest_field:
+            raise BadSignature(
+                f"the request carries its digest as {self.digest_field.value!r}, this one takes {digest_field.value!r}"
+            )
+        if not hmac.compare_digest(found, self.body_digest):
+            raise BadSignature("the body is not the one whose digest was signed; sign the bytes that are sent")
 
 
 async def read_small(request: Request, caller: Caller, limit_bytes: int = MAX_CONTROL_BYTES) -> bytes:

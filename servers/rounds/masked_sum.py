@@ -28,10 +28,10 @@ from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.messages import ShareKind
 from protocol.wire.peer_messages import MaskedSumHeader
-from servers.api.authentication import Caller
 from servers.failpoints import Point
 from servers.peer_client import PeerClient
 from servers.rounds.endings import round_path
+from servers.rounds.intake import Caller
 from servers.rounds.release import keep_mask, keep_output, output_name, with_mask_seed
 from servers.rounds.sketches import agreed_sources, bound_of, by_site, parameters_of, require_unaltered, stored_shares
 from servers.scale.passes import Shards

@@ -43,8 +43,8 @@ from servers.event_loop import wait_up_to
 from servers.failpoints import Point
 from servers.monitoring import Phases
 from servers.peer_client import AlteredAtPeer, PeerClient
+from servers.rounds.ciphertexts import countersigned_set, deliver_sum_release, sum_up
 from servers.rounds.contributions import collected
-from servers.rounds.countersignatures import countersigned_set, deliver_sum_release, sum_up
 from servers.rounds.endings import Endings, NotYet, ask_for_go, hand_over_go, next_step, round_path
 from servers.rounds.masked_sum import fetch_masked_sum, send_masked_sum
 from servers.rounds.sketches import (

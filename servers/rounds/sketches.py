@@ -25,9 +25,8 @@ from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
 from protocol.sharing import ChunkSource
 from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
-from servers.api.authentication import Caller
 from servers.failpoints import Point
-from servers.rounds.intake import HashOnly, SealedIntake, stream_into
+from servers.rounds.intake import Caller, HashOnly, SealedIntake, stream_into
 from servers.scale.ranges import Bound, StoredShare
 from servers.server import Server
 from servers.store.chunk_tags import Scratch, StoredVector, read_whole, tags_of

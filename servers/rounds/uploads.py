@@ -18,9 +18,8 @@ from protocol.rounds.states import RoundKey
 from protocol.wire.channel.sealing import Octets
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.messages import HeldUpload, Receipt, Signed
-from servers.api.authentication import Caller
 from servers.rounds import contributions
-from servers.rounds.intake import stream_into
+from servers.rounds.intake import Caller, stream_into
 from servers.server import Server
 from servers.store.records import StudyRecord
 from servers.store.upload_parts import Awaited, NotAsChecked, ShareInParts, Upload, UploadParts

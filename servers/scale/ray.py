@@ -119,7 +119,7 @@ def _wrapping_there(path: str) -> WrappingKey:
 def code_digest() -> str:
     """SHA-256 over the code that decides what a range gives."""
     root, found = Path(__file__).resolve().parents[2], hashlib.sha256()
-    for folder in ("protocol", "servers/shards", "servers/storage", "servers/store/files"):
+    for folder in ("protocol", "servers/scale", "servers/store"):
         for path in sorted((root / folder).rglob("*.py")):
             found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return found.hexdigest()

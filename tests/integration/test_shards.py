@@ -30,7 +30,7 @@ from tests.integration.agents import final_model, finished, rounds_of, wait_for
 from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 from tests.ports import free_ports
-from tests.unit.servers.shards.stored import STEP, write_key
+from tests.unit.servers.scale.stored import STEP, write_key
 
 SITES = ("requester", "c1", "c2", "c3")
 D = STEP + 500

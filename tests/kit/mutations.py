@@ -30,8 +30,7 @@ from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import AgreedSet, Receipt, Signed
-from servers.rounds import endings as outcomes
-from servers.rounds.endings import Endings
+from servers.rounds.endings import Endings, commit_end
 from servers.server import Server
 from servers.store.files import Draft
 from servers.store.records import Answer, AnswerKind, ContributionRecord, RoundRecord, StudyRecord
@@ -110,7 +109,7 @@ def _products_anew(store: SqlStore, key: RoundKey, kind: AnswerKind) -> Answer |
 
 
 async def _ends_alone(endings: Endings, record: RoundRecord) -> None:
-    outcomes.commit_end(endings.server, record, record.signed_outcome)
+    commit_end(endings.server, record, record.signed_outcome)
 
 
 async def _end_not_stored(endings: Endings, record: RoundRecord, due: Any) -> None:

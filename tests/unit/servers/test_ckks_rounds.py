@@ -37,7 +37,7 @@ from protocol.wire.messages import (
     StudyProtection,
 )
 from servers.ckks import process as ckks_process
-from servers.rounds.countersignatures import countersign_agreed_set
+from servers.rounds.ciphertexts import countersign_agreed_set
 from servers.rounds.release import served_output
 from servers.store.records import RoundRecord
 from servers.studies import _require_rule

@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from servers import app
 from servers.background import duties, processes
-from servers.background import duties as silence
 from servers.background.processes import Hearing
 
 Loop = Callable[[Any], Coroutine[Any, Any, None]]
@@ -50,7 +49,7 @@ def of_a_test(fails: Failing, *, beside: object) -> Any:
     [
         (duties._watch_database, "database_not_watched", None),
         (duties._purge, "nonces_not_purged", None),
-        (silence.watch_requesters, "silence_not_seen", None),
+        (duties.watch_requesters, "silence_not_seen", None),
         (app._sweep_uploads, "uploads_not_swept", "one of several"),
         (lambda server: Hearing(server).keep(), "news_not_looked_for", "one of several"),
     ],

@@ -34,7 +34,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import OutcomeCause, RoundState, Signed, Study, StudyState, SumRelease
 from servers.api import peer as peer_routes
-from servers.rounds.countersignatures import countersign_sum_release, deliver_sum_release, sign_sum_release
+from servers.rounds.ciphertexts import countersign_sum_release, deliver_sum_release, sign_sum_release
 from servers.rounds.endings import NotYet, countersign_outcome
 from servers.rounds.release import served_output
 from servers.store.migrate import upgrade

@@ -17,7 +17,7 @@ from servers.scale.passes import Here
 from servers.scale.ranges import read_wrapping_key
 from servers.settings import Engine, ServerSettings, load_settings
 from servers.store.object_storage import open_storage
-from tests.unit.servers.shards.stored import write_key
+from tests.unit.servers.scale.stored import write_key
 
 GOOD = """
 side = "a"

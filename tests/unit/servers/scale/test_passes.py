@@ -16,7 +16,7 @@ from protocol.wire.channel.sealing import encrypt_body
 from servers.scale.passes import Here, Shards, Workers, Written, WrittenRanges
 from servers.scale.ranges import Done, SketchDone, SumDone, SumTask, Task, WrappingKey, read_wrapping_key
 from servers.store.object_storage import FolderStorage, open_storage
-from tests.unit.servers.shards.stored import (
+from tests.unit.servers.scale.stored import (
     BOUND,
     KEY_TEXT,
     MASK,

@@ -25,7 +25,7 @@ from servers.scale.passes import Here, Shards
 from servers.scale.ray import OnRay
 from servers.store.object_storage import RemoteStorage, open_storage
 from tests.ports import more_free_ports
-from tests.unit.servers.shards.stored import (
+from tests.unit.servers.scale.stored import (
     BOUND,
     KEY_TEXT,
     MASK,

@@ -21,7 +21,7 @@ import trustme
 
 from servers.store.object_storage import FolderStorage
 from tests.ports import more_free_ports
-from tests.unit.servers.shards.stored import MASK, masked_sum_of_one_process, write_key
+from tests.unit.servers.scale.stored import MASK, masked_sum_of_one_process, write_key
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(280)]
 WITHIN_S: Final = 120.0
@@ -33,7 +33,7 @@ from pathlib import Path
 from servers.scale.ray import OnRay
 from servers.scale.passes import Shards
 from servers.store.object_storage import FolderStorage
-from tests.unit.servers.shards.stored import BOUND, D, MASK, STEP, WRAPPING, store_all
+from tests.unit.servers.scale.stored import BOUND, D, MASK, STEP, WRAPPING, store_all
 address, folder = sys.argv[1], Path(sys.argv[2])
 storage = FolderStorage(folder / "storage")
 workers = OnRay(address, 1, str(folder / "storage"), folder / "wrapping.key")

@@ -24,12 +24,12 @@ import pytest
 from harness.adversaries.raw_connections import until
 from protocol.arithmetic.ring import to_bytes
 from protocol.errors import ConfigurationError, Unavailable
-from servers.scale import ray as on_ray
+from servers.scale import ray
 from servers.scale.passes import Shards
 from servers.scale.ranges import Done, SumTask, Task
 from servers.scale.ray import OnRay, Places
 from servers.store.object_storage import FolderStorage
-from tests.unit.servers.shards.stored import (
+from tests.unit.servers.scale.stored import (
     BOUND,
     KEY_TEXT,
     MASK,
@@ -168,7 +168,7 @@ from pathlib import Path
 from servers.scale.ray import OnRay
 from servers.scale.passes import Shards
 from servers.scale.passes import WrittenRanges
-from tests.unit.servers.shards.stored import BOUND, MASK, STEP, WRAPPING, D, store_all
+from tests.unit.servers.scale.stored import BOUND, MASK, STEP, WRAPPING, D, store_all
 from servers.store.object_storage import FolderStorage
 folder, add, done = Path(sys.argv[1]), WrittenRanges.add, []
 def dies(self, bound, written):
@@ -216,17 +216,17 @@ def test_without_ray_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_worker_with_other_code_does_nothing() -> None:
-    refused = on_ray._carry_out_there(SumTask(BOUND, (), 0, 8, b""), Places("/nowhere", "/nowhere", "0" * 64))
-    assert isinstance(refused, on_ray._Refused)
+    refused = ray._carry_out_there(SumTask(BOUND, (), 0, 8, b""), Places("/nowhere", "/nowhere", "0" * 64))
+    assert isinstance(refused, ray._Refused)
     assert "another version" in refused.why
 
 
 def test_an_error_of_a_worker_says_no_more_than_its_kind(tmp_path: Path) -> None:
-    places = Places(str(tmp_path / "storage"), str(tmp_path / "missing"), on_ray.code_digest())
-    refused = on_ray._carry_out_there(SumTask(BOUND, (), 0, 8, b""), places)
-    assert isinstance(refused, on_ray._Refused)
+    places = Places(str(tmp_path / "storage"), str(tmp_path / "missing"), ray.code_digest())
+    refused = ray._carry_out_there(SumTask(BOUND, (), 0, 8, b""), places)
+    assert isinstance(refused, ray._Refused)
     assert "cannot be read" in refused.why
     broken: Any = object()
-    refused = on_ray._carry_out_there(broken, replace(places, wrapping_key=str(write_key(tmp_path))))
-    assert isinstance(refused, on_ray._Refused)
+    refused = ray._carry_out_there(broken, replace(places, wrapping_key=str(write_key(tmp_path))))
+    assert isinstance(refused, ray._Refused)
     assert "a range failed (AttributeError)" in refused.why
