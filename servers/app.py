@@ -1,4 +1,4 @@
-"""The FastAPI application of one server, run as side A or as side B."""
+"""The FastAPI applications of one server: the whole one, and the one that waits for the federation's first roster."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ from starlette.requests import ClientDisconnect
 
 from host import log
 from host.durable import is_full
-from protocol.errors import ErrorCode, MoietyError, OtherVersion
+from protocol.errors import ErrorCode, MoietyError, OtherVersion, Unavailable
 from protocol.wire.channel.signing import require_own_version
-from servers.correlations.transfer import OBLIVIOUS, Transfer
-from servers.driving.duties import Duties, end_all
-from servers.driving.lease import drive_in_turn
-from servers.driving.news import Hearing
+from servers.api import enrolment, health, mail, peer, rounds, studies
+from servers.api.direct import PublicApplication
+from servers.api.responses import problem_answer
+from servers.background.duties import Duties, end_all
+from servers.background.processes import Hearing, drive_in_turn
+from servers.correlations.oblivious_transfer import OBLIVIOUS, Transfer
 from servers.enrolment.desk import Desk
-from servers.http.front import PublicApplication
-from servers.http.problems import MEDIA_TYPE, internal_problem
-from servers.http.responses import problem_answer
-from servers.readiness import Readiness
-from servers.roster.following import RosterFile
+from servers.identity.roster import RosterFile
+from servers.monitoring import CountTraffic
+from servers.problems import MEDIA_TYPE, internal_problem, problem_body, status_of
 from servers.rounds.uploads import sweep
-from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, sessions, studies, uploads
 from servers.server import Server, open_server
 from servers.settings import Role, ServerSettings
-from servers.status import make_token
-from servers.traffic import CountTraffic
+from servers.status import Readiness, make_token
 
 _ROSTER_LOOKED_AT_EVERY_S = 10.0
 _UPLOADS_LOOKED_AT_EVERY_S = 60.0
@@ -72,8 +70,8 @@ def create_app(
     """Ends this process; whoever serves the application sets it."""
     enrols = settings.card is not None and settings.role is not Role.UPLOAD
     app.state.desk = None if not enrols else enrolment.OpenDesk(Desk(settings, clock))
-    of_rounds = (contributions.router, mail.router, rounds.router, uploads.router)
-    of_sites = (studies.router, roster.router, sessions.router, *of_rounds, health.alive)
+    of_rounds = (rounds.receipts_router, mail.router, rounds.router, rounds.uploads_router)
+    of_sites = (studies.router, studies.roster_router, studies.sessions_router, *of_rounds, health.alive)
     open_to_all = (*of_sites, enrolment.router)
     for router in (*open_to_all, peer.router):
         app.include_router(router)
@@ -195,4 +193,73 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
         if isinstance(error, OSError) and is_full(error):
             return problem(ErrorCode.STORAGE_FULL, "the server's disk is full; nothing was stored; send it again later")
         _log.error("failed", route=request.url.path, exc_info=error)
+        return Response(internal_problem(), status_code=500, media_type=MEDIA_TYPE)
+
+
+_founding_log = log.logger("founding")
+_router = APIRouter(tags=["operation"])
+
+
+def create_founding(settings: ServerSettings, *, clock: Callable[[], float] = time.time) -> FastAPI:
+    """The public application; ``state.founded`` is called once the first roster is in place.
+
+    Raises: ConfigurationError
+    """
+    app = FastAPI(title="Moiety server, before its federation is founded", openapi_url=None)
+    app.state.founded = lambda: None
+
+    def founded() -> None:
+        _founding_log.info("founded", roster=str(settings.roster))
+        app.state.founded()
+
+    app.state.desk = enrolment.OpenDesk(Desk(settings, clock, founded))
+    for router in (health.alive, enrolment.router):
+        app.include_router(router)
+    _handle_founding_errors(app)
+    return app
+
+
+def create_founding_operations(app: FastAPI) -> FastAPI:
+    """Make the operator's own application while the server waits for its roster: alive, and what is waited for."""
+    operations = FastAPI(title="Operations, before the federation is founded", openapi_url=None)
+    operations.state.desk = app.state.desk
+    for router in (health.alive, _router):
+        operations.include_router(router)
+    _handle_founding_errors(operations)
+    return operations
+
+
+@_router.get("/readyz")
+def readyz(request: Request) -> dict[str, str]:
+    """Not ready: what is still to be done."""
+    desk: enrolment.OpenDesk = request.app.state.desk
+    waits_for = "; ".join(desk.desk.waits_for())
+    raise Unavailable(f"the federation is not founded yet; this server waits for {waits_for or 'its start'}")
+
+
+def _handle_founding_errors(app: FastAPI) -> None:
+    def answer(code: ErrorCode, detail: str, status: int | None = None) -> Response:
+        body = problem_body(code, detail, status)
+        return Response(body, status_code=status or status_of(code), media_type=MEDIA_TYPE)
+
+    @app.exception_handler(MoietyError)
+    async def refused(request: Request, error: MoietyError) -> Response:
+        _founding_log.info("refused", route=request.url.path[:_LOGGED_CHARACTERS], code=error.code, detail=error.detail)
+        return answer(error.code, error.detail)
+
+    @app.exception_handler(HTTPException)
+    async def no_such_route(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404 and request.url.path.startswith("/v1/"):
+            return answer(ErrorCode.UNAVAILABLE, "this federation is not founded yet: only enrolment is served here")
+        return answer(ErrorCode.UNKNOWN_RESOURCE, f"{request.method}: {error.detail}", error.status_code)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return answer(ErrorCode.UNAVAILABLE, "the connection ended before the body did; send it again")
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        if isinstance(error, OSError) and is_full(error):
+            return answer(ErrorCode.STORAGE_FULL, "the server's disk is full; nothing was stored; send it again later")
+        _founding_log.error("failed", route=request.url.path, exc_info=error)
         return Response(internal_problem(), status_code=500, media_type=MEDIA_TYPE)

@@ -35,8 +35,8 @@ from servers.enrolment.cli import (
 if TYPE_CHECKING:
     from protocol.wire.messages import Signed
     from protocol.wire.studies.deletion import ServerDeletionReceipt
-    from servers.draining.drain import Drained
-    from servers.retention.deleting import Request
+    from servers.background.deletion import Request
+    from servers.background.drain import Drained
     from servers.settings import ServerSettings
     from servers.status import PeerStatus, SiteStatus, Status, StorageStatus, StudyStatus
 
@@ -63,8 +63,8 @@ def run(config: ConfigOption) -> None:
     """Upgrade the database, then serve until stopped."""
     from host import log
     from host.private_files import UMASK
-    from servers.certificate import check_tls
-    from servers.serving import serve
+    from servers.identity.certificate import check_tls
+    from servers.ports import serve
 
     os.umask(UMASK)
     log.configure()
@@ -94,7 +94,7 @@ class _Delete:
 
 
 def _delete(asked: _Delete) -> None:
-    from servers.retention.deleting import Request, receipt_path
+    from servers.background.deletion import Request, receipt_path
 
     settings = _settings(asked.config)
     signed = _deleted(settings, Request(asked.study, asked.person.strip(), asked.reason))
@@ -115,11 +115,10 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
     from host.audit.log import AuditLog
     from host.one_holder import holder_of, one_process
     from protocol.errors import ConfigurationError
-    from servers.identity import load_identity
-    from servers.retention.deleting import Holder, delete_study, require_over
-    from servers.retention.keeping import ask
+    from servers.background.deletion import Holder, ask, delete_study, require_over
+    from servers.identity.roster import load_identity
     from servers.store.database import database_exists
-    from servers.store.files.shares import ShareFiles
+    from servers.store.files import ShareFiles
     from servers.store.sql import SqlStore
 
     if not request.person:
@@ -148,8 +147,7 @@ def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionRec
     from protocol.errors import ConfigurationError, Unavailable
     from protocol.wire.messages import Signed
     from protocol.wire.studies.deletion import ServerDeletionReceipt
-    from servers.retention.deleting import receipt_path
-    from servers.retention.keeping import LOOKED_AT_EVERY_S, ask
+    from servers.background.deletion import LOOKED_AT_EVERY_S, ask, receipt_path
 
     waits, receipt, since_s, said = ask(data_dir, request), receipt_path(data_dir, request.study), time.monotonic(), ""
     while (waited_s := time.monotonic() - since_s) < _DELETION_WITHIN_S:
@@ -195,7 +193,7 @@ class _Drain:
 def _drain(asked: _Drain) -> None:
     from host.one_holder import holder_of
     from protocol.errors import ConfigurationError
-    from servers.draining.drain import Drain, ask
+    from servers.background.drain import Drain, ask
 
     settings = _settings(asked.config)
     data_dir = settings.data_dir
@@ -215,7 +213,7 @@ def _waited(data_dir: Path, asked: _Drain) -> Drained:
     """Raises: Unavailable"""
     from host.one_holder import holder_of
     from protocol.errors import Unavailable
-    from servers.draining.drain import drained
+    from servers.background.drain import drained
 
     until = time.monotonic() + asked.within + _DRAIN_STOPS_WITHIN_S
     while time.monotonic() < until:
@@ -256,7 +254,7 @@ def restored(
 def declare_restored(settings: ServerSettings) -> list[str]:
     """-> the names of the studies that do not go on. Raises: ConfigurationError, also while the server runs"""
     from host.one_holder import one_process
-    from servers.identity import load_identity
+    from servers.identity.roster import load_identity
     from servers.store.migrate import upgrade
     from servers.store.sql import SqlStore
 

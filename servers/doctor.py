@@ -23,10 +23,10 @@ from host.doctor import Finding, Report, Way, failed, look_at_disk, look_at_memo
 from host.network.two_operators import require_apart
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.messages import Roster
-from servers.certificate import ServedCertificate, check_tls
 from servers.enrolment.desk import Desk
 from servers.enrolment.pairing import completed
-from servers.identity import load_identity
+from servers.identity.certificate import ServedCertificate, check_tls
+from servers.identity.roster import load_identity
 from servers.settings import ServerSettings, load_settings
 from servers.store.database import open_engine
 

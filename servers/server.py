@@ -28,28 +28,25 @@ from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.messages import Message, Party, Roster, RoundState, Signature, Signed
 from protocol.wire.paths import EVERY_SITE
-from servers.certificate import ServedCertificate
 from servers.ckks.process import CkksProcess
-from servers.history import OwnHistory
-from servers.identity import load_identity
-from servers.monitoring.metrics import Metrics
-from servers.monitoring.recent import Recent
-from servers.monitoring.traces import NoTraces, Traces, traces_to
-from servers.notifications import Changes
-from servers.points import Point, failpoints_of
-from servers.processes.beside import beside_of
-from servers.roster.accepted import keep_chain, require_continued
-from servers.roster.sessions import Sessions
+from servers.event_loop import Changes
+from servers.failpoints import Point, failpoints_of
+from servers.identity.certificate import ServedCertificate
+from servers.identity.history import OwnHistory
+from servers.identity.roster import keep_chain, load_identity, require_continued
+from servers.identity.sessions import Sessions
+from servers.monitoring import Metrics, NoTraces, Recent, Traces, traces_to
+from servers.scale.passes import Shards
+from servers.scale.ray import open_shards
 from servers.settings import Role, ServerSettings
-from servers.shards.opening import open_shards
-from servers.shards.passes import Shards
-from servers.store.files.shares import ShareFiles
-from servers.store.files.upload_parts import UploadParts
+from servers.store.cache import StudyPicture
+from servers.store.files import ShareFiles
 from servers.store.interface import Store
 from servers.store.migrate import upgrade
-from servers.store.reading.picture import StudyPicture
+from servers.store.processes import beside_of
+from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord
+from servers.store.upload_parts import UploadParts
 
 M = TypeVar("M", bound=Message)
 _ANOTHER_FOLDER: Final = (

@@ -7,6 +7,7 @@ one, distance, weight, mask or key is in it.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Iterator, Mapping
@@ -20,22 +21,98 @@ from host.one_holder import one_at_a_time
 from host.placed_files import write_new
 from host.private_files import read_secret
 from host.settings import require_begun
-from protocol.errors import ErrorCode, MoietyError, UnknownStudy
+from protocol.errors import ErrorCode, MoietyError, PeerUnreachable, Unavailable, UnknownStudy
 from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
 from protocol.wire.messages import RoundState
-from servers.identity import load_identity
-from servers.monitoring.recent import Refused
-from servers.readiness import Readiness
+from servers.identity.roster import load_identity
+from servers.monitoring import Refused
+from servers.problems import ALARMS, FIXES
 from servers.server import Server
 from servers.settings import ServerSettings
 from servers.store.database import database_exists
-from servers.store.for_people import SeenRound
 from servers.store.interface import Store
+from servers.store.records import RoundRecord, SeenRound, StudyRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
+
+_READY_KEPT_S: Final = 5.0
+_NOT_READY_KEPT_S: Final = 0.5
+
+
+class Readiness:
+    """The last look and what it found; the peer is called at most twice per second, and every 5 s while all is well."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._lock = asyncio.Lock()
+        self._found: MoietyError | None = None
+        self._until_s = 0.0
+        self._looking: asyncio.Task[None] | None = None
+
+    async def require(self) -> None:
+        """Raises: Unavailable, PeerUnreachable; as it was at the last look"""
+        await self._look_if_old()
+        if self._found is not None:
+            raise self._found
+
+    async def look(self, within_s: float) -> MoietyError | None:
+        """Return what is missing as of the last look; a peer that does not answer in time is missing."""
+        done, _ = await asyncio.wait({self.look_soon()}, timeout=within_s)
+        return self._found if done else PeerUnreachable(f"the peer has not answered for {within_s:g} s")
+
+    def look_soon(self) -> asyncio.Task[None]:
+        """Without waiting for what is found: a peer that does not answer must not keep whoever asks for metrics."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_if_old())
+        return self._looking
+
+    async def _look_if_old(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            if loop.time() >= self._until_s:
+                self._found = await self._look()
+                self._until_s = loop.time() + (_READY_KEPT_S if self._found is None else _NOT_READY_KEPT_S)
+                server: Server = self._app.state.server
+                server.metrics.ready.set(self._found is None)
+
+    def seen(self) -> dict[str, str]:
+        """The things looked at for this process, when all is well."""
+        server: Server = self._app.state.server
+        return {"peer": "ok", "ot_session": "open"} if server.drives else {"driver": "another process"}
+
+    def remarks(self) -> dict[str, str]:
+        """The remarks that do not keep this server from serving, and soon will."""
+        server: Server = self._app.state.server
+        found = None if server.certificate is None else server.certificate.remark(server.clock())
+        return {} if found is None else {"certificate": found}
+
+    async def _look(self) -> MoietyError | None:
+        try:
+            await self._require_now()
+        except MoietyError as found:
+            return found
+        return None
+
+    async def _require_now(self) -> None:
+        """Room is left, sites can connect, the database answers, the peer can be reached, an OT session is open."""
+        state = self._app.state
+        server: Server = state.server
+        server.history.require_current()
+        server.files.require_room(0)
+        if server.certificate is not None:
+            server.certificate.require_valid(server.clock())
+        server.store.ready()
+        if not server.drives:
+            server.store.require_driver()
+        elif server.side is Side.A:
+            await state.peer.reachable()
+            if not state.pool.session_open:
+                raise Unavailable("no OT session is open with the peer yet; one is opened when a study needs it")
+        elif not state.answering.sessions.session_open:
+            raise PeerUnreachable("side A has not opened an OT session here yet")
+
 
 _NOTABLE_S: Final = 2.0
 _LOOK_S: Final = 5.0
@@ -48,63 +125,6 @@ _DIGITS: Final = 12
 _OVER: Final = frozenset(
     {RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED, RoundState.BURNT}
 )
-
-# --- what an operator does about each kind of refusal ---
-
-ALARMS: Final = frozenset(
-    {
-        ErrorCode.CONSISTENCY_CHECK_FAILED,
-        ErrorCode.CORRELATION_REUSED,
-        ErrorCode.TRANSCRIPT_MISMATCH,
-        ErrorCode.PROTOCOL_VIOLATION,
-    }
-)
-"""The other operator is called at the first one."""
-_AT_SITES: Final = "raised at sites, not at servers: report it"
-_LATE: Final = "a late or confused site; it catches up by itself"
-_CALL: Final = "stop the study, call the other operator, compare logs and versions"
-FIXES: Final[dict[ErrorCode, str]] = {
-    ErrorCode.CONFIGURATION: "a file, key or setting on this machine: the log says which",
-    ErrorCode.UNUSABLE_UPDATE: _AT_SITES,
-    ErrorCode.POLICY_REFUSAL: _AT_SITES,
-    ErrorCode.LOCAL_OPTIMUM: _AT_SITES,
-    ErrorCode.MALFORMED_MESSAGE: "a proxy that changes bodies, or a caller of another kind",
-    ErrorCode.UNKNOWN_STUDY: "asked too early or too late; agents ask again",
-    ErrorCode.UNKNOWN_PARTY: "a caller that is not in the roster: does it have this federation's?",
-    ErrorCode.NOT_LISTED: "a caller that is not in this study or round; nothing to do",
-    ErrorCode.UNKNOWN_RESOURCE: "asked too early or too late; agents ask again",
-    ErrorCode.OUTPUT_GONE: "a site came too late for a sum and takes the next checkpoint: more outputs_kept_rounds",
-    ErrorCode.BAD_SIGNATURE: "a clock that is off by a minute, an old roster, a proxy that changes headers, or "
-    "somebody who tries: compare clocks first",
-    ErrorCode.BROKEN_SEAL: "sealed for another key or altered on the way: an old roster, or a proxy",
-    ErrorCode.COMMITMENT_MISMATCH: "a share altered on the way, or a site that changed its mind: ask the site",
-    ErrorCode.WRONG_ROUND: _LATE,
-    ErrorCode.ANNOUNCEMENT_MISMATCH: _LATE,
-    ErrorCode.ROSTER_UNKNOWN: "nothing while a change of the roster is on its way, else put the newest file in place",
-    ErrorCode.ROSTER_REFUSED: "an older roster or a fork: compare 'moiety roster show' with the other parties",
-    ErrorCode.CONFLICTING_MESSAGE: "a site restored from an old backup, or two agents with one key: ask the site",
-    ErrorCode.TOO_LARGE: "a request beyond the limits of the settings, or of what the study fixes",
-    ErrorCode.CONSISTENCY_CHECK_FAILED: "server A's transfers did not add up: a bug, or an attempt to learn masks; "
-    + _CALL,
-    ErrorCode.CORRELATION_REUSED: _CALL,
-    ErrorCode.TRANSCRIPT_MISMATCH: _CALL,
-    ErrorCode.SHARE_ALTERED: "a stored share was cut, altered or deleted: the log names server and site; on that "
-    "server look at the disk and at who can write to it",
-    ErrorCode.AGGREGATE_OUT_OF_BOUNDS: _AT_SITES,
-    ErrorCode.SUM_FORGED: _AT_SITES,
-    ErrorCode.SUM_ALTERED: _AT_SITES,
-    ErrorCode.MODEL_DIVERGED: _AT_SITES,
-    ErrorCode.PROTOCOL_VIOLATION: _CALL,
-    ErrorCode.UNAVAILABLE: "the network or a restart, tried again; in numbers a flood, or a proxy that is not in "
-    "forwarded_by",
-    ErrorCode.STORAGE_FULL: "make room on the disk; nothing acknowledged was lost",
-    ErrorCode.PEER_UNREACHABLE: "the other server is away or out of reach: call its operator if it lasts",
-    ErrorCode.OTHER_VERSION: "a party runs another release: agree on one, the refusal names it",
-    ErrorCode.ROLLED_BACK: "an older database was put back: the log says whose; that operator restores the newest one, "
-    "or runs 'moiety server restored' (docs/operating.md, \"Backup and restore\")",
-    ErrorCode.HISTORY_UNKNOWN: "a server has just started; the servers compare how far they came and go on",
-    ErrorCode.SESSION_UNKNOWN: "nothing to do: after a restart every site opens a session anew",
-}
 
 # --- the picture ---
 

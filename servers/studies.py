@@ -42,12 +42,11 @@ from protocol.wire.messages import (
 )
 from protocol.wire.paths import EVERY_SITE
 from servers.ckks.process import require_tenseal
-from servers.notifications import wait_up_to
+from servers.event_loop import wait_up_to
 from servers.server import Server
+from servers.store.cache import StudyPicture
 from servers.store.interface import A_NEW_STUDY
-from servers.store.reading.picture import StudyPicture
-from servers.store.records import Refusal
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.store.records import Refusal, RoundRecord, StudyRecord
 
 _BOTH = 2
 _ENDED_BY_OUTCOME: Final = frozenset({RoundState.SKIPPED, RoundState.RANKED, RoundState.CLOSED})

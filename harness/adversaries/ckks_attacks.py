@@ -28,8 +28,7 @@ from protocol.ckks.streams import Streams
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import AggregateOutOfBounds, MalformedMessage, PolicyRefusal, SumForged
 from protocol.policy import clauses
-from servers.ckks.process import CkksProcess
-from servers.rounds.ciphertexts import ContributionCheck
+from servers.ckks.process import CkksProcess, ContributionCheck
 
 Body: TypeAlias = list[SumChunk]
 Update: TypeAlias = NDArray[np.float32]

@@ -27,11 +27,11 @@ from harness.adversaries.signed_client import Deployment
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.errors import Unavailable
 from protocol.sharing import Side
+from servers.api.admission import Admission
+from servers.api.listener import BoundedServer, listen
 from servers.app import create_app
-from servers.certificate import ServedCertificate
-from servers.http.admission import Admission
-from servers.http.listening import BoundedServer, listen
-from servers.serving import _config
+from servers.identity.certificate import ServedCertificate
+from servers.ports import _config
 from servers.settings import Limits, ServerSettings, load_settings
 
 _TIMES: Final = {"header_s": 0.5, "handshake_s": 0.5, "idle_s": 1, "stall_s": 0.5}
@@ -66,7 +66,7 @@ def server_with(folder: Path, limits: Mapping[str, object]) -> Iterator[Stranger
 
 
 def _server(settings: ServerSettings) -> BoundedServer:
-    """The public port alone, as ``servers.serving`` makes it."""
+    """The public port alone, as ``servers.ports`` makes it."""
     return BoundedServer(
         _config(create_app(settings), settings, tls=True),
         listen("port", settings.host, settings.port),
@@ -219,17 +219,17 @@ def _attempt(at: At, without: Mapping[str, object], limits: Mapping[str, object]
     return Attempt(partial(_on_own_server, at, limits), without, partial(_on_a_running_server, at))
 
 
-_ANY_RATE: Final[Mapping[str, object]] = {"servers.http.admission.Allowance.take": lambda *_: True}
+_ANY_RATE: Final[Mapping[str, object]] = {"servers.api.admission.Allowance.take": lambda *_: True}
 ATTEMPTS: Final = {
-    "connections-half-open": _attempt(_half_open, {"servers.http.bounded_http.BoundedHttp._within": passes}, _ROOMY),
+    "connections-half-open": _attempt(_half_open, {"servers.api.bounded_http.BoundedHttp._within": passes}, _ROOMY),
     "requests-that-no-party-sends": _attempt(
-        _no_party_sends, {"servers.http.bounded_http.BoundedHttp._stop": passes}, _ROOMY
+        _no_party_sends, {"servers.api.bounded_http.BoundedHttp._stop": passes}, _ROOMY
     ),
     "connections-of-one-address": _attempt(
-        _one_address, {"servers.http.admission.Admission._room": lambda *_: True, **_ANY_RATE}, _NARROW
+        _one_address, {"servers.api.admission.Admission._room": lambda *_: True, **_ANY_RATE}, _NARROW
     ),
     "connections-of-few-addresses": Attempt(
-        _few_addresses, {"servers.http.admission.Shares.given_up_for": lambda *_, **__: None}
+        _few_addresses, {"servers.api.admission.Shares.given_up_for": lambda *_, **__: None}
     ),
     "requests-without-end": _attempt(_without_end, _ANY_RATE, _NARROW),
 }

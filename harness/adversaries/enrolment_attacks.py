@@ -34,10 +34,10 @@ from protocol.wire.enrolment.questions import (
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.wire.messages import Party, Role, Roster, Signature
+from servers.api.enrolment import OpenDesk
 from servers.enrolment.desk import Desk
 from servers.enrolment.folder import NewServer, make_folder
 from servers.enrolment.pairing import pair
-from servers.routes.enrolment import OpenDesk
 from servers.settings import load_settings
 
 _FEDERATION: Final = "clinics"
@@ -288,8 +288,8 @@ ATTEMPTS: Final = {
     "questions-without-end": Attempt(
         _questions_without_end,
         {
-            "servers.routes.enrolment._MOST_WAIT_PER_ADDRESS": 2**20,
-            "servers.http.admission.Shares.given_up_for": lambda *_, **__: None,
+            "servers.api.enrolment._MOST_WAIT_PER_ADDRESS": 2**20,
+            "servers.api.admission.Shares.given_up_for": lambda *_, **__: None,
         },
     ),
     "roster-with-another-key": Attempt(

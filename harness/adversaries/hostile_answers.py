@@ -22,7 +22,7 @@ from protocol.sharing import Side
 from protocol.wire.channel.answers import sign_answer
 from protocol.wire.channel.envelope import SEALED_TYPE
 from protocol.wire.channel.signing import DigestField
-from servers.http.problems import error_from
+from servers.problems import error_from
 
 _SENT: Final = 32
 """Megabytes of each answer; a real one would go on."""

@@ -24,9 +24,8 @@ from protocol.errors import ConflictingMessage
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.messages import Announcement, RoundState, Signed
-from servers.store.records import Answer, AnswerKind
+from servers.store.records import Answer, AnswerKind, RoundRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord
 
 _PLAN: Final = Plan(rounds=2)
 _IMPATIENT: Final = Plan(rounds=2, within_s=1500.0)
@@ -191,29 +190,29 @@ ATTEMPTS: Final = {
     "network-loses-messages": _attempt(
         Trouble(_loses),
         {
-            "servers.rounds.collect.same_receipt": _came_before,
+            "servers.rounds.contributions.same_receipt": _came_before,
             "servers.store.sql.SqlStore.answer": _nothing_stored,
         },
     ),
     "network-doubles-messages": _attempt(Trouble(_doubles), {"servers.store.sql.SqlStore.remember_nonce": passes}),
     "network-holds-messages-back": _attempt(
         Trouble(_holds_back, everybody=False, afterwards_s=_HELD_BACK_S),
-        {"protocol.wire.channel.signing.require_time": passes, "servers.roster.sessions.require_time": passes},
+        {"protocol.wire.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
     ),
     "network-cuts-messages": _attempt(Trouble(_cuts), {"client_agent.network.exchange._ALTERED": ()}),
     "network-delays-messages": _attempt(
         Trouble(_delays, Plan(rounds=2, deadline_s=300.0)),
         {
-            "servers.rounds.collect.awaited_sites": _nobody,
-            "servers.rounds.standing.awaited_sites": _nobody,
+            "servers.rounds.contributions.awaited_sites": _nobody,
+            "servers.rounds.state.awaited_sites": _nobody,
             "protocol.rounds.side_a.still_awaited": _nobody,
         },
     ),
     "network-goes-silent": _attempt(
         Trouble(_silences, _IMPATIENT, everybody=False),
         {
-            "servers.http.peer_client.httpx.Timeout": lambda *_, **__: _TIMEOUT(_NEVER_S),
-            "servers.http.peer_client.PeerClient._longest_s": lambda *_: _NEVER_S,
+            "servers.peer_client.httpx.Timeout": lambda *_, **__: _TIMEOUT(_NEVER_S),
+            "servers.peer_client.PeerClient._longest_s": lambda *_: _NEVER_S,
         },
     ),
     "network-trickles-answers": _attempt(
@@ -227,6 +226,6 @@ ATTEMPTS: Final = {
             everybody=False,
             cut_off=frozenset({_VICTIM}),
         ),
-        {"servers.rounds.collect.RoundRecord": _without_deadline},
+        {"servers.rounds.contributions.RoundRecord": _without_deadline},
     ),
 }

@@ -101,7 +101,7 @@ ATTEMPTS: Final = {
     "request-replayed": _attempt(_replayed, {"servers.store.sql.SqlStore.remember_nonce": passes}),
     "request-delayed": _attempt(
         _delayed,
-        {"protocol.wire.channel.signing.require_time": passes, "servers.roster.sessions.require_time": passes},
+        {"protocol.wire.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
     ),
     "letter-of-a-megabyte": _attempt(_long_letter, ANY_LETTER),
 }

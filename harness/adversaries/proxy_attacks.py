@@ -36,7 +36,7 @@ from protocol.wire.channel.sealing import SealedReader, sealed_small_length
 from protocol.wire.channel.session import HEAD_BYTES, SESSION_TYPE
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.messages import Message, OutputHeader, ReadyNotice, Receipt, Signed
-from servers.http.envelope import _Body
+from servers.api.envelope import _Body
 
 Tamper: TypeAlias = Callable[[httpx.Request, httpx.Response], httpx.Response]
 Change: TypeAlias = Callable[[bytes], bytes]
@@ -481,7 +481,7 @@ ATTEMPTS: Final = {
     "proxy-makes-answers-up": _attempt(_makes_answers_up, _UNBOUND),
     "proxy-swaps-a-sum": _attempt(_swaps_a_sum, _UNBOUND),
     "proxy-alters-a-share": _attempt(_alters_a_share, {"client_agent.network.exchange._ALTERED": ()}),
-    "proxy-lengthens-requests": _attempt(_lengthens, {"servers.http.envelope._Body.put_back": _all_of_it}),
+    "proxy-lengthens-requests": _attempt(_lengthens, {"servers.api.envelope._Body.put_back": _all_of_it}),
     "proxy-loses-requests": _attempt(
         _loses, {"client_agent.network.server_client.RetryPolicy": lambda **_: RetryPolicy(attempts=1)}
     ),
@@ -489,7 +489,7 @@ ATTEMPTS: Final = {
         _replays_in_a_session,
         {
             "protocol.wire.channel.session.CounterWindow.take": passes,
-            "servers.roster.sessions.require_time": passes,
+            "servers.identity.sessions.require_time": passes,
         },
         in_sessions=True,
     ),

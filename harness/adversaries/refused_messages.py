@@ -45,10 +45,9 @@ from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.channel.sealing import SealedReader, sealed_length, sealed_small_length
 from protocol.wire.messages import ContributionHeader, Message, QueryHeader, Receipt, Signed
-from servers.http.bodies import _Opening
+from servers.rounds.intake import _Opening
 from servers.rounds.side_b import Answering
-from servers.store.records import AnswerKind, ContributionRecord
-from servers.store.study_records import StudyRecord
+from servers.store.records import AnswerKind, ContributionRecord, StudyRecord
 
 _PROBLEM = {"type", "title", "status", "detail", "code"}
 _STATUS: Final = {
@@ -353,7 +352,7 @@ _ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
 
 # --- with the defence taken out ---------------------------------------------------------------------------------------
 
-_COLLECT: Final = "servers.rounds.collect."
+_COLLECT: Final = "servers.rounds.contributions."
 _FINISH: Final = SealedReader.finish
 _PRODUCTS: Final = Answering.products
 
@@ -410,13 +409,13 @@ class _Anything:
 
 ANY_HEADER: Final[Mapping[str, object]] = {"protocol.bodies.contribution.Part.require": any_header}
 ANY_LETTER: Final[Mapping[str, object]] = {
-    "servers.routes.mail.most_bytes": lambda *_: 2**22,
-    "servers.routes.mail.require_length": passes,
+    "servers.api.mail.most_bytes": lambda *_: 2**22,
+    "servers.api.mail.require_length": passes,
 }
 ANY_RELEASE: Final[Mapping[str, object]] = {"servers.rounds.release.answer": lambda *_: Reply.KEEP}
-_UNCOMMITTED: Final[Mapping[str, object]] = {"servers.http.bodies.ContributionIntake.check_commitment": passes}
+_UNCOMMITTED: Final[Mapping[str, object]] = {"servers.rounds.intake.ContributionIntake.check_commitment": passes}
 _LENGTHS: Final[Mapping[str, object]] = {
-    "servers.http.bodies._Opening.finish": _any_length,
+    "servers.rounds.intake._Opening.finish": _any_length,
     f"{_COLLECT}most_bytes": lambda *_: 2**24,
 }
 _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
@@ -434,7 +433,7 @@ _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
     },
     "share-sent-twice": {f"{_COLLECT}same_receipt": _first_receipt},
     "letters-of-every-size": ANY_LETTER,
-    "letters-of-made-up-topics": {"servers.routes.mail.require_announced": passes},
+    "letters-of-made-up-topics": {"servers.api.mail.require_announced": passes},
     "studies-with-a-dealer": {"servers.studies._require_own_correlations": passes},
     "announcements-out-of-turn": {f"{_COLLECT}opens_round": lambda told, last, *_: last is None or last.progress.final},
     "announcements-that-open-more": {f"{_COLLECT}check_said": passes},
@@ -442,7 +441,7 @@ _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
         f"{_COLLECT}require_signatures": unsigned,
         "servers.rounds.release.require_signatures": unsigned,
     },
-    "messages-that-do-not-parse": {"servers.routes.rounds.Signed": _Anything},
+    "messages-that-do-not-parse": {"servers.api.rounds.Signed": _Anything},
     "queries-of-its-own-choice": {"protocol.bodies.query.Queries.require": lambda _, raw: QueryHeader.parse(raw)},
     "release-of-two": ANY_RELEASE,
     "release-twice": ANY_RELEASE,
@@ -454,6 +453,6 @@ _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
         "protocol.wire.channel.signing.require_time": passes,
         "servers.store.sql.SqlStore.remember_nonce": passes,
     },
-    "requests-with-another-body": {"servers.http.authentication.Caller.require_digest": passes},
+    "requests-with-another-body": {"servers.api.authentication.Caller.require_digest": passes},
 }
 ATTEMPTS: Final = {name: Attempt(partial(_refused, rows), _WITHOUT[name]) for name, rows in _ROWS.items()}

@@ -38,9 +38,9 @@ from protocol.wire.channel.sealing import sealed_small_length
 from protocol.wire.keyfile import dump_roster, parse_roster
 from protocol.wire.messages import Roster, RoundView, Signed
 from protocol.wire.peer_messages import CollectedSet
-from servers.rounds import collect
+from servers.rounds import contributions
 from servers.server import Server
-from servers.store.study_records import RoundRecord
+from servers.store.records import RoundRecord
 
 _SYBILS: Final = 5
 _CONFLICTS: Final = 105
@@ -79,7 +79,7 @@ def _share_again(folder: Path) -> Found:
 
 def _drops_a_site(folder: Path) -> Found:
     """Server B says that it does not hold a site's share, and the round goes on without."""
-    honest, awaited = collect.collected, collect.awaited_sites
+    honest, awaited = contributions.collected, contributions.awaited_sites
 
     def without_the_victim(server: Server, record: RoundRecord) -> CollectedSet:
         held = honest(server, record)
@@ -177,8 +177,8 @@ ATTEMPTS: Final = {
     "sybils-in-a-roster": Attempt(_made_up_sites, {"protocol.wire.authentic.check_signature": lambda *_: None}),
     "share-of-an-earlier-round": Attempt(_share_again, ANY_HEADER),
     "server-drops-a-site": Attempt(_drops_a_site),
-    "letters-that-conflict": Attempt(_letters_that_conflict, {"servers.store.requests.MOST_REFUSALS": 10**6}),
-    "letters-that-pile-up": Attempt(_letters_that_pile_up, {"servers.letters._of_rounds_before": lambda *_: []}),
+    "letters-that-conflict": Attempt(_letters_that_conflict, {"servers.store.sql.MOST_REFUSALS": 10**6}),
+    "letters-that-pile-up": Attempt(_letters_that_pile_up, {"servers.rounds.letters._of_rounds_before": lambda *_: []}),
     "release-picked-by-distances": Attempt(_release_by_distances),
     "tags-retry-without-a-site": Attempt(_retry_without, ANY_RELEASE),
 }

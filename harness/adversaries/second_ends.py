@@ -51,13 +51,12 @@ from protocol.wire.messages import (
     Study,
     StudyState,
 )
-from servers.rounds.end_round import Endings, next_step
-from servers.rounds.outcomes import countersign_outcome
+from servers.rounds.endings import Endings, countersign_outcome, next_step
 from servers.rounds.release import commit_release, with_mask_seed
 from servers.server import Server
 from servers.store.migrate import upgrade
+from servers.store.records import RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
 
 _OPERATORS: Final = {side: ROSTER.operator(side).name for side in Side}
 _LINEAR: Final = ModelSpec(kind="linear", inputs=(30,), layers=(LayerShape(name="weight", shape=(DIMENSION,)),))
@@ -254,10 +253,10 @@ def _attempt(
     return Attempt(partial(_ended_twice, script, side, state, told), without)
 
 
-_SIGNS: Final = {"servers.rounds.outcomes.answer": _any_end, "servers.rounds.outcomes.step": _any_step}
+_SIGNS: Final = {"servers.rounds.endings.answer": _any_end, "servers.rounds.endings.step": _any_step}
 _ANY_STEP: Final = {"servers.rounds.release.step": _any_step}
-_ANY_SET: Final = {"servers.rounds.end_round.next_step": lambda server, state, *_: Act.TAKE}
-_ANY_SIGNATURE: Final = {"servers.rounds.end_round.next_step": _any_signature}
+_ANY_SET: Final = {"servers.rounds.endings.next_step": lambda server, state, *_: Act.TAKE}
+_ANY_SIGNATURE: Final = {"servers.rounds.endings.next_step": _any_signature}
 _MEASURED: Final = RoundState.MEASURED
 ATTEMPTS: Final = {
     "ends-skip-after-release": _attempt(_skip_after_release, _SIGNS, Side.B, _MEASURED),

@@ -24,7 +24,7 @@ from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.messages import Receipt, RuleSpec, Signed, Study
 from servers.store.interface import Store
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.store.records import RoundRecord, StudyRecord
 
 SITES: Final = ("requester", "c1", "c2", "c3")
 NAME: Final = "troubled"

@@ -36,9 +36,9 @@ from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ProtocolViolation
 from protocol.wire.channel.sealing import sealed_length
 from protocol.wire.messages import ShareKind
-from servers.ckks.process import CkksProcess
-from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
-from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
+from servers.ckks.process import CkksProcess, ContributionCheck, summed_body
+from servers.rounds.ciphertexts import stored_chunks
+from servers.store.chunk_tags import ChunkTags, Tagger, layout_of
 
 
 class CkksTimes(Figures):

@@ -21,12 +21,11 @@ from protocol.arithmetic.ring import octets
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, StudyParameters
 from protocol.wire.channel.sealing import encrypt_body
 from protocol.wire.messages import ShareKind
-from servers.shards.on_ray import OnRay
-from servers.shards.passes import Here, Shards, Workers
-from servers.shards.ranges import Bound, Cost, Done, StoredShare, SumDone, Task
-from servers.shards.wrapping import WrappingKey, read_wrapping_key
-from servers.storage.place import FolderStorage
-from servers.store.files.chunk_tags import ENCRYPTED, Tagger
+from servers.scale.passes import Here, Shards, Workers
+from servers.scale.ranges import Bound, Cost, Done, StoredShare, SumDone, Task, WrappingKey, read_wrapping_key
+from servers.scale.ray import OnRay
+from servers.store.chunk_tags import ENCRYPTED, Tagger
+from servers.store.object_storage import FolderStorage
 
 
 class Pass(Figures):

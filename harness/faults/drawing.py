@@ -28,7 +28,7 @@ from harness.faults.schedule import (
 )
 from harness.federation.memory.network import Fate, Passing
 from protocol.sharing import Side
-from servers.points import Point
+from servers.failpoints import Point
 
 PARTIES: Final = (*SITES, *SERVERS)
 _HOUR_S: Final = 3600.0

@@ -37,9 +37,9 @@ from protocol.wire.chain.making import Wanted, claimed, proposed
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import LayerShape, ModelSpec, RosterChange, RuleName, RuleSpec, Signed, Study, TrainingSpec
 from servers import server
-from servers.http import front
-from servers.http.direct import Direct
-from servers.identity import load_identity
+from servers.api import direct
+from servers.api.direct import Direct
+from servers.identity.roster import load_identity
 from servers.server import open_server
 from servers.settings import ServerSettings, load_settings
 from servers.store import database
@@ -184,7 +184,7 @@ class MadeOnce:
         """Return the inside of an application: its answer to a request once the envelope is open."""
         self._routes = self._routes or app.router.routes
         app.router.routes = self._routes
-        opened: ASGIApp = front._Enclosed(app, self._directs[0])
+        opened: ASGIApp = direct._Enclosed(app, self._directs[0])
         handler: Any = app.exception_handlers[Exception]
         return ServerErrorMiddleware(opened, handler=handler)
 
@@ -194,7 +194,7 @@ class MadeOnce:
         with (
             mock.patch.object(server, "load_identity", self._identity),
             mock.patch.object(database, "create_engine", self._engine),
-            mock.patch.object(front, "Direct", self._direct),
+            mock.patch.object(direct, "Direct", self._direct),
         ):
             yield
 

@@ -27,9 +27,9 @@ from protocol.wire import authentic
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.keys import SigningKey
 from protocol.wire.messages import Message, Receipt, RoundOutcome, RoundState, ShareKind, Signature, Signed
-from servers.notifications import Changes
+from servers.event_loop import Changes
 from servers.server import Server
-from servers.store.study_records import RoundRecord
+from servers.store.records import RoundRecord
 
 _NOTIFY = Changes.notify
 _NEXT = Changes.next

@@ -37,11 +37,11 @@ from protocol.wire.commitment import MessageDigest, head_digest
 from protocol.wire.history import Histories
 from protocol.wire.messages import Party
 from protocol.wire.peer_messages import ProductsHeader, unpack_frame
+from servers.api.authentication import ENCLOSED, _key_of
 from servers.app import create_app
-from servers.http.authentication import ENCLOSED, Caller, _key_of
-from servers.http.histories import heard, told
-from servers.http.peer_client import Method
-from servers.http.problems import error_from
+from servers.peer_client import Method, heard, told
+from servers.problems import error_from
+from servers.rounds.intake import Caller
 from servers.server import Server
 from servers.settings import ServerSettings
 from servers.store.migrate import upgrade
@@ -116,7 +116,7 @@ class Pair:
     @contextmanager
     def light_peers(self) -> Iterator[None]:
         """Whatever server A starts meanwhile reaches its peer here."""
-        with mock.patch("servers.driving.duties.PeerClient", lambda server, _: LightPeer(self, server)):
+        with mock.patch("servers.background.duties.PeerClient", lambda server, _: LightPeer(self, server)):
             yield
 
     def upgrade(self, url: str) -> None:

@@ -32,7 +32,7 @@ for _name in (
     "protocol.arithmetic.numba_kernels",
     "safetensors.numpy",
     "servers.cli",
-    "servers.serving",
+    "servers.ports",
     "sqlalchemy.dialects.sqlite",
     "torch._dynamo",
     "uvicorn",

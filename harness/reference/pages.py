@@ -26,9 +26,9 @@ from moiety import SUBCOMMANDS
 from protocol import errors
 from protocol.errors import ConfigurationError, ErrorCode, MoietyError
 from protocol.policy.site_policy import SitePolicy
-from servers.http.problems import PROBLEMS
-from servers.monitoring.metrics import Metrics
-from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, studies, uploads
+from servers.api import enrolment, health, mail, peer, rounds, studies
+from servers.monitoring import Metrics
+from servers.problems import PROBLEMS
 from servers.settings import Limits, ServerSettings
 
 
@@ -196,10 +196,10 @@ def _from_reference(words: str, document: str) -> str:
 
 _GROUPS = {
     "Studies": studies.router,
-    "The roster": roster.router,
+    "The roster": studies.roster_router,
     "Rounds": rounds.router,
-    "Contributions": contributions.router,
-    "Uploads in parts": uploads.router,
+    "Contributions": rounds.receipts_router,
+    "Uploads in parts": rounds.uploads_router,
     "Letters": mail.router,
     "Enrolment": enrolment.router,
     "Between the two servers": peer.router,

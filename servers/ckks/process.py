@@ -7,20 +7,23 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
-from protocol.ckks.ciphertext import FINGERPRINT_BYTES, Kind, chunk_bytes
+from protocol.ckks.ciphertext import FINGERPRINT_BYTES, BodyHeader, ChunkReader, Kind, chunk_bytes, chunk_count
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import MISSING
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
+from protocol.wire.messages import Announcement
 from servers.ckks.worker import REQUEST, Operation, Verdict
 
 _PLACE: Final = Path(__file__).resolve().parents[2]
 _START_S: Final = 60.0
 _TRIES: Final = 2
+_CHECKED_TOGETHER: Final = 64
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
@@ -179,3 +182,53 @@ def _pipes(running: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
     if running.stdin is None or running.stdout is None:
         raise ConfigurationError("the CKKS worker was started without pipes to ask it through")
     return running.stdin, running.stdout
+
+
+class ContributionCheck:
+    """Keeps of a contribution only what the worker parses. Blocks: for threads, never for the event loop.
+
+    ``keep`` gets every piece; the first one starts the worker.
+
+    Raises: MalformedMessage, on another context, key or length, and on what is no ciphertext; ConfigurationError
+    """
+
+    def __init__(
+        self, process: CkksProcess, key_id: bytes, values: int, keep: Callable[[bytes], None] = lambda piece: None
+    ) -> None:
+        self._process = process
+        self._expected = (key_id, values)
+        self._keep = keep
+
+    @cached_property
+    def _reader(self) -> ChunkReader:
+        header = BodyHeader(Kind.CONTRIBUTION, self._process.fingerprint(), *self._expected)
+        return ChunkReader(self._process.parameters, header)
+
+    def write(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        chunks = self._reader.feed(piece)
+        for start in range(0, len(chunks), _CHECKED_TOGETHER):
+            self._process.check(chunks[start : start + _CHECKED_TOGETHER])
+        self._keep(piece)
+
+    def finish(self) -> None:
+        """Say that nothing more comes."""
+        self._reader.finish()
+
+
+def summed_body(process: CkksProcess, header: BodyHeader, sources: Sequence[Callable[[int], bytes]]) -> Iterator[bytes]:
+    """The body of the sum, which every site of the cohort decrypts; ``header`` is of the kind SUM.
+
+    Reveals:  nothing to whoever has no key
+    Raises:   as :meth:`CkksProcess.add`
+    """
+    yield header.to_bytes()
+    for index in range(chunk_count(process.parameters, header.values)):
+        yield process.add([source(index) for source in sources])
+
+
+def key_id_of(announcement: Announcement) -> bytes:
+    """The key that the round's ciphertexts are under. Raises: ProtocolViolation, in a round of shares"""
+    if announcement.ckks_key_id is None:
+        raise ProtocolViolation(f"round {announcement.round} is one of shares; it has no bodies of ciphertexts")
+    return bytes.fromhex(announcement.ckks_key_id)

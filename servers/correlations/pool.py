@@ -10,22 +10,26 @@ from dataclasses import dataclass, field
 from host import log
 from protocol.errors import MoietyError, UnknownResource
 from protocol.mpc.ot.session import products_message_bytes
-from protocol.wire.messages import MAX_CONTROL_BYTES
+from protocol.mpc.quantity import product_lengths
+from protocol.wire.messages import MAX_CONTROL_BYTES, MOST_RANKING_ROUNDS, Purpose, Roster, RoundState
 from protocol.wire.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
 from protocol.wire.peer_messages import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
-from servers.correlations.sessions import (
+from servers.correlations.oblivious_transfer import (
     KEY_PART_BYTES,
+    OBLIVIOUS,
     Correlation,
     Lengths,
+    Receiver,
+    Transfer,
     in_batches,
     open_key_part,
     seal_key_part,
     zero_key,
 )
-from servers.correlations.transfer import OBLIVIOUS, Receiver, Transfer
-from servers.http.peer_client import PeerClient
-from servers.points import Point
+from servers.failpoints import Point
+from servers.peer_client import PeerClient
 from servers.server import Server
+from servers.store.records import RoundRecord, StudyRecord
 
 _log = log.logger("correlations")
 
@@ -153,3 +157,34 @@ async def stock_quietly(pool: CorrelationPool, wanted: Sequence[Lengths]) -> Non
         await pool.stock(wanted)
     except MoietyError as error:
         _log.info("not_stocked", code=error.code, detail=error.detail)
+
+
+def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
+    """Product lengths of every site, as far as the last round or the rule tells; the requester's place is 0.
+
+    When a rule measures again is not known here; what such a round lacks is made once it is announced.
+    """
+    of = study.study
+    if ranks_next(study, last):
+        opens, parameters = Purpose.RANKING.plan.opened(of.rule.needs), of.parameters_in(Purpose.RANKING)
+        return [product_lengths(opens, place, place == 0, parameters) for place in range(len(roster.sites))]
+    if last is not None and last.announcement.message.purpose.plan.dispensable:
+        last = None
+    counting = of.rule.name.counts_classes and (last is None or last.progress.state is RoundState.SKIPPED)
+    if not of.protection.plan.opens and not counting:
+        return []
+    contributors, opens = len(roster.contributors), of.rule.needs
+    if last is None and of.last_round(Purpose.MEASURE):
+        opens = Purpose.MEASURE.plan.opened(opens)
+    elif last is not None and last.state is not RoundState.CLOSED:
+        contributors, opens = len(last.announcement.message.listed), last.announcement.message.opens
+    return [product_lengths(opens, place, place == 0, of.parameters) for place in range(contributors + 1)]
+
+
+def ranks_next(study: StudyRecord, last: RoundRecord | None) -> bool:
+    """Return whether the round under way, or the next one, ranks the sites: the first, and each try after a skip."""
+    if study.study.ranking is None or last is None:
+        return study.study.ranking is not None
+    if last.announcement.message.purpose.plan.summed or last.state is RoundState.RANKED:
+        return False
+    return last.state is not RoundState.SKIPPED or last.key.round < MOST_RANKING_ROUNDS

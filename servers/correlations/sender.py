@@ -23,9 +23,17 @@ from protocol.wire.peer_messages import (
     pack_frame,
     unpack_frame,
 )
-from servers.correlations.sessions import KEY_PART_BYTES, open_key_part, seal_key_part, zero_key
-from servers.correlations.transfer import OBLIVIOUS, Sender, SenderOpening, Transfer
-from servers.points import Point
+from servers.correlations.oblivious_transfer import (
+    KEY_PART_BYTES,
+    OBLIVIOUS,
+    Sender,
+    SenderOpening,
+    Transfer,
+    open_key_part,
+    seal_key_part,
+    zero_key,
+)
+from servers.failpoints import Point
 from servers.server import Server
 
 _log = log.logger("correlations")

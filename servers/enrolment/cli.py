@@ -47,8 +47,7 @@ class _Init:
 
 def _init(asked: _Init) -> None:
     from protocol.wire.enrolment.fingerprint import fingerprint_of
-    from servers.enrolment.folder import NewServer, make_folder
-    from servers.enrolment.texts import next_steps
+    from servers.enrolment.folder import NewServer, make_folder, next_steps
 
     tls = asked.tls_certificate, asked.tls_key
     new = NewServer(asked.side, asked.federation, asked.name, asked.url, asked.peer_url, asked.port, asked.own_ca, *tls)
@@ -162,8 +161,7 @@ def invitations(config: ConfigOption, json_output: JsonOption = False) -> None:
 
 def withdraw(name: SiteArgument, config: ConfigOption) -> None:
     """Take a site's invitations back, and its registration, as long as it is not in the roster."""
-    from servers.enrolment.place import end_renewals
-    from servers.enrolment.register import Register
+    from servers.enrolment.register import Register, end_renewals
     from servers.settings import load_settings
 
     settings = load_settings(config)
@@ -245,7 +243,7 @@ def _lifetime_s(ttl: str) -> float:
 
 def _named(config: Path) -> tuple[str, ...]:
     """Everybody in this server's roster."""
-    from servers.enrolment.place import names_in_place
+    from servers.enrolment.register import names_in_place
     from servers.settings import load_settings
 
     return names_in_place(load_settings(config))
@@ -253,7 +251,7 @@ def _named(config: Path) -> tuple[str, ...]:
 
 def _require_contributor(settings: ServerSettings, name: str) -> None:
     """Raises: ConfigurationError, for who is no site of the newest roster, and for the requester"""
-    from servers.enrolment.place import chain_in_place
+    from servers.enrolment.register import chain_in_place
 
     chain = chain_in_place(settings)
     names = () if chain is None else tuple(party.name for party in chain.head.contributors)

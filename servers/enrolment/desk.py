@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.errors import (
@@ -14,9 +15,14 @@ from protocol.errors import (
     NotListed,
     RosterRefused,
     UnknownParty,
+    WrongRound,
 )
 from protocol.wire.authentic import check_signature, require_roster, signature_by
-from protocol.wire.chain.making import Given, require_claim
+from protocol.wire.chain.chain import RosterChain, signers
+from protocol.wire.chain.change import RosterChange
+from protocol.wire.chain.file import dump_chain
+from protocol.wire.chain.making import Given, Wanted, proposed, require_claim, signed_by
+from protocol.wire.enrolment.card import OperatorCard
 from protocol.wire.enrolment.exchange import close_answered, open_asked, require_asked_by
 from protocol.wire.enrolment.founding import first_roster
 from protocol.wire.enrolment.questions import (
@@ -30,13 +36,76 @@ from protocol.wire.enrolment.questions import (
     Registration,
     Standing,
 )
-from protocol.wire.keyfile import dump_roster
+from protocol.wire.keyfile import PartyKeys, dump_roster
 from protocol.wire.messages import Party, Roster, Signature, Signed
-from servers.enrolment.changing import Changes
 from servers.enrolment.pairing import own_card, paired
-from servers.enrolment.place import chain_in_place, end_renewals, first_in_place, put_in_place
-from servers.enrolment.register import Register
+from servers.enrolment.register import Register, chain_in_place, end_renewals, first_in_place, put_in_place
 from servers.settings import ServerSettings
+
+
+@dataclass(frozen=True)
+class Changes:
+    """One operator's."""
+
+    settings: ServerSettings
+    card: OperatorCard
+    keys: PartyKeys = field(repr=False)
+    register: Register
+
+    def sign(self, changing: Changing, known: Registrant) -> Founded:
+        """This operator's signature, if its own people admitted whoever is added or has other keys, and let whoever is
+        removed be removed.
+
+        Raises: NotListed, WrongRound, RosterRefused, ConfigurationError, BadSignature, StorageFull
+        """
+        chain = chain_in_place(self.settings)
+        if chain is None:
+            raise WrongRound("the federation is not founded yet: the requester runs 'moiety site found'")
+        if not known.admitted or known.party.name != chain.head.requester:
+            raise NotListed(f"{known.party.name!r} is not the requester, who alone proposes changes")
+        if (changing.number, changing.change) == (chain.number, chain.head_digest):
+            before = chain.up_to(chain.number - 1)
+            return Founded(signature=self._own(before, chain.changes[-1].message), in_place=True)
+        change = self._made(changing, chain)
+        signed = Signed[RosterChange](message=change, signatures=changing.signatures)
+        requester = signed.signature_of(known.party.name)
+        asker = chain.head.party(known.party.name)
+        if requester is None or asker is None:
+            raise BadSignature("the requester signs the change before the operators do")
+        check_signature(change, requester, asker)
+        own = self._own(chain, change)
+        if all(signed.signature_of(name) is not None for name in signers(chain.head)):
+            put_in_place(self.settings, dump_chain(chain.extended_by(signed)), self.card.party.name)
+            self.register.in_force(change.roster.sites)
+            return Founded(signature=own, in_place=True)
+        return Founded(signature=own, in_place=False)
+
+    def _own(self, before: RosterChain, change: RosterChange) -> Signature:
+        signed = signed_by(before, Signed[RosterChange](message=change), self.keys)
+        return signed.signatures[0]
+
+    def _made(self, changing: Changing, chain: RosterChain) -> RosterChange:
+        """Return the change that this operator has itself admitted, and nothing else that it is told."""
+        operator = self.card.party.name
+        if changing.number != chain.number + 1:
+            raise RosterRefused(
+                f"change {chain.number} is the newest one at {operator}, so {changing.number} cannot follow: run the "
+                "same command again"
+            )
+        sites = self.register.named(changing.sites, operator)
+        given = tuple(Given(one.party, one.claim) for one in sites)
+        agreed = self.register.removals
+        for name in changing.remove:
+            if name not in agreed:
+                raise RosterRefused(f"{operator} keeps {name!r}: its people run 'moiety server remove {name}' first")
+        change = proposed(chain, Wanted(given=given, remove=changing.remove), changing.reason)
+        if change.digest() != changing.change:
+            raise RosterRefused(
+                f"{operator} makes another change of the same sites; nobody signs: compare 'moiety roster show' with "
+                "both operators by phone"
+            )
+        return change
+
 
 _MOST_DETAIL_CHARACTERS: Final = 4000
 

@@ -16,13 +16,25 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from host.durable import write_durably
+from host.placed_files import rewrite
 from host.private_files import private_folder
-from protocol.errors import BadSignature, ConfigurationError, ConflictingMessage, RosterRefused, UnknownParty
+from protocol.errors import (
+    BadSignature,
+    ConfigurationError,
+    ConflictingMessage,
+    RosterRefused,
+    StorageFull,
+    UnknownParty,
+)
+from protocol.wire.authentic import require_roster
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.enrolment.card import OperatorCard
 from protocol.wire.enrolment.fingerprint import require_fingerprint
 from protocol.wire.enrolment.invitation import Invitation, invitation_id
 from protocol.wire.enrolment.questions import MOST_SITES, NamedSite, Registrant, Registration
-from protocol.wire.messages import Party, PartyName, Role, Signature
+from protocol.wire.messages import Party, PartyName, Role, Roster, Signature, Signed
+from servers.identity.roster import newest_chain
+from servers.settings import ServerSettings
 
 _FILE: Final = "enrolment.json"
 _LOCK: Final = "enrolment.lock"
@@ -297,3 +309,45 @@ def _require_newcomer(kept: _Kept, party: Party, *, renews: bool) -> None:
             raise ConflictingMessage("another site has registered with these keys: every site makes its own")
     if len(kept.registrants) >= MOST_SITES:
         raise ConflictingMessage(f"{MOST_SITES} sites have registered here, more than a server takes")
+
+
+def chain_in_place(settings: ServerSettings) -> RosterChain | None:
+    """The chain that this server has; None before the federation is founded. Raises: ConfigurationError"""
+    return newest_chain(settings)
+
+
+def first_in_place(settings: ServerSettings) -> Signed[Roster] | None:
+    """The first roster that this server has, complete. Raises: ConfigurationError, BadSignature"""
+    chain = chain_in_place(settings)
+    if chain is None:
+        return None
+    require_roster(chain.first)
+    return chain.first
+
+
+def names_in_place(settings: ServerSettings) -> tuple[str, ...]:
+    """Everybody who is or was in the roster here. Raises: ConfigurationError"""
+    chain = chain_in_place(settings)
+    return () if chain is None else tuple(chain.founding_keys)
+
+
+def put_in_place(settings: ServerSettings, text: str, operator: str) -> None:
+    """Raises: ConfigurationError, StorageFull; what was there before stays"""
+    try:
+        private_folder(settings.roster.parent)
+        rewrite(settings.roster, text)
+    except StorageFull:  # others read these words, and learn no path of this machine from them
+        raise StorageFull(f"no space left for {settings.roster.name}: free space on this machine's disk") from None
+    except ConfigurationError:
+        raise ConfigurationError(f"{operator} cannot write its roster: its operator looks at key 'roster'") from None
+
+
+def end_renewals(settings: ServerSettings, register: Register) -> None:
+    """Have whoever renewed its keys known by those in the roster alone, however that came to be in place: by a file,
+    or just before this process ended. Raises: ConfigurationError, StorageFull
+    """
+    if not register.renewals:
+        return
+    chain = chain_in_place(settings)
+    if chain is not None:
+        register.in_force(chain.head.sites)

@@ -1,88 +1,56 @@
-"""Ciphertexts as side A gets and adds them: chunk by chunk, never a whole vector in memory (docs/protocol.md 11)."""
+"""Rounds of ciphertexts: side A collects, agrees and sums alone, side B countersigns (docs/protocol.md 11).
+
+B gets no part of an update, so it cannot confirm what A holds. Its signature says that this is the only agreed set of
+the round, and that the set is of listed sites and large enough; later, that this sum is the round's only end. Either
+end, this one or a skip, needs both signatures, and each server signs one end per round, durably. So neither server
+alone, whoever is on its side, can bring it about that a sum is served of a round that sites believe to be skipped.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
-from protocol.ckks.ciphertext import BodyHeader, ChunkReader, Kind, body_bytes, chunk_bytes, chunk_count, chunk_offset
+from protocol.ckks.ciphertext import BodyHeader, Kind, body_bytes, chunk_bytes, chunk_count, chunk_offset
 from protocol.ckks.parameters import CkksParameters
-from protocol.errors import ProtocolViolation, UnknownResource
-from protocol.wire.messages import Announcement
-from servers.ckks.process import CkksProcess
-from servers.points import Point
+from protocol.errors import ConflictingMessage, UnknownResource, WrongRound
+from protocol.protection.known import protection_of
+from protocol.rounds.side_b import Reply, answer, require_named, require_no_other_end
+from protocol.rounds.states import RoundKey, SumAgreed
+from protocol.rounds.transitions import RoundEvent
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import AgreedSet, Signed, SumRelease
+from servers.ckks.process import key_id_of, summed_body
+from servers.failpoints import Point
+from servers.peer_client import PeerClient
+from servers.rounds.contributions import roster_of
+from servers.rounds.endings import signed_by_both
+from servers.rounds.release import commit_release, output_name
+from servers.rounds.state import known_round, standing
 from servers.server import Server
-from servers.store.files.chunk_tags import ChunkTags
-from servers.store.files.stored_vector import tags_of
-from servers.store.study_records import RoundRecord
-
-_CHECKED_TOGETHER: Final = 64
+from servers.store.chunk_tags import ChunkTags, tags_of
+from servers.store.records import RoundRecord, StudyRecord
 
 
-class ContributionCheck:
-    """Keeps of a contribution only what the worker parses. Blocks: for threads, never for the event loop.
-
-    ``keep`` gets every piece; the first one starts the worker.
-
-    Raises: MalformedMessage, on another context, key or length, and on what is no ciphertext; ConfigurationError
-    """
-
-    def __init__(
-        self, process: CkksProcess, key_id: bytes, values: int, keep: Callable[[bytes], None] = lambda piece: None
-    ) -> None:
-        self._process = process
-        self._expected = (key_id, values)
-        self._keep = keep
-
-    @cached_property
-    def _reader(self) -> ChunkReader:
-        header = BodyHeader(Kind.CONTRIBUTION, self._process.fingerprint(), *self._expected)
-        return ChunkReader(self._process.parameters, header)
-
-    def write(self, piece: bytes) -> None:
-        """Take the next bytes."""
-        chunks = self._reader.feed(piece)
-        for start in range(0, len(chunks), _CHECKED_TOGETHER):
-            self._process.check(chunks[start : start + _CHECKED_TOGETHER])
-        self._keep(piece)
-
-    def finish(self) -> None:
-        """Say that nothing more comes."""
-        self._reader.finish()
+async def countersigned_set(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
+    """Side A: get B's signature under the set; nothing is measured after it. Raises: NotYet, ProtocolViolation"""
+    path = paths.PEER_AGREED_SET
+    _, both = await signed_by_both(server, peer, study, record, path, record.agreed, "agreed_set", UnknownResource)
+    if both is not None:
+        state = record.begun.after(RoundEvent.MEASURED)
+        server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=both))
 
 
-def stored_chunks(path: Path, tags: ChunkTags, parameters: CkksParameters, values: int) -> Callable[[int], bytes]:
-    """Chunk access to a stored contribution, compared with what was checked when it came.
-
-    Raises: ShareAltered from the result
-    """
-    size = chunk_bytes(parameters, Kind.CONTRIBUTION)
-
-    def read(index: int) -> bytes:
-        at = chunk_offset(parameters, Kind.CONTRIBUTION, index)
-        with tags.reading(at), path.open("rb", buffering=0) as file:
-            file.seek(at)
-            chunk = file.read(size)
-        if index >= chunk_count(parameters, values) or len(chunk) != size:
-            raise tags.altered(at)
-        tags.require(at, chunk)
-        return chunk
-
-    return read
-
-
-def summed_body(process: CkksProcess, header: BodyHeader, sources: Sequence[Callable[[int], bytes]]) -> Iterator[bytes]:
-    """The body of the sum, which every site of the cohort decrypts; ``header`` is of the kind SUM.
-
-    Reveals:  nothing to whoever has no key
-    Raises:   as :meth:`CkksProcess.add`
-    """
-    yield header.to_bytes()
-    for index in range(chunk_count(process.parameters, header.values)):
-        yield process.add([source(index) for source in sources])
+async def sum_up(server: Server, study: StudyRecord, record: RoundRecord) -> None:
+    """Side A: both servers hold one release set; add it up and sign the sum."""
+    name, announcement = output_name(record), record.announcement.message
+    _, values = protection_of(announcement).served(study.study, announcement, server.side)
+    digest = await asyncio.to_thread(write_sum, server, record, values, name)
+    sign_sum_release(server, record.key, name, digest)
 
 
 def write_sum(server: Server, record: RoundRecord, values: int, name: str) -> str:
@@ -109,8 +77,96 @@ def write_sum(server: Server, record: RoundRecord, values: int, name: str) -> st
     return taken.hexdigest()
 
 
-def key_id_of(announcement: Announcement) -> bytes:
-    """The key that the round's ciphertexts are under. Raises: ProtocolViolation, in a round of shares"""
-    if announcement.ckks_key_id is None:
-        raise ProtocolViolation(f"round {announcement.round} is one of shares; it has no bodies of ciphertexts")
-    return bytes.fromhex(announcement.ckks_key_id)
+def stored_chunks(path: Path, tags: ChunkTags, parameters: CkksParameters, values: int) -> Callable[[int], bytes]:
+    """Chunk access to a stored contribution, compared with what was checked when it came.
+
+    Raises: ShareAltered from the result
+    """
+    size = chunk_bytes(parameters, Kind.CONTRIBUTION)
+
+    def read(index: int) -> bytes:
+        at = chunk_offset(parameters, Kind.CONTRIBUTION, index)
+        with tags.reading(at), path.open("rb", buffering=0) as file:
+            file.seek(at)
+            chunk = file.read(size)
+        if index >= chunk_count(parameters, values) or len(chunk) != size:
+            raise tags.altered(at)
+        tags.require(at, chunk)
+        return chunk
+
+    return read
+
+
+def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest: str) -> RoundRecord:
+    """Side A: sign that the round ends with this sum, durably. From here on this side signs no skip of the round.
+
+    Raises: WrongRound, when it has signed a skip meanwhile
+    """
+    with server.store.alone(key.study):
+        return _signed_sum(server, known_round(server, key), output_file, sum_digest)
+
+
+def _signed_sum(server: Server, record: RoundRecord, output_file: str, sum_digest: str) -> RoundRecord:
+    key, end = record.key, standing(server, record).end
+    if isinstance(end, SumAgreed):
+        return record
+    require_no_other_end(record.begun, end)
+    signed = server.sign(
+        SumRelease(
+            study_digest=key.study,
+            round=key.round,
+            attempt=key.attempt,
+            release_digest=record.chosen.message.digest(),
+            sum_digest=sum_digest,
+        )
+    )
+    server.failpoints.reach(Point.BEFORE_SUM_SIGNED)
+    record = server.store.change_round(key, lambda r: replace(r, sum_release=signed, output_file=output_file))
+    server.failpoints.reach(Point.AFTER_SUM_SIGNED)
+    return record
+
+
+async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
+    """Side A: get B's signature under the sum, then serve it.
+
+    Raises: NotYet, while B does not know the round; ProtocolViolation, when B signs anything else or has signed a skip
+    """
+    refused = (UnknownResource, WrongRound, ConflictingMessage)
+    path, signed = paths.PEER_SUM_RELEASE, record.signed_sum
+    _, both = await signed_by_both(server, peer, study, record, path, signed, "sum_release", *refused)
+    if both is not None:
+        commit_release(server, study, record, record.output_file, both)
+
+
+def countersign_agreed_set(server: Server, record: RoundRecord, signed: Signed[AgreedSet]) -> Signed[AgreedSet]:
+    """Side B: sign A's agreed set of a round of ciphertexts; one per round, the same again gets the same answer.
+
+    Raises: BadSignature, AnnouncementMismatch, ConflictingMessage, ProtocolViolation, WrongRound
+    """
+    agreed = require_signatures(signed, server.roster, [server.roster.operator_a.name])
+    if answer(standing(server, record), agreed, roster_of(server, record)) is Reply.AGAIN:
+        return record.agreed
+    state, both = record.begun.after(RoundEvent.AGREED), server.countersign(signed)
+    server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
+    server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=both))
+    server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
+    return both
+
+
+def countersign_sum_release(
+    server: Server, study: StudyRecord, key: RoundKey, signed: Signed[SumRelease]
+) -> Signed[SumRelease]:
+    """Side B: sign A's sum, unless this side has signed a skip; one per round, the same again gets the same answer.
+
+    With that the round is released here: B itself has nothing to serve.
+
+    Raises: BadSignature, AnnouncementMismatch, ConflictingMessage, UnknownResource, WrongRound
+    """
+    message = require_signatures(signed, server.roster, [server.roster.operator_a.name])
+    require_named(message, key)
+    record = known_round(server, key)
+    if answer(standing(server, record), message, roster_of(server, record)) is Reply.AGAIN:
+        return record.signed_sum
+    both = server.countersign(signed)
+    commit_release(server, study, record, None, both)
+    return both

@@ -7,7 +7,9 @@ and the key sealed in it authenticates every chunk.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from typing import Final
 
 import numpy as np
@@ -20,17 +22,22 @@ from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
 from protocol.sharing import ChunkSource
 from protocol.tags.halves import VectorDigest
+from protocol.wire import paths
 from protocol.wire.channel.sealing import Octets, SealedMessage
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.messages import ShareKind
 from protocol.wire.peer_messages import MaskedSumHeader
-from servers.http.authentication import Caller
-from servers.rounds.sketches import agreed_sources, bound_of, by_site, stored_shares
+from servers.failpoints import Point
+from servers.peer_client import PeerClient
+from servers.rounds.endings import round_path
+from servers.rounds.intake import Caller
+from servers.rounds.release import keep_mask, keep_output, output_name, with_mask_seed
+from servers.rounds.sketches import agreed_sources, bound_of, by_site, parameters_of, require_unaltered, stored_shares
+from servers.scale.passes import Shards
 from servers.server import Server
-from servers.shards.passes import Shards
-from servers.store.files.shares import Draft
-from servers.store.study_records import RoundRecord
+from servers.store.files import Draft
+from servers.store.records import RoundRecord, StudyRecord
 
 CHUNK_ELEMENTS: Final = 2**16
 """Summed at once: small enough for the processor's cache, large enough that opening a share's file costs little."""
@@ -134,3 +141,32 @@ class SealedMaskedSum:
             self._draft.write(combined)
             if self._digest is not None:
                 self._digest.update(combined)
+
+
+async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
+    """In a round that side A masks: send the masked sum sealed, then release with the mask, or commit to it."""
+    record = with_mask_seed(server, record)
+    parameters = parameters_of(study, record)
+    await peer.put_sealed(
+        round_path(paths.PEER_MASKED_SUM, study, record),
+        sealed_masked_sum(server, record, parameters),
+        body.message_bytes(masked_sum_header(record, parameters)),
+        "masked_sum",
+    )
+    keep_mask(server, study, record)
+
+
+async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
+    """In a round that side B masks: fetch its masked sum, add the own one and commit with the output."""
+    await asyncio.to_thread(require_unaltered, server, record)
+    parameters = parameters_of(study, record)
+    with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
+        intake = SealedMaskedSum(server, record, parameters, draft)
+        most = body.most_bytes(summed_length(record, parameters))
+        path = round_path(paths.PEER_MASKED_SUM, study, record)
+        async with aclosing(peer.stream(path, "masked_sum", most)) as pieces:
+            async for piece in pieces:
+                await asyncio.to_thread(intake.feed, piece)
+        intake.finish()
+        await asyncio.to_thread(draft.keep, output_name(record))
+    keep_output(server, study, record, output_name(record), intake.half_digest())

@@ -38,17 +38,15 @@ from protocol.wire.peer_messages import (
     pack_frame,
     unpack_frame,
 )
-from servers.correlations.pool import CorrelationPool, Stock, stock_quietly
-from servers.correlations.wanted import demand
-from servers.http.peer_client import AlteredAtPeer, PeerClient
-from servers.monitoring.phases import Phases
-from servers.notifications import wait_up_to
-from servers.points import Point
-from servers.rounds.collect import collected
-from servers.rounds.countersigned import countersigned_set, deliver_sum_release, sum_up
-from servers.rounds.end_round import Endings, NotYet, next_step, round_path
-from servers.rounds.go import ask_for_go, hand_over_go
-from servers.rounds.masked_sum_transfer import fetch_masked_sum, send_masked_sum
+from servers.correlations.pool import CorrelationPool, Stock, demand, stock_quietly
+from servers.event_loop import wait_up_to
+from servers.failpoints import Point
+from servers.monitoring import Phases
+from servers.peer_client import AlteredAtPeer, PeerClient
+from servers.rounds.ciphertexts import countersigned_set, deliver_sum_release, sum_up
+from servers.rounds.contributions import collected
+from servers.rounds.endings import Endings, NotYet, ask_for_go, hand_over_go, next_step, round_path
+from servers.rounds.masked_sum import fetch_masked_sum, send_masked_sum
 from servers.rounds.sketches import (
     Products,
     Sketches,
@@ -57,11 +55,10 @@ from servers.rounds.sketches import (
     prepare_products,
     seal_opening,
 )
-from servers.rounds.standing import at_a
+from servers.rounds.state import at_a
 from servers.server import Server
 from servers.store.interface import A_NEW_STUDY
-from servers.store.records import Answer, AnswerKind, CorrelationUse
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.store.records import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0

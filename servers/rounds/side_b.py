@@ -32,9 +32,9 @@ from protocol.wire.peer_messages import (
     unpack_frame,
 )
 from servers.correlations.sender import OtSessions
-from servers.notifications import wait_up_to
-from servers.points import Point
-from servers.rounds.collect import collected, roster_of
+from servers.event_loop import wait_up_to
+from servers.failpoints import Point
+from servers.rounds.contributions import collected, roster_of
 from servers.rounds.sketches import (
     Sketches,
     needed_lengths,
@@ -42,10 +42,9 @@ from servers.rounds.sketches import (
     prepare_products,
     seal_opening,
 )
-from servers.rounds.standing import known_round, standing
+from servers.rounds.state import known_round, standing
 from servers.server import Server
-from servers.store.records import Answer, AnswerKind, CorrelationUse
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.store.records import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
 
 _LONG_POLL_S: Final = 5.0
 _QUERIES_WAIT_S: Final = 5.0

@@ -25,15 +25,13 @@ from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
 from protocol.sharing import ChunkSource
 from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
-from servers.http.authentication import Caller
-from servers.http.bodies import HashOnly, SealedIntake, stream_into
-from servers.points import Point
+from servers.failpoints import Point
+from servers.rounds.intake import Caller, HashOnly, SealedIntake, stream_into
+from servers.scale.ranges import Bound, StoredShare
 from servers.server import Server
-from servers.shards.ranges import Bound, StoredShare
-from servers.store.files.shares import file_name
-from servers.store.files.stored_vector import Scratch, StoredVector, read_whole, tags_of
-from servers.store.records import ContributionRecord
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.store.chunk_tags import Scratch, StoredVector, read_whole, tags_of
+from servers.store.files import file_name
+from servers.store.records import ContributionRecord, RoundRecord, StudyRecord
 from servers.studies import refuse
 
 P = ParamSpec("P")

@@ -18,13 +18,11 @@ from protocol.rounds.states import RoundKey
 from protocol.wire.channel.sealing import Octets
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.messages import HeldUpload, Receipt, Signed
-from servers.http.authentication import Caller
-from servers.http.bodies import stream_into
-from servers.rounds import collect
+from servers.rounds import contributions
+from servers.rounds.intake import Caller, stream_into
 from servers.server import Server
-from servers.store.files.share_in_parts import Awaited, NotAsChecked, ShareInParts
-from servers.store.files.upload_parts import Upload, UploadParts
-from servers.store.study_records import StudyRecord
+from servers.store.records import StudyRecord
+from servers.store.upload_parts import Awaited, NotAsChecked, ShareInParts, Upload, UploadParts
 
 _LEAST_PART_BYTES: Final = 2**10
 """What a message can say; a part that ends the upload may be shorter."""
@@ -110,7 +108,7 @@ async def complete(server: Server, caller: Caller, study: StudyRecord, upload: U
     """
     known = server.store.contribution(upload.key, upload.site)
     if known is not None:
-        return collect.same_receipt(server, study, known, upload.digest)
+        return contributions.same_receipt(server, study, known, upload.digest)
     there = (await held(server, study, upload)).held_bytes
     if there != upload.length:
         raise Unavailable(f"{there} of the contribution's {upload.length} bytes are here: send the other parts first")
@@ -119,7 +117,7 @@ async def complete(server: Server, caller: Caller, study: StudyRecord, upload: U
     required = partial(signed.require_digest, digest_field=DigestField.SEALED)
     try:
         finished = await asyncio.to_thread(share.finish, required)
-        receipt = await collect.keep_opened(server, study, upload.key, finished, upload.digest, share)
+        receipt = await contributions.keep_opened(server, study, upload.key, finished, upload.digest, share)
     except NotAsChecked:
         server.uploads.drop(upload)
         raise
@@ -140,7 +138,7 @@ def _awaited(server: Server, study: StudyRecord, upload: Upload) -> Awaited:
     """Return the expected form of the upload, while it may come. Raises: NotListed, WrongRound, TooLarge,
     MalformedMessage
     """
-    awaited = collect.awaited(server, study, upload.key, upload.site)
+    awaited = contributions.awaited(server, study, upload.key, upload.site)
     if upload.length > awaited.length:
         raise TooLarge(f"this contribution has {awaited.length} bytes, not {upload.length}: check the study")
     if upload.length != awaited.length:

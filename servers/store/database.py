@@ -33,10 +33,9 @@ from host import log
 from host.one_holder import Owner
 from protocol.errors import ConfigurationError, RolledBack, StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
-from servers.processes.beside import CHANNEL, Beside, News
 from servers.store import tables as t
-from servers.store.reading.prepared import Prepared
-from servers.store.reading.read_rows import ReadRows
+from servers.store.cache import Prepared, ReadRows
+from servers.store.processes import CHANNEL, Beside, News
 
 R = TypeVar("R")
 _FULL: Final = frozenset({"SQLITE_FULL", "53100"})

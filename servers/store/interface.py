@@ -20,10 +20,20 @@ from protocol.wire.messages import (
     RoundState,
     Signed,
 )
-from servers.processes.beside import Beside, News
-from servers.store.for_people import Holdings, Kept, SeenRound
-from servers.store.records import Answer, AnswerKind, ContributionRecord, CorrelationUse, MailRecord, Refusal
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.store.processes import Beside, News
+from servers.store.records import (
+    Answer,
+    AnswerKind,
+    ContributionRecord,
+    CorrelationUse,
+    Holdings,
+    Kept,
+    MailRecord,
+    Refusal,
+    RoundRecord,
+    SeenRound,
+    StudyRecord,
+)
 
 T = TypeVar("T")
 A_NEW_STUDY: Final = "new"

@@ -30,8 +30,7 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
 )
-from servers.store.records import ContributionRecord, CorrelationUse, MailRecord
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.store.records import ContributionRecord, CorrelationUse, MailRecord, RoundRecord, StudyRecord
 
 M = TypeVar("M", bound=Message)
 

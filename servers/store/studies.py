@@ -1,19 +1,40 @@
-"""Studies in the database, and the sites that are ready for them."""
+"""Studies, rounds and contributions in the database."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
-from protocol.errors import UnknownStudy
+from protocol.errors import CorrelationReused, UnknownStudy
+from protocol.rounds.states import RoundKey
+from protocol.wire.messages import Announcement, ContributedRound, RoundState, Signed
 from servers.store import tables as t
-from servers.store.database import Database
+from servers.store.cache import Prepared
+from servers.store.database import Database, at, at_any, forget, key_values
 from servers.store.interface import A_NEW_STUDY
-from servers.store.reading.prepared import Prepared
-from servers.store.rows import study_record, study_row
-from servers.store.study_records import StudyRecord
+from servers.store.records import (
+    Answer,
+    AnswerKind,
+    ContributionRecord,
+    CorrelationUse,
+    RoundRecord,
+    SeenRound,
+    StudyRecord,
+)
+from servers.store.rows import (
+    contributed_round,
+    contribution_record,
+    contribution_row,
+    round_record,
+    round_row,
+    study_record,
+    study_row,
+    use_row,
+)
 
 _NAMED: Final = Prepared(select(t.studies).where(t.studies.c.name == bindparam("name")))
 _READY: Final = Prepared(select(t.ready_sites.c.site).where(t.ready_sites.c.study == bindparam("of_study")))
@@ -87,3 +108,216 @@ class StudyRows(Database):
                 "this server has no study with that digest; the requester must create it at both servers"
             )
         return record
+
+
+_ROUND: Final = Prepared(select(t.rounds).where(*at_any(t.rounds)))
+_CURRENT: Final = Prepared(
+    select(t.rounds)
+    .where(t.rounds.c.study == bindparam("study"))
+    .order_by(t.rounds.c.round.desc(), t.rounds.c.attempt.desc())
+    .limit(1)
+)
+_LATEST: Final = Prepared(
+    select(t.rounds)
+    .where(t.rounds.c.study == bindparam("study"), t.rounds.c.round == bindparam("round"))
+    .order_by(t.rounds.c.attempt.desc())
+    .limit(1)
+)
+
+
+class RoundRows(Database):
+    """See ``interface.Store``."""
+
+    def add_round(self, record: RoundRecord) -> None:
+        with self._begin() as connection:
+            self._insert(connection, record)
+            self._touch(connection, record.key.study)
+
+    def round(self, key: RoundKey) -> RoundRecord | None:
+        return self._remembered(_ROUND, key_values(key), round_record)
+
+    def current_round(self, study: str) -> RoundRecord | None:
+        return self._remembered(_CURRENT, {"study": study}, round_record)
+
+    def latest_attempt(self, study: str, number: int) -> RoundRecord | None:
+        return self._remembered(_LATEST, {"study": study, "round": number}, round_record)
+
+    def change_round(
+        self,
+        key: RoundKey,
+        change: Callable[[RoundRecord], RoundRecord],
+        *,
+        used: Sequence[CorrelationUse] = (),
+        answers: Sequence[Answer] = (),
+        then_add: RoundRecord | None = None,
+    ) -> RoundRecord:
+        with self._begin() as connection:
+            row = connection.execute(select(t.rounds).where(*at(t.rounds, key)).with_for_update()).one()
+            changed = change(round_record(row))
+            moved = {} if changed.state.value == row.state else {"state_since_s": self._clock()}
+            connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(round_row(changed) | moved))
+            self._mark_used(connection, used)
+            for answer in answers:
+                connection.execute(insert(t.answers).values(**asdict(key), **asdict(answer)))
+            if then_add is not None:
+                self._insert(connection, then_add)
+            self._touch(connection, key.study)
+        return changed
+
+    def mark_used(self, used: Sequence[CorrelationUse]) -> None:
+        with self._begin() as connection:
+            self._mark_used(connection, used)
+
+    def correlations_used(self, key: RoundKey) -> int:
+        with self._begin() as connection:
+            count = connection.execute(
+                select(func.count()).select_from(t.correlations).where(*at(t.correlations, key))
+            ).scalar_one()
+        return int(count)
+
+    def answer(self, key: RoundKey, kind: AnswerKind) -> Answer | None:
+        with self._begin() as connection:
+            row = connection.execute(
+                select(t.answers).where(*at(t.answers, key), t.answers.c.kind == kind.value)
+            ).one_or_none()
+        return None if row is None else Answer(AnswerKind(row.kind), row.request_digest, row.body)
+
+    def forget_outputs(self, study: str, *, before_round: int) -> list[str]:
+        since = self._without_output.get(study, 0)
+        c = t.rounds.c
+        masks = (c.study == study, c.round.between(since, before_round - 1), c.mask_seed.is_not(None))
+        with self._begin() as connection:
+            self._require_newest(connection)
+            connection.execute(update(t.rounds).where(*masks).values(mask_seed=None))
+            files = forget(connection, t.rounds, "output_file", study, (since, before_round))
+        self._without_output[study] = max(since, before_round)
+        return files
+
+    def rounds_seen(self, study: str, limit: int) -> list[SeenRound]:
+        c = t.rounds.c
+        columns = (c.round, c.attempt, c.state, c.began_at_s, c.state_since_s, c.closes_at_s)
+        newest = select(*columns).where(c.study == study).order_by(c.round.desc(), c.attempt.desc()).limit(limit)
+        with self._begin() as connection:
+            rows = connection.execute(newest).all()
+        return [SeenRound(r.round, r.attempt, RoundState(r.state), *r[3:]) for r in rows]
+
+    def _insert(self, connection: Connection, record: RoundRecord) -> None:
+        times = dict.fromkeys(("began_at_s", "state_since_s"), self._clock())
+        connection.execute(insert(t.rounds).values(round_row(record) | times))
+
+    def _mark_used(self, connection: Connection, used: Sequence[CorrelationUse]) -> None:
+        self._require_newest(connection)
+        try:
+            if used:
+                connection.execute(insert(t.correlations), [use_row(use) for use in used])
+        except IntegrityError:
+            raise CorrelationReused(
+                f"a correlation of {used[0].key.label} has been used before; a correlation serves one product, ever: "
+                "burn the attempt and make new ones"
+            ) from None
+
+
+_OF_ATTEMPT: Final = select(t.contributions).where(*at_any(t.contributions))
+_OF_SITE: Final = Prepared(_OF_ATTEMPT.where(t.contributions.c.site == bindparam("of_site")))
+_HELD: Final = Prepared(select(func.count().label("held")).select_from(t.contributions).where(*at_any(t.contributions)))
+_STATE: Final = Prepared(select(t.rounds.c.state).where(*at_any(t.rounds)))
+_ADD: Final = Prepared(insert(t.contributions))
+_EMPTIED: Final = (t.contributions, t.answers)
+_MOVE_ROUND: Final = Prepared(update(t.rounds).where(*at_any(t.rounds)).values(state=bindparam("to_state")))
+
+
+class ContributionRows(Database):
+    """See ``interface.Store``."""
+
+    def contribution(self, key: RoundKey, site: str) -> ContributionRecord | None:
+        row = self._first(_OF_SITE, {**key_values(key), "of_site": site})
+        return None if row is None else contribution_record(row)
+
+    def contributions(self, key: RoundKey) -> list[ContributionRecord]:
+        with self._begin() as connection:
+            rows = connection.execute(_OF_ATTEMPT, key_values(key)).all()
+        return [contribution_record(row) for row in rows]
+
+    def contributions_held(self, key: RoundKey) -> int:
+        counted = self._first(_HELD, key_values(key))
+        return 0 if counted is None else int(counted.held)
+
+    def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
+        c = t.contributions.c
+        with self._begin() as connection:
+            return tuple(connection.execute(select(c.site).where(*at(t.contributions, key)).order_by(c.site)).scalars())
+
+    def last_contributed(self, study: str) -> dict[str, int]:
+        c = t.contributions.c
+        newest = select(c.site, func.max(c.round)).where(c.study == study).group_by(c.site)
+        with self._begin() as connection:
+            return {str(site): int(number) for site, number in connection.execute(newest)}
+
+    def contributed(self, site: str, after: tuple[str, int], limit: int) -> list[ContributedRound]:
+        c, r = t.contributions.c, t.rounds.c
+        study, number = after
+        later = or_(c.study > study, and_(c.study == study, c.round > number))
+        same = and_(r.study == c.study, r.round == c.round, r.attempt == c.attempt)
+        over = [state.value for state in (RoundState.SKIPPED, RoundState.BURNT, RoundState.RANKED, RoundState.CLOSED)]
+        chosen = (
+            select(t.contributions, t.studies.c.name, r.announcement)
+            .join(t.rounds, same)
+            .join(t.studies, t.studies.c.digest == c.study)
+            .where(c.site == site, later, r.state.not_in(over))
+            .order_by(c.study, c.round)
+        )
+        found: list[ContributedRound] = []
+        with self._begin() as connection:
+            for row in connection.execute(chosen):
+                if len(found) == limit:
+                    break
+                if Signed[Announcement].parse(row.announcement).message.purpose.plan.steps_model:
+                    found.append(contributed_round(row))
+        return found
+
+    def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
+        at_key = key_values(record.key)
+        with self._begin(only_adds=True) as connection:
+            self._require_newest(connection)
+            self._run(connection, _ADD, contribution_row(record))
+            before = _STATE.first(self._dialect, connection.connection, at_key)
+            shown = before is None or before.state != state.value
+            if shown:
+                self._run(connection, _MOVE_ROUND, {**at_key, "to_state": state.value})
+                self._touch(connection, record.key.study)
+            else:
+                self._held.append(record.key.study)
+
+    def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
+        since = self._emptied.get(study, 0)
+        with self._begin() as connection:
+            self._require_newest(connection)
+            past = [and_(table.c.study == study, table.c.round.between(since, before_round - 1)) for table in _EMPTIED]
+            keys, answers = past
+            of = t.contributions.c
+            keyed = or_(of.wrapped_key.is_not(None), of.chunk_tags.is_not(None))
+            connection.execute(update(t.contributions).where(keys, keyed).values(wrapped_key=None, chunk_tags=None))
+            connection.execute(delete(t.answers).where(answers))
+            files = [
+                *forget(connection, t.contributions, "file", study, (since, before_round)),
+                *forget(connection, t.rounds, "query_file", study, (since, before_round)),
+            ]
+        self._emptied[study] = max(since, before_round)
+        return files
+
+    def forget_attempt_files(self, key: RoundKey) -> list[str]:
+        with self._begin() as connection:
+            self._require_newest(connection)
+            files = (
+                connection.execute(
+                    select(t.contributions.c.file).where(*at(t.contributions, key), t.contributions.c.file.is_not(None))
+                )
+                .scalars()
+                .all()
+            )
+            connection.execute(
+                update(t.contributions)
+                .where(*at(t.contributions, key))
+                .values(file=None, wrapped_key=None, chunk_tags=None)
+            )
+        return [str(name) for name in files]

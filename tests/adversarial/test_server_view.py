@@ -45,11 +45,11 @@ from protocol.sharing import Side, seed_side, vector_side
 from protocol.wire import commitment
 from protocol.wire.channel import sealing
 from protocol.wire.messages import RoundState
-from servers.rounds import collect, sketches
+from servers.rounds import contributions, sketches
 from servers.rounds import side_a as driver
 from servers.rounds import side_b as answering
 from servers.rounds.sketches import Products
-from servers.store.files import chunk_tags
+from servers.store import chunk_tags
 from tests.integration.test_server_round import GRID, NUMERATORS, SITES, D, exact_distances, expected_sum, updates
 from tests.kit import processes
 from tests.kit.in_process import RunningApps, durable, running_apps
@@ -135,7 +135,7 @@ class World:
         for module in (scripted_sites, signed_client):
             patch.setattr(module, "secrets", drawn)
         named = itertools.count()
-        patch.setattr(collect, "_share_name", lambda: f"{next(named):064x}")
+        patch.setattr(contributions, "_share_name", lambda: f"{next(named):064x}")
         patch.setattr(chunk_tags, "secrets", SimpleNamespace(token_bytes=bytes))  # of every share one key of tags
         patch.setattr(processes, "free_ports", lambda: (28441, 28442))
         patch.setattr(prg, "_fill", self._fill(prg._fill))

@@ -23,8 +23,7 @@ from protocol.wire.messages import (
     StudyState,
     TrainingSpec,
 )
-from servers.store.records import ContributionRecord
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.store.records import ContributionRecord, RoundRecord, StudyRecord
 
 PARTIES = make_parties("contract", "site-a", [SiteEntry("site-a", 1), SiteEntry("site-b", 1)], b"contract" * 4)
 STUDY = Study(

@@ -10,8 +10,8 @@ import pytest
 from protocol.errors import BadSignature, RolledBack, Unavailable
 from protocol.rounds.states import RoundKey
 from servers.store.migrate import upgrade
+from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord
 from tests.contract.records import RECORD, ROUND
 from tests.kit.postgres import Cluster, running_cluster
 

@@ -14,14 +14,14 @@ from sqlalchemy import make_url, text
 from structlog.testing import capture_logs
 
 from protocol.errors import RolledBack, Unavailable
-from servers.driving import duties, news
-from servers.driving.news import Hearing
-from servers.history import OwnHistory
-from servers.notifications import Changes
-from servers.processes.beside import Beside
+from servers.background import duties, processes
+from servers.background.processes import Hearing
+from servers.event_loop import Changes
+from servers.identity.history import OwnHistory
 from servers.store.migrate import upgrade
+from servers.store.processes import Beside
+from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord
 from tests.contract.records import KEY, RECORD, ROUND
 from tests.kit.postgres import Cluster, InPostgreSQL, running_cluster
 
@@ -33,7 +33,7 @@ EVERY_S = 0.02
 @pytest.fixture(autouse=True)
 def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duties, "_DATABASE_LOOKED_AT_EVERY_S", EVERY_S)
-    monkeypatch.setattr(news, "_LOOKED_AT_EVERY_S", EVERY_S)
+    monkeypatch.setattr(processes, "_NEWS_LOOKED_AT_EVERY_S", EVERY_S)
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ import pytest
 
 from protocol.errors import Unavailable
 from protocol.wire.messages import RoundState
-from servers.driving.news import Hearing
-from servers.history import OwnHistory
-from servers.notifications import Changes
-from servers.processes.beside import EVERYTHING, Beside, News, parse_news
+from servers.background.processes import Hearing
+from servers.event_loop import Changes
+from servers.identity.history import OwnHistory
 from servers.store.migrate import upgrade
+from servers.store.processes import EVERYTHING, Beside, News, parse_news
+from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord
 from tests.contract.records import KEY, RECORD, ROUND, contribution
 from tests.kit.postgres import Cluster
 
@@ -116,7 +116,7 @@ def test_one_process_at_a_time_decides_about_a_study(url: str) -> None:
 def test_a_process_that_stands_still_while_it_decides_is_cut_off_and_writes_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("servers.store.several.alone._LOCK_WITHIN_S", 0.2)
+    monkeypatch.setattr("servers.store.leases._LOCK_WITHIN_S", 0.2)
     with opened(url, "driver") as driver, opened(url, "upload-1") as first, opened(url, "upload-2") as second:
         driver.take_lease(LEASE_S)
         driver.add_study(RECORD)

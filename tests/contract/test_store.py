@@ -23,9 +23,8 @@ from protocol.wire.messages import (
 from servers.store.database import open_engine
 from servers.store.interface import A_NEW_STUDY, Store
 from servers.store.migrate import upgrade
-from servers.store.records import Answer, AnswerKind, CorrelationUse, MailRecord, Refusal
+from servers.store.records import Answer, AnswerKind, CorrelationUse, MailRecord, Refusal, RoundRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord
 from servers.store.tables import METADATA
 from tests.contract.records import ANNOUNCEMENT, KEY, RECORD, ROUND, contribution, sqlite_url
 from tests.unit.tags.halves import Release

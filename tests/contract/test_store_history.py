@@ -15,13 +15,12 @@ from protocol.wire.history import History
 from protocol.wire.messages import (
     RoundState,
 )
-from servers.history import OwnHistory
+from servers.identity.history import OwnHistory
 from servers.store.database import open_engine
-from servers.store.for_people import Kept, SeenRound
 from servers.store.interface import Store
 from servers.store.migrate import upgrade
+from servers.store.records import Kept, RoundRecord, SeenRound
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord
 from tests.contract.records import KEY, PARTIES, RECORD, ROUND, contribution
 
 

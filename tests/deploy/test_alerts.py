@@ -12,7 +12,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from protocol.errors import ErrorCode
-from servers.monitoring.metrics import Metrics
+from servers.monitoring import Metrics
 
 DASHBOARDS = Path(__file__).parents[2] / "deploy" / "dashboards"
 RULES = yaml.safe_load((DASHBOARDS / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]

@@ -27,7 +27,7 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER
 from harness.engine.parties import OPERATOR_NAMES
 from protocol.sharing import Side
-from servers.monitoring.metrics import Metrics
+from servers.monitoring import Metrics
 from servers.settings import load_settings as load_server_settings
 
 ROOT = Path(__file__).parents[2]

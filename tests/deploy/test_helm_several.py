@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from servers.processes.beside import process_name
 from servers.settings import Role, load_settings
+from servers.store.processes import process_name
 from tests.deploy.charts import CHART, SEVERAL, helm, pod, rendered, require_restricted
 
 FRONT, UPLOAD, DRIVER = "Deployment/operator-a-front", "StatefulSet/operator-a-upload", "StatefulSet/operator-a-driver"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from protocol.sharing import Side
-from servers.monitoring.traces import traces_to
+from servers.monitoring import traces_to
 from tests.documents.lines import ROOT
 
 EXAMPLE = "docs/examples/spans.py"

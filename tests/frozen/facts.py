@@ -38,7 +38,7 @@ from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.keys import SigningKey
 from protocol.wire.messages import RuleName, RuleSpec
 from servers.app import create_app, create_operations
-from servers.http.problems import PROBLEMS
+from servers.problems import PROBLEMS
 from servers.settings import ServerSettings
 from servers.store.migrate import upgrade
 from tests.frozen.decisions import decisions

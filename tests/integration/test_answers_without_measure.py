@@ -32,9 +32,8 @@ from protocol.wire.channel.envelope import ANSWER_TYPE, SEALED_TYPE
 from protocol.wire.channel.signing import DigestField, digest_value
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
-from servers.http.peer_client import PeerClient
-from servers.monitoring.metrics import Metrics
-from servers.monitoring.recent import Recent
+from servers.monitoring import Metrics, Recent
+from servers.peer_client import PeerClient
 from tests.integration import hostile_answers as hostile
 from tests.integration.hostile_answers import MEGABYTE, Script, hostile_server
 from tests.unit.client_agent.enveloped import Handler, closed, opened

@@ -13,9 +13,9 @@ from harness.bench.meter import peak_mb, reset_peak
 from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, body_bytes, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
 from protocol.wire.messages import ShareKind
-from servers.ckks.process import CkksProcess
-from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
-from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
+from servers.ckks.process import CkksProcess, ContributionCheck, summed_body
+from servers.rounds.ciphertexts import stored_chunks
+from servers.store.chunk_tags import ChunkTags, Tagger, layout_of
 
 PARAMETERS = CkksParameters()
 MOST_GROWTH_MB = 16

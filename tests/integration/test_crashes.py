@@ -24,7 +24,7 @@ from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.federation.memory.learners import light_study
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState, RuleName, RuleSpec, Study
-from servers import points as server_points
+from servers import failpoints as server_points
 from tests.integration import test_ckks_study
 from tests.integration.agents import finished, rounds_of, wait_for
 from tests.integration.crash_modes import DECLINES, LOST, MODES, WITHIN_S, begin_with_absent, require_no_wait

@@ -33,7 +33,7 @@ from harness.faults.simulator import replayed, simulated
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState
-from servers.points import Point
+from servers.failpoints import Point
 from tests.kit.mutations import MUTATIONS, seen
 
 _BY_NAME = {one.name: one for one in MUTATIONS}
@@ -99,7 +99,7 @@ def test_what_a_site_lies_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_lie_that_is_taken_is_seen() -> None:
-    takes_it = {"servers.rounds.collect.same_receipt": lambda server, study, known, digest: known.receipt}
+    takes_it = {"servers.rounds.contributions.same_receipt": lambda server, study, known, digest: known.receipt}
     with taken_out(takes_it):
         assert "took a lie" in replayed(servers(Lies(who="c2", lies=(Lie.ANOTHER_FOR_THE_SAME,)))).promises
 

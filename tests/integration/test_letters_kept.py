@@ -24,7 +24,7 @@ from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.channel.sealing import sealed_length, sealed_small_length
 from protocol.wire.messages import RoundState, StudyEndState
-from servers.store.files import shares
+from servers.store import files
 from tests.kit.in_process import RunningApps, running_apps
 from tests.kit.processes import Federation, prepare_servers
 
@@ -118,7 +118,7 @@ def test_a_chunked_upload_finds_no_room_while_it_is_written(flood: Flood, monkey
     """It states no length, so nothing could be reserved for it; the disk was filled to the last byte."""
     reserve, body = 2**26, bytes(sealed_length(4 * D))
     disk = SimpleNamespace(free=reserve + len(body) - 1)
-    monkeypatch.setattr(shares.shutil, "disk_usage", lambda folder: disk)  # type: ignore[attr-defined]
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: disk)  # type: ignore[attr-defined]
     answer = flood.put(REQUESTER, "checkpoint-0", paths.EVERY_SITE, body, chunked=True)
     assert (answer.status_code, code(answer)) == (507, "storage_full")
     assert flood.files() == []

@@ -22,7 +22,7 @@ from protocol.wire import paths
 from protocol.wire.history import Histories
 from protocol.wire.messages import PauseCause, StudyEndState, StudyState
 from servers.cli import declare_restored
-from servers.http.histories import heard, told
+from servers.peer_client import heard, told
 from servers.server import Server
 from servers.settings import load_settings
 from tests.integration.test_server_round import SITES, D, expected_sum, run_round, updates

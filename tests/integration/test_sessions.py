@@ -24,7 +24,7 @@ from protocol.wire.channel.deflating import EarlierAnswers
 from protocol.wire.channel.envelope import SEALED_TYPE
 from protocol.wire.channel.session import LEAST_BYTES, LENGTH_BYTES, SESSION_TYPE
 from protocol.wire.channel.signing import DigestField
-from servers.roster.sessions import LIVES_S
+from servers.identity.sessions import LIVES_S
 from servers.server import Server
 from servers.settings import Role
 

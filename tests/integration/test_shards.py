@@ -22,16 +22,15 @@ from protocol.arithmetic.prg import SEED_BYTES
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.channel.sealing import sealed_length
-from servers.shards import opening
-from servers.shards.passes import Here, Shards
-from servers.shards.wrapping import read_wrapping_key
-from servers.storage.opened import open_storage
-from servers.storage.place import FolderStorage
+from servers.scale import ray
+from servers.scale.passes import Here, Shards
+from servers.scale.ranges import read_wrapping_key
+from servers.store.object_storage import FolderStorage, open_storage
 from tests.integration.agents import final_model, finished, rounds_of, wait_for
 from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 from tests.ports import free_ports
-from tests.unit.servers.shards.stored import STEP, write_key
+from tests.unit.servers.scale.stored import STEP, write_key
 
 SITES = ("requester", "c1", "c2", "c3")
 D = STEP + 500
@@ -49,7 +48,7 @@ def ranges_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     @contextmanager
     def patched() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(opening, "OnRay", workers)
+            patch.setattr(ray, "OnRay", workers)
             patch.setenv("MOIETY_SERVER_ENGINE", "ray")
             patch.setenv("MOIETY_SERVER_RAY__WRAPPING_KEY", str(write_key(tmp_path)))
             patch.setenv("MOIETY_SERVER_RAY__RANGE_PARAMETERS", str(STEP))

@@ -23,9 +23,9 @@ from protocol.tags.keys import attempt_key
 from protocol.tags.sums import errors_of
 from protocol.transcript.deviations import findings
 from protocol.wire.messages import EndCause, RuleName, RuleSpec, ShareKind, StudyEndState
-from servers.rounds import halves
+from servers.rounds import release
 from servers.server import Server
-from servers.store.study_records import RoundRecord
+from servers.store.records import RoundRecord
 from tests.integration import wrong_tags
 from tests.integration.agents import final_model, finished, journal, rounds_of
 from tests.ports import free_ports
@@ -118,7 +118,7 @@ def test_a_server_that_changes_a_sum_ends_the_study_before_anything_is_opened(
 def test_a_server_that_forges_its_check_is_named_by_every_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It alters the sum, and once it has the seed takes the error out of its check: that is served and then found."""
     alter_sums(monkeypatch, by=1000)
-    honest = halves._errors_of_half
+    honest = release._errors_of_half
 
     def forged(server: Server, record: RoundRecord, seed: bytes) -> Ring:
         found = honest(server, record, seed)
@@ -129,7 +129,7 @@ def test_a_server_that_forges_its_check_is_named_by_every_site(tmp_path: Path, m
             found -= errors_of(key, error.size, [lambda start, stop: error[start:stop]])[0]
         return found
 
-    monkeypatch.setattr(halves, "_errors_of_half", forged)
+    monkeypatch.setattr(release, "_errors_of_half", forged)
     with federation(tmp_path) as running:
         ends = run(running, RuleSpec(name=RuleName.FEDAVG), "forged", rounds=2)
         assert ends == [RoundEnd.DISCARDED]

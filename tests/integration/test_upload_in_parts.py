@@ -22,8 +22,8 @@ from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec
-from servers.store.files import share_in_parts
-from servers.store.files.share_in_parts import ShareInParts
+from servers.store import upload_parts
+from servers.store.upload_parts import ShareInParts
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.ports import free_ports
 
@@ -37,7 +37,7 @@ POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk a part, so that a vector of 2.6 MB has eleven."""
     monkeypatch.setattr(server_client, "LARGE_BYTES", PART)
-    monkeypatch.setattr(share_in_parts, "CHUNKS_OF_A_PART", 1)
+    monkeypatch.setattr(upload_parts, "CHUNKS_OF_A_PART", 1)
 
 
 def federation(folder: Path) -> InMemoryFederation:

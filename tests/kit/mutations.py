@@ -30,13 +30,11 @@ from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import AgreedSet, Receipt, Signed
-from servers.rounds import outcomes
-from servers.rounds.end_round import Endings
+from servers.rounds.endings import Endings, commit_end
 from servers.server import Server
-from servers.store.files.shares import Draft
-from servers.store.records import Answer, AnswerKind, ContributionRecord
+from servers.store.files import Draft
+from servers.store.records import Answer, AnswerKind, ContributionRecord, RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
 
 _ADD = SqlStore.add_contribution
 _ANSWER = SqlStore.answer
@@ -111,7 +109,7 @@ def _products_anew(store: SqlStore, key: RoundKey, kind: AnswerKind) -> Answer |
 
 
 async def _ends_alone(endings: Endings, record: RoundRecord) -> None:
-    outcomes.commit_end(endings.server, record, record.signed_outcome)
+    commit_end(endings.server, record, record.signed_outcome)
 
 
 async def _end_not_stored(endings: Endings, record: RoundRecord, due: Any) -> None:
@@ -167,7 +165,7 @@ MUTATIONS: Final = (
     Mutation(
         "unsynced",
         "a share's row is committed before its file is synced",
-        {"servers.store.files.shares.Draft.keep": _unsynced},
+        {"servers.store.files.Draft.keep": _unsynced},
     ),
     Mutation(
         "early receipt",
@@ -178,8 +176,8 @@ MUTATIONS: Final = (
         "mask not kept",
         "a masked sum leaves before its mask is stored",
         {
-            "servers.rounds.masked_sum_transfer.with_mask_seed": _mask_not_kept,
-            "servers.routes.peer.with_mask_seed": _mask_not_kept,
+            "servers.rounds.masked_sum.with_mask_seed": _mask_not_kept,
+            "servers.api.peer.with_mask_seed": _mask_not_kept,
         },
     ),
     Mutation("unmarked", "correlations are not marked as used", {"servers.store.sql.SqlStore.mark_used": passes}),
@@ -201,17 +199,17 @@ MUTATIONS: Final = (
     Mutation(
         "ends alone",
         "a round that has run out of time ends at side A only",
-        {"servers.rounds.end_round.Endings.deliver": _ends_alone},
+        {"servers.rounds.endings.Endings.deliver": _ends_alone},
     ),
     Mutation(
         "end not stored",
         "side A has its peer sign a round's end before it has stored its own word",
-        {"servers.rounds.end_round.Endings.end": _end_not_stored},
+        {"servers.rounds.endings.Endings.end": _end_not_stored},
     ),
     Mutation(
         "not looked at again",
         "a contribution is stored by what was there before its body came",
-        {"servers.rounds.collect._store": _not_looked_at_again},
+        {"servers.rounds.contributions._store": _not_looked_at_again},
     ),
     Mutation(
         "removed stay",
@@ -221,7 +219,7 @@ MUTATIONS: Final = (
     Mutation(
         "roster of now",
         "a round under way is locked by the newest roster, not by the one that it was announced under",
-        {"servers.rounds.collect.roster_of": lambda server, record: server.roster},
+        {"servers.rounds.contributions.roster_of": lambda server, record: server.roster},
     ),
     Mutation(
         "sums forgotten",

@@ -43,8 +43,7 @@ from protocol.wire.messages import (
     Study,
     StudyProtection,
 )
-from servers.http.authentication import Caller
-from servers.http.bodies import ContributionIntake
+from servers.rounds.intake import Caller, ContributionIntake
 from tests.sealed_bodies import CHUNK, FEW, KEY, LENGTHS, OTHER, PIECES, SECRET, SITE, closed, damaged, pieces, vector
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 import client_agent.points
-import servers.points
+import servers.failpoints
 from client_agent.site.journal import StudyJournal
 from host.failpoints import Failpoints, parse_failpoint
 from protocol.errors import ConfigurationError
@@ -97,11 +97,11 @@ def test_an_agent_takes_a_failpoint_only_beside_a_seed() -> None:
 
 
 def test_a_full_disk_is_an_error_of_the_system() -> None:
-    armed = servers.points.failpoints_of("disk_full")
+    armed = servers.failpoints.failpoints_of("disk_full")
     with pytest.raises(OSError, match="No space left") as full:
-        armed.reach(servers.points.Point.DISK_FULL)
+        armed.reach(servers.failpoints.Point.DISK_FULL)
     assert full.value.errno == errno.ENOSPC
-    assert servers.points.failpoints_of(None).point is None
+    assert servers.failpoints.failpoints_of(None).point is None
 
 
 def test_a_journal_reaches_its_agents_failpoints(tmp_path: Path) -> None:

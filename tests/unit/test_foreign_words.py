@@ -40,7 +40,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_roster
 from protocol.wire.messages import Decline, LayerShape, StudyState, StudyView
-from servers.http.problems import error_from
+from servers.problems import error_from
 from tests.unit.client_agent.benches import SITE, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
     PARAMETERS,

@@ -21,7 +21,7 @@ from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network, Slowly, Untroubled
 from protocol.sharing import Side
 from servers.app import create_app
-from servers.correlations.transfer import Transfer
+from servers.correlations.oblivious_transfer import Transfer
 from servers.settings import load_settings as server_settings
 
 _REAL_S: Final = 60.0

@@ -31,7 +31,7 @@ from harness.federation.memory.network import Network, Slowly
 from harness.federation.processes import FederationSpec, RunningFederation
 from protocol.sharing import Side
 from protocol.wire.messages import Study
-from servers.correlations.transfer import OBLIVIOUS
+from servers.correlations.oblivious_transfer import OBLIVIOUS
 
 _REAL_S: Final = 60.0
 _LOOK_AGAIN_S: Final = 5.0

@@ -16,7 +16,7 @@ from protocol.errors import ConfigurationError, MoietyError
 from protocol.sharing import Side
 from protocol.wire.keyfile import dump_roster, parse_party_keys
 from protocol.wire.messages import Roster, Signed
-from servers.roster.accepted import read_chain
+from servers.identity.roster import read_chain
 
 SITES = ("r0", "c1", "c2", "c3")
 LONG = "https://moiety.research-computing.a-university-hospital-with-a-long-name.example.org:8443"

@@ -18,7 +18,7 @@ from protocol.wire.paths import CARD
 from servers.enrolment.desk import Desk
 from servers.enrolment.folder import NewServer, make_folder
 from servers.enrolment.pairing import pair
-from servers.http.problems import problem_body, status_of
+from servers.problems import problem_body, status_of
 from servers.settings import ServerSettings, load_settings
 
 BEGIN_S = 1_800_000_000.0

@@ -27,8 +27,8 @@ from protocol.wire.chain.making import Given, Wanted, claimed, proposed, signed_
 from protocol.wire.enrolment.questions import Changing, NamedSite
 from protocol.wire.messages import RosterChange, Signature, Signed
 from servers.enrolment.pairing import own_card
-from servers.enrolment.place import names_in_place
-from servers.roster.accepted import keep_chain
+from servers.enrolment.register import names_in_place
+from servers.identity.roster import keep_chain
 from tests.unit.enrolment.cards import keys_of, site_party
 from tests.unit.enrolment.enrolling import Operators, operators
 
@@ -144,7 +144,7 @@ def test_a_change_that_reached_one_server_alone_is_ended_by_the_next(
             path.write_text(data)
 
         with monkeypatch.context() as patched:
-            patched.setattr("servers.enrolment.place.rewrite", full)
+            patched.setattr("servers.enrolment.register.rewrite", full)
             with pytest.raises(StorageFull, match=f"operator-{side.value}: no space left for roster"):
                 add(both, requester, name)
         assert look(late, both.send, both.clock).chain is None  # one operator alone shows it

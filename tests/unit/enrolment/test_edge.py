@@ -27,11 +27,11 @@ from protocol.sharing import Side
 from protocol.wire.enrolment.card import parse_card
 from protocol.wire.enrolment.exchange import MOST_ASKED_SEALED_BYTES
 from protocol.wire.paths import CARD, ENROLMENT
+from servers.api.enrolment import OpenDesk
+from servers.app import create_founding, create_founding_operations
 from servers.doctor import examine_server
 from servers.enrolment.desk import Desk
 from servers.enrolment.own_ca import issue, new_ca
-from servers.founding import create_founding, create_founding_operations
-from servers.routes.enrolment import OpenDesk
 from tests.kit.web_proxy import TunnellingProxy
 from tests.unit.enrolment.cards import operator_card
 from tests.unit.enrolment.enrolling import Operators, operators

@@ -33,8 +33,8 @@ from protocol.wire.keyfile import PartyKeys, dump_roster, parse_party_keys, pars
 from protocol.wire.messages import Party, Role, Roster, Signed
 from servers.enrolment.desk import Desk
 from servers.enrolment.pairing import completed
-from servers.enrolment.place import names_in_place
-from servers.identity import load_identity
+from servers.enrolment.register import names_in_place
+from servers.identity.roster import load_identity
 from tests.unit.enrolment.cards import keys_of, operator_card, site_party
 from tests.unit.enrolment.enrolling import Operators, operators
 
@@ -218,7 +218,7 @@ def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
         path.write_text(data)
 
     with monkeypatch.context() as patched:
-        patched.setattr("servers.enrolment.place.rewrite", full)
+        patched.setattr("servers.enrolment.register.rewrite", full)
         with pytest.raises(StorageFull, match="operator-b: no space left for roster"):
             found(both, requester)
     assert both.settings[Side.A].roster.exists()

@@ -24,8 +24,7 @@ from protocol.wire.chain.file import dump_chain
 from protocol.wire.chain.making import Given, claimed, require_claim
 from protocol.wire.enrolment.invitation import Invitation
 from protocol.wire.messages import Party
-from servers.enrolment.place import names_in_place
-from servers.enrolment.register import Register
+from servers.enrolment.register import Register, names_in_place
 from tests.unit.enrolment.enrolling import HOUR_S, Operators
 from tests.unit.enrolment.test_adding import both, chain_of, founded
 

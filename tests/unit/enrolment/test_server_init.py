@@ -21,10 +21,10 @@ from protocol.errors import ConfigurationError, StorageFull
 from protocol.sharing import Side
 from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
 from protocol.wire.enrolment.fingerprint import fingerprint_of
-from servers.certificate import check_tls
 from servers.enrolment.folder import NewServer, make_folder, renew
 from servers.enrolment.own_ca import issue, new_ca
 from servers.enrolment.pairing import completed, own_card, pair, paired, read_card
+from servers.identity.certificate import check_tls
 from servers.settings import ServerSettings, load_settings
 from tests.ports import more_free_ports
 from tests.unit.enrolment.cards import operator_card

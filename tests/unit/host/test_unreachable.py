@@ -23,7 +23,7 @@ from client_agent.network.transport import CountingTransport, tls_context
 from host.network.unreachable import why_unreachable
 from protocol.errors import MoietyError, PeerUnreachable
 from protocol.sharing import Side
-from servers.http.peer_client import PeerClient
+from servers.peer_client import PeerClient
 from servers.settings import Limits
 from tests.kit.certificates import write_certificate
 from tests.ports import HOST, more_free_ports

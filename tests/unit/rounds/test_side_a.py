@@ -33,7 +33,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import AgreedSet, Announcement, OutcomeCause, RoundState, Signed
 from protocol.wire.peer_messages import LockReply
-from servers.store.study_records import RoundRecord
+from servers.store.records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, parties
 from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, GRACE_S, HELD, ROSTER, STUDY, TAGGED, Decided, Trace
 

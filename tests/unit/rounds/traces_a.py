@@ -40,8 +40,8 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from protocol.wire.peer_messages import CollectedSet
-from servers.rounds.standing import at_a
-from servers.store.study_records import RoundRecord
+from servers.rounds.state import at_a
+from servers.store.records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 MOST_STEPS = 25

@@ -42,8 +42,8 @@ from protocol.wire.messages import (
     TagsFailed,
 )
 from protocol.wire.peer_messages import CorrelationRef, HandOver, LockRequest, ProductsHeader
-from servers.rounds.standing import standing
-from servers.store.study_records import RoundRecord
+from servers.rounds.state import standing
+from servers.store.records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES
 from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, DIGEST, HELD, OTHER, ROSTER, SEED_OF_TAGS, STUDY
 

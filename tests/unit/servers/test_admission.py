@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from servers.http.admission import Admission, Visit
+from servers.api.admission import Admission, Visit
 from servers.settings import Limits
 
 PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8"))

@@ -13,8 +13,8 @@ from protocol.rounds.states import RoundKey
 from protocol.rounds.steps import Act, End, Facts, Step, Wait
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundState
-from servers.rounds.standing import at_a
-from servers.store.study_records import RoundRecord
+from servers.rounds.state import at_a
+from servers.store.records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 ANNOUNCED = announcement("d" * 64, number=2, least_contributors=2)

@@ -15,9 +15,9 @@ import uvicorn
 from structlog.testing import capture_logs
 
 from protocol.errors import ConfigurationError, Unavailable
-from servers.certificate import ServedCertificate
-from servers.http.admission import Admission
-from servers.http.listening import BoundedServer, listen
+from servers.api.admission import Admission
+from servers.api.listener import BoundedServer, listen
+from servers.identity.certificate import ServedCertificate
 from servers.settings import Limits
 from tests.kit.certificates import DAY_S, write_certificate
 from tests.ports import HOST, more_free_ports

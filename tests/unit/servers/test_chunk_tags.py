@@ -19,8 +19,7 @@ from protocol.parameters import RingBits
 from protocol.wire.messages import ShareKind
 from servers.rounds import sketches
 from servers.rounds.ciphertexts import stored_chunks
-from servers.store.files.chunk_tags import ENCRYPTED, ChunkTags, Layout, Tagger, layout_of
-from servers.store.files.stored_vector import Scratch, StoredVector, read_whole
+from servers.store.chunk_tags import ENCRYPTED, ChunkTags, Layout, Scratch, StoredVector, Tagger, layout_of, read_whole
 
 STEP = 2**15
 D = 2 * STEP + 77

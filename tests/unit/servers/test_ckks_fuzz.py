@@ -23,8 +23,7 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import body_header, contribution
 from protocol.errors import MalformedMessage
-from servers.ckks.process import CkksProcess
-from servers.rounds.ciphertexts import ContributionCheck
+from servers.ckks.process import CkksProcess, ContributionCheck
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2000

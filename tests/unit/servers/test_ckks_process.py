@@ -27,10 +27,10 @@ from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, ShareAltered, Unavailable
 from protocol.wire.messages import ShareKind
 from servers.ckks import process as ckks_process
-from servers.ckks.process import CkksProcess
+from servers.ckks.process import CkksProcess, ContributionCheck, summed_body
 from servers.ckks.worker import REQUEST, Operation, Verdict, limit_resources, serve
-from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
-from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
+from servers.rounds.ciphertexts import stored_chunks
+from servers.store.chunk_tags import ChunkTags, Tagger, layout_of
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2500

@@ -37,9 +37,9 @@ from protocol.wire.messages import (
     StudyProtection,
 )
 from servers.ckks import process as ckks_process
-from servers.rounds.countersigned import countersign_agreed_set
+from servers.rounds.ciphertexts import countersign_agreed_set
 from servers.rounds.release import served_output
-from servers.store.study_records import RoundRecord
+from servers.store.records import RoundRecord
 from servers.studies import _require_rule
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 

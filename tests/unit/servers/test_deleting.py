@@ -21,13 +21,11 @@ from protocol.sharing import Side
 from protocol.wire.authentic import check_signature
 from protocol.wire.messages import RoundState, Signed, StudyState
 from protocol.wire.studies.deletion import DeletedFile, ServerDeletionReceipt
+from servers.background.deletion import FOLDER, Deletion, Request, aged, answer_requests, ask, receipt_path
 from servers.cli import app
-from servers.retention.deleting import FOLDER, Deletion, Request, receipt_path
-from servers.retention.keeping import aged, answer_requests, ask
 from servers.server import Server, open_server
 from servers.settings import load_settings
-from servers.store.for_people import Holdings
-from servers.store.records import Answer, AnswerKind, MailRecord
+from servers.store.records import Answer, AnswerKind, Holdings, MailRecord
 from tests.contract.records import KEY, RECORD, ROUND, contribution
 from tests.kit.processes import prepare_servers
 
@@ -108,7 +106,7 @@ def test_files_letters_answers_and_secrets_go_and_what_was_signed_stays(kept: Ke
 def test_a_kill_in_the_middle_is_ended_by_the_next_try(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.end()
     with monkeypatch.context() as patch:
-        patch.setattr("servers.store.files.shares.ShareFiles.delete", lambda *_: 1 / 0)
+        patch.setattr("servers.store.files.ShareFiles.delete", lambda *_: 1 / 0)
         assert isinstance(kept.command("trial", "--person", "Dr. O").exception, ZeroDivisionError)
     assert (kept.data_dir / "shares" / "share-1").exists()
     assert kept.command("trial", "--person", "Dr. O").exit_code == 0
@@ -182,11 +180,11 @@ def test_what_the_server_refuses_is_said_at_once(kept: Kept) -> None:
 BROKEN_OFF = {
     "the database is away": ("servers.store.sql.SqlStore.forget_study", Unavailable("the database does not answer")),
     "the disk is full": ("host.audit.log.AuditLog.add", StorageFull("no space left for audit.jsonl")),
-    "the storage is away": ("servers.store.files.shares.ShareFiles.delete", Unavailable("the storage is away")),
-    "a disk fails": ("servers.store.files.shares.ShareFiles.delete", OSError(5, "Input/output error")),
-    "a bug": ("servers.store.files.shares.ShareFiles.delete", ZeroDivisionError()),
+    "the storage is away": ("servers.store.files.ShareFiles.delete", Unavailable("the storage is away")),
+    "a disk fails": ("servers.store.files.ShareFiles.delete", OSError(5, "Input/output error")),
+    "a bug": ("servers.store.files.ShareFiles.delete", ZeroDivisionError()),
     "the log is none": ("host.audit.log.AuditLog.add", ConfigurationError("audit.jsonl is no audit log")),
-    "no receipt": ("servers.retention.deleting.write_durably", StorageFull("no space left for trial.json")),
+    "no receipt": ("servers.background.deletion.write_durably", StorageFull("no space left for trial.json")),
 }
 
 
@@ -295,7 +293,7 @@ def test_a_folder_of_another_user_is_named(kept: Kept, monkeypatch: pytest.Monke
     kept.end()
     asked = ask(kept.data_dir, Request("trial", "Dr. O"))
     with monkeypatch.context() as patch, capture_logs() as logs:
-        patch.setattr("servers.retention.keeping.os.access", lambda *_: False)
+        patch.setattr("servers.background.deletion.os.access", lambda *_: False)
         asyncio.run(answer_requests(kept.server))
     assert [line["event"] for line in logs] == ["not_deleted"]
     assert "chown" in logs[0]["detail"]

@@ -11,11 +11,14 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Scope
 
-from servers.http.direct import Direct
-from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, studies, uploads
-from servers.routes.numbers import Round
+from servers.api import enrolment, health, mail, peer, rounds, studies
+from servers.api.authentication import Round
+from servers.api.direct import Direct
 
-OF_MODULES = (contributions, enrolment, mail, peer, roster, rounds, studies, uploads)
+ROUTERS = (
+    *(rounds.receipts_router, enrolment.router, mail.router, peer.router, studies.roster_router),
+    *(rounds.router, studies.router, rounds.uploads_router),
+)
 router = APIRouter()
 HEX = Annotated[str, Query(pattern=r"^([0-9a-f]{4})?$")]
 
@@ -128,8 +131,8 @@ def test_another_method_is_left_to_fastapi() -> None:
 
 
 def test_every_route_of_agents_and_the_peer_has_a_direct_way() -> None:
-    routes = [route for module in OF_MODULES for route in module.router.routes if isinstance(route, APIRoute)]
-    direct = Direct([module.router for module in OF_MODULES])
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    direct = Direct(ROUTERS)
     for route in routes:
         path = route.path
         for name, value in {"round": "1", "attempt": "1", "number": "1", "batch": "0"}.items():

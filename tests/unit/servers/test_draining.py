@@ -15,9 +15,9 @@ from host.one_holder import one_process
 from protocol.errors import ConfigurationError, MoietyError, Unavailable
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
+from servers.background import drain as drain_module
+from servers.background.drain import Drain, Drained, ask, asked, begin, drained, say_drained, under_way
 from servers.cli import app
-from servers.draining import keeping
-from servers.draining.drain import Drain, Drained, ask, asked, begin, drained, say_drained, under_way
 from servers.server import Server, open_server
 from servers.settings import load_settings
 from tests.contract.records import KEY, RECORD, ROUND
@@ -31,8 +31,8 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(config: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(keeping, "_LOOKED_AT_EVERY_S", 0.001)
-    monkeypatch.setattr(keeping, "_SETTLES_S", 0.0)
+    monkeypatch.setattr(drain_module, "_LOOKED_AT_EVERY_S", 0.001)
+    monkeypatch.setattr(drain_module, "_SETTLES_S", 0.0)
     opened = open_server(load_settings(config))
     opened.store.add_study(RECORD)
     opened.store.add_round(ROUND)
@@ -48,7 +48,7 @@ def command(config: Path, *options: str) -> Result:
 async def drained_after(server: Server, drain: Drain, round_ends: bool = False) -> list[str]:
     """-> whether it stopped by itself."""
     stopped: list[str] = []
-    keeps = asyncio.create_task(keeping.keep_draining(server, lambda: stopped.append("stopped")))
+    keeps = asyncio.create_task(drain_module.keep_draining(server, lambda: stopped.append("stopped")))
     await asyncio.sleep(0.01)
     ask(server.settings.data_dir, drain)
     while not server.drains:

@@ -11,9 +11,8 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from servers.monitoring.metrics import Metrics
-from servers.monitoring.traces import NoTraces
-from servers.notifications import Changes
+from servers.event_loop import Changes
+from servers.monitoring import Metrics, NoTraces
 from servers.rounds import side_a as driver_module
 from servers.rounds.side_a import Driver
 

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from protocol.errors import Unavailable
 from protocol.sharing import Side
-from servers.driving import lease
-from servers.driving.duties import Duties as RealDuties
+from servers.background import processes
+from servers.background.duties import Duties as RealDuties
 
 LEASE_S = 10.0
 
@@ -97,7 +97,7 @@ def time_of_a_test(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     loop = SimpleNamespace(time=lambda: now_s[0])
     there = SimpleNamespace(sleep=sleep, get_running_loop=lambda: loop, create_task=asyncio.create_task)
-    monkeypatch.setattr(lease, "asyncio", there)
+    monkeypatch.setattr(processes, "asyncio", there)
     return now_s
 
 
@@ -110,7 +110,7 @@ def run(
     its: Any = duties
 
     async def all_of_it() -> None:
-        task = asyncio.create_task(lease.drive_in_turn(of_a_test, its, lambda: stopped.append("stop")))
+        task = asyncio.create_task(processes.drive_in_turn(of_a_test, its, lambda: stopped.append("stop")))
         if within is not None:
             await within(task)
         await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 20.0)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from servers.store.files import pieces as module
-from servers.store.files.pieces import PIECE_BYTES, FilePieces
+from servers.store import files as module
+from servers.store.files import PIECE_BYTES, FilePieces
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from servers import app
-from servers.driving import duties, news
-from servers.driving.news import Hearing
-from servers.retention import silence
+from servers.background import duties, processes
+from servers.background.processes import Hearing
 
 Loop = Callable[[Any], Coroutine[Any, Any, None]]
 WITHIN_S = 20.0
@@ -50,7 +49,7 @@ def of_a_test(fails: Failing, *, beside: object) -> Any:
     [
         (duties._watch_database, "database_not_watched", None),
         (duties._purge, "nonces_not_purged", None),
-        (silence.watch_requesters, "silence_not_seen", None),
+        (duties.watch_requesters, "silence_not_seen", None),
         (app._sweep_uploads, "uploads_not_swept", "one of several"),
         (lambda server: Hearing(server).keep(), "news_not_looked_for", "one of several"),
     ],
@@ -59,7 +58,7 @@ def test_it_goes_on(loop: Loop, said: str, beside: str | None, monkeypatch: pyte
     for module, name in (
         (duties, "_DATABASE_LOOKED_AT_EVERY_S"),
         (duties, "NONCES_KEPT_S"),
-        (news, "_LOOKED_AT_EVERY_S"),
+        (processes, "_NEWS_LOOKED_AT_EVERY_S"),
         (app, "_UPLOADS_LOOKED_AT_EVERY_S"),
     ):
         monkeypatch.setattr(module, name, 0.001)

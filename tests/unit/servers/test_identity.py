@@ -11,8 +11,8 @@ from harness.engine.parties import OPERATOR_NAMES
 from host.one_holder import one_process
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
+from servers.ports import serve
 from servers.server import open_server
-from servers.serving import serve
 from servers.settings import ServerSettings, load_settings
 from tests.kit.processes import Federation, prepare_servers
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import uvicorn
 
-from servers.http import admission
-from servers.http.admission import Admission
-from servers.http.listening import BoundedServer, listen
+from servers.api import admission
+from servers.api.admission import Admission
+from servers.api.listener import BoundedServer, listen
 from servers.settings import Limits
 from tests.unit.servers.test_next_request import _connected
 

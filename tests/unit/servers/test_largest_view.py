@@ -34,9 +34,8 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from protocol.wire.paths import EVERY_SITE
-from servers.notifications import Changes
-from servers.store.records import MailRecord
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.event_loop import Changes
+from servers.store.records import MailRecord, RoundRecord, StudyRecord
 from servers.studies import view
 
 DIGEST, LATE = "f" * 64, 10**6

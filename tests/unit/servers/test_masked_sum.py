@@ -24,10 +24,10 @@ from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.keys import generate_sealing_key
 from protocol.wire.peer_messages import MaskedSumHeader
-from servers.http.authentication import Caller
 from servers.rounds import masked_sum as module
+from servers.rounds.intake import Caller
 from servers.rounds.masked_sum import SealedMaskedSum, masked_sum
-from servers.store.files.shares import Draft
+from servers.store.files import Draft
 from tests.unit.client_agent.federation import ROSTER
 
 D = module.CHUNK_ELEMENTS + 77

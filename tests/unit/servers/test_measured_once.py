@@ -31,12 +31,12 @@ from protocol.wire.messages import (
     Study,
     StudyState,
 )
-from servers.correlations.wanted import demand
-from servers.rounds.outcomes import countersign_outcome
+from servers.correlations.pool import demand
+from servers.rounds.endings import countersign_outcome
 from servers.rounds.release import accept_release_set
 from servers.store.migrate import upgrade
+from servers.store.records import RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import announcement
 from tests.unit.parties import study as unit_study
 from tests.unit.servers.test_one_end_a_round import AGREED, ALL, FIVE, OPERATORS, PARTIES, server_on

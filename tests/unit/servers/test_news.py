@@ -14,7 +14,7 @@ import pytest
 
 from protocol.rounds.news import news_of
 from protocol.wire.messages import RoundState, StudyView
-from servers.notifications import Changes
+from servers.event_loop import Changes
 from servers.server import Server, letter_came
 from servers.settings import Limits
 from servers.store.migrate import upgrade

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from servers.http.admission import Admission
-from servers.http.listening import BoundedServer, listen
+from servers.api.admission import Admission
+from servers.api.listener import BoundedServer, listen
 from servers.settings import Limits
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -35,12 +35,11 @@ from protocol.wire.messages import (
     Study,
     StudyState,
 )
-from servers.rounds.end_round import Endings
-from servers.rounds.outcomes import countersign_outcome
+from servers.rounds.endings import Endings, countersign_outcome
 from servers.rounds.release import commit_release
 from servers.store.migrate import upgrade
+from servers.store.records import RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
 FIVE = (*SITES, "hospital-4")

@@ -33,14 +33,13 @@ from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import OutcomeCause, RoundState, Signed, Study, StudyState, SumRelease
-from servers.rounds.countersigned import countersign_sum_release, deliver_sum_release, sign_sum_release
-from servers.rounds.end_round import NotYet
-from servers.rounds.outcomes import countersign_outcome
+from servers.api import peer as peer_routes
+from servers.rounds.ciphertexts import countersign_sum_release, deliver_sum_release, sign_sum_release
+from servers.rounds.endings import NotYet, countersign_outcome
 from servers.rounds.release import served_output
-from servers.routes import peer as peer_routes
 from servers.store.migrate import upgrade
+from servers.store.records import RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import announcement
 from tests.unit.servers.test_one_end_a_round import (
     AGREED,

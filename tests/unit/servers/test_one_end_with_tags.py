@@ -39,14 +39,11 @@ from protocol.wire.messages import (
     TagSeed,
 )
 from protocol.wire.peer_messages import HandOver
-from servers.rounds.end_round import Endings
-from servers.rounds.go import ask_for_go, hand_over_go, serve
-from servers.rounds.halves import check_half, commit_half, take_go
-from servers.rounds.outcomes import countersign_outcome
-from servers.rounds.release import served_output
+from servers.rounds.endings import Endings, ask_for_go, countersign_outcome, hand_over_go, serve
+from servers.rounds.release import check_half, commit_half, served_output, take_go
 from servers.store.migrate import upgrade
+from servers.store.records import RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import REQUESTER, SITES, study
 from tests.unit.servers.test_one_end_a_round import server_on
 from tests.unit.tags.halves import DIMENSION, PARTIES, ROSTER, SEED, STUDY, Release, T, by

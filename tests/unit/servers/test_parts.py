@@ -12,9 +12,9 @@ import pytest
 from host.randomness import SystemRandomness, server_randomness
 from protocol.errors import StorageFull
 from protocol.mpc.ot.session import BATCH_ELEMENTS
-from servers.correlations.sessions import in_batches, zero_key
-from servers.notifications import Changes, wait_up_to
-from servers.store.files.shares import ShareFiles, file_name
+from servers.correlations.oblivious_transfer import in_batches, zero_key
+from servers.event_loop import Changes, wait_up_to
+from servers.store.files import ShareFiles, file_name
 
 
 def test_seeded_bytes_depend_on_seed_party_and_label_alone() -> None:
@@ -86,11 +86,11 @@ def test_a_second_name_counts_once_its_folder_is_synced(
 
     if not links:
         monkeypatch.setattr(Path, "hardlink_to", no_links)
-    monkeypatch.setattr("servers.store.files.shares.sync_folder", fails)
+    monkeypatch.setattr("servers.store.files.sync_folder", fails)
     for _ in range(2):
         with pytest.raises(OSError, match="no answer"):
             files.also(content, "kept")
-    monkeypatch.setattr("servers.store.files.shares.sync_folder", synced.append)
+    monkeypatch.setattr("servers.store.files.sync_folder", synced.append)
     files.also(content, "kept")
     assert synced == [tmp_path / "shares"] * 3
     assert files.path("kept").read_bytes() == b"abc"

@@ -8,7 +8,7 @@ import pytest
 
 from protocol import errors
 from protocol.errors import ErrorCode, MoietyError
-from servers.http.problems import PROBLEMS, error_from, internal_problem, problem_body, status_of
+from servers.problems import PROBLEMS, error_from, internal_problem, problem_body, status_of
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))

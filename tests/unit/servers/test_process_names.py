@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from servers.processes.beside import process_name
 from servers.settings import Role
+from servers.store.processes import process_name
 
 MOST_BYTES = 63
 """Of a connection's name in PostgreSQL."""

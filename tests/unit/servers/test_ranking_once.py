@@ -35,14 +35,14 @@ from protocol.wire.messages import (
     Study,
     StudyState,
 )
-from servers.correlations.wanted import demand, ranks_next
-from servers.rounds.outcomes import countersign_outcome
+from servers.correlations.pool import demand, ranks_next
+from servers.rounds.endings import countersign_outcome
 from servers.rounds.release import accept_release_set
 from servers.rounds.sketches import most_elements
-from servers.rounds.standing import standing
+from servers.rounds.state import standing
 from servers.store.migrate import upgrade
+from servers.store.records import RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import announcement, study
 from tests.unit.servers.test_one_end_a_round import (
     AGREED,

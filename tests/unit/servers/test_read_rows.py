@@ -11,9 +11,8 @@ from sqlalchemy import Row, select
 
 from protocol.wire.messages import RoundState
 from servers.store import tables as t
+from servers.store.cache import Prepared, ReadRows
 from servers.store.migrate import upgrade
-from servers.store.reading.prepared import Prepared
-from servers.store.reading.read_rows import ReadRows
 from servers.store.sql import SqlStore
 from tests.contract.records import KEY, RECORD, ROUND, contribution
 

@@ -13,11 +13,11 @@ import trustme
 
 from protocol.errors import PeerUnreachable, StorageFull, Unavailable
 from protocol.sharing import Side
-from servers import readiness as readiness_module
-from servers.certificate import ServedCertificate
-from servers.monitoring.metrics import Metrics
-from servers.readiness import Readiness
-from servers.store.files.shares import ShareFiles
+from servers import status as readiness_module
+from servers.identity.certificate import ServedCertificate
+from servers.monitoring import Metrics
+from servers.status import Readiness
+from servers.store.files import ShareFiles
 from tests.kit.certificates import DAY_S, write_certificate
 
 

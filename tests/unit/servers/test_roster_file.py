@@ -20,9 +20,8 @@ from protocol.wire.chain.file import dump_chain
 from protocol.wire.chain.making import Wanted, claimed, proposed
 from protocol.wire.keyfile import PartyKeys, dump_party_keys
 from protocol.wire.messages import RosterChange, Signed, StudyState
-from servers.roster.accepted import ACCEPTED
-from servers.roster.following import RosterFile, take_chain
-from servers.rounds.collect import announced_under
+from servers.identity.roster import ACCEPTED, RosterFile, take_chain
+from servers.rounds.contributions import announced_under
 from servers.server import Server, open_server
 from servers.settings import ServerSettings, load_settings
 from tests.kit.processes import Federation, prepare_servers

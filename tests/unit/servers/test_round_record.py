@@ -24,7 +24,7 @@ from protocol.wire.messages import (
     Signed,
     SumRelease,
 )
-from servers.store.study_records import Challenged, IncompleteRecord, RoundRecord
+from servers.store.records import Challenged, IncompleteRecord, RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
 M = TypeVar("M", bound=Message)

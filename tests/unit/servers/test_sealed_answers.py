@@ -16,8 +16,8 @@ from protocol.bodies import output
 from protocol.sharing import Side
 from protocol.wire.channel.sealing import Octets, SealedMessage, seal_message
 from protocol.wire.messages import OutputHeader, ShareKind
-from servers.http.responses import sealed_answer
-from servers.store.files.pieces import PIECE_BYTES, FilePieces
+from servers.api.responses import sealed_answer
+from servers.store.files import PIECE_BYTES, FilePieces
 from tests.sealed_bodies import KEY, SECRET
 
 

@@ -31,10 +31,11 @@ from protocol.wire.messages import StudyState
 from servers.app import create_operations
 from servers.cli import app as command
 from servers.cli import status_lines
+from servers.problems import FIXES
 from servers.server import Server, open_server
 from servers.settings import load_settings
-from servers.status import FIXES, Status, make_token, proof, read_token, status_of_stopped
-from servers.store.study_records import StudyRecord
+from servers.status import Status, make_token, proof, read_token, status_of_stopped
+from servers.store.records import StudyRecord
 from tests.integration.agents import rounds_of
 from tests.kit.processes import prepare_servers
 from tests.ports import free_ports

@@ -12,7 +12,7 @@ from protocol.wire.channel.session_messages import accepted, offered
 from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S, DigestField
 from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key
 from protocol.wire.messages import Party
-from servers.roster.sessions import LIVES_S, MOST_OF_A_SITE, Sessions
+from servers.identity.sessions import LIVES_S, MOST_OF_A_SITE, Sessions
 from tests.unit.client_agent.federation import ROSTER, operator_keys
 
 NOW = 1_800_000_000

@@ -11,13 +11,13 @@ from harness.federation.processes import write_secret
 from host.network.loopback import is_loopback
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
-from servers.certificate import check_tls
+from servers.identity.certificate import check_tls
+from servers.scale import ray
+from servers.scale.passes import Here
+from servers.scale.ranges import read_wrapping_key
 from servers.settings import Engine, ServerSettings, load_settings
-from servers.shards import opening
-from servers.shards.passes import Here
-from servers.shards.wrapping import read_wrapping_key
-from servers.storage.opened import open_storage
-from tests.unit.servers.shards.stored import write_key
+from servers.store.object_storage import open_storage
+from tests.unit.servers.scale.stored import write_key
 
 GOOD = """
 side = "a"
@@ -203,18 +203,16 @@ def test_a_cluster_needs_a_wrapping_key_and_knows_its_defaults(file: Path) -> No
 
 
 def test_the_storage_is_one_servers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    monkeypatch.setattr(
-        opening, "OnRay", lambda _address, _cpus, url, key: Here(open_storage(url), read_wrapping_key(key))
-    )
+    monkeypatch.setattr(ray, "OnRay", lambda _address, _cpus, url, key: Here(open_storage(url), read_wrapping_key(key)))
     write_key(tmp_path)
     file.write_text(GOOD + f'engine = "ray"\n[ray]\nwrapping_key = "wrapping.key"\nstorage = "{tmp_path}/there"\n')
     settings = load_settings(file)
     for _ in range(2):
-        opened = opening.open_shards(settings, "server a")
+        opened = ray.open_shards(settings, "server a")
         assert opened is not None
     with pytest.raises(ConfigurationError, match="belongs to 'server a', this is 'server b'"):
-        opening.open_shards(settings, "server b")
+        ray.open_shards(settings, "server b")
     (tmp_path / "there" / "owner").rename(tmp_path / "there" / "another file")
     with pytest.raises(ConfigurationError, match="not empty and no server's"):
-        opening.open_shards(settings, "server a")
-    assert opening.open_shards(settings.model_copy(update={"engine": Engine.HERE}), "server b") is None
+        ray.open_shards(settings, "server a")
+    assert ray.open_shards(settings.model_copy(update={"engine": Engine.HERE}), "server b") is None

@@ -11,7 +11,7 @@ import pytest
 from protocol.rounds.transitions import StudyEvent, study_step
 from protocol.sharing import Side
 from protocol.wire.messages import PauseCause, RoundState, StudyState
-from servers.retention.silence import pause_silent
+from servers.background.duties import pause_silent
 from servers.server import Server, open_server
 from servers.settings import load_settings
 from servers.studies import view

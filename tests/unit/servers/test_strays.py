@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from servers.driving.strays import Strays
-from servers.shards.passes import OWNER, Shards
-from servers.storage.place import FolderStorage
-from servers.store.files.shares import ShareFiles
+from servers.background.processes import Strays
+from servers.scale.passes import OWNER, Shards
+from servers.store.files import ShareFiles
+from servers.store.object_storage import FolderStorage
 
 
 def test_what_has_no_row_at_two_looks_and_was_not_written_to_goes(tmp_path: Path) -> None:

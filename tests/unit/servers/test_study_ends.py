@@ -15,8 +15,8 @@ from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import EndCause, PrivacySpec, RoundState, Signed, Study, StudyEnd, StudyEndState
 from servers import studies
-from servers.retention import keeping
-from servers.retention.unfinished import Unfinished
+from servers.background import deletion
+from servers.background.deletion import Unfinished
 from servers.server import Server, open_server
 from servers.settings import load_settings
 from servers.store.records import Answer, AnswerKind
@@ -28,7 +28,7 @@ FILES = ("share-1", "query-1", "output-1")
 SECOND_STEPS = (
     "servers.store.sql.SqlStore.forget_share_files",
     "servers.store.sql.SqlStore.change_round",
-    "servers.store.files.upload_parts.UploadParts.keep_only",
+    "servers.store.upload_parts.UploadParts.keep_only",
 )
 
 
@@ -112,7 +112,7 @@ def test_a_server_that_starts_looks_first_of_all(ending: Ending, monkeypatch: py
     ending.broken_off(monkeypatch, SECOND_STEPS[0])
 
     async def looks() -> None:
-        keeps = asyncio.create_task(keeping.keep_to_retention(ending.server))
+        keeps = asyncio.create_task(deletion.keep_to_retention(ending.server))
         while ending.named():
             await asyncio.sleep(0.01)
         keeps.cancel()

@@ -13,7 +13,7 @@ from client_agent.network.server_client import ServerClient
 from protocol.errors import MalformedMessage
 from protocol.sharing import Side
 from protocol.wire.messages import MAX_CONTROL_BYTES, ListedStudy, StudyIndex
-from servers.notifications import Changes
+from servers.event_loop import Changes
 from servers.settings import Limits
 from servers.store.interface import A_NEW_STUDY
 from servers.studies import PAGE_BYTES, studies_after

@@ -17,9 +17,7 @@ from harness.federation.memory.learners import EROSION, light_learner
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from servers.monitoring.metrics import Metrics
-from servers.monitoring.phases import Phases
-from servers.monitoring.traces import NoTraces, RoundTraces, round_traces, traces_to
+from servers.monitoring import Metrics, NoTraces, Phases, RoundTraces, round_traces, traces_to
 from tests.integration.agents import REQUESTER, finished, spec, study_for
 
 SITES = ("c1", "c2", "c3")

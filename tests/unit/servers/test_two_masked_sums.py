@@ -20,10 +20,10 @@ import pytest
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RoundState, Signed
-from servers.routes import peer as peer_routes
-from servers.store.files.shares import Draft, ShareFiles
+from servers.api import peer as peer_routes
+from servers.store.files import Draft, ShareFiles
+from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord
 from tests.unit.servers.test_one_end_a_round import AGREED, ALL, ANNOUNCED, KEY, OPERATORS, PARTIES, server_on, store
 
 __all__ = ["store"]

@@ -24,9 +24,8 @@ from protocol.rounds.states import RoundKey
 from protocol.sharing import Side, vector_side
 from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES
 from servers.rounds.uploads import sweep
-from servers.store.files import share_in_parts
-from servers.store.files.share_in_parts import Awaited, Check, ShareInParts
-from servers.store.files.upload_parts import Upload, UploadParts
+from servers.store import upload_parts
+from servers.store.upload_parts import Awaited, Check, ShareInParts, Upload, UploadParts
 from tests.unit.client_agent.federation import CONTRIBUTORS, ROSTER, announcement, operator_keys
 
 SITE, NEIGHBOUR = CONTRIBUTORS[:2]
@@ -266,9 +265,9 @@ def test_what_a_killed_process_wrote_counts_once_it_is_durable(tmp_path: Path, m
 
 def test_where_parts_begin_and_end() -> None:
     of, chunk = awaited(8 * CHUNK_BYTES * 20), CHUNK_BYTES + TAG_BYTES
-    first = of.head_bytes + share_in_parts.CHUNKS_OF_A_PART * chunk
+    first = of.head_bytes + upload_parts.CHUNKS_OF_A_PART * chunk
     assert of.part_end(0) == of.part_end(of.head_bytes) == of.part_end(first - chunk) == first
-    assert of.part_end(first) == first + share_in_parts.CHUNKS_OF_A_PART * chunk
+    assert of.part_end(first) == first + upload_parts.CHUNKS_OF_A_PART * chunk
     for nowhere in (7, of.head_bytes + 1, first + 1, of.length, of.length + chunk):
         assert of.part_end(nowhere) is None
     assert awaited().part_end(0) == awaited().length
@@ -406,7 +405,7 @@ def test_what_is_given_up_at_work_leaves_nothing_and_closes_its_file(
         opened.append(share._file or -1)
         return works(*given)
 
-    place = "servers.store.files.share_in_parts.write_durably" if count == 0 else "os.pwrite"
+    place = "servers.store.upload_parts.write_durably" if count == 0 else "os.pwrite"
     with monkeypatch.context() as patched:
         patched.setattr(place, given_up_meanwhile)
         share.take(*sent.units[count])
@@ -481,7 +480,7 @@ def test_no_receipt_for_a_file_that_is_not_what_was_checked(tmp_path: Path, harm
     with share.content.open("r+b") as file:
         file.seek({"altered": CHUNK_BYTES + 9, "cut": 0, "longer": len(CONTENT)}[harm])
         file.truncate(CHUNK_BYTES) if harm == "cut" else file.write(b"altered")
-    with pytest.raises(share_in_parts.NotAsChecked, match="send them again"):
+    with pytest.raises(upload_parts.NotAsChecked, match="send them again"):
         share.finish(required(sent))
 
 

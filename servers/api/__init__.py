@@ -1,0 +1,1 @@
+"""Requests over HTTP: connections, envelopes, authentication, and the routes by who calls them."""

@@ -1,0 +1,115 @@
+"""Agents: sealed mail between the requester and the sites, opaque to this server (docs/protocol.md 3, 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from protocol.bodies.letter import Topic, most_bytes, parse_topic, require_length, require_route
+from protocol.errors import ConflictingMessage, NotListed, TooLarge, UnknownResource
+from protocol.wire.paths import EVERY_SITE, MAIL
+from servers.api.authentication import AnySite, ThisServer
+from servers.api.responses import PROBLEM, body_of, done, stream_answer
+from servers.event_loop import SHORT_BYTES
+from servers.failpoints import Point
+from servers.rounds.intake import Caller, HashOnly, OpaqueIntake, stream_into
+from servers.rounds.letters import require_announced, superseded
+from servers.server import Server
+from servers.store.files import file_name
+from servers.store.records import MailRecord, StudyRecord
+from servers.studies import refuse, study_named
+
+router = APIRouter(tags=["mail"], responses=PROBLEM)
+
+_NAME: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
+TopicText = Annotated[str, Path(pattern=_NAME)]
+Recipient = Annotated[str, Path(pattern=_NAME)]
+
+
+@router.put(MAIL, status_code=204, openapi_extra=body_of("sealed bytes", sealed=True))
+async def put_mail(
+    study: str, topic: TopicText, recipient: Recipient, request: Request, server: ThisServer, caller: AnySite
+) -> Response:
+    """Leave a letter that the study calls for now: the requester for sites, a site for the requester only."""
+    record, of = study_named(server, study), parse_topic(topic)
+    # a round that was planned before a change may still write to whom that removed: nobody fetches it
+    require_route(of.kind, caller.name, recipient, server.chain.newest_with(recipient))
+    await _store(server, caller, record, of, recipient, request)
+    return done()
+
+
+@router.get(MAIL)
+async def get_mail(
+    study: str,
+    topic: TopicText,
+    recipient: Recipient,
+    server: ThisServer,
+    caller: AnySite,
+    sender: Annotated[str | None, Query(pattern=_NAME)] = None,
+) -> Response:
+    """Fetch mail for oneself or for every site; ``sender`` when several sent the same topic."""
+    record = study_named(server, study)
+    if recipient not in (caller.name, EVERY_SITE):
+        raise NotListed(
+            f"{caller.name!r} can fetch its own mail and that for {EVERY_SITE!r}, not that of {recipient!r}"
+        )
+    found = [
+        mail
+        for mail in server.store.mail_for(record.digest, (recipient,))
+        if mail.topic == topic and sender in (None, mail.sender)
+    ]
+    if len(found) != 1:
+        hint = "name the sender" if found else "wait until the view lists it"
+        raise UnknownResource(f"{len(found)} mails of topic {topic!r} wait for {recipient!r}; {hint}")
+    return stream_answer(server.files.read(found[0].file), bytes.fromhex(found[0].body_digest))
+
+
+async def _store(
+    server: Server, caller: Caller, study: StudyRecord, topic: Topic, recipient: str, request: Request
+) -> None:
+    most = min(most_bytes(topic.kind, study.study, server.most_sites), server.settings.limits.mail_bytes)
+    stated = int(request.headers.get("content-length", "0"))
+    if stated > most:
+        raise TooLarge(f"a letter {str(topic)!r} has at most {most} bytes in this study, this one has {stated}")
+    if server.store.mail(study.digest, caller.name, recipient, str(topic)) is not None:
+        again = HashOnly()
+        await stream_into(request, again, most)
+        _came_before(server, study, caller.name, recipient, topic, again.finish(caller))
+        return
+    require_announced(server, study, topic, caller.name, recipient)
+    server.files.require_room(stated)
+    with server.files.draft() as draft:
+        intake = OpaqueIntake(draft)
+        await stream_into(request, intake, most, SHORT_BYTES)
+        digest = intake.finish(caller)
+        require_length(topic.kind, intake.size_bytes, most)
+        name = file_name("mail", study.digest, caller.name, recipient, str(topic), digest)
+        await asyncio.to_thread(draft.keep, name)
+    with server.store.alone(study.digest):
+        _keep(server, caller, study, topic, recipient, digest, name)
+
+
+def _keep(
+    server: Server, caller: Caller, study: StudyRecord, topic: Topic, recipient: str, digest: str, name: str
+) -> None:
+    kept = server.store.mail(study.digest, caller.name, recipient, str(topic))
+    if kept is not None and kept.file != name:
+        server.files.delete([name])  # the first one stands: of two that arrive at once, too
+    if not _came_before(server, study, caller.name, recipient, topic, digest):
+        server.failpoints.reach(Point.BEFORE_MAIL_STORED)
+        gone = superseded(server, study, topic, caller.name, recipient)
+        server.store.add_mail(MailRecord(study.digest, caller.name, recipient, str(topic), digest, name), gone)
+        server.failpoints.reach(Point.AFTER_MAIL_STORED)
+        server.files.delete([mail.file for mail in gone])
+
+
+def _came_before(server: Server, study: StudyRecord, sender: str, recipient: str, topic: Topic, digest: str) -> bool:
+    known = server.store.mail(study.digest, sender, recipient, str(topic))
+    if known is not None and known.body_digest != digest:
+        error = ConflictingMessage(
+            f"mail {str(topic)!r} to {recipient!r} came before with other bytes; the first one stands"
+        )
+        raise refuse(server, study.digest, sender, error)
+    return known is not None

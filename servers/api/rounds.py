@@ -1,0 +1,203 @@
+"""Agents: a round, from its announcement to its output, with contributions whole or in parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import APIRouter, BackgroundTasks, Depends, Query, Request, Response
+
+from protocol.bodies import output as body
+from protocol.errors import UnknownResource
+from protocol.rounds.states import RoundKey
+from protocol.wire.messages import Announcement, ContributedRounds, Go, ReleaseSet, Signed, TagSeed, TagsFailed
+from protocol.wire.paths import (
+    ANNOUNCEMENT,
+    CONTRIBUTION,
+    CONTRIBUTION_HELD,
+    CONTRIBUTION_PART,
+    CONTRIBUTION_WHOLE,
+    CONTRIBUTIONS,
+    GO,
+    OPENING,
+    OUTPUT,
+    QUERIES,
+    RELEASE_SET,
+    TAG_SEED,
+    TAGS_FAILED,
+)
+from servers.api.authentication import AnySite, Attempt, Round, TheRequester, ThisServer
+from servers.api.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
+from servers.failpoints import Point
+from servers.rounds import contributions, release, sketches, uploads
+from servers.rounds.intake import read_small
+from servers.server import Server
+from servers.store.records import AnswerKind, StudyRecord
+from servers.store.upload_parts import Upload
+from servers.studies import going_study, study_named
+
+router = APIRouter(tags=["rounds"], responses=PROBLEM)
+
+
+@router.post(ANNOUNCEMENT, openapi_extra=body_of("Signed[Announcement], signed by the requester"))
+async def announce(study: str, round: Round, request: Request, server: ThisServer, caller: TheRequester) -> Response:
+    """Open a round; the answer adds this server's signature."""
+    signed = Signed[Announcement].parse(await read_small(request, caller))
+    return message_answer(contributions.announce(server, going_study(server, study), round, signed))
+
+
+@router.put(CONTRIBUTION, openapi_extra=body_of("a sealed share", sealed=True))
+async def contribute(
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: AnySite
+) -> Response:
+    """Store one share; the answer is a signed receipt."""
+    record = going_study(server, study)
+    key = RoundKey(record.digest, round, attempt)
+    answer = message_answer(await contributions.contribute(server, caller, record, key, request))
+    answer.background = BackgroundTasks()
+    answer.background.add_task(_receipt_sent, server)
+    return answer
+
+
+async def _receipt_sent(server: Server) -> None:
+    """Awaited, not called: for a function that is called there would be a thread."""
+    server.failpoints.reach(Point.AFTER_RECEIPT_SENT)
+
+
+@router.post(QUERIES, status_code=204, openapi_extra=body_of("sealed query shares", sealed=True))
+async def queries(
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
+) -> Response:
+    """Store the requester's query shares of an attempt."""
+    record = going_study(server, study)
+    current = contributions.round_of(server, record, round, attempt)
+    await sketches.store_queries(server, caller, record, current, request)
+    return done()
+
+
+@router.get(OPENING)
+async def opening(study: str, round: Round, attempt: Attempt, server: ThisServer, caller: TheRequester) -> Response:
+    """This side's shares of range checks and distances, sealed to the requester; the same bytes every time."""
+    key = RoundKey(going_study(server, study).digest, round, attempt)
+    answer = server.store.answer(key, AnswerKind.OPENING)
+    if answer is None:
+        raise UnknownResource("this attempt has no opening here (yet); wait until the view says 'measured'")
+    return octets_answer(answer.body)
+
+
+@router.put(RELEASE_SET, status_code=204, openapi_extra=body_of("Signed[ReleaseSet], signed by the requester"))
+async def release_set(
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
+) -> Response:
+    """Say whose sum is released."""
+    signed = Signed[ReleaseSet].parse(await read_small(request, caller))
+    record = going_study(server, study)
+    with server.store.alone(record.digest):
+        release.accept_release_set(server, contributions.round_of(server, record, round, attempt), signed)
+    return done()
+
+
+@router.put(TAG_SEED, openapi_extra=body_of("TagSeed"))
+async def tag_seed(
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
+) -> Response:
+    """Show the seed of a round's tags; the answer is this side's check of its half."""
+    message = TagSeed.parse(await read_small(request, caller))
+    current = contributions.round_of(server, going_study(server, study), round, attempt)
+    return message_answer(await release.check_half(server, current, message))
+
+
+@router.put(GO, status_code=204, openapi_extra=body_of("Signed[Go], signed by the requester"))
+async def go(
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
+) -> Response:
+    """Say that both sides' checks add up to zero: the sum may be served."""
+    signed = Signed[Go].parse(await read_small(request, caller))
+    record = going_study(server, study)
+    with server.store.alone(record.digest):
+        release.take_go(server, contributions.round_of(server, record, round, attempt), signed)
+    return done()
+
+
+@router.post(TAGS_FAILED, openapi_extra=body_of("Signed[TagsFailed], signed by the requester"))
+async def tags_failed(
+    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
+) -> Response:
+    """Say that they do not; the answer is this side's shares of single sites' errors."""
+    signed = Signed[TagsFailed].parse(await read_small(request, caller))
+    current = contributions.round_of(server, going_study(server, study), round, attempt)
+    return message_answer(await release.share_errors(server, current, signed))
+
+
+@router.get(OUTPUT)
+async def output(study: str, round: Round, server: ThisServer, caller: AnySite) -> Response:
+    """This side's half of the aggregate, sealed to the calling site; a short one by the session that asks for it."""
+    record = study_named(server, study)
+    latest = server.store.latest_attempt(record.digest, round)
+    served = release.served_output(server, record, latest, caller.name)
+    if caller.in_session and body.is_short(served.header):
+        return octets_answer(body.whole(served.header, served.content))
+    return sealed_answer(served.sealed(), served.at_hand)
+
+
+receipts_router = APIRouter(tags=["contributions"], responses=PROBLEM)
+PAGE: Final = 500
+Hexadecimal = Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")]
+
+
+@receipts_router.get(CONTRIBUTIONS)
+async def contributed(
+    server: ThisServer,
+    caller: AnySite,
+    nonce: Hexadecimal,
+    after_study: Hexadecimal = "0" * 64,
+    after_round: Annotated[int, Query(ge=0, le=10**6)] = 0,
+) -> Response:
+    """Rounds of updates that hold a contribution of the caller and were not skipped, by study and round, in pages."""
+    found = server.store.contributed(caller.name, (after_study, after_round), PAGE + 1)
+    rounds, more = found[:PAGE], len(found) > PAGE
+    page = ContributedRounds(site=caller.name, nonce=nonce, rounds=tuple(rounds), more=more)
+    return message_answer(server.sign(page))
+
+
+uploads_router = APIRouter(tags=["contributions"], responses=PROBLEM)
+Digest = Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")]
+Length = Annotated[int, Query(ge=1, le=2**40)]
+Offset = Annotated[int, Query(ge=0, le=2**40)]
+
+
+@dataclass(frozen=True)
+class Named:
+    """The upload that a request is about, of a study that is here."""
+
+    record: StudyRecord
+    upload: Upload
+
+
+async def named_upload(
+    study: str, round: Round, attempt: Attempt, digest: Digest, length: Length, server: ThisServer, caller: AnySite
+) -> Named:
+    """Read the upload's name from path and query. Raises: UnknownStudy, RolledBack"""
+    record = going_study(server, study)
+    return Named(record, uploads.upload_of(caller, record, round, attempt, digest, length))
+
+
+ThisUpload = Annotated[Named, Depends(named_upload)]
+
+
+@uploads_router.get(CONTRIBUTION_HELD)
+async def held(named: ThisUpload, server: ThisServer) -> Response:
+    """Return how many bytes of the message with this digest are here."""
+    return message_answer(await uploads.held(server, named.record, named.upload))
+
+
+@uploads_router.put(CONTRIBUTION_PART, openapi_extra=body_of("bytes of a sealed share", sealed=True))
+async def part(named: ThisUpload, offset: Offset, request: Request, server: ThisServer, caller: AnySite) -> Response:
+    """Keep the next part; the answer says how many bytes are here now."""
+    return message_answer(await uploads.take_part(server, caller, named.record, named.upload, offset, request))
+
+
+@uploads_router.post(CONTRIBUTION_WHOLE)
+async def whole(named: ThisUpload, server: ThisServer, caller: AnySite) -> Response:
+    """All parts are here: store them as one share; the answer is a signed receipt."""
+    return message_answer(await uploads.complete(server, caller, named.record, named.upload))

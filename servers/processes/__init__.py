@@ -1,1 +1,0 @@
-"""Knowledge that the processes of one server share, where a server is several."""

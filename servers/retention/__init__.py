@@ -1,1 +1,0 @@
-"""Retention: studies that are over are deleted, silent requesters' studies paused."""

@@ -1,0 +1,346 @@
+"""Announcements and contributions, up to the lock (docs/protocol.md 3, 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from fastapi import Request
+
+from protocol.bodies.contribution import content_bytes
+from protocol.bodies.letter import LetterKind, Topic
+from protocol.errors import ConflictingMessage, NotListed, RosterRefused, WrongRound
+from protocol.protection.known import expected, most_bytes
+from protocol.rounds.agree import still_awaited
+from protocol.rounds.announce import LastRound, check_said, opens_round
+from protocol.rounds.states import RoundKey
+from protocol.rounds.transitions import RoundEvent, StudyEvent, open_round, step, study_step
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures, signature_from
+from protocol.wire.chain.chain import RosterChain
+from protocol.wire.messages import (
+    Announcement,
+    CollectedContribution,
+    ContributionHeader,
+    Receipt,
+    Roster,
+    ShareKind,
+    Signed,
+)
+from protocol.wire.peer_messages import CollectedSet
+from servers.ckks.process import ContributionCheck, key_id_of
+from servers.event_loop import SHORT_BYTES
+from servers.failpoints import Point
+from servers.rounds.intake import Caller, ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
+from servers.rounds.letters import forget_rounds_before
+from servers.server import Server
+from servers.store.chunk_tags import ENCRYPTED, layout_of
+from servers.store.files import TaggedDraft, file_name
+from servers.store.object_storage import Storage
+from servers.store.records import ContributionRecord, RoundRecord, StudyRecord
+from servers.store.upload_parts import Awaited, ShareInParts
+from servers.studies import refuse
+
+Feed = Callable[[Intake], Awaitable[None]]
+"""Brings a body to whoever takes it in."""
+
+
+@dataclass(frozen=True)
+class _TakenIn:
+    """A share in a file that no row names yet: its header, the sealed message's digest, the file's name and key.
+
+    ``chunk_tags``: what the file is compared with whenever it is read.
+    """
+
+    header: ContributionHeader
+    digest: str
+    name: str
+    chunk_tags: bytes = field(repr=False)
+    wrapped_key: bytes | None = field(repr=False)
+
+
+def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
+    """Countersign one announcement per round number; the same again gets the same answer.
+
+    Raises: BadSignature, WrongRound, ConflictingMessage, AnnouncementMismatch, MalformedMessage
+    """
+    with server.store.alone(study.digest):
+        return _announced(server, server.store.study(study.digest), number, signed)
+
+
+def _announced(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
+    announcement = require_signatures(signed, server.roster, [server.roster.requester])
+    record = server.store.current_round(study.digest)
+    last = None if record is None else LastRound(record.progress, record.announcement.message)
+    before = None if last is None else last.announcement.roster_head
+    roster = announced_under(server.chain, announcement.roster_head, before)
+    check_said(announcement, number, study.study, study.digest, roster, last, server.clock())
+    contributors = frozenset(p.name for p in roster.contributors)
+    try:
+        new = opens_round(announcement, last, study.state, contributors, study.study.parameters.least_contributors)
+    except ConflictingMessage as error:
+        raise refuse(server, study.digest, server.roster.requester, error) from None
+    if not new:
+        return _last_round(server, study, number).announcement
+    server.require_taking()
+    own = signature_from(signed, server.roster.requester)
+    countersigned = server.countersign(Signed[Announcement](message=announcement, signatures=(own,)))
+    state = study_step(study.state, StudyEvent.ANNOUNCED)
+    if state is not study.state:
+        resumed = replace(study, state=state, reason="", absent_in_a_row=0)
+        server.store.change_study(study.digest, lambda _: resumed)
+    progress = open_round(number)
+    key = RoundKey(study.digest, number, progress.attempt)
+    server.failpoints.reach(Point.BEFORE_ANNOUNCEMENT_STORED)
+    server.store.add_round(RoundRecord(key, progress.state, countersigned, float(announcement.closes_at_s)))
+    server.failpoints.reach(Point.AFTER_ANNOUNCEMENT_STORED)
+    forget_rounds_before(server, study, number)
+    server.uploads.keep_only(study.digest, key)
+    return countersigned
+
+
+def announced_under(chain: RosterChain, named: str | None, before: str | None) -> Roster:
+    """The roster of the link that an announcement names: a known one, and none ``before`` the last round's.
+
+    A link before the newest one is taken: its requester, or the other server, may not have that yet, and who was
+    removed is refused whatever an announcement lists. Raises: RosterUnknown, RosterRefused
+    """
+    if chain.place_of(named) < chain.place_of(before):
+        raise RosterRefused(
+            f"the announcement names change {chain.place_of(named)} of the roster, the round before ran under change "
+            f"{chain.place_of(before)}: a study does not go back"
+        )
+    return chain.roster_under(named)
+
+
+def roster_of(server: Server, record: RoundRecord) -> Roster:
+    """The roster that a round runs under: its places, and who can be in it."""
+    return server.chain.roster_under(record.announcement.message.roster_head)
+
+
+def round_of(server: Server, study: StudyRecord, number: int, attempt: int) -> RoundRecord:
+    """The attempt that an address names, which must be the current one.
+
+    Raises: WrongRound
+    """
+    current = _last_round(server, study, number)
+    if (current.key.round, current.key.attempt) != (number, attempt):
+        raise WrongRound(
+            f"study {study.name!r} is at round {current.key.round}, attempt {current.key.attempt}; "
+            f"found round {number}, attempt {attempt}"
+        )
+    return current
+
+
+def _last_round(server: Server, study: StudyRecord, asked: int) -> RoundRecord:
+    last = server.store.current_round(study.digest)
+    if last is None:
+        raise WrongRound(f"study {study.name!r} has no round yet, found round {asked}")
+    return last
+
+
+def expected_sites(server: Server, announcement: Announcement) -> frozenset[str]:
+    return frozenset((*announcement.listed, server.roster.requester))
+
+
+async def contribute(
+    server: Server, caller: Caller, study: StudyRecord, key: RoundKey, request: Request
+) -> Signed[Receipt]:
+    """Store one sealed share durably, then sign for it; the same bytes get the same receipt.
+
+    Raises: NotListed, WrongRound, AnnouncementMismatch, MalformedMessage, BrokenSeal, CommitmentMismatch,
+            ConflictingMessage, BadSignature, TooLarge, StorageFull
+    """
+    known = server.store.contribution(key, caller.name)
+    if known is not None:
+        again = ContributionDigest()
+        await stream_into(request, again, most_bytes(study.study))
+        return same_receipt(server, study, known, again.finish(caller))
+    most, at_once = most_bytes(study.study), 0 if study.study.protection.plan.keyed else SHORT_BYTES
+    return await take(server, caller, study, key, lambda intake: stream_into(request, intake, most, at_once))
+
+
+async def take(server: Server, caller: Caller, study: StudyRecord, key: RoundKey, feed: Feed) -> Signed[Receipt]:
+    """A share that is not stored yet, however its bytes come. Raises: as ``contribute``"""
+    of = awaited(server, study, key, caller.name)
+    return _store(server, study, key, await _taken_in(server, caller, key, of, feed))
+
+
+def awaited(server: Server, study: StudyRecord, key: RoundKey, site: str) -> Awaited:
+    """Return this side's part of a site's contribution, when the attempt takes it now. Raises: NotListed, WrongRound,
+    MalformedMessage
+    """
+    record = round_of(server, study, key.round, key.attempt)
+    _require_open(study, record)
+    announcement = record.announcement.message
+    if site not in expected_sites(server, announcement):
+        raise NotListed(f"{site!r} is not listed for round {key.round}; it takes part when the requester lists it")
+    part = expected(study.study, announcement, key.attempt, site, roster_of(server, record), server.side)
+    check = None
+    if part.kind is ShareKind.CIPHERTEXT:
+        check = partial(ContributionCheck, server.ckks, key_id_of(announcement), part.length)
+    return Awaited(server.keys.sealing, part, content_bytes(part.kind, part.length), check)
+
+
+async def _taken_in(server: Server, caller: Caller, key: RoundKey, of: Awaited, feed: Feed) -> _TakenIn:
+    """Open a share into a file that no row names yet."""
+    server.files.require_room(of.content_bytes)
+    with server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
+        shards = server.shards if of.new_check is None else None
+        tagged = TaggedDraft(draft, layout_of(of.part.kind) if shards is None else ENCRYPTED)
+        checked = None if of.new_check is None else of.new_check(tagged.write)
+        content = checked or (tagged if shards is None else Nowhere())
+        as_received = None if shards is None else tagged
+        intake = ContributionIntake(of.key, of.part, content, as_received=as_received)
+        await feed(intake)
+        if checked is None and content_bytes(of.part.kind, of.part.length) <= SHORT_BYTES:
+            header, digest = intake.finish(caller)
+        else:
+            header, digest = await asyncio.to_thread(intake.finish, caller)
+        if checked is not None:
+            checked.finish()
+        intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
+        name = _share_name()
+        server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
+        wrapped_key = None
+        if shards is None or intake.content_key is None:
+            await asyncio.to_thread(draft.keep, name)
+        else:
+            wrapped_key = shards.wrap(intake.content_key, name)
+            await asyncio.to_thread(draft.keep_in, shards.storage, name)
+        server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
+    return _TakenIn(header, digest, name, tagged.tags(), wrapped_key)
+
+
+def _share_name() -> str:
+    """A name that no other share ever has: of two requests with one share, neither writes or deletes the other's."""
+    return file_name("share", secrets.token_hex(16))
+
+
+async def keep_opened(
+    server: Server,
+    study: StudyRecord,
+    key: RoundKey,
+    finished: tuple[ContributionHeader, bytes],
+    digest: str,
+    share: ShareInParts,
+) -> Signed[Receipt]:
+    """A share that came in parts, with what :meth:`ShareInParts.finish` says of it. Raises: as ``contribute``"""
+    (header, chunk_tags), name, wrapped_key = finished, _share_name(), None
+    shards = server.shards if header.share_kind is not ShareKind.CIPHERTEXT else None
+    server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
+    if shards is None:
+        await asyncio.to_thread(server.files.also, share.content, name)
+    else:
+        wrapped_key = shards.wrap(share.content_key, name)
+        chunk_tags = await asyncio.to_thread(_encrypt_into, server, shards.storage, share, name)
+    server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
+    return _store(server, study, key, _TakenIn(header, digest, name, chunk_tags, wrapped_key))
+
+
+def _encrypt_into(server: Server, storage: Storage, share: ShareInParts, name: str) -> bytes:
+    """The encrypted body, as it came, into the storage that workers read. -> its tags"""
+    with server.files.draft() as draft:
+        tagged = TaggedDraft(draft, ENCRYPTED)
+        for chunk in share.encrypted_body():
+            tagged.write(chunk)
+        draft.keep_in(storage, name)
+    return tagged.tags()
+
+
+def _store(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) -> Signed[Receipt]:
+    """Commit the row; what has happened since the body began to arrive is looked at again."""
+    with server.store.alone(study.digest):
+        return _stored(server, study, key, taken)
+
+
+def _stored(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) -> Signed[Receipt]:
+    header, digest, name = taken.header, taken.digest, taken.name
+    known = server.store.contribution(key, header.site)
+    if known is not None:
+        if known.file != name:
+            server.files.delete([name])
+        return same_receipt(server, study, known, digest)
+    try:
+        record = round_of(server, study, key.round, key.attempt)
+        _require_open(server.store.study(study.digest), record)
+    except WrongRound:
+        server.files.delete([name])
+        raise
+    receipt = server.sign(
+        Receipt(
+            study_digest=study.digest,
+            round=key.round,
+            attempt=key.attempt,
+            site=header.site,
+            side=server.side,
+            body_digest=digest,
+        )
+    )
+    state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
+    server.store.add_contribution(
+        ContributionRecord(key, header.site, header, digest, receipt, name, taken.wrapped_key, taken.chunk_tags), state
+    )
+    server.failpoints.reach(Point.AFTER_RECEIPT_STORED)
+    return receipt
+
+
+def same_receipt(server: Server, study: StudyRecord, known: ContributionRecord, digest: str) -> Signed[Receipt]:
+    """Return the receipt of the stored bytes. Raises: ConflictingMessage, for others"""
+    if known.body_digest == digest:
+        return known.receipt
+    error = ConflictingMessage(
+        f"the contribution of {known.site!r} to round {known.key.round}, attempt {known.key.attempt} came before with "
+        "other bytes; the first one stands: send those bytes again, or none"
+    )
+    raise refuse(server, study.digest, known.site, error)
+
+
+def _require_open(study: StudyRecord, record: RoundRecord) -> None:
+    if study.state.ended:
+        raise WrongRound(f"the study is {study.state}: {study.reason}")
+    if record.outcome is not None:
+        raise WrongRound(f"round {record.key.round} is being closed without a release; wait for the next one")
+    step(record.progress, RoundEvent.CONTRIBUTION_STORED)
+
+
+def absent_sites(server: Server, record: RoundRecord) -> frozenset[str]:
+    """Listed sites that have declined the round at this server, or that a change of the roster has removed."""
+    topic = str(Topic(LetterKind.DECLINE, record.key.round))
+    declined = {mail.sender for mail in server.store.mail_of(record.key.study, [topic])}
+    present = {party.name for party in server.roster.contributors} - declined
+    return frozenset(record.announcement.message.listed) - present
+
+
+def awaited_sites(server: Server, record: RoundRecord) -> frozenset[str]:
+    """The sites without which no set is signed now: none any more once the round's time is over."""
+    if server.clock() >= record.closes_at_s:
+        return frozenset()
+    return still_awaited(record.announcement.message, server.roster.requester, absent_sites(server, record))
+
+
+def collected(server: Server, record: RoundRecord) -> CollectedSet:
+    """Return what this server holds of an attempt, for its peer and for itself; reads every contribution's header."""
+    announcement, store = record.announcement.message, server.store
+    complete = awaited_sites(server, record) <= frozenset(store.contributors_of(record.key))
+    places = {party.name: place for place, party in enumerate(roster_of(server, record).sites)}
+    held = tuple(
+        CollectedContribution(
+            site=c.site,
+            announcement_digest=c.header.announcement_digest,
+            commitment_a=c.header.commitment_a,
+            commitment_b=c.header.commitment_b,
+        )
+        for c in sorted(store.contributions(record.key), key=lambda c: places[c.site])
+    )
+    return CollectedSet(
+        study_digest=record.key.study,
+        round=record.key.round,
+        attempt=record.key.attempt,
+        announcement_digest=announcement.digest(),
+        complete=complete,
+        contributions=held,
+    )

@@ -1,0 +1,281 @@
+"""Request bodies: small ones whole, under a cap; large ones streamed through hashing and decryption to disk."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from fastapi import Request
+
+from protocol.bodies.sealed import Expected
+from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, RefusedMessage, TooLarge
+from protocol.wire.channel.sealing import SealedReader
+from protocol.wire.channel.signing import DigestField
+from protocol.wire.commitment import MessageDigest, check_commitment
+from protocol.wire.keys import SealingKey
+from protocol.wire.messages import MAX_CONTROL_BYTES, Message, Party
+from servers.store.files import Draft, TaggedDraft
+
+H = TypeVar("H", bound=Message)
+
+_PIECE_BYTES: Final = 2**20
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A party whose signature over this request is valid and new; the body must have ``body_digest``."""
+
+    party: Party
+    body_digest: bytes
+    digest_field: DigestField
+    in_session: bool = False
+    """The signature is that under which the session began."""
+
+    @property
+    def name(self) -> str:
+        return self.party.name
+
+    def require_digest(self, found: bytes, digest_field: DigestField = DigestField.CONTENT) -> None:
+        """Raises: BadSignature, unless the body that came is the one that was signed, in this field"""
+        if self.digest_field is not digest_field:
+            raise BadSignature(
+                f"the request carries its digest as {self.digest_field.value!r}, this one takes {digest_field.value!r}"
+            )
+        if not hmac.compare_digest(found, self.body_digest):
+            raise BadSignature("the body is not the one whose digest was signed; sign the bytes that are sent")
+
+
+async def read_small(request: Request, caller: Caller, limit_bytes: int = MAX_CONTROL_BYTES) -> bytes:
+    """The whole body. Raises: TooLarge, BadSignature"""
+    body = bytearray()
+    async for data in request.stream():
+        body += data
+        if len(body) > limit_bytes:
+            raise TooLarge(f"the body has more than the {limit_bytes} bytes that are allowed here")
+    caller.require_digest(hashlib.sha256(body).digest())
+    return bytes(body)
+
+
+class Intake(Protocol):
+    """Takes a body piece by piece, off the event loop."""
+
+    def feed(self, data: bytes | bytearray) -> None: ...
+
+
+async def stream_into(request: Request, intake: Intake, limit_bytes: int, at_once_bytes: int = 0) -> None:
+    """Feed the body to ``intake`` in pieces of about a megabyte; while it takes one, the next one arrives.
+
+    A body of at most ``at_once_bytes`` is fed on the event loop: a thread would take longer to wake up.
+    Raises: TooLarge, and what the intake raises
+    """
+    held, total = bytearray(), 0
+    feeding: asyncio.Future[None] | None = None
+    try:
+        async for data in request.stream():
+            total += len(data)
+            if total > limit_bytes:
+                raise TooLarge(f"the body has more than the {limit_bytes} bytes that are allowed here")
+            held += data
+            if len(held) >= _PIECE_BYTES:
+                if feeding is not None:
+                    await feeding
+                feeding = asyncio.ensure_future(asyncio.to_thread(intake.feed, held))
+                held = bytearray()
+    finally:
+        if feeding is not None:
+            await asyncio.wait([feeding])  # whatever went wrong, the intake is left only once its thread has
+            feeding.exception()
+    if feeding is not None:
+        feeding.result()
+    if held and total <= at_once_bytes:
+        intake.feed(held)
+    elif held:
+        await asyncio.to_thread(intake.feed, held)
+
+
+class HashOnly:
+    """Intake of a body that is already stored: only whether the bytes are the same matters."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._hash.update(data)
+
+    def finish(self, caller: Caller) -> str:
+        caller.require_digest(self._hash.digest())
+        return self._hash.hexdigest()
+
+
+class OpaqueIntake:
+    """Sealed bytes for somebody else: hashed and written as they are."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._hash.update(data)
+        self.size_bytes += len(data)
+        self._draft.write(memoryview(data))
+
+    def finish(self, caller: Caller) -> str:
+        """Raises: BadSignature"""
+        caller.require_digest(self._hash.digest())
+        return self._hash.hexdigest()
+
+
+class ContributionDigest:
+    """Intake of a contribution that is already stored: only whether the bytes are the same matters."""
+
+    def __init__(self) -> None:
+        self._digest = MessageDigest()
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._digest.update(data)
+
+    def finish(self, caller: Caller) -> str:
+        """Raises: BadSignature"""
+        return _required(caller, self._digest)
+
+
+class SealedIntake(Generic[H]):
+    """Sealed bytes for this server: hashed, opened and written in clear."""
+
+    def __init__(self, key: SealingKey, expected: Expected[H], draft: Draft) -> None:
+        self._opening = _Opening(key, expected, draft)
+        self._hash = hashlib.sha256()
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._hash.update(data)
+        self._opening.feed(data)
+
+    def finish(self, caller: Caller) -> tuple[H, str]:
+        """The header and the digest of the sealed bytes, once the last chunk has opened.
+
+        Raises: BrokenSeal, BadSignature; MalformedMessage, when there is more or less content than expected
+        """
+        caller.require_digest(self._hash.digest())
+        return self._opening.finish(), self._hash.hexdigest()
+
+
+class Sink(Protocol):
+    """Takes opened bytes."""
+
+    def write(self, piece: bytes) -> None: ...
+
+
+class ContributionIntake(Generic[H]):
+    """A sealed share: one pass of hashing serves the digest that was signed and the commitment.
+
+    What is wrong with it is said only once its digest shows that the site sent these bytes: the refusal is signed, and
+    a site does not come again with what a server refused, so nobody on the way may bring one about.
+    """
+
+    def __init__(
+        self, key: SealingKey, expected: Expected[H], draft: Sink, *, as_received: TaggedDraft | None = None
+    ) -> None:
+        """``as_received``: is given the encrypted body, which :attr:`content_key` opens; ``draft`` what is in it."""
+        self._opening = _Opening(key, expected, draft)
+        self._encrypted = None if as_received is None else _EncryptedBody(self._opening.reader, as_received)
+        self._digest = MessageDigest()
+        self._refused: RefusedMessage | None = None
+
+    @property
+    def content_key(self) -> bytes | None:
+        """The body's content key, once the body has begun to come."""
+        return self._opening.reader.content_key
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Raises: Unavailable, ConfigurationError"""
+        self._digest.update(data)
+        if self._refused is None:
+            try:
+                self._opening.feed(data)
+            except RefusedMessage as refused:
+                self._refused = refused
+            else:
+                if self._encrypted is not None:
+                    self._encrypted.write(data)
+
+    def finish(self, caller: Caller) -> tuple[H, str]:
+        """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
+        digest = _required(caller, self._digest)
+        if self._refused is not None:
+            raise self._refused
+        return self._opening.finish(), digest
+
+    def check_commitment(self, committed: str) -> None:
+        """Check the commitment of a share that has come whole. Raises: CommitmentMismatch; BrokenSeal, when its key
+        never came
+        """
+        salt, content_key = self._opening.reader.salt, self._opening.reader.content_key
+        if salt is None or content_key is None:
+            raise BrokenSeal("the sealed share has not been opened; finish comes before its commitment is checked")
+        check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
+
+
+class Nowhere:
+    """Takes what is opened only to be checked."""
+
+    def write(self, piece: bytes) -> None:
+        """Let it go."""
+
+
+class _EncryptedBody:
+    """The bytes behind a sealed message's head, written as they came, once the reader has them."""
+
+    def __init__(self, reader: SealedReader, draft: TaggedDraft) -> None:
+        self._reader = reader
+        self._draft = draft
+        self._came = 0
+
+    def write(self, data: bytes | bytearray) -> None:
+        before, self._came = self._came, self._came + len(data)
+        if self._reader.content_key is not None:
+            head = len(self._reader.head)
+            self._draft.write(memoryview(data)[max(0, head - before) :])
+
+
+class _Opening(Generic[H]):
+    """Sealed bytes on their way to a draft in clear."""
+
+    def __init__(self, key: SealingKey, expected: Expected[H], draft: Sink) -> None:
+        self.reader = SealedReader(key, self._accept)
+        self._expected = expected
+        self._header: H | None = None
+        self._draft = draft
+        self._content_bytes = 0
+
+    def feed(self, data: bytes | bytearray) -> None:
+        for piece in self.reader.feed(data):
+            self._take(piece)
+
+    def finish(self) -> H:
+        """The header. Raises: BrokenSeal, MalformedMessage"""
+        self._take(self.reader.finish())
+        if self._header is None:
+            raise BrokenSeal("the sealed body ended before its header")
+        needed = self._expected.content_bytes(self._header)
+        if self._content_bytes != needed:
+            raise MalformedMessage(
+                f"the sealed body holds {self._content_bytes} bytes, {needed} are needed; check the study"
+            )
+        return self._header
+
+    def _accept(self, raw: bytes) -> None:
+        self._header = self._expected.require(raw)
+
+    def _take(self, piece: bytes) -> None:
+        self._content_bytes += len(piece)
+        self._draft.write(piece)
+
+
+def _required(caller: Caller, digest: MessageDigest) -> str:
+    found = digest.digest()
+    caller.require_digest(found, DigestField.SEALED)
+    return found.hex()
