@@ -20,8 +20,8 @@ from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
 
-FORMAT: Final = "moiety-differencing/1"
-_DIGITS: Final = 5
+DIFFERENCING_FORMAT: Final = "moiety-differencing/1"
+_DIFFERENCING_DIGITS: Final = 5
 DifferencedKey: TypeAlias = tuple[str, str, str, str, int]
 
 
@@ -33,7 +33,7 @@ class DifferencedLine(Line):
     ``predicted`` is the least isolation that anybody worked out before the second sum, about whomever's update.
     """
 
-    format: str = FORMAT
+    format: str = DIFFERENCING_FORMAT
     study: str
     variant: str
     setting: str
@@ -137,4 +137,4 @@ def _predicted(history: RunHistory, number: int) -> float:
 
 
 def _rounded(value: float | None) -> float:
-    return float("nan") if value is None else rounded(value, _DIGITS)
+    return float("nan") if value is None else rounded(value, _DIFFERENCING_DIGITS)

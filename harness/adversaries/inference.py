@@ -24,7 +24,7 @@ from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory, alpha_series, distance_series
 from protocol.wire.messages import RuleName, RuleSpec
 
-FORMAT: Final = "moiety-inference/1"
+INFERENCE_FORMAT: Final = "moiety-inference/1"
 _DIGITS: Final = 5
 
 
@@ -37,7 +37,7 @@ class InferenceLine(Line):
     last weight; None where the rule opens or changes none.
     """
 
-    format: str = FORMAT
+    format: str = INFERENCE_FORMAT
     study: str
     variant: str
     rule: str

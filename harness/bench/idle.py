@@ -27,7 +27,7 @@ from protocol.wire.messages import EndCause, Signed, Study, StudyEnd, StudyEndSt
 DAY_S: Final = 86400.0
 _CONTRIBUTORS: Final = 3
 _AGENT: Final = "site-1"
-_SETTLED_S: Final = 25.0
+_IDLE_SETTLED_S: Final = 25.0
 _MIDNIGHT_S: Final = 1_800_000_000.0
 
 
@@ -50,7 +50,7 @@ def benchmark_idle(past_studies: int, seconds: float, folder: Path | None = None
             _create_and_end(federation, past_studies)
             _look_as_often_as_usual(federation.config(_AGENT))
             federation.start_agent(_AGENT)
-            time.sleep(_SETTLED_S)
+            time.sleep(_IDLE_SETTLED_S)
             window = _window(federation.ledger(_AGENT), seconds)
         noted_bytes = a_day_on_disk(window, seconds, place / "day")
     return summary(window, past_studies, seconds, noted_bytes)
