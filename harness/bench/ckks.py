@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.bench import meter
-from harness.bench.results import Benchmark, Figures, RoundBenchmark, facts, scratch
+from harness.bench.meter import Benchmark, Figures, RoundBenchmark, facts, scratch
 from harness.bench.synthetic import CLIP_NORM, Vector, numerator_of, parameters_for, update_of
 from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import scaling_of

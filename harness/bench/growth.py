@@ -10,7 +10,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.bench.results import RoundBenchmark
+from harness.bench.meter import RoundBenchmark
 from harness.simulate.charts import COLOURS, drawn, tidy
 
 DRAWN: Final = ("growth_with_parameters.svg", "growth_with_sites.svg")

@@ -21,12 +21,11 @@ from client_agent.site.events import METRICS, RoundEnd, RoundRecord, read_metric
 from client_agent.site.journal import StudyJournal
 from harness.bench import meter
 from harness.bench.load_agents import CallTimes, Played, called
+from harness.bench.meter import Benchmark, Figures, facts, scratch, table
 from harness.bench.processes import PROJECT, Processes, ServersOnly, counters
-from harness.bench.results import Benchmark, Figures, facts, scratch, table
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.forked import one_thread
-from harness.federation.memory.learners import light_sites, light_study
-from harness.federation.processes import FederationSpec
+from harness.federation.learners import light_sites, light_study
+from harness.federation.processes import FederationSpec, one_thread
 from harness.warm import warm
 from protocol.errors import Unavailable
 from protocol.sharing import Side

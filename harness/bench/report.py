@@ -14,8 +14,8 @@ from harness.bench.ckks import CkksBenchmark, ckks_section
 from harness.bench.growth import growth_section
 from harness.bench.latency import LatencyBenchmark, latency_section
 from harness.bench.load import LoadBenchmark, load_section
+from harness.bench.meter import Benchmark, RoundBenchmark, table
 from harness.bench.peers import PeersBenchmark, peers_sections
-from harness.bench.results import Benchmark, RoundBenchmark, table
 from harness.bench.shards import ShardsBenchmark, shards_section
 from protocol.errors import ConfigurationError
 from protocol.parameters import WORD_BITS

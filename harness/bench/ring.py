@@ -22,7 +22,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from harness.bench.results import Benchmark, Figures, Spread, facts, scratch
+from harness.bench.meter import Benchmark, Figures, Spread, facts, scratch
 from harness.bench.synthetic import parameters_for, update_of
 from harness.warm import warm
 from protocol.arithmetic.fixed_point import encode_into, scaling_of

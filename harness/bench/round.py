@@ -20,10 +20,9 @@ import numpy as np
 
 from client_agent.learning.data import Examples, LocalData
 from harness.bench import meter
-from harness.bench.contributors import KEPT_OPEN, Contribute, Open, Played
+from harness.bench.meter import BothServers, RoundBenchmark, ServerCpu, facts, scratch
 from harness.bench.processes import PROJECT, ServersOnly, counters
-from harness.bench.requester import ScriptedRequester
-from harness.bench.results import BothServers, RoundBenchmark, ServerCpu, facts, scratch
+from harness.bench.round_parties import KEPT_OPEN, Contribute, Open, Played, ScriptedRequester
 from harness.bench.synthetic import (
     Place,
     SyntheticAgent,
@@ -52,7 +51,7 @@ class ContributorProcess:
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "harness.bench.contributors", str(folder)],
+            [sys.executable, "-m", "harness.bench.round_parties", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

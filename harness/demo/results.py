@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.scoring.score import MetricName, value_of
 from harness.datasets.site_data import SplitRow
 from harness.engine.history import RoundKind, RunHistory, Series, alpha_series, distance_series
-from harness.federation.federated_run import FederatedRun
-from harness.federation.measurements import Traffic
+from harness.federation.federated_run import FederatedRun, Traffic
 from harness.versions import Version
 from host.placed_files import rewrite
 from protocol.wire.messages import RuleName, Study

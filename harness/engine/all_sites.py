@@ -36,7 +36,6 @@ from client_agent.learning.trainer import apply_aggregate
 from client_agent.learning.training_seeds import site_seed
 from client_agent.tasks.losses import training_loss
 from harness.datasets.site_data import SiteData
-from harness.engine import scheme
 from harness.engine.algorithms import (
     Algorithm,
     Apfl,
@@ -59,9 +58,8 @@ from harness.engine.run_state import (
     require_no_divergence,
     round_record,
 )
-from harness.engine.scheme import Progress
 from harness.engine.study_round import announce, lists_to_try
-from harness.engine.training import OneByOne, SiteTraining, repeated
+from harness.engine.training import OneByOne, Progress, Scheme, SiteTraining, repeated, train
 from harness.engine.updates import CPU, ClippedUpdate, PlainSum, RoundInputs, everybody_in_range
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError, ProtocolViolation
@@ -258,7 +256,7 @@ class Setting:
         return apply_aggregate(vector, self.average(number, given), self.training.server_learning_rate), given
 
 
-class SitesScheme(scheme.Scheme[SitesState, SitesRound], Protocol):
+class SitesScheme(Scheme[SitesState, SitesRound], Protocol):
     """A scheme whose sites all use a model."""
 
     @property
@@ -446,7 +444,7 @@ def run_baseline(
         after_round(progress)
         require_no_divergence(progress.records[-1], first)
 
-    progress, _ = scheme.train(rounds, resume, lambda reached: len(reached.records) >= study.rounds, watched)
+    progress, _ = train(rounds, resume, lambda reached: len(reached.records) >= study.rounds, watched)
     shown = rounds.shown(progress.state)
     return RunHistory(
         study.name,

@@ -12,19 +12,16 @@ from typing import Any, Final
 import numpy as np
 from scipy.stats import spearmanr
 
-from harness.adversaries.attacked_study import AS_IT_IS
-from harness.adversaries.differencing import DifferencedLine
-from harness.adversaries.distances import LocatingLine
-from harness.adversaries.falsified_round import Question, most_bits
-from harness.adversaries.inference import InferenceLine, guessed
-from harness.adversaries.inversion import How, InversionLine, Inverted
-from harness.adversaries.inversion_targets import TARGETS, Target
-from harness.adversaries.leak import Asked, Leaked, LeakLine, leaked
-from harness.adversaries.lies import LyingLine
-from harness.adversaries.membership import MemorisedLine, Told, by_shadows
-from harness.adversaries.memory_attacks import ATTACKS
-from harness.adversaries.poisoning import Poison, PoisonedLine
-from harness.adversaries.reconstruction import AttackLine, Prior
+from harness.attack.attacked_study import AS_IT_IS
+from harness.attack.distances import LocatingLine
+from harness.attack.falsified_round import Question, most_bits
+from harness.attack.inversion import TARGETS, How, InversionLine, Inverted, Target
+from harness.attack.leak import Asked, Leaked, LeakLine, leaked
+from harness.attack.lies import LyingLine
+from harness.attack.membership import InferenceLine, MemorisedLine, Told, by_shadows, guessed
+from harness.attack.memory_attacks import ATTACKS
+from harness.attack.poisoning import Poison, PoisonedLine
+from harness.attack.reconstruction import AttackLine, DifferencedLine, Prior
 from harness.papers import recipes as made
 from harness.papers.plots import Series, curve_rows, heat_rows
 from harness.papers.recipes import ALONE, Recipe, canary_shares, case_of, lies_of, recipes, settings_of

@@ -11,18 +11,15 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
-from harness.adversaries.attacked_study import AS_IT_IS, AttackedStudy, Setting
-from harness.adversaries.differencing import DifferencedLine, DifferencedRun
-from harness.adversaries.distances import LocatingLine, LocatingRun
-from harness.adversaries.falsified_round import Question
-from harness.adversaries.inference import InferenceLine, WatchedRun
-from harness.adversaries.inversion import InversionLine, InvertedRun
-from harness.adversaries.inversion_targets import TARGETS
-from harness.adversaries.leak import Asked, LeakLine, LeakRun
-from harness.adversaries.lies import Lie, LyingLine, LyingRun
-from harness.adversaries.membership import MemorisedLine, MemorisedRun
-from harness.adversaries.poisoning import Poison, Poisoned, PoisonedLine
-from harness.adversaries.reconstruction import AttackedRun, AttackLine
+from harness.attack.attacked_study import AS_IT_IS, AttackedStudy, Setting
+from harness.attack.distances import LocatingLine, LocatingRun
+from harness.attack.falsified_round import Question
+from harness.attack.inversion import TARGETS, InversionLine, InvertedRun
+from harness.attack.leak import Asked, LeakLine, LeakRun
+from harness.attack.lies import Lie, LyingLine, LyingRun
+from harness.attack.membership import InferenceLine, MemorisedLine, MemorisedRun, WatchedRun
+from harness.attack.poisoning import Poison, Poisoned, PoisonedLine
+from harness.attack.reconstruction import AttackedRun, AttackLine, DifferencedLine, DifferencedRun
 from harness.datasets.public_data import data_folder, fetch_missing
 from harness.datasets.registry import load_data, source_of
 from harness.engine.training import Computing

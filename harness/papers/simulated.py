@@ -12,7 +12,7 @@ from typing import Any, Final
 from client_agent.learning.private.drawn_rows import drawing_probability
 from client_agent.scoring.score import MetricName, words_of
 from client_agent.site.budget.accounting import Steps, epsilon_of
-from harness.adversaries.inference import InferenceLine
+from harness.attack.membership import InferenceLine
 from harness.datasets.titanic import FEATURES, SITES
 from harness.engine.history import RoundKind
 from harness.papers.plots import Series, curve_rows, heat_rows

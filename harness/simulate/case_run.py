@@ -14,7 +14,6 @@ from harness.engine.all_sites import require_baseline
 from harness.engine.protected_sum import SourceName
 from harness.engine.study_round import require_willing
 from harness.engine.training import ON_CPU, Computing
-from harness.simulate.brought import own_metrics
 from harness.simulate.case import Case, Setting, Variant
 from harness.simulate.run_line import RunKey, RunLine
 from harness.simulate.run_one import PlannedRun, Protection, require_plain_for_same_round
@@ -27,7 +26,7 @@ from harness.simulate.store import (
     require_same_code,
     require_unchanged,
 )
-from harness.simulate.study_files import ALL_RUNS, Shard, simulated_study
+from harness.simulate.study_files import ALL_RUNS, Shard, own_metrics, simulated_study
 from harness.simulate.tuning import TUNING, Choice, TuningLine, choose, combinations
 from harness.simulate.workers import RayCluster, RoundDone, run_all
 from host.extensions import loaded_plugins

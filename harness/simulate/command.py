@@ -17,8 +17,7 @@ from client_agent.cli.tables import console as console_for
 from client_agent.scoring.score import words_of
 from harness.datasets.public_data import data_folder, fetch_missing
 from harness.datasets.registry import source_of
-from harness.demo.live import print_run
-from harness.demo.report import accuracy_text
+from harness.demo.report import accuracy_text, print_run
 from harness.simulate.case import Case, case_of
 from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulate.comparison import PersonalCase, personal_case_of

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from safetensors.numpy import load, save
 
-from harness.engine.scheme import Progress, R, S
+from harness.engine.training import Progress, R, S
 from harness.simulate.case import Case
 from harness.simulate.run_line import RunKey, RunLine
 from host.durable import write_durably

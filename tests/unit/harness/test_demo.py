@@ -20,8 +20,7 @@ from client_agent.cli.tables import console as console_for
 from client_agent.learning.data import load_folder
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.example_data import main
-from harness.demo.live import LiveRun, print_accuracies, print_run, print_split
-from harness.demo.report import plots_of, report, write_report
+from harness.demo.report import LiveRun, plots_of, print_accuracies, print_run, print_split, report, write_report
 from harness.demo.results import Accuracy, summarise, write_summary
 from harness.demo.run import DemoOptions, data_sets
 from harness.engine.history import RoundKind
