@@ -76,7 +76,6 @@ class Attack:
     how: Attempt
 
     def attempt(self, folder: Path) -> Found:
-        """Attack a fresh federation whose files go into ``folder``."""
         return self.how.run(folder)
 
 

@@ -56,7 +56,6 @@ class Setting:
     least_isolation: float | None = None
 
     def policy(self, stated: SitePolicy) -> SitePolicy:
-        """The sites' policy in this run."""
         if self.least_isolation is None:
             return stated
         return stated.model_copy(update={"least_isolation": self.least_isolation})
@@ -92,7 +91,6 @@ class AttackedStudy:
 
     @property
     def policy(self) -> SitePolicy:
-        """Every site's policy."""
         return self.setting.policy(self.case.table.policy.policy())
 
     def federation(self) -> Federation:
@@ -141,7 +139,6 @@ def timed() -> Iterator[Callable[[], float]]:
 
 
 def program_versions() -> dict[str, str]:
-    """The versions of the programs that compute a line."""
     return {one.name: one.version for one in versions()}
 
 

@@ -125,7 +125,6 @@ class Outcome(BaseModel):
 
     @property
     def as_documented(self) -> bool:
-        """Held, or said not to hold; with an error neither."""
         return not self.error and self.held is self.promised if self.defended else not self.error and not self.held
 
     @property
@@ -262,13 +261,11 @@ def _deployment(roster: Path, keys: Path | None, ca: Path | None, study: str) ->
 
 
 def line_of(outcome: Outcome) -> str:
-    """The line that ``--all`` prints."""
     note = f"; {outcome.note}" if outcome.note and (not outcome.held or outcome.promised is False) else ""
     return f"{outcome.verdict:34} {outcome.name:36} {outcome.shown_figure}{note} ({outcome.seconds:.1f} s)"
 
 
 def _summarise(console: Console, found: Outcomes) -> None:
-    """Print how many held, and name whatever the threat model does not say."""
     held = sum(one.held for one in found.attacks)
     admitted = [one.name for one in found.attacks if not one.held and not one.promised and not one.error]
     console.print(f"{len(found.attacks)} attacks in {found.seconds:.0f} s: {held} held")

@@ -43,7 +43,6 @@ CHUNKS: Final = 3
 
 
 def study_key(secret: bytes = bytes(range(32)), parameters: CkksParameters = PARAMETERS) -> SecretKey:
-    """The key that all sites of the study hold."""
     return Scheme(parameters).secret_key(secret, STUDY)
 
 
@@ -78,7 +77,6 @@ class Held:
         return made
 
     def honest(self) -> Body:
-        """The sum that it should serve."""
         return self.combined([1] * len(SITES))
 
     def encoded(self, slots: NDArray[np.float64], scale: float = PARAMETERS.scale) -> NDArray[np.uint64]:
@@ -110,13 +108,11 @@ def opened(key: SecretKey, pieces: Sequence[bytes], sites: Sequence[str]) -> Upd
 
 
 def times(chunk: SumChunk, factor: int | NDArray[np.uint64]) -> SumChunk:
-    """The ciphertext of the message times a constant, or times a polynomial given by its values."""
     multiplier = np.asarray(factor, dtype=object)
     return SumChunk(*(((p.astype(object) * multiplier) % MODULUS).astype(np.uint64) for p in (chunk.c0, chunk.c1)))
 
 
 def plus(one: SumChunk, other: SumChunk) -> SumChunk:
-    """The ciphertext of the sum of two messages."""
     return SumChunk((one.c0 + other.c0) % np.uint64(MODULUS), (one.c1 + other.c1) % np.uint64(MODULUS))
 
 

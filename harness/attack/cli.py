@@ -178,7 +178,6 @@ def _reconstruct(asked: _Reconstruction) -> None:
 
 
 def _errors_of_requester(line: AttackLine) -> tuple[str, Table]:
-    """Median and least error over rounds, by site, for the requester alone."""
     from harness.attack.reconstruction import Prior
 
     head = (

@@ -88,7 +88,6 @@ def _share_at(side: Side, kind: int, number: int) -> Floats:
 
 
 def _length_of(letter: Callable[[int, int], bytes], kind: int, number: int) -> Floats:
-    """The length of a letter that server A relays."""
     return np.array([float(len(letter(kind, number)))])
 
 

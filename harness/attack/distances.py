@@ -103,7 +103,6 @@ def located_over(rounds: Sequence[Round], covariance: Reals, ridge: float) -> Re
 
 
 def relative_error(estimate: Reals, truth: Reals) -> float:
-    """||estimate - truth|| / ||truth||."""
     return float(np.linalg.norm(estimate - truth) / np.linalg.norm(truth))
 
 

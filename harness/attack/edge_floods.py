@@ -199,7 +199,6 @@ def _let_in(stranger: Stranger, held: ExitStack) -> bool:
 
 
 def _asked(connection: ssl.SSLSocket) -> bool:
-    """Return whether it is answered."""
     connection.sendall(HEALTH)
     return answer(connection)[0] == 200
 

@@ -46,7 +46,6 @@ _HOUR_S: Final = 3600.0
 
 
 def _new_keys(name: str) -> PartyKeys:
-    """A site's, fresh."""
     return PartyKeys(
         name=name,
         role=Role.SITE,
@@ -56,7 +55,6 @@ def _new_keys(name: str) -> PartyKeys:
 
 
 def _card(keys: PartyKeys) -> Party:
-    """The public card that a site registers."""
     return keys.party(samples=100)
 
 
@@ -187,7 +185,6 @@ _PROPOSED: Final[list[Roster]] = []
 
 
 def _operators(folder: Path) -> tuple[Operator, Operator]:
-    """Both, who know each other."""
     a, b = (Operator(folder, side) for side in Side)
     a.knows(b)
     b.knows(a)

@@ -149,7 +149,6 @@ class Victim:
         self._memory = SiteMemory()
 
     def takes_part(self, number: int) -> bool:
-        """Say if it agrees to be listed in round ``number``."""
         announced = Announcement(
             study_digest=study().digest(),
             round=number,

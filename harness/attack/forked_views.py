@@ -64,7 +64,6 @@ def _said(told: Announcement, *operators: tuple[str, str]) -> RoundView:
 
 
 def _list() -> tuple[WeightList, Announcement]:
-    """One honest list and its announcement."""
     return announced(study(), 1, _LISTED, {"version": 0})
 
 

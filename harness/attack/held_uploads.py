@@ -121,7 +121,6 @@ class _Uploading:
         return HeldBack(self.client, self.client.enclose(self.side, "PUT", target, body, digest_field=_FOLLOWS), body)
 
     def pushed_out(self, body: bytes) -> None:
-        """Another digest takes the place of what came before."""
         self.held_back(body, secrets.token_bytes(32)).answer()
 
     def finish(self, body: bytes, digest: bytes) -> None:

@@ -326,7 +326,6 @@ class InversionLine(Line):
 
     @property
     def key(self) -> InversionKey:
-        """The target, sites, batch and seed."""
         return (self.target, self.sites, self.batch, self.seed)
 
     def by(self, how: How) -> Inverted:
@@ -357,7 +356,6 @@ class InvertedRun:
 
     @property
     def key(self) -> InversionKey:
-        """As the line's that comes of it."""
         return (self.target.key, self.sites, self.batch, self.seed)
 
     def line(self) -> InversionLine:
@@ -419,7 +417,6 @@ class InvertedRun:
 
 
 def true_part(true: Examples, batch: int, site: int) -> Examples:
-    """One site's records."""
     rows = slice(site * batch, (site + 1) * batch)
     return Examples(true.X[rows], np.asarray(true.y)[rows])
 

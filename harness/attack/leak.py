@@ -82,12 +82,10 @@ class LeakLine(Line):
 
     @property
     def answers(self) -> Asked:
-        """The question that the study asked."""
         return Asked(self.question, self.clause, self.canaries, self.rounds)
 
     @property
     def key(self) -> LeakKey:
-        """The question with its conditions, the plan and the seed."""
         return (self.question, self.clause, self.failures, self.canaries, self.rounds, self.seed)
 
 
@@ -111,12 +109,10 @@ class LeakRun:
 
     @property
     def key(self) -> LeakKey:
-        """As the line's that comes of it."""
         asked = self.asked
         return (asked.question, asked.clause, self.failures, asked.canaries, asked.rounds, self.seed)
 
     def line(self) -> LeakLine:
-        """Run it, without the clause where that is asked."""
         asked = self.asked
         with timed() as seconds:
             with nullcontext() if asked.clause else taken_out(CLAUSE):

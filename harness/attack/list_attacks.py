@@ -45,7 +45,6 @@ _ISOLATION: Final[Mapping[str, object]] = {"client_agent.site.remembered_sums.ch
 
 
 def _without(*clauses: str) -> Mapping[str, object]:
-    """These clauses of the policy pass everything."""
     return {f"protocol.policy.clauses.check_{clause}": passes for clause in clauses}
 
 
@@ -128,8 +127,6 @@ def _with(**fields: object) -> Change:
 
 
 def _weighing(numerators: Mapping[str, int]) -> Change:
-    """These sites' weights replaced."""
-
     def change(listed: WeightList) -> WeightList:
         weights = tuple(
             ListedWeight(site=one.site, numerator=numerators.get(one.site, one.numerator)) for one in listed.weights

@@ -58,7 +58,6 @@ class Opened:
 
 
 def losses(model: nn.Module, vector: Vector, data: Examples) -> Scores:
-    """The log-loss of every example."""
     load_vector(model, vector)
     model.eval()
     with torch.no_grad():
@@ -211,7 +210,6 @@ class MemorisedLine(Line):
 
     @property
     def key(self) -> MemorisedKey:
-        """The study's name, variant and seed."""
         return (self.study, self.variant, self.seed)
 
 
@@ -255,7 +253,6 @@ class MemorisedRun:
 
     @property
     def key(self) -> MemorisedKey:
-        """As the line's that comes of it."""
         return (self.attacked.case.name, self.attacked.variant, self.attacked.seed)
 
     def line(self) -> MemorisedLine:
@@ -319,7 +316,6 @@ def _answers(model: torch.nn.Module, vector: Vector, data: Examples) -> tuple[ND
 
 
 def _whole(site: SiteData) -> Examples:
-    """All records of a site, in the order of its parts."""
     parts = (site.train, site.validation, site.test)
     return Examples(np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts]))
 
@@ -361,7 +357,6 @@ class InferenceLine(Line):
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """The study's name, variant, requester and seed."""
         return (self.study, self.variant, self.requester, self.seed)
 
 
@@ -371,8 +366,6 @@ _MANY: Final = 60
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """One study to run and look at."""
-
     attacked: AttackedStudy
 
     def lines(self) -> Iterator[InferenceLine]:

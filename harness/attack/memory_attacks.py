@@ -51,7 +51,6 @@ class Claim:
         return 1.0 if self.weights is None else self.weights[site]
 
     def row(self, number: int, listed: Sequence[str]) -> SummedRow:
-        """Return the row that sites remember."""
         return SummedRow(
             study_digest=self.study,
             round=number,
@@ -167,7 +166,6 @@ class MemoryAttack:
 
 
 def start() -> Model:
-    """Version 0."""
     return np.zeros(FEATURES)
 
 

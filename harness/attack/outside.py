@@ -30,7 +30,6 @@ Ask: TypeAlias = Callable[[SignedClient, str], list[httpx.Response]]
 
 
 def _taken(ask: Ask, client: SignedClient, study: str) -> Found:
-    """It succeeds when one of the requests is taken."""
     taken = sum(answer.is_success for answer in ask(client, study))
     return Found(taken > 0, taken)
 

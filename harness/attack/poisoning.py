@@ -238,7 +238,6 @@ RunKey: TypeAlias = tuple[str, str, str, int, int, str]
 
 
 def run_key(study: str, variant: str, protection: str, seed: int, poisoners: int, poison: Poison | None) -> RunKey:
-    """Name a run by its study, rule, protection, seed and poisoners."""
     return (study, variant, protection, seed, poisoners, "" if poison is None else poison.value)
 
 
@@ -269,7 +268,6 @@ class PoisonedLine(Line):
 
     @property
     def key(self) -> RunKey:
-        """As the run's that it comes from."""
         return run_key(self.study, self.variant, self.protection, self.seed, self.poisoners, self.poison)
 
 
@@ -323,12 +321,10 @@ class Poisoned:
 
     @property
     def protection(self) -> str:
-        """The way in which updates are summed."""
         return "secure" if self.secure else "plain"
 
     @property
     def key(self) -> RunKey:
-        """As the line's that comes of it."""
         of = self.attacked
         return run_key(of.case.name, of.variant, self.protection, of.seed, self.poisoners, self.poison)
 

@@ -52,7 +52,6 @@ def whole(answer: httpx.Response) -> httpx.Response:
 
 
 def as_it_is(request: httpx.Request, answer: httpx.Response) -> httpx.Response:
-    """Hand an answer on, as an honest proxy does."""
     return answer
 
 
@@ -150,7 +149,6 @@ def _behind(reaches: Callable[[Between], Iterator[str]], in_sessions: bool, fold
 
 
 def _answered(ask: Callable[[], object]) -> bool:
-    """Return whether a request came through."""
     try:
         ask()
     except MoietyError:
@@ -362,7 +360,6 @@ _SESSION: Final = {"content-type": SESSION_TYPE}
 
 
 def _in_session(answer: httpx.Response) -> bool:
-    """Return whether a server took a request as one of a session."""
     return answer.status_code == httpx.codes.OK and answer.headers.get("content-type") == SESSION_TYPE
 
 

@@ -229,7 +229,6 @@ class AttackLine(Line):
     versions: dict[str, str]
 
     def by(self, party: tuple[str, ...], prior: Prior) -> PartyErrors | None:
-        """One party's result, None where it was not tried."""
         return next((one for one in self.attacks if (one.party, one.prior) == (party, prior)), None)
 
     @property
@@ -246,14 +245,11 @@ class AttackLine(Line):
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
-        """The study's name, variant, setting, requester and seed."""
         return (self.study, self.variant, self.setting, self.requester, self.seed)
 
 
 @dataclass(frozen=True)
 class AttackedRun:
-    """One study to run and attack."""
-
     attacked: AttackedStudy
 
     def line(self) -> AttackLine:
@@ -363,7 +359,6 @@ class DifferencedLine(Line):
 
     @property
     def key(self) -> DifferencedKey:
-        """The study's name, variant, setting, requester and seed."""
         return (self.study, self.variant, self.setting, self.requester, self.seed)
 
     @property
@@ -383,7 +378,6 @@ class DifferencedRun:
 
     @property
     def key(self) -> DifferencedKey:
-        """As the line's that comes of it."""
         of = self.attacked
         return (of.case.name, of.variant, of.setting.name, of.requester or "", of.seed)
 

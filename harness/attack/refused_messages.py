@@ -104,7 +104,6 @@ def _reached(pair: Pair[ServersInMemory], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _at(pair: Pair[ServersInMemory], row: Row) -> Round:
-    """A new round, up to the point at which a message is sent."""
     queried = row.phase in (Phase.LOCKED, Phase.MEASURED)
     opened = pair.round(row.dimension, opens=Needs.DISTANCES if queried else Needs.NOTHING)
     opened.advance(row.phase)

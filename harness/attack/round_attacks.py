@@ -168,7 +168,6 @@ def _retry_without(folder: Path) -> Found:
 
 
 def _taken(sites: TaggedSites[ServersInMemory], current: RoundView, fewer: Sequence[str]) -> int:
-    """Count the servers that take the smaller set."""
     body, path = sites.release_body(current, fewer), sites.path(paths.RELEASE_SET, round=1, attempt=1)
     return sum(sites.me.send(side, "PUT", path, body).is_success for side in Side)
 

@@ -147,8 +147,6 @@ def agreed_over(told: Announcement, sites: tuple[str, ...]) -> AgreedSet:
 
 @dataclass
 class Relay:
-    """Mail, and the receipts that a server says it has."""
-
     side: Side
     mail: dict[str, bytes] = field(default_factory=dict)
     receipts: tuple[ContributedRound, ...] = ()
@@ -327,7 +325,6 @@ class Federation:
         return made
 
     def views(self, told: Announcement) -> tuple[RoundView, ...]:
-        """A round as both servers show it once it is announced."""
         return tuple(self._view(told, side) for side in Side)
 
     def shown(

@@ -134,7 +134,6 @@ class ScriptedSites(Generic[R]):
             self.me.ok(side, "POST", self.path(paths.END), body)
 
     def ended(self, state: StudyEndState = StudyEndState.COMPLETED, reason: str = "done") -> Signed[StudyEnd]:
-        """The requester's word that the study is over."""
         message = StudyEnd(study_digest=self.study.digest(), state=state, cause=EndCause.ALL_ROUNDS_DONE, reason=reason)
         return sign(message, self.requester, self.me.keys.signing)
 
@@ -253,7 +252,6 @@ class ScriptedSites(Generic[R]):
             self.me.ok(side, "PUT", self.path(paths.RELEASE_SET, round=current.round, attempt=current.attempt), body)
 
     def output(self, site: str, number: int) -> Ring:
-        """The opened sum."""
         masks = masking_side(number)
         halves = {}
         for side in Side:
@@ -270,7 +268,6 @@ class ScriptedSites(Generic[R]):
 
 
 def tagged_study(federation: Reached, dimension: int, name: str) -> Study:
-    """A study whose sums have tags."""
     return make_study(federation, dimension, name=name, tags=True)
 
 
@@ -331,11 +328,9 @@ class TaggedSites(ScriptedSites[R]):
         return current
 
     def committed(self, number: int) -> dict[Side, RoundView]:
-        """Both views once both servers have committed."""
         return {side: self.wait_round(side, number, RoundState.COMMITTED) for side in Side}
 
     def commitments(self, views: Mapping[Side, RoundView]) -> tuple[Signed[OutputCommitment], Signed[OutputCommitment]]:
-        """Checked as a requester checks them."""
         found = {side: there(views[side].commitment, "commitment") for side in Side}
         for side, one in found.items():
             require_commitment(one, self.release_of(views[side]), side, self.federation.roster)

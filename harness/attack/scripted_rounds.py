@@ -252,7 +252,6 @@ class OpenRound(Generic[R]):
         return paths.fill(template, study=self.sites.study.name, **filled)
 
     def put(self, site: str, side: Side, body: bytes, **place: int) -> httpx.Response:
-        """Send a sealed share as ``site``."""
         return self.client(site).send(side, "PUT", self.path(paths.CONTRIBUTION, **place), body)
 
     def announce_as_is(self, signed: Signed[Announcement], side: Side = Side.A) -> httpx.Response:

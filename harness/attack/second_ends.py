@@ -68,19 +68,16 @@ _LATE, _LOST = OutcomeCause.NOT_AGREED_IN_TIME, OutcomeCause.CORRELATIONS_LOST
 
 
 def _announced(purpose: Purpose) -> Announcement:
-    """The first round, over all sites."""
     _, told = announced(_STUDY, 1, SITES, How(version=0, purpose=purpose))
     return told.model_copy(update={"closes_at_s": 2_000_000_000})
 
 
 def _release_of(*sites: str) -> Signed[ReleaseSet]:
-    """The requester's release set over itself and these sites."""
     message = release_set(agreed_over(_UPDATE, _EVERYBODY), (REQUESTER, *sites))
     return sign(message, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
 
 
 def _said_by_a(state: RoundState, cause: OutcomeCause) -> Signed[RoundOutcome]:
-    """Server A's word for how the round ended."""
     return sign(outcome_of(_KEY, state, cause), _OPERATORS[Side.A], PARTIES.keys_of(_OPERATORS[Side.A]).signing)
 
 

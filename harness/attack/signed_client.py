@@ -229,14 +229,12 @@ ME, PROXY = "127.0.0.1", "127.0.0.3"
 
 
 def set_limits(config: Path, limits: Mapping[str, object], forwarded_by: Sequence[str] = ()) -> None:
-    """Rewrite a server's settings with these limits alone."""
     head = config.read_text().split("[limits]")[0]
     table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in limits.items())
     config.write_text(f"{head}forwarded_by = {json.dumps(list(forwarded_by))}\n[limits]\n{table}")
 
 
 def resident_mb(pid: int) -> float:
-    """A process's memory."""
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024

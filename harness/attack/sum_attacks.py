@@ -149,7 +149,6 @@ def _after_a_refusal(sites: Federation) -> float | None:
 
 
 def _set_without_first(summed: Round) -> Signed[ReleaseSet]:
-    """Another release set than was summed."""
     told = summed.past.release_set.message.model_copy(update={"sites": (REQUESTER, *_WITHOUT_FIRST)})
     return sign(told, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
 
@@ -296,7 +295,6 @@ class Patients:
         return _error(first - second, self.update("a", _CLASSES)[:common])
 
     def agreed_to(self, folder: Path) -> bool:
-        """Return whether site b agrees to both sums."""
         kept = SumMemory(folder, lambda: bytes(32))
         for name, sites, classes in (("first", _ABCD, _CLASSES), ("second", _ABCD[1:], _CLASSES + 1)):
             layers = _layers(classes, self._features)

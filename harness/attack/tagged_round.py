@@ -228,7 +228,6 @@ class TaggedRound:
 
     @cached_property
     def said(self) -> Signed[Go | TagsFailed]:
-        """The requester's word, signed."""
         said = self.judged(judged(self.release, self.commitments, self.checks))
         return sign(said, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
 
@@ -273,12 +272,10 @@ class TaggedRound:
 
     @property
     def average(self) -> NDArray[np.float64]:
-        """The average that an honest sum opens to, but for rounding."""
         mean: NDArray[np.float64] = np.mean(list(self.updates.values()), axis=0)
         return mean
 
     def shares_at(self, side: Side) -> list[Ring]:
-        """Return the released sites' shares, in their order."""
         return [self.shares[site][side] for site in RELEASED]
 
     def errors(self, vectors: Iterable[Ring]) -> Ring:

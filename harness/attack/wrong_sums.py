@@ -180,7 +180,6 @@ def _is_discarded(turn: TaggedRound) -> bool:
 
 
 def _is_named(turn: TaggedRound) -> bool:
-    """Return whether an honest site is named for wrong tags."""
     try:
         return not turn.goes and turn.wrong().sites == (CONTRIBUTORS[1],)
     except MoietyError:

@@ -200,7 +200,6 @@ def _site(name: str, number: int) -> SiteSpec:
 
 
 def latency_text(result: LatencyBenchmark) -> str:
-    """The figures, one a line."""
     shown = "not measured" if result.lock_to_release_s is None else f"{result.lock_to_release_s:.3f} s"
     lines = [
         f"{result.contributors} contributors, {result.parameters} parameters, {result.released_rounds} rounds",
@@ -215,7 +214,6 @@ def latency_text(result: LatencyBenchmark) -> str:
 
 
 def latency_section(result: LatencyBenchmark) -> str:
-    """On the page of benchmarks."""
     rows = "".join(
         f"| {one.rule} | {one.delay_ms:g} | {one.waited_s:.2f} | "
         f"{'-' if one.round_trips is None else f'{one.round_trips:.1f}'} |\n"
@@ -336,7 +334,6 @@ def _end(study: Study, requester: str, federation: RunningFederation) -> Signed[
 
 
 def idle_text(result: IdleBenchmark) -> str:
-    """The figures, one a line."""
     purposes = ", ".join(f"{count} {purpose}" for purpose, count in sorted(result.requests_by_purpose.items()))
     return "\n".join(
         (

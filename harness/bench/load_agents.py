@@ -187,7 +187,6 @@ class Agents:
             thread.start()
 
     def stop(self) -> None:
-        """Ask all of them to end, and wait for it."""
         self.calls.close()
         self._stop.set()
         for thread in self._threads:
@@ -210,7 +209,6 @@ class Agents:
 
 
 def main(folder: Path, out: Path, sites: Sequence[str]) -> None:
-    """Run them until SIGTERM."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
     agents = Agents(folder, sites)

@@ -351,8 +351,6 @@ class ServerCpu(Figures):
 
 
 class BothServers(Figures):
-    """One figure for each server."""
-
     a: float
     b: float
 

@@ -58,8 +58,6 @@ class WholeRounds(Figures):
 
 
 class PeersBenchmark(Benchmark):
-    """Whole rounds of several systems in one sitting."""
-
     parameters: int
     sites: int
     rounds: tuple[WholeRounds, ...]
@@ -338,7 +336,6 @@ def _sittings(results: Sequence[PeersBenchmark]) -> list[str]:
 
 
 def peers_text(result: PeersBenchmark) -> str:
-    """One line a system."""
     lines = [f"{result.parameters:,} parameters, {result.sites} contributors, {result.machine}"]
     for one in result.rounds:
         figures = ", ".join(f"{name} {cell}" for (name, _, _), cell in zip(_COLUMNS, _cells(one), strict=True))

@@ -55,7 +55,6 @@ class ServersOnly(RunningFederation):
         return [self.pid(side) for side in Side]
 
     def cpu_ns(self) -> int:
-        """CPU time of both servers so far."""
         return sum(map(meter.cpu_ns, self.pids))
 
 
@@ -144,7 +143,6 @@ class Processes:
             raise Unavailable(f"{name} ended with exit code {code}: {self.tail(name)}")
 
     def tail(self, name: str) -> str:
-        """The end of its log, in one line."""
         lines = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
         return " / ".join(line.strip()[:200] for line in lines[-_TAIL_LINES:])
 

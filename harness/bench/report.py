@@ -114,7 +114,6 @@ Figure = Callable[[RoundBenchmark], float]
 
 
 def _cpu_ns(result: RoundBenchmark, of: str) -> float:
-    """CPU of both servers, per parameter and contributor."""
     return float(getattr(result.cpu_ns_per_parameter_contributor, of))
 
 

@@ -267,7 +267,6 @@ def _cpu_ns(work: Callable[[], object], dimension: int) -> float:
 
 
 def ring_text(result: RingBenchmark) -> str:
-    """One line a stage, then how often lifting errs."""
     lines = [
         f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats} in turns, "
         f"load {result.load:.1f}, {result.machine}; bytes per parameter 8 and 6"

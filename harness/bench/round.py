@@ -74,7 +74,6 @@ class ContributorProcess:
         return Played.model_validate_json(answer)
 
     def close(self) -> None:
-        """Let the process end."""
         with self._process as ending:  # closes both pipes
             ending.communicate()
 
@@ -291,7 +290,6 @@ def _spec(sites: int) -> FederationSpec:
 
 
 def round_text(result: RoundBenchmark) -> str:
-    """The figures, one a line."""
     cpu = result.cpu_ns_per_parameter_contributor
     phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.seconds_by_phase.items())
     return "\n".join(

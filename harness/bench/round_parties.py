@@ -79,7 +79,6 @@ class ScriptedRequester:
         }
 
     def create(self) -> None:
-        """Hand the study in at both servers."""
         signed = sign(self.study, self.agent.site, self.agent.keys.signing)
         notice = ReadyNotice(study_digest=self.study.digest(), site=self.agent.site)
         for side in _SERVERS:

@@ -141,7 +141,6 @@ def _cpu_s(call: Callable[[], object]) -> float:
 
 
 def tags_text(result: TagsBenchmark) -> str:
-    """The figures, one a line."""
     return "\n".join(
         (
             f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats}, load "

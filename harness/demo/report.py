@@ -69,7 +69,6 @@ def write_report(result: DemoResult, path: Path) -> None:
 
 
 def report(result: DemoResult) -> str:
-    """The whole page."""
     keyed = result.studies[0].first.study.protection.plan.keyed
     body = "".join(
         [
@@ -148,7 +147,6 @@ def _split(study: StudyResult) -> str:
 
 
 def accuracy_text(accuracy: Accuracy) -> tuple[str, str]:
-    """Mean and standard error as printed."""
     error = "" if accuracy.standard_error is None else f"{accuracy.standard_error:.4f}"
     return f"{accuracy.mean:.4f}", error
 
@@ -284,7 +282,6 @@ def _weights_and_distances(erosion: RunHistory) -> tuple[Plot, ...]:
 
 
 def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> str:
-    """A line for each of the series that has a number, round 1 first."""
     curves = [
         Curve(one.site, tuple((n, value) for n, value in enumerate(one.values, start=1) if value is not None))
         for one in series
@@ -314,7 +311,6 @@ class LiveRun:
             self._live.stop()
 
     def show(self, progress: Progress) -> None:
-        """Bring the display up to date."""
         if self._live is not None:
             self._live.update(self.picture(progress))
             return
@@ -323,7 +319,6 @@ class LiveRun:
         self._printed = len(progress.records)
 
     def picture(self, progress: Progress) -> Group:
-        """Return the terminal's content now."""
         done = len(progress.records)
         head = Text(f"{self._title}: round {progress.round} of {self._rounds}, {progress.phase}", style="bold")
         if not done:
@@ -351,7 +346,6 @@ def print_split(console: Console, federation: Federation, why: str) -> None:
 
 
 def print_accuracies(console: Console, study: StudyResult) -> None:
-    """The table of test accuracy, whichever wins."""
     seeds = len(study.rules[0].seeds)
     console.print(Text(f"\n{study.title}: the requester's test accuracy over {seeds} seeds", style="bold"))
     table = Table("rule", "mean", "standard error", box=None)
@@ -361,7 +355,6 @@ def print_accuracies(console: Console, study: StudyResult) -> None:
 
 
 def print_run(console: Console, history: RunHistory) -> None:
-    """One finished run in a line."""
     last = history.rounds[-1]
     scored = ", ".join(shown_score(score) for score in last.test_scores) or f"test loss {last.test_loss:.4f}"
     text = f"seed {history.seed}: {scored}, {history.end.value}: {history.reason}"

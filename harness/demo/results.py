@@ -21,8 +21,6 @@ from protocol.wire.messages import RuleName, Study
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process that took part."""
-
     name: str
     pid: int
 
@@ -107,8 +105,6 @@ class StudyResult:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Everything a demo found."""
-
     studies: tuple[StudyResult, ...]
     versions: tuple[Version, ...]
     seconds: float
@@ -182,7 +178,6 @@ class Summary(BaseModel):
 
 
 def summarise(result: DemoResult) -> Summary:
-    """The figures a program reads."""
     return Summary(
         studies={study.key: _study_summary(study, result.versions) for study in result.studies},
         seconds=result.seconds,

@@ -234,13 +234,11 @@ class Setting:
         ]
 
     def problem(self, place: int, number: int) -> LocalProblem:
-        """A site's training in a round."""
         data = self.sites[place].train
         loss = training_loss(self.training, data.y, self.task)
         return LocalProblem(self.model, data, self.training, loss, number, self.seeds()[place], self.device)
 
     def first_state(self, rows: int) -> SitesState:
-        """The model's initial values in every row."""
         nothing, layers = np.zeros((0, len(self.initial)), np.float32), repeated(self.initial_personal, len(self.sites))
         return SitesState(repeated(self.initial, rows).copy(), layers.copy(), nothing, np.zeros(0))
 
@@ -268,7 +266,6 @@ class SitesScheme(Scheme[SitesState, SitesRound], Protocol):
 
 
 def used_model(of: SitesScheme, state: SitesState, site: int) -> nn.Module:
-    """The model as the site uses it."""
     load_vector(of.setting.model, of.vector(state, site))
     load_personal(of.setting.model, state.personal[site])
     return of.setting.model

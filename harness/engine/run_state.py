@@ -161,12 +161,10 @@ class Run:
 
     @property
     def training(self) -> Training:
-        """With what every site trains."""
         return Training(self.study, self.model, self.computing.device, self.plugin)
 
     @property
     def judge(self) -> Assessor:
-        """The judge of the requester's model."""
         found = assessor(self.study, self.plugin, CPU)
         return found if self.own_metrics is None else replace(found, own_metrics=self.own_metrics)
 

@@ -178,7 +178,6 @@ class Batched:
         self._gradient = vmap(grad(self._loss), randomness="different")
 
     def train(self, models: NDArray[np.float32], personal: NDArray[np.float32], round: int) -> TrainedSites:
-        """One round of every site."""
         stack = self._stack(models, self._shared) | self._stack(personal, self._personal)
         totals = {name: torch.zeros_like(stack[name]) for name, _ in self._shared}
         velocity = {name: torch.zeros_like(part) for name, part in stack.items()}
@@ -261,9 +260,7 @@ R_co = TypeVar("R_co", covariant=True)
 class Scheme(Protocol[S, R_co]):
     """``S`` is all that moves from round to round, ``R_co`` the record of one round; rounds are counted from 1."""
 
-    def start(self) -> S:
-        """Return the state before round 1."""
-        ...
+    def start(self) -> S: ...
 
     def round(self, state: S, number: int) -> tuple[S, R_co]:
         """Do one round. Raises: LocalOptimumReached, with the state as it was; UnusableUpdate"""

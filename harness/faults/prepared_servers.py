@@ -136,7 +136,6 @@ class Federation:
 
 @cache
 def federation() -> Federation:
-    """This process's."""
     return Federation()
 
 

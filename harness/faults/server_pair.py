@@ -312,8 +312,6 @@ class Products:
 
 @dataclass(frozen=True)
 class Answered:
-    """The answer to a request."""
-
     status: int
     body: bytes
 

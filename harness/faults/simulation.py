@@ -52,7 +52,6 @@ class Simulated:
 
     @property
     def promises(self) -> frozenset[str]:
-        """The names of those that do not hold."""
         return frozenset(one.split(":")[0] for one in self.failed)
 
 

@@ -165,7 +165,6 @@ class Carrier:
         return self._as_it_arrives(answer, fate, patience_s)
 
     async def close(self) -> None:
-        """Nothing arrives any more."""
         tasks = tuple(self._under_way)
         for task in tasks:
             task.cancel()

@@ -210,7 +210,6 @@ class Running:
         return self.process.pid
 
     def tail(self) -> str:
-        """The last lines of the log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(line[:_TAIL_CHARACTERS] for line in lines[-_TAIL_LINES:])
 
@@ -248,7 +247,6 @@ class RunningFederation:
         return f"https://{self.spec.host}:{self._ports[side]}"
 
     def operations_url(self, side: Side) -> str:
-        """A server's port for its operator."""
         return f"http://{_LOOPBACK}:{self._operations_ports[side]}"
 
     def config(self, name: str) -> Path:
@@ -260,7 +258,6 @@ class RunningFederation:
         return self.folder / site / "state"
 
     def ledger(self, site: str) -> Path:
-        """The site's egress ledger."""
         return self.state(site) / "ledger.jsonl"
 
     @property
@@ -315,7 +312,6 @@ class RunningFederation:
                 )
 
     def tails(self) -> str:
-        """The ends of both servers' and the requester's logs."""
         names = (*OPERATOR_NAMES.values(), self.spec.requester)
         return "\n".join(f"{name}:\n{self.running[name].tail()}" for name in names if name in self.running)
 
@@ -345,7 +341,6 @@ class RunningFederation:
         return {name: running.pid for name, running in self.running.items()}
 
     def metrics(self, side: Side) -> str:
-        """A server's /metrics page."""
         with self._http() as http:
             return http.get(self.operations_url(side) + "/metrics").raise_for_status().text
 

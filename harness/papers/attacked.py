@@ -362,7 +362,6 @@ def _class_mix(lines: Sequence[InferenceLine]) -> list[str]:
 
 
 def _memorised(lines: Sequence[MemorisedLine]) -> Table:
-    """A row per model and rule."""
     heads = ("model", "parameters", "epsilon", "rounds", "accuracy on members", "on others", "last model: by loss")
     table: Table = [(*heads, "by shadows", "averages: best round", "all rounds")]
     for variant, name in _MEMORISED.items():
@@ -511,7 +510,6 @@ def robustness(runs: Path, data: Path | None) -> Found:
 
 
 def _poisoning(case: str, name: str, lines: Sequence[PoisonedLine], recipe: Recipe) -> Found:
-    """One data set under every rule."""
     plain = [line for line in lines if line.protection == "plain"]
     rules = [rule for rule in dict.fromkeys(line.variant for line in plain) if rule != ALONE]
     numbers = recipe["poisoners"]

@@ -62,7 +62,6 @@ class Plot:
     written: bool = False
 
     def svg(self, path: Path) -> str:
-        """The plot of a CSV file."""
         return drawn(lambda: self.draw(pd.read_csv(path, dtype={"row": str, "column": str, "shape": str}), self))
 
 
@@ -84,7 +83,6 @@ def _of_panels(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _legend(figure: Figure, axes: Sequence[Axes], columns: int = 4) -> None:
-    """One for all panels."""
     handles: dict[str, Artist] = {}
     for one in axes:
         for handle, name in zip(*one.get_legend_handles_labels(), strict=True):

@@ -49,7 +49,6 @@ ALONE: Final = "local"
 
 @cache
 def recipes() -> Mapping[str, Recipe]:
-    """Return ``recipes.toml`` by page."""
     with Path(__file__).with_name("recipes.toml").open("rb") as file:
         return tomllib.load(file)
 
@@ -202,7 +201,6 @@ def _study_key(study: AttackedStudy, *setting: str) -> tuple[str | int, ...]:
 
 
 def settings_of(recipe: Recipe, asked: Recipe) -> list[Setting]:
-    """The settings that a study is attacked under."""
     if not asked.get("remedies"):
         return [Setting(**{"name": name, **recipe["settings"][name]}) for name in asked["settings"]]
     needed = {"parameters": {"least_contributors": asked["contributors"]}}
@@ -213,7 +211,6 @@ def settings_of(recipe: Recipe, asked: Recipe) -> list[Setting]:
 
 
 def _merged(tables: Recipe, changes: Recipe) -> Recipe:
-    """The tables with some of their keys changed."""
     return {**tables, **{k: {**tables.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
 
 

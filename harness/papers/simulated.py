@@ -93,7 +93,6 @@ _CLASSES: Final = (MetricName.ACCURACY, MetricName.LOG_LOSS, MetricName.AUROC)
 
 
 def lines_of(runs: Path, case: str, protection: str = "plain") -> tuple[RunLine, ...]:
-    """The finished runs of a case."""
     return Results(runs / folder_of(case, protection)).lines()
 
 

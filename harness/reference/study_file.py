@@ -156,7 +156,6 @@ _WITHIN: Final = frozenset({"version"})
 
 
 def page() -> str:
-    """The whole page in Markdown."""
     parts = [
         "# The study file",
         "Every key of the TOML file that `moiety study create` takes. Strict: an unknown key stops it; "

@@ -222,8 +222,6 @@ class Variant:
 
 @dataclass(frozen=True)
 class Case:
-    """A case file, checked."""
-
     source: str
     name: str
     table: CaseTable
@@ -231,7 +229,6 @@ class Case:
 
     @property
     def judged_by(self) -> MetricName:
-        """The metric that runs are compared by."""
         return self.table.judged_by or METRICS[self.variants[0].study.task.kind][0]
 
     def variant(self, name: str) -> Variant:

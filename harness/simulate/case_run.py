@@ -149,7 +149,6 @@ class CaseOptions:
 
     @property
     def where(self) -> int | RayCluster:
-        """Return the place where the runs are done."""
         return self.cluster or self.jobs
 
 

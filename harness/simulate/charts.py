@@ -102,7 +102,6 @@ class Panel:
 
 
 def curves_chart(panels: Sequence[Panel], label: str, floor: float | None = None) -> str:
-    """``curves_figure`` as SVG."""
     return drawn(lambda: curves_figure(panels, label, floor))
 
 
@@ -203,7 +202,6 @@ def drawn(draw: Callable[[], Figure]) -> str:
 
 
 def tidy(axes: Axes) -> None:
-    """A light grid, and no frame."""
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -93,7 +93,6 @@ class CaseBar:
         self._bar.stop()
 
     def show(self, progress: CaseProgress) -> None:
-        """Bring the display up to date."""
         text = f"{progress.doing}: {progress.runs_done} of {progress.runs} runs"
         self._bar.update(self._task, description=text, completed=progress.rounds_done, total=progress.rounds)
         if not self._console.is_terminal and progress.runs_done and text != self._printed:

@@ -299,7 +299,6 @@ class ResultFolder:
         append_line(self.folder / "results.jsonl", line)
 
     def checkpoint(self, variant: str, seed: int, identity: str) -> Checkpoint[SitesState, ComparedRound]:
-        """Return the checkpoint of an unfinished run."""
         return Checkpoint(self.folder / "partial", f"{variant}-{seed}", identity, (SitesState, ComparedRound))
 
     def final_state(self, variant: str, seed: int) -> SitesState:

@@ -270,12 +270,10 @@ def summaries(lines: Sequence[PersonalLine]) -> tuple[VariantSummary, ...]:
 
 
 def summary_json(lines: Sequence[PersonalLine]) -> str:
-    """The summaries as one JSON list."""
     return _SUMMARIES.dump_json(summaries(lines)).decode()
 
 
 def summary_table(lines: Sequence[PersonalLine]) -> Table:
-    """Make the table for a terminal, the published numbers beside."""
     table = Table("variant", "seeds", "rounds", "mean F1", "worst F1", "accuracy", "published mean / worst F1")
     for one in summaries(lines):
         published = PUBLISHED.get(one.variant)

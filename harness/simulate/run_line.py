@@ -23,8 +23,6 @@ FORMAT: Final = "moiety-run/1"
 
 @dataclass(frozen=True)
 class RunKey:
-    """The key that tells one run of a case from another."""
-
     variant: str
     requester: str
     seed: int

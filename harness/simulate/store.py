@@ -236,7 +236,6 @@ class Results:
         return read_lines(self._path, RunLine)
 
     def append(self, line: RunLine) -> None:
-        """Add a finished run, on disk before this returns."""
         append_line(self._path, line)
 
     @contextmanager

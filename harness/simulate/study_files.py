@@ -228,7 +228,6 @@ def parse_shard(text: str) -> Shard:
 
 
 def parse_names(text: str, option: str) -> tuple[str, ...]:
-    """``weight_erosion,local`` as names. Raises: ConfigurationError"""
     names = tuple(part.strip() for part in text.split(","))
     if not all(names) or len(set(names)) != len(names):
         raise ConfigurationError(f"{option}: found {text!r}; give names separated by commas, every one once")

@@ -165,7 +165,6 @@ def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
 
 
 def table_of(summary: CaseSummary) -> Table:
-    """Make the table for a terminal."""
     judged = f"test {words_of(summary.judged_by)}, mean ± SE"
     table = Table(title=f"{summary.case}, {summary.protection}, {counted(len(summary.seeds), 'seed')}: {judged}")
     others = tuple(dict.fromkeys(name for row in summary.rows for name in row.scores))
