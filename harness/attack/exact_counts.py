@@ -125,7 +125,7 @@ def _fit(published: float, first: Vector, spacing: Vector, width: float) -> Vect
     return seen
 
 
-def _read(layout: Layout, _: Path) -> Found:
+def _read_counts(layout: Layout, _: Path) -> Found:
     """A hundred tables, each protected under a key of its own; the figure is of how many the count is read."""
     rng, read, guessed = np.random.default_rng(11), 0, 0
     for number in range(_TABLES):
@@ -142,13 +142,13 @@ def _columns(number: int) -> tuple[Numeric, ...]:
     return tuple(Numeric(f"x{place}", 0.0, 20.0) for place in range(number))
 
 
-ATTEMPTS: Final = {
+COUNT_ATTEMPTS: Final = {
     "summary-exact-count-from-means": Attempt(
-        partial(_read, Layout(_columns(3), most_rows=200, second_moments=True)),
+        partial(_read_counts, Layout(_columns(3), most_rows=200, second_moments=True)),
         {"protocol.summary.protect.Protection.total": _exactly},
     ),
     "summary-exact-count-from-cells": Attempt(
-        partial(_read, Layout(_columns(20), bins=2, most_rows=200)),
+        partial(_read_counts, Layout(_columns(20), bins=2, most_rows=200)),
         {"protocol.summary.protect.Protection.parts": _each_by_itself},
     ),
 }

@@ -36,10 +36,10 @@ M = TypeVar("M", bound=Message)
 _VICTIM: Final = SITES[0]
 _LISTED: Final = SITES[:4]
 _A, _B = (ROSTER.operator(side).name for side in Side)
-Script = Callable[[Federation], bool]
+Showing = Callable[[Federation], bool]
 
 
-def _shown(script: Script, folder: Path) -> Found:
+def _shown(script: Showing, folder: Path) -> Found:
     """One thing that is shown to a site; it succeeds when the site acts on it."""
     with Federation(folder) as sites:
         try:
@@ -121,7 +121,7 @@ def _receipts(sites: Federation) -> bool:
 
 
 _ANNOUNCED: Final = {"client_agent.contributor.decisions.Decisions._check_announced": passes}
-ATTEMPTS: Final = {
+FORKED_ATTEMPTS: Final = {
     "fork-two-announcements": Attempt(partial(_shown, _forked), _ANNOUNCED),
     "fork-in-the-others-name": Attempt(
         partial(_shown, _for_the_other), {"client_agent.contributor.decisions.require_signatures": unsigned}

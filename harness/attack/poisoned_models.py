@@ -99,7 +99,7 @@ _ANY_LENGTH: Final[Mapping[str, object]] = {
     "client_agent.requester.measuring.judging.within_bound": lambda measured, bound: measured.took_part,
     "protocol.rules.fedavg.within_bound": lambda measured, bound: measured.took_part,
 }
-ATTEMPTS: Final = {
+POISONED_ATTEMPTS: Final = {
     "poison-three-clip-norms": Attempt(_too_long, _ANY_LENGTH),
     **{name: Attempt(partial(_under_fedavg, poison)) for name, poison in _FEDAVG.items()},
     "poison-just-inside-erosion": Attempt(

@@ -110,14 +110,14 @@ def _read_all(folder: Path, pattern: str, kind: type[R]) -> list[R]:
 
 # --- rounds ---
 
-Figure = Callable[[RoundBenchmark], float]
+Reading = Callable[[RoundBenchmark], float]
 
 
 def _cpu_ns(result: RoundBenchmark, of: str) -> float:
     return float(getattr(result.cpu_ns_per_parameter_contributor, of))
 
 
-_FIGURES: Final[Mapping[str, Figure]] = {
+_FIGURES: Final[Mapping[str, Reading]] = {
     "seconds": lambda r: r.seconds,
     "up": lambda r: r.bytes_up_per_parameter,
     "down": lambda r: r.bytes_down_per_parameter,
@@ -154,7 +154,7 @@ class _Target:
     """A limit that a figure must keep: at most, or at least."""
 
     what: str
-    found: Figure
+    found: Reading
     limit: float
     at_least: bool = False
     only: tuple[int, int] | None = None
