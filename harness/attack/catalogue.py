@@ -25,15 +25,12 @@ from harness.attack import (
     curious_servers,
     edge_floods,
     enrolment_attacks,
-    exact_counts,
-    forked_views,
     held_uploads,
     hostile_answers,
     list_attacks,
     model_attacks,
     network_attacks,
     outside,
-    poisoned_models,
     proxy_attacks,
     refused_messages,
     round_attacks,
@@ -50,10 +47,9 @@ from protocol.errors import ConfigurationError
 from protocol.printable import printable
 
 _MODULES: Final = (
-    *(refused_messages, wrong_updates, wrong_sums, round_attacks, held_uploads, second_ends, forked_views),
-    *(list_attacks, sum_attacks, model_attacks, chosen_queries, exact_counts, curious_servers),
+    *(refused_messages, wrong_updates, wrong_sums, round_attacks, held_uploads, second_ends),
+    *(list_attacks, sum_attacks, model_attacks, chosen_queries, curious_servers),
     *(ckks_attacks, proxy_attacks, outside, edge_floods, enrolment_attacks, hostile_answers, network_attacks),
-    poisoned_models,
 )
 _WITH_TENSEAL: Final = ("ckks-", "ciphertext")
 

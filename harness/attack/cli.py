@@ -353,8 +353,7 @@ def share_of_canaries(text: str) -> float:
 
 
 def _count(given: _Leak) -> None:
-    from harness.attack.falsified_round import Question
-    from harness.attack.leak import Asked, LeakRun, leaked
+    from harness.attack.leak import Asked, LeakRun, Question, leaked
 
     names = parse_names(given.questions, "--questions")
     unknown = [name for name in names if name not in tuple(Question)]

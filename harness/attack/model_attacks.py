@@ -9,7 +9,9 @@ of their 365 records the requester holds within a tenth of a standard deviation 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +25,13 @@ from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
 from harness.attack.attack import Attempt, Found
+from harness.attack.attacked_study import AttackedStudy
+from harness.attack.leak import CLAUSE, Question, most
+from harness.attack.poisoning import Poison, Poisoned, PoisonedLine
 from harness.attack.scripted_agents import ROSTER, SITES, START, Federation, study
 from harness.datasets.bundled import breast_cancer_five_hospitals
+from harness.simulate.case import Case, read_case
+from harness.simulate.study_files import STUDIES
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import to_signed
 from protocol.first_model import first_model
@@ -187,9 +194,100 @@ def _steered(_: Path) -> Found:
 
 _AT_SITES: Final = "client_agent.contributor.run."
 _VOUCHED: Final = {f"{_AT_SITES}vouched": lambda *_: True}
-ATTEMPTS: Final = {
+_TRAPS: Final = {
     "model-planted-first": Attempt(_planted_first, {f"{_AT_SITES}first_checkpoint": open_checkpoint}),
     "model-under-a-genuine-release": Attempt(_under_a_genuine_release, _VOUCHED),
     "model-welcomed-again": Attempt(_welcomed_again, {**_VOUCHED, f"{_AT_SITES}missed_release": lambda *_: True}),
     "model-steered": Attempt(_steered),
 }
+
+
+# --- poisoned and falsified updates over whole studies ----------------------------------------------------------------
+
+_LOST: Final = 0.03
+"""Points of accuracy: three of the requester's 110 test examples."""
+
+
+@cache
+def _case() -> Case:
+    return read_case(STUDIES / "poisoning.toml")
+
+
+def _honest(variant: str, seed: int) -> PoisonedLine:
+    return Poisoned(AttackedStudy(_case(), variant, seed), 0, None).line()
+
+
+@cache
+def _honest_fedavg() -> PoisonedLine:
+    """Has no defence that could be off: attacks share it."""
+    return _honest("fedavg", 0)
+
+
+def _poisoned(variant: str, seed: int, poison: Poison) -> PoisonedLine:
+    return Poisoned(AttackedStudy(_case(), variant, seed), 2, poison).line()
+
+
+def _under_fedavg(poison: Poison, _: Path) -> Found:
+    """The requester's model loses accuracy; nothing is opened about single sites."""
+    line = _poisoned("fedavg", 0, poison)
+    lost = _honest_fedavg().accuracy - line.accuracy
+    return Found(lost > _LOST or line.triggered > 0.5, lost)
+
+
+def _too_long(_: Path) -> Found:
+    """Updates three clip norms long, where the study opens norms."""
+    line = _poisoned("norm_bounded_fedavg", 0, Poison.SCALED)
+    return Found(line.weight > 0.0, line.weight)
+
+
+def _adaptive(variant: str, poison: Poison, _: Path) -> Found:
+    """Poisoners that know the rule and the requester's update, under the rule that they keep just under.
+
+    The requester's accuracy is meant over all seeds of the study: single ones differ.
+    """
+    lost = [_honest(variant, seed).accuracy - _poisoned(variant, seed, poison).accuracy for seed in _case().table.seeds]
+    mean, spread = float(np.mean(lost)), float(np.std(lost, ddof=1))
+    return Found(mean > _LOST, mean, f"standard deviation over {len(lost)} seeds {spread:.3f}")
+
+
+def _falsified(question: Question, _: Path) -> Found:
+    """30 rounds, in which the server asks one question each; whichever of its two plans says more counts.
+
+    It spends its failures as if a site bore two, or asks as if it bore any number.
+    """
+    bits = most(question, (1, 2, 3))
+    return Found(bits > 1.0, bits)
+
+
+_FEDAVG: Final = {
+    "poison-sign-flip": Poison.SIGN_FLIP,
+    "poison-noise": Poison.NOISE,
+    "poison-a-little-is-enough": Poison.A_LITTLE,
+    "poison-min-max": Poison.MIN_MAX,
+    "poison-min-sum": Poison.MIN_SUM,
+    "free-rider-zeros": Poison.ZEROS,
+    "free-rider-copies": Poison.COPY,
+    "poison-labels": Poison.LABELS,
+    "poison-backdoor": Poison.TRIGGER,
+}
+_ANY_LENGTH: Final[Mapping[str, object]] = {
+    "client_agent.requester.measuring.judging.too_long": lambda *_: frozenset(),
+    "client_agent.requester.measuring.judging.within_bound": lambda measured, bound: measured.took_part,
+    "protocol.rules.fedavg.within_bound": lambda measured, bound: measured.took_part,
+}
+_POISONED: Final = {
+    "poison-three-clip-norms": Attempt(_too_long, _ANY_LENGTH),
+    **{name: Attempt(partial(_under_fedavg, poison)) for name, poison in _FEDAVG.items()},
+    "poison-just-inside-erosion": Attempt(
+        partial(_adaptive, "weight_erosion", Poison.JUST_INSIDE),
+        {"protocol.rules.weight_erosion.WeightErosion._eroded": lambda rule, site, measured: site},
+    ),
+    "poison-inside-the-range-check": Attempt(partial(_adaptive, "fedavg", Poison.TWO_FACED)),
+    "poison-inside-the-norm-bound": Attempt(partial(_adaptive, "norm_bounded_fedavg", Poison.TWO_FACED)),
+    "poison-just-inside-multi-krum": Attempt(partial(_adaptive, "multi_krum", Poison.JUST_INSIDE)),
+    "poison-two-faced-under-mallows": Attempt(partial(_adaptive, "mallows", Poison.TWO_FACED)),
+    "falsified-norm": Attempt(partial(_falsified, Question.NORM), CLAUSE),
+    "falsified-range-check": Attempt(partial(_falsified, Question.PROJECTION), CLAUSE),
+    "falsified-pairs": Attempt(partial(_falsified, Question.GAP)),
+}
+ATTEMPTS: Final = {**_TRAPS, **_POISONED}

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection, forkserver
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import httpx
@@ -236,9 +235,7 @@ class RunningFederation:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # --- places ---

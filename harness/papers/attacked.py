@@ -14,9 +14,8 @@ from scipy.stats import spearmanr
 
 from harness.attack.attacked_study import AS_IT_IS
 from harness.attack.distances import LocatingLine
-from harness.attack.falsified_round import Question, most_bits
 from harness.attack.inversion import TARGETS, How, InversionLine, Inverted, Target
-from harness.attack.leak import Asked, Leaked, LeakLine, leaked
+from harness.attack.leak import Asked, Leaked, LeakLine, Question, leaked, most_bits
 from harness.attack.lies import LyingLine
 from harness.attack.membership import InferenceLine, MemorisedLine, Told, by_shadows, guessed
 from harness.attack.memory_attacks import ATTACKS

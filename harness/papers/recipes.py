@@ -13,9 +13,8 @@ from pydantic import BaseModel
 
 from harness.attack.attacked_study import AS_IT_IS, AttackedStudy, Setting
 from harness.attack.distances import LocatingLine, LocatingRun
-from harness.attack.falsified_round import Question
 from harness.attack.inversion import TARGETS, InversionLine, InvertedRun
-from harness.attack.leak import Asked, LeakLine, LeakRun
+from harness.attack.leak import Asked, LeakLine, LeakRun, Question
 from harness.attack.lies import Lie, LyingLine, LyingRun
 from harness.attack.membership import InferenceLine, MemorisedLine, MemorisedRun, WatchedRun
 from harness.attack.poisoning import Poison, Poisoned, PoisonedLine

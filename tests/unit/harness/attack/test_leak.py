@@ -11,19 +11,22 @@ import pytest
 
 import moiety
 from harness.attack.cli import QUESTIONS, share_of_canaries
-from harness.attack.falsified_round import (
+from harness.attack.leak import (
     PARAMETERS,
     SITES,
     VICTIM,
+    Asked,
     Falsehood,
+    LeakLine,
+    LeakRun,
     Measured,
     Question,
     cases,
+    leaked,
     most_bits,
     share_that_fails,
     updates_of,
 )
-from harness.attack.leak import Asked, LeakLine, LeakRun, leaked
 from harness.simulate.store import read_lines
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import ConfigurationError
