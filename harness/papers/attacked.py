@@ -22,11 +22,10 @@ from harness.attack.memory_attacks import ATTACKS
 from harness.attack.poisoning import Poison, PoisonedLine
 from harness.attack.reconstruction import AttackLine, DifferencedLine, Prior
 from harness.papers import recipes as made
-from harness.papers.plots import Series, curve_rows, heat_rows
 from harness.papers.recipes import ALONE, Recipe, canary_shares, case_of, lies_of, recipes, settings_of
 from harness.papers.scores import Scores, Table, shown, spread_of
 from harness.papers.simulated import Found, lines_of, noised, told_cell
-from harness.simulate.charts import Spread, curve, number
+from harness.simulate.charts import Series, Spread, curve, curve_rows, heat_rows, number
 from harness.simulate.run_line import Values
 from harness.simulate.store import read_lines
 from protocol.clauses import Clause

@@ -213,7 +213,7 @@ def test_a_console_without_terminal_is_wide_enough() -> None:
 def test_kinds_of_rounds_in_the_summary() -> None:
     local = demo_result().studies[0].of(RuleName.LOCAL)
     assert {record.kind for record in local.federated.history.rounds} == {RoundKind.ALONE}
-    assert summarise(demo_result()).studies["breast_cancer"].rules["local"].end == "completed"
+    assert summarise(demo_result())["studies"]["breast_cancer"]["rules"]["local"]["end"] == "completed"
 
 
 def test_a_report_under_ckks_says_what_is_encrypted_and_shows_no_distances() -> None:
@@ -229,7 +229,7 @@ def test_a_report_under_ckks_says_what_is_encrypted_and_shows_no_distances() -> 
     assert "with the key of any one site" in text
     assert "Weight Erosion" not in text
     assert text.count("<svg") == 3
-    distances = summarise(encrypted).studies[study.key].distance
+    distances = summarise(encrypted)["studies"][study.key]["distance"]
     assert {value for values in distances.values() for value in values} == {None}
     assert "Server A held" not in report(result)
 
