@@ -56,7 +56,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and show who has signed a roster."),
     "roster": Subcommand("client_agent.cli.roster", "app", "Change the roster by signed links, and show its chain."),
     "attack": Subcommand(
-        "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."
+        "harness.attack.cli", "app", "Attack a study that runs in this process, and print what it finds."
     ),
     "faults": Subcommand(
         "harness.faults.cli", "faults", "Whole studies under seeded accidents, and what must hold after each.", False

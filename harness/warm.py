@@ -15,7 +15,6 @@ _LENGTH = 64
 
 
 def warm() -> None:
-    """Call each kernel on a small input."""
     x = np.arange(_LENGTH, dtype=np.uint64)
     NUMBA.mask(x, x, np.empty_like(x))
     NUMBA.add_into(x.copy(), x)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.bench import meter
-from harness.bench.results import Benchmark, Figures, RoundBenchmark, facts, scratch
+from harness.bench.meter import Benchmark, Figures, RoundBenchmark, facts, scratch
 from harness.bench.synthetic import CLIP_NORM, Vector, numerator_of, parameters_for, update_of
 from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import scaling_of
@@ -270,7 +270,6 @@ def benchmark_ckks(dimension: int, sites: int, folder: Path | None = None) -> Ck
 
 
 def ckks_text(result: CkksBenchmark) -> str:
-    """The figures of both, a line each."""
     shares, ns = result.shares, result.ns_per_parameter
     lines = [
         f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
@@ -292,7 +291,6 @@ def ckks_text(result: CkksBenchmark) -> str:
 
 
 def ckks_section(result: CkksBenchmark) -> str:
-    """On the page of benchmarks."""
     lines = "\n".join(f"- {line}" for line in ckks_text(result).splitlines()[1:])
     title = f"## Under CKKS: {result.parameters:,} parameters, {result.sites} contributors"
     why = (

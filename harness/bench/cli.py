@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from harness.bench.results import Benchmark, write_result
+from harness.bench.meter import Benchmark, write_result
 from host.placed_files import rewrite, writable, writable_folder
 
 DEFAULT_CACHE: Final = Path("~/.cache/moiety-peers")
@@ -116,7 +116,7 @@ def idle(
     folder: Folder = None,
 ) -> None:
     """Measure what an agent without a study sends, receives and stores in a day."""
-    from harness.bench.idle import benchmark_idle, idle_text
+    from harness.bench.latency import benchmark_idle, idle_text
 
     result = benchmark_idle(past_studies, seconds, folder)
     _finish(result, idle_text(result), json_file)

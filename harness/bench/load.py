@@ -21,12 +21,11 @@ from client_agent.site.events import METRICS, RoundEnd, RoundRecord, read_metric
 from client_agent.site.journal import StudyJournal
 from harness.bench import meter
 from harness.bench.load_agents import CallTimes, Played, called
+from harness.bench.meter import Benchmark, Figures, facts, scratch, table
 from harness.bench.processes import PROJECT, Processes, ServersOnly, counters
-from harness.bench.results import Benchmark, Figures, facts, scratch, table
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.forked import one_thread
-from harness.federation.memory.learners import light_sites, light_study
-from harness.federation.processes import FederationSpec
+from harness.federation.learners import light_sites, light_study
+from harness.federation.processes import FederationSpec, one_thread
 from harness.warm import warm
 from protocol.errors import Unavailable
 from protocol.sharing import Side
@@ -113,13 +112,11 @@ class Held:
             self.processes.check(name, may_end=False)
 
     def played(self) -> list[Played]:
-        """Stop the agents and take what they did. Raises: Unavailable"""
         self.processes.end(list(self.agents), _STOP_WITHIN_S)
         return [Played.model_validate_json(_played_at(self.servers.folder, name).read_bytes()) for name in self.agents]
 
     @property
     def data(self) -> list[Path]:
-        """Both servers' folders."""
         return [self.servers.folder / OPERATOR_NAMES[side] / "data" for side in Side]
 
     def sample(self, number: int) -> Sample:
@@ -371,13 +368,11 @@ def _slope(what: str, unit: str, rounds: Sequence[int], values: Sequence[float])
 
 
 def load_text(result: LoadBenchmark) -> str:
-    """The figures, one a line."""
     grown = slopes(result.samples) if result.rounds >= _ENOUGH_ROUNDS else ()
     return "\n".join([*load_lines(result), *map(_call_line, result.calls), *map(_slope_line, grown)])
 
 
 def load_lines(result: LoadBenchmark) -> tuple[str, ...]:
-    """All but the times of calls."""
     errors = ", ".join(f"{count} x {what}" for what, count in result.errors.items()) or "none"
     refused = ", ".join(f"{count} x {code}" for code, count in result.refusals.items()) or "none"
     per_round = sorted(result.round_seconds)
@@ -419,7 +414,6 @@ _WHAT = (
 
 
 def load_section(result: LoadBenchmark) -> str:
-    """On the page of benchmarks."""
     lines = "\n".join(f"- {line}" for line in load_lines(result))
     rows = [
         (one.named, f"{one.count:,}", *(f"{ms:.0f}" for ms in (one.p50_ms, one.p95_ms, one.p99_ms, one.most_ms)))

@@ -28,7 +28,7 @@ from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from harness.bench import meter
-from harness.federation.memory.learners import light_learner
+from harness.federation.learners import light_learner
 from host.placed_files import rewrite
 
 _NUMBERS: Final = re.compile(r"\d+")
@@ -187,7 +187,6 @@ class Agents:
             thread.start()
 
     def stop(self) -> None:
-        """Ask all of them to end, and wait for it."""
         self.calls.close()
         self._stop.set()
         for thread in self._threads:
@@ -210,7 +209,6 @@ class Agents:
 
 
 def main(folder: Path, out: Path, sites: Sequence[str]) -> None:
-    """Run them until SIGTERM."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
     agents = Agents(folder, sites)

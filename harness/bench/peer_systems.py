@@ -66,8 +66,6 @@ _MORE: Final = ("org=nvidia", "config_folder=config")
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment's folder."""
-
     folder: Path
 
     @property
@@ -75,7 +73,6 @@ class Environment:
         return self.folder / "bin" / "python"
 
     def program(self, name: str) -> str:
-        """Return the path of a program in it."""
         return str(self.folder / "bin" / name)
 
     @property
@@ -168,7 +165,6 @@ class Asked:
 
     @property
     def within_s(self) -> float:
-        """Time limit for all rounds."""
         return _WITHIN_S_PER_ROUND * (1 + self.all_rounds)
 
 

@@ -19,10 +19,9 @@ import numpy as np
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.network.ledger import read_ledger
-from harness.bench.meter import Gauge, between
+from harness.bench.meter import Benchmark, Figures, Gauge, between, facts, scratch, table
 from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, Taken, flower_rounds, nvflare_rounds
 from harness.bench.processes import counters
-from harness.bench.results import Benchmark, Figures, facts, scratch, table
 from harness.bench.synthetic import parameters_for
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.federated_run import Progress, run_study
@@ -59,8 +58,6 @@ class WholeRounds(Figures):
 
 
 class PeersBenchmark(Benchmark):
-    """Whole rounds of several systems in one sitting."""
-
     parameters: int
     sites: int
     rounds: tuple[WholeRounds, ...]
@@ -339,7 +336,6 @@ def _sittings(results: Sequence[PeersBenchmark]) -> list[str]:
 
 
 def peers_text(result: PeersBenchmark) -> str:
-    """One line a system."""
     lines = [f"{result.parameters:,} parameters, {result.sites} contributors, {result.machine}"]
     for one in result.rounds:
         figures = ", ".join(f"{name} {cell}" for (name, _, _), cell in zip(_COLUMNS, _cells(one), strict=True))

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -55,7 +54,6 @@ class ServersOnly(RunningFederation):
         return [self.pid(side) for side in Side]
 
     def cpu_ns(self) -> int:
-        """CPU time of both servers so far."""
         return sum(map(meter.cpu_ns, self.pids))
 
 
@@ -79,9 +77,7 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._running.values():
                 _signal_group(process, number)
@@ -144,7 +140,6 @@ class Processes:
             raise Unavailable(f"{name} ended with exit code {code}: {self.tail(name)}")
 
     def tail(self, name: str) -> str:
-        """The end of its log, in one line."""
         lines = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
         return " / ".join(line.strip()[:200] for line in lines[-_TAIL_LINES:])
 

@@ -22,7 +22,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from harness.bench.results import Benchmark, Figures, Spread, facts, scratch
+from harness.bench.meter import Benchmark, Figures, Spread, facts, scratch
 from harness.bench.synthetic import parameters_for, update_of
 from harness.warm import warm
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
@@ -267,7 +267,6 @@ def _cpu_ns(work: Callable[[], object], dimension: int) -> float:
 
 
 def ring_text(result: RingBenchmark) -> str:
-    """One line a stage, then how often lifting errs."""
     lines = [
         f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats} in turns, "
         f"load {result.load:.1f}, {result.machine}; bytes per parameter 8 and 6"

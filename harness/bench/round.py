@@ -20,10 +20,9 @@ import numpy as np
 
 from client_agent.learning.data import Examples, LocalData
 from harness.bench import meter
-from harness.bench.contributors import KEPT_OPEN, Contribute, Open, Played
+from harness.bench.meter import BothServers, RoundBenchmark, ServerCpu, facts, scratch
 from harness.bench.processes import PROJECT, ServersOnly, counters
-from harness.bench.requester import ScriptedRequester
-from harness.bench.results import BothServers, RoundBenchmark, ServerCpu, facts, scratch
+from harness.bench.round_parties import KEPT_OPEN, Contribute, Open, Played, ScriptedRequester
 from harness.bench.synthetic import (
     Place,
     SyntheticAgent,
@@ -52,7 +51,7 @@ class ContributorProcess:
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "harness.bench.contributors", str(folder)],
+            [sys.executable, "-m", "harness.bench.round_parties", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -75,7 +74,6 @@ class ContributorProcess:
         return Played.model_validate_json(answer)
 
     def close(self) -> None:
-        """Let the process end."""
         with self._process as ending:  # closes both pipes
             ending.communicate()
 
@@ -292,7 +290,6 @@ def _spec(sites: int) -> FederationSpec:
 
 
 def round_text(result: RoundBenchmark) -> str:
-    """The figures, one a line."""
     cpu = result.cpu_ns_per_parameter_contributor
     phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.seconds_by_phase.items())
     return "\n".join(

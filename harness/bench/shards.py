@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from harness.bench.results import Benchmark, Figures, facts, scratch
+from harness.bench.meter import Benchmark, Figures, facts, scratch
 from harness.warm import warm
 from protocol.arithmetic.prg import SEED_BYTES, Usage, expand
 from protocol.arithmetic.ring import octets

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.adversaries.scripted_agents import ROSTER
-from harness.adversaries.tagged_round import CONTRIBUTORS, TaggedRound
-from harness.bench.results import Benchmark, Spread, facts
+from harness.attack.scripted_agents import ROSTER
+from harness.attack.tagged_round import CONTRIBUTORS, TaggedRound
+from harness.bench.meter import Benchmark, Spread, facts
 from harness.warm import warm
 from protocol.arithmetic.ring import Ring, octets
 from protocol.parameters import TAG_COORDINATES
@@ -141,7 +141,6 @@ def _cpu_s(call: Callable[[], object]) -> float:
 
 
 def tags_text(result: TagsBenchmark) -> str:
-    """The figures, one a line."""
     return "\n".join(
         (
             f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats}, load "

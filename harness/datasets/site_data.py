@@ -47,7 +47,6 @@ class Federation:
 
     @property
     def names(self) -> DataNames:
-        """The names of columns and classes."""
         return DataNames(self.feature_names, self.class_names)
 
     @property

@@ -6,15 +6,16 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
 
 from client_agent.scoring.score import MetricName, value_of
 from harness.datasets.site_data import SplitRow
 from harness.engine.history import RoundKind, RunHistory, Series, alpha_series, distance_series
-from harness.federation.federated_run import FederatedRun
-from harness.federation.measurements import Traffic
+from harness.federation.federated_run import FederatedRun, Traffic
 from harness.versions import Version
 from host.placed_files import rewrite
 from protocol.wire.messages import RuleName, Study
@@ -22,8 +23,6 @@ from protocol.wire.messages import RuleName, Study
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process that took part."""
-
     name: str
     pid: int
 
@@ -108,8 +107,6 @@ class StudyResult:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Everything a demo found."""
-
     studies: tuple[StudyResult, ...]
     versions: tuple[Version, ...]
     seconds: float
@@ -129,69 +126,14 @@ class Accuracy(BaseModel):
         return cls(mean=mean(values), standard_error=error, values=values)
 
 
-class RuleSummary(BaseModel):
-    """One rule's run over processes in ``summary.json``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    end: str
-    reason: str
-    rounds: int
-    released_rounds: int
-    seconds: float
-    max_abs_difference_to_plain: float
-    weights_equal_plain: bool
-    final_models_identical_at_all_sites: bool
-    clipped_share: float
-    accuracy_by_round: tuple[float, ...]
-    mean_log_loss: float | None = None
-    mean_auroc: float | None = None
-
-
-class StudySummary(BaseModel):
-    """One data set in ``summary.json``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    title: str
-    rule_accuracy: dict[str, Accuracy]
-    alpha: dict[str, tuple[float | None, ...]]
-    distance: dict[str, tuple[float | None, ...]]
-    max_abs_difference_to_plain: float
-    max_relative_distance_error: float | None
-    parameters: int
-    exact_distances: bool
-    bytes_up_per_parameter: float
-    bytes_down_per_parameter: float
-    body_bytes_up_per_parameter: float
-    body_bytes_down_per_parameter: float
-    bytes_between_servers_per_contributor_round: float
-    seconds_per_round: float
-    seconds_lock_to_release: float | None
-    correlation_source: str
-    process_ids: dict[str, int]
-    tls_version: str
-    seeds: tuple[int, ...]
-    versions: dict[str, str]
-    rules: dict[str, RuleSummary]
-
-
-class Summary(BaseModel):
-    """``summary.json``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    studies: dict[str, StudySummary]
-    seconds: float
-
-
-def summarise(result: DemoResult) -> Summary:
-    """The figures a program reads."""
-    return Summary(
-        studies={study.key: _study_summary(study, result.versions) for study in result.studies},
-        seconds=result.seconds,
-    )
+def summarise(result: DemoResult) -> dict[str, Any]:
+    """``summary.json``: the figures a program reads."""
+    studies = {study.key: _study_summary(study, result.versions) for study in result.studies}
+    return {"studies": studies, "seconds": result.seconds}
 
 
 def write_summary(result: DemoResult, path: Path) -> None:
-    rewrite(path, summarise(result).model_dump_json(indent=2, by_alias=True) + "\n")
+    rewrite(path, to_json(summarise(result), indent=2, inf_nan_mode="null").decode() + "\n")
 
 
 def shared_round_seconds(study: StudyResult) -> tuple[float, ...]:
@@ -204,50 +146,50 @@ def shared_round_seconds(study: StudyResult) -> tuple[float, ...]:
     )
 
 
-def _study_summary(study: StudyResult, versions: tuple[Version, ...]) -> StudySummary:
+def _study_summary(study: StudyResult, versions: tuple[Version, ...]) -> dict[str, Any]:
     first, traffic = study.first, study.traffic
     shared = shared_round_seconds(study)
-    return StudySummary(
-        title=study.title,
-        rule_accuracy={result.rule.value: Accuracy.of(result.accuracies) for result in study.rules},
-        alpha=_by_site(alpha_series(first.federated.history)),
-        distance=_by_site(distance_series(first.federated.history)),
-        max_abs_difference_to_plain=max(result.difference_to_plain for result in study.rules),
-        max_relative_distance_error=first.distance_error,
-        parameters=first.study.parameters.dimension,
-        exact_distances=first.study.parameters.exact_distances,
-        bytes_up_per_parameter=traffic.up_per_parameter,
-        bytes_down_per_parameter=traffic.down_per_parameter,
-        body_bytes_up_per_parameter=traffic.up_body_per_parameter,
-        body_bytes_down_per_parameter=traffic.down_body_per_parameter,
-        bytes_between_servers_per_contributor_round=traffic.between_servers_per_contributor_round,
-        seconds_per_round=mean(shared),
-        seconds_lock_to_release=traffic.lock_to_release_s,
-        correlation_source=first.study.correlation_source,
-        process_ids={process.name: process.pid for process in study.processes},
-        tls_version=", ".join(traffic.tls_versions),
-        seeds=first.seeds,
-        versions={version.name: version.version for version in versions},
-        rules={result.rule.value: _rule_summary(result) for result in study.rules},
-    )
+    return {
+        "title": study.title,
+        "rule_accuracy": {result.rule.value: Accuracy.of(result.accuracies) for result in study.rules},
+        "alpha": _by_site(alpha_series(first.federated.history)),
+        "distance": _by_site(distance_series(first.federated.history)),
+        "max_abs_difference_to_plain": max(result.difference_to_plain for result in study.rules),
+        "max_relative_distance_error": first.distance_error,
+        "parameters": first.study.parameters.dimension,
+        "exact_distances": first.study.parameters.exact_distances,
+        "bytes_up_per_parameter": traffic.up_per_parameter,
+        "bytes_down_per_parameter": traffic.down_per_parameter,
+        "body_bytes_up_per_parameter": traffic.up_body_per_parameter,
+        "body_bytes_down_per_parameter": traffic.down_body_per_parameter,
+        "bytes_between_servers_per_contributor_round": traffic.between_servers_per_contributor_round,
+        "seconds_per_round": mean(shared),
+        "seconds_lock_to_release": traffic.lock_to_release_s,
+        "correlation_source": first.study.correlation_source,
+        "process_ids": {process.name: process.pid for process in study.processes},
+        "tls_version": ", ".join(traffic.tls_versions),
+        "seeds": first.seeds,
+        "versions": {version.name: version.version for version in versions},
+        "rules": {result.rule.value: _rule_summary(result) for result in study.rules},
+    }
 
 
-def _rule_summary(result: RuleResult) -> RuleSummary:
+def _rule_summary(result: RuleResult) -> dict[str, Any]:
     history = result.federated.history
-    return RuleSummary(
-        end=history.end.value,
-        reason=history.reason,
-        rounds=len(history.rounds),
-        released_rounds=history.shared_rounds,
-        seconds=result.federated.seconds,
-        max_abs_difference_to_plain=result.difference_to_plain,
-        weights_equal_plain=result.weights_equal_plain,
-        final_models_identical_at_all_sites=result.federated.final_models_identical,
-        clipped_share=mean(record.clipped_share for record in history.rounds),
-        accuracy_by_round=tuple(record.test_accuracy for record in history.rounds),
-        mean_log_loss=result.mean_score(MetricName.LOG_LOSS),
-        mean_auroc=result.mean_score(MetricName.AUROC),
-    )
+    return {
+        "end": history.end.value,
+        "reason": history.reason,
+        "rounds": len(history.rounds),
+        "released_rounds": history.shared_rounds,
+        "seconds": result.federated.seconds,
+        "max_abs_difference_to_plain": result.difference_to_plain,
+        "weights_equal_plain": result.weights_equal_plain,
+        "final_models_identical_at_all_sites": result.federated.final_models_identical,
+        "clipped_share": mean(record.clipped_share for record in history.rounds),
+        "accuracy_by_round": tuple(record.test_accuracy for record in history.rounds),
+        "mean_log_loss": result.mean_score(MetricName.LOG_LOSS),
+        "mean_auroc": result.mean_score(MetricName.AUROC),
+    }
 
 
 def _by_site(series: tuple[Series, ...]) -> dict[str, tuple[float | None, ...]]:

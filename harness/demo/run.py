@@ -22,15 +22,13 @@ from client_agent.report.settings_words import RULE_NAMES
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation, describe
-from harness.demo.live import LiveRun, print_accuracies, print_split
-from harness.demo.report import write_report
+from harness.demo.report import LiveRun, print_accuracies, print_split, write_report
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult, write_summary
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, StudySettings, study_of
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_plain, run_protected
 from harness.engine.updates import class_counts
-from harness.federation.federated_run import FederatedRun, run_study
-from harness.federation.measurements import Traffic, measure
+from harness.federation.federated_run import FederatedRun, Traffic, measure, run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.versions import versions
 from harness.warm import warm

@@ -51,12 +51,10 @@ class LocalProblem:
 
     @property
     def factor(self) -> float:
-        """Return the factor of a decaying learning rate in this round."""
         return rate_factor(self.training, self.round)
 
     @property
     def rate(self) -> float:
-        """The local learning rate of this round."""
         return self.training.local_learning_rate * self.factor
 
     def batches(self) -> Iterator[Rows]:

@@ -36,7 +36,6 @@ from client_agent.learning.trainer import apply_aggregate
 from client_agent.learning.training_seeds import site_seed
 from client_agent.tasks.losses import training_loss
 from harness.datasets.site_data import SiteData
-from harness.engine import scheme
 from harness.engine.algorithms import (
     Algorithm,
     Apfl,
@@ -59,9 +58,8 @@ from harness.engine.run_state import (
     require_no_divergence,
     round_record,
 )
-from harness.engine.scheme import Progress
 from harness.engine.study_round import announce, lists_to_try
-from harness.engine.training import OneByOne, SiteTraining, repeated
+from harness.engine.training import OneByOne, Progress, Scheme, SiteTraining, repeated, train
 from harness.engine.updates import CPU, ClippedUpdate, PlainSum, RoundInputs, everybody_in_range
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError, ProtocolViolation
@@ -236,13 +234,11 @@ class Setting:
         ]
 
     def problem(self, place: int, number: int) -> LocalProblem:
-        """A site's training in a round."""
         data = self.sites[place].train
         loss = training_loss(self.training, data.y, self.task)
         return LocalProblem(self.model, data, self.training, loss, number, self.seeds()[place], self.device)
 
     def first_state(self, rows: int) -> SitesState:
-        """The model's initial values in every row."""
         nothing, layers = np.zeros((0, len(self.initial)), np.float32), repeated(self.initial_personal, len(self.sites))
         return SitesState(repeated(self.initial, rows).copy(), layers.copy(), nothing, np.zeros(0))
 
@@ -258,7 +254,7 @@ class Setting:
         return apply_aggregate(vector, self.average(number, given), self.training.server_learning_rate), given
 
 
-class SitesScheme(scheme.Scheme[SitesState, SitesRound], Protocol):
+class SitesScheme(Scheme[SitesState, SitesRound], Protocol):
     """A scheme whose sites all use a model."""
 
     @property
@@ -270,7 +266,6 @@ class SitesScheme(scheme.Scheme[SitesState, SitesRound], Protocol):
 
 
 def used_model(of: SitesScheme, state: SitesState, site: int) -> nn.Module:
-    """The model as the site uses it."""
     load_vector(of.setting.model, of.vector(state, site))
     load_personal(of.setting.model, state.personal[site])
     return of.setting.model
@@ -446,7 +441,7 @@ def run_baseline(
         after_round(progress)
         require_no_divergence(progress.records[-1], first)
 
-    progress, _ = scheme.train(rounds, resume, lambda reached: len(reached.records) >= study.rounds, watched)
+    progress, _ = train(rounds, resume, lambda reached: len(reached.records) >= study.rounds, watched)
     shown = rounds.shown(progress.state)
     return RunHistory(
         study.name,

@@ -15,8 +15,6 @@ from protocol.wire.messages import ListedWeight, RuleName
 
 
 class RoundKind(StrEnum):
-    """The outcome of a round."""
-
     RELEASED = "released"
     COUNTED = "counted"
     SKIPPED = "skipped"
@@ -26,8 +24,6 @@ class RoundKind(StrEnum):
 
 
 class RunEnd(StrEnum):
-    """The end of the shared part of a run."""
-
     COMPLETED = "completed"
     LOCAL_ONLY = "local_only"
     LOCAL_OPTIMUM = "local_optimum"

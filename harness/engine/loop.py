@@ -21,9 +21,8 @@ from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin, assessor, site_loss
 from client_agent.learning.trial import try_once
 from harness.datasets.site_data import SiteData
-from harness.engine import scheme
+from harness.engine import training
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
-from harness.engine.isolation import Trained, isolations, remembered, require_isolated
 from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum
 from harness.engine.run_state import (
     EVERYBODY,
@@ -43,12 +42,16 @@ from harness.engine.run_state import (
     with_judgement,
 )
 from harness.engine.study_round import (
+    Trained,
     announce,
     answers,
     inputs_of,
+    isolations,
     lists_to_try,
     measured_round,
     present,
+    remembered,
+    require_isolated,
     require_validation,
     require_willing,
     skipped,
@@ -149,7 +152,7 @@ def run_rounds(
         after_round(progress)
         require_no_divergence(progress.records[-1], first)
 
-    progress, optimum = scheme.train(rounds, resume, rounds.over, watched)
+    progress, optimum = training.train(rounds, resume, rounds.over, watched)
     end, reason = _end_of(run, progress.state, optimum)
     if conditions.finish is not None:
         progress, how = finished(run, progress, held)

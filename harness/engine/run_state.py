@@ -21,7 +21,7 @@ from client_agent.requester.measuring.judging import Judgement
 from client_agent.scoring.score import FOLLOWED, FinalScores, MetricName
 from client_agent.site.events import opened_values, site_values
 from harness.datasets.site_data import SiteData
-from harness.engine import scheme
+from harness.engine import training
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.training import ON_CPU, Batched, Computing, batchable, repeated
 from harness.engine.updates import CPU, ClippedUpdate, Summing, Training, clipped, clipped_update, load_site, own_weight
@@ -161,12 +161,10 @@ class Run:
 
     @property
     def training(self) -> Training:
-        """With what every site trains."""
         return Training(self.study, self.model, self.computing.device, self.plugin)
 
     @property
     def judge(self) -> Assessor:
-        """The judge of the requester's model."""
         found = assessor(self.study, self.plugin, CPU)
         return found if self.own_metrics is None else replace(found, own_metrics=self.own_metrics)
 
@@ -213,7 +211,7 @@ class Run:
         return own_weight(self.study, site, state.class_totals, largest)
 
 
-Progress: TypeAlias = scheme.Progress[RunState, RoundRecord]
+Progress: TypeAlias = training.Progress[RunState, RoundRecord]
 """Where a study's run stands after a round."""
 AfterRound: TypeAlias = Callable[[Progress], None]
 

@@ -12,12 +12,12 @@ parameters leaves the cache that one site's fits into.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from client_agent.learning.personal import personal_parameters, shared_parameter
 from client_agent.learning.plugin import Plugin
 from client_agent.learning.trainer import epoch_rows, private_randomness, rate_factor, train_round
 from client_agent.tasks.losses import inverse_frequency, task_loss
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, LocalOptimumReached
 from protocol.wire.messages import TaskSpec, TrainingSpec
 from protocol.wire.task import CLASSES
 
@@ -178,7 +178,6 @@ class Batched:
         self._gradient = vmap(grad(self._loss), randomness="different")
 
     def train(self, models: NDArray[np.float32], personal: NDArray[np.float32], round: int) -> TrainedSites:
-        """One round of every site."""
         stack = self._stack(models, self._shared) | self._stack(personal, self._personal)
         totals = {name: torch.zeros_like(stack[name]) for name, _ in self._shared}
         velocity = {name: torch.zeros_like(part) for name, part in stack.items()}
@@ -251,3 +250,47 @@ def _stacked_examples(sites: Sequence[Examples], training: TrainingSpec, device:
         if training.class_weights == "inverse_frequency":
             weights[number, : len(site)] = inverse_frequency(site.y, 0)[site.y]
     return _Data(torch.from_numpy(X).to(device), torch.from_numpy(y).to(device), weights, sizes)
+
+
+S = TypeVar("S")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Scheme(Protocol[S, R_co]):
+    """``S`` is all that moves from round to round, ``R_co`` the record of one round; rounds are counted from 1."""
+
+    def start(self) -> S: ...
+
+    def round(self, state: S, number: int) -> tuple[S, R_co]:
+        """Do one round. Raises: LocalOptimumReached, with the state as it was; UnusableUpdate"""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Progress(Generic[S, R]):
+    """The progress of a run after a round: all that the next round depends on, and the records so far."""
+
+    state: S
+    records: tuple[R, ...] = ()
+
+
+def train(
+    scheme: Scheme[S, R],
+    begun: Progress[S, R] | None,
+    over: Callable[[Progress[S, R]], bool],
+    after_round: Callable[[Progress[S, R]], None],
+) -> tuple[Progress[S, R], str | None]:
+    """Do all rounds that are left; where ``after_round`` was last called, a run goes on to the same bits.
+
+    Returns the end, and why the run stopped at a local optimum (None where it did not).
+    """
+    progress = Progress(scheme.start()) if begun is None else begun
+    while not over(progress):
+        try:
+            state, record = scheme.round(progress.state, len(progress.records) + 1)
+        except LocalOptimumReached as optimum:
+            return progress, optimum.detail
+        progress = Progress(state, (*progress.records, record))
+        after_round(progress)
+    return progress, None

@@ -65,7 +65,6 @@ class ClippedUpdate:
 
     @property
     def norm(self) -> float:
-        """||g|| after clipping."""
         return float(np.sqrt(squared_norm(self.values)))
 
     def weight(self, listed: float) -> float:
@@ -158,7 +157,6 @@ def clipped_probe(
 
 
 def class_counts(site: SiteData, classes: int) -> tuple[int, ...]:
-    """The site's training examples of each class."""
     return tuple(int(count) for count in np.bincount(site.train.y, minlength=classes))
 
 

@@ -17,11 +17,9 @@ import structlog
 import typer
 
 from client_agent.cli.tables import console as console_for
-from harness.faults.schedule import Level, Schedule
-from harness.faults.shrinking import Shrinking
-from harness.faults.simulation import Simulated
+from harness.faults.schedule import Level, Schedule, Shrinking
+from harness.faults.simulation import Failure, Simulated, Tally
 from harness.faults.simulator import replayed, simulated
-from harness.faults.tally import Failure, Tally
 from host.placed_files import rewrite, writable
 from host.settings import read_text
 from protocol.errors import ConfigurationError

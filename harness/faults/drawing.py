@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from harness.adversaries.troubled_study import SITES
+from harness.attack.troubled_study import SITES
 from harness.faults.schedule import (
     NEWCOMER,
     SERVERS,
@@ -26,7 +26,7 @@ from harness.faults.schedule import (
     Timed,
     named,
 )
-from harness.federation.memory.network import Fate, Passing
+from harness.federation.network import Fate, Passing
 from protocol.sharing import Side
 from servers.failpoints import Point
 

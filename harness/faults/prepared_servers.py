@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from harness.engine.parties import Parties, SiteEntry, make_parties
 from harness.faults.schedule import NEWCOMER, Party, RosterChanged
 from harness.faults.simulation import MEMORY
-from harness.federation.memory.learners import light_sites
+from harness.federation.learners import light_sites
 from harness.federation.processes import FederationSpec, RunningFederation
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
@@ -136,7 +136,6 @@ class Federation:
 
 @cache
 def federation() -> Federation:
-    """This process's."""
     return Federation()
 
 

@@ -14,11 +14,11 @@ from unittest import mock
 import httpx
 import numpy as np
 
-from harness.faults.injection import Died
 from harness.faults.isolation import Observer
+from harness.faults.schedule import Died
 from harness.faults.scripted_sites import ScriptedSite
 from harness.faults.server_pair import Pair
-from harness.federation.memory.clocks import SIDE
+from harness.federation.clocks import SIDE
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.rounds.states import RoundKey

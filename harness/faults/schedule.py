@@ -6,13 +6,26 @@ the same whatever order threads take turns in, and is shrunk by leaving faults o
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
+from unittest import mock
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import OperationalError
 
-from harness.federation.memory.network import Fate, Passing
+from harness.attack.troubled_study import kinds
+from harness.federation.network import Fate, Judge, Passing
+from host.failpoints import Failpoints
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 
@@ -207,3 +220,198 @@ class Schedule(BaseModel):
 def named(passing: Passing) -> tuple[str, Side, str, int]:
     """As a schedule names a message."""
     return (passing.sender, passing.to, passing.kind, passing.of_kind)
+
+
+T = TypeVar("T")
+MOST_RUNS: Final = 150
+"""Runs that shrinking one schedule may take."""
+
+
+def shortest(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
+    """The items without any part whose absence still ``fails``; of what is left no single one can go.
+
+    Requires: all items fail; ``fails`` answers the same for the same items
+    """
+    left, parts = list(items), 2
+    if left and fails([]):
+        return []
+    while len(left) > 1:
+        size = -(-len(left) // parts)
+        starts = range(0, len(left), size)
+        kept = next((rest for at in starts if fails(rest := left[:at] + left[at + size :])), None)
+        if kept is not None:
+            left, parts = kept, max(parts - 1, 2)
+        elif size == 1:
+            break
+        else:
+            parts = min(2 * parts, len(left))
+    return left
+
+
+@dataclass
+class Shrinking:
+    """``broken`` runs a schedule and names the promises that do not hold. ``runs`` counts how often it did.
+
+    Where threads take other turns, a schedule that fails may hold in one run: it is tried ``tries`` times, and the
+    shrunk one is one that was seen to fail.
+    """
+
+    broken: Callable[[Schedule], frozenset[str]]
+    tries: int = 1
+    most_runs: int = MOST_RUNS
+    runs: int = field(default=0, init=False)
+
+    def shrunk(self, schedule: Schedule, promises: frozenset[str]) -> Schedule:
+        """The same schedule where nothing shorter was found to break one of ``promises``."""
+        still = schedule.model_copy(update={"delays_s": 0.0})
+        if self._fails(still, promises):
+            schedule = still
+        faults = shortest(
+            schedule.faults, lambda some: self._fails(schedule.model_copy(update={"faults": tuple(some)}), promises)
+        )
+        return schedule.model_copy(update={"faults": tuple(faults)})
+
+    def _fails(self, schedule: Schedule, promises: frozenset[str]) -> bool:
+        for _ in range(self.tries):
+            if self.runs >= self.most_runs:
+                return False
+            self.runs += 1
+            if self.broken(schedule) & promises:
+                return True
+        return False
+
+
+Draw = Callable[[Passing], Fate | None]
+
+
+class FaultyNetwork(Judge):
+    """``found`` are the faults of messages that struck; ``steps`` counts all messages."""
+
+    def __init__(self, schedule: Schedule, draw: Draw | None = None) -> None:
+        """``draw`` decides where the seed does, in place of the schedule's faults of messages."""
+        super().__init__()
+        self._schedule = schedule
+        self._listed = {one.names: one.fate for one in schedule.faults if isinstance(one, Troubled)}
+        self._draw = draw or self._from_list
+        self.found: list[Troubled] = []
+        self.injected: Counter[str] = Counter()
+        self.parted: Counter[tuple[str, Side]] = Counter()
+        self.steps = 0
+
+    def _from_list(self, passing: Passing) -> Fate | None:
+        return self._listed.get(named(passing))
+
+    def fate(self, passing: Passing) -> Fate:
+        self.steps += 1
+        if self.parted[passing.sender, passing.to]:
+            self.injected["parted"] += 1
+            return Fate(arrives=False)
+        fate = self._draw(passing)
+        if fate is not None:
+            sender, to, kind, of_kind = named(passing)
+            self.found.append(Troubled(sender=sender, to=to, kind=kind, of_kind=of_kind, fate=fate))
+            self.injected.update(kinds(fate))
+        there_s, back_s = self._schedule.delays(passing)
+        fate = fate or Fate()
+        return replace(fate, held_s=fate.held_s + there_s, answer_held_s=fate.answer_held_s + back_s)
+
+
+_READS = ("select", "pragma")
+
+
+class _FullError(sqlite3.OperationalError):
+    """As SQLite's own."""
+
+    sqlite_errorname = "SQLITE_FULL"
+
+
+class Disks:
+    """``full`` counts, by party, why its disk is full now; ``refused`` how often something was not written."""
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self.full: Counter[str] = Counter()
+        self.refused = 0
+        self._folders = {f"{folder.resolve()}/": party for party, folder in folders.items()}
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """In this process every write to these folders asks here first."""
+        event.listen(Engine, "before_cursor_execute", self._before_statement)
+        try:
+            with mock.patch("os.fsync", self._before(os.fsync)):
+                yield
+        finally:
+            event.remove(Engine, "before_cursor_execute", self._before_statement)
+
+    def _before(self, sync: Callable[[int], None]) -> Callable[[int], None]:
+        def fsync(handle: int) -> None:
+            if +self.full and self._takes_nothing(os.readlink(f"/proc/self/fd/{handle}")):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            sync(handle)
+
+        return fsync
+
+    def _takes_nothing(self, path: str) -> bool:
+        full = any(self.full[party] and path.startswith(folder) for folder, party in self._folders.items())
+        self.refused += full
+        return full
+
+    def _before_statement(
+        self, connection: Connection, cursor: object, statement: str, parameters: object, context: object, many: bool
+    ) -> None:
+        place = connection.engine.url.database or ""
+        if +self.full and not statement.lower().startswith(_READS) and self._takes_nothing(str(Path(place).resolve())):
+            raise OperationalError(statement, None, _FullError("database or disk is full"))
+
+
+class Died(BaseException):
+    """A server is no more: nobody catches this."""
+
+
+class Reaching(Failpoints):
+    """Counts a server's steps through all of its starts; ``at`` hears of each."""
+
+    def __init__(self, side: Side, at: Callable[[Side, str, int], None], counted: Counter[tuple[Side, str]]) -> None:
+        super().__init__()
+        object.__setattr__(self, "_heard", (side, at, counted))
+
+    def reach(self, point: StrEnum) -> None:
+        side, at, counted = self._heard  # type: ignore[attr-defined]  # a frozen class's own
+        number = counted[side, point.value]
+        counted[side, point.value] += 1
+        at(side, point.value, number)
+
+
+class PowerCut:
+    """Knows which files' bytes and which folders' names have reached the disk."""
+
+    def __init__(self) -> None:
+        self._files: set[tuple[int, int]] = set()
+        self._names: dict[str, set[str]] = {}
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        with mock.patch("os.fsync", self._before(os.fsync)):
+            yield
+
+    def _before(self, sync: Callable[[int], None]) -> Callable[[int], None]:
+        def fsync(handle: int) -> None:
+            path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+            sync(handle)
+            if path.is_dir():
+                self._names[str(path)] = {one.name for one in path.iterdir()}
+            else:
+                found = os.fstat(handle)
+                self._files.add((found.st_dev, found.st_ino))
+
+        return fsync
+
+    def cut(self, folder: Path) -> None:
+        """Cut what is left in a folder of whole files."""
+        names = self._names.get(str(folder), set())
+        for file in folder.iterdir() if folder.is_dir() else ():
+            found = file.stat()
+            if file.name not in names:
+                file.unlink()
+            elif (found.st_dev, found.st_ino) not in self._files:
+                file.write_bytes(b"")

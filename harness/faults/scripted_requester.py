@@ -9,10 +9,10 @@ import httpx
 import numpy as np
 
 from client_agent.study.measuring import seal_queries
-from harness.adversaries.signed_client import opened
+from harness.attack.signed_client import opened
 from harness.faults.isolation import Told
 from harness.faults.scripted_sites import ScriptedSite
-from harness.federation.memory.clocks import START_S
+from harness.federation.clocks import START_S
 from host.randomness import SystemRandomness
 from protocol.bodies import opening
 from protocol.errors import ProtocolViolation

@@ -10,8 +10,8 @@ from typing import Final
 
 import httpx
 
-from harness.adversaries.forgeries import honest_contribution
-from harness.adversaries.signed_client import opened
+from harness.attack.forgeries import honest_contribution
+from harness.attack.signed_client import opened
 from harness.faults.isolation import Hiding, Told, Update
 from harness.faults.schedule import Lie
 from harness.faults.server_pair import Answered, Pair

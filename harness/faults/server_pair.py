@@ -22,12 +22,12 @@ from sqlalchemy.exc import OperationalError
 from starlette.types import ASGIApp
 
 from harness.engine.parties import Parties
-from harness.faults.injection import Died, PowerCut, Reaching
 from harness.faults.prepared_servers import MADE_ONCE, one_back
+from harness.faults.schedule import Died, PowerCut, Reaching
 from harness.faults.simulation import STARTED_AGAIN_S
-from harness.federation.memory.clocks import SIDE, VirtualClock, VirtualLoop
-from harness.federation.memory.dealt import Dealt
-from harness.federation.memory.network import Carrier, Network
+from harness.federation.clocks import SIDE, VirtualClock, VirtualLoop
+from harness.federation.network import Carrier, Network
+from harness.federation.server_apps import Dealt
 from protocol.errors import HistoryUnknown, MoietyError, PeerUnreachable
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -312,8 +312,6 @@ class Products:
 
 @dataclass(frozen=True)
 class Answered:
-    """The answer to a request."""
-
     status: int
     body: bytes
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import Final
 from unittest import mock
 
-from harness.faults.injection import Disks, FaultyNetwork
 from harness.faults.isolation import Hiding, Observer, update_of
 from harness.faults.prepared_servers import (
     DIMENSION,
@@ -17,12 +16,22 @@ from harness.faults.prepared_servers import (
     federation,
 )
 from harness.faults.promises import SignedOnce, Watch
-from harness.faults.schedule import NEWCOMER, SERVERS, Crashed, Lies, Party, RosterChanged, Schedule
+from harness.faults.schedule import (
+    NEWCOMER,
+    SERVERS,
+    Crashed,
+    Disks,
+    FaultyNetwork,
+    Lies,
+    Party,
+    RosterChanged,
+    Schedule,
+)
 from harness.faults.scripted_requester import PLAIN, ScriptedRequester
 from harness.faults.scripted_sites import Journal, LyingSite, Script, ScriptedSite
 from harness.faults.server_pair import Pair
 from harness.faults.simulation import WITHIN_S, Action, Simulated, Simulation
-from harness.federation.memory.clocks import VirtualClock, VirtualLoop, at_once
+from harness.federation.clocks import VirtualClock, VirtualLoop, at_once
 from protocol.sharing import Side
 
 _ROUNDS: Final = 2

@@ -12,25 +12,20 @@ from typing import Any, Final
 import numpy as np
 from scipy.stats import spearmanr
 
-from harness.adversaries.attacked_study import AS_IT_IS
-from harness.adversaries.differencing import DifferencedLine
-from harness.adversaries.distances import LocatingLine
-from harness.adversaries.falsified_round import Question, most_bits
-from harness.adversaries.inference import InferenceLine, guessed
-from harness.adversaries.inversion import How, InversionLine, Inverted
-from harness.adversaries.inversion_targets import TARGETS, Target
-from harness.adversaries.leak import Asked, Leaked, LeakLine, leaked
-from harness.adversaries.lies import LyingLine
-from harness.adversaries.membership import MemorisedLine, Told, by_shadows
-from harness.adversaries.memory_attacks import ATTACKS
-from harness.adversaries.poisoning import Poison, PoisonedLine
-from harness.adversaries.reconstruction import AttackLine, Prior
+from harness.attack.attacked_study import AS_IT_IS
+from harness.attack.distances import LocatingLine
+from harness.attack.inversion import TARGETS, How, InversionLine, Inverted, Target
+from harness.attack.leak import Asked, Leaked, LeakLine, Question, leaked, most_bits
+from harness.attack.lies import LyingLine
+from harness.attack.membership import InferenceLine, MemorisedLine, Told, by_shadows, guessed
+from harness.attack.memory_attacks import ATTACKS
+from harness.attack.poisoning import Poison, PoisonedLine
+from harness.attack.reconstruction import AttackLine, DifferencedLine, Prior
 from harness.papers import recipes as made
-from harness.papers.plots import Series, curve_rows, heat_rows
 from harness.papers.recipes import ALONE, Recipe, canary_shares, case_of, lies_of, recipes, settings_of
 from harness.papers.scores import Scores, Table, shown, spread_of
 from harness.papers.simulated import Found, lines_of, noised, told_cell
-from harness.simulate.charts import Spread, curve, number
+from harness.simulate.charts import Series, Spread, curve, curve_rows, heat_rows, number
 from harness.simulate.run_line import Values
 from harness.simulate.store import read_lines
 from protocol.clauses import Clause
@@ -365,7 +360,6 @@ def _class_mix(lines: Sequence[InferenceLine]) -> list[str]:
 
 
 def _memorised(lines: Sequence[MemorisedLine]) -> Table:
-    """A row per model and rule."""
     heads = ("model", "parameters", "epsilon", "rounds", "accuracy on members", "on others", "last model: by loss")
     table: Table = [(*heads, "by shadows", "averages: best round", "all rounds")]
     for variant, name in _MEMORISED.items():
@@ -514,7 +508,6 @@ def robustness(runs: Path, data: Path | None) -> Found:
 
 
 def _poisoning(case: str, name: str, lines: Sequence[PoisonedLine], recipe: Recipe) -> Found:
-    """One data set under every rule."""
     plain = [line for line in lines if line.protection == "plain"]
     rules = [rule for rule in dict.fromkeys(line.variant for line in plain) if rule != ALONE]
     numbers = recipe["poisoners"]

@@ -12,8 +12,9 @@ from typing import Final
 
 import pandas as pd
 
-from harness.papers.plots import PLOTS, Series
+from harness.papers.plots import PLOTS
 from harness.papers.scores import Table
+from harness.simulate.charts import Series
 from host.placed_files import rewrite
 from protocol.errors import ConfigurationError
 from protocol.printable import printable

@@ -11,18 +11,14 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
-from harness.adversaries.attacked_study import AS_IT_IS, AttackedStudy, Setting
-from harness.adversaries.differencing import DifferencedLine, DifferencedRun
-from harness.adversaries.distances import LocatingLine, LocatingRun
-from harness.adversaries.falsified_round import Question
-from harness.adversaries.inference import InferenceLine, WatchedRun
-from harness.adversaries.inversion import InversionLine, InvertedRun
-from harness.adversaries.inversion_targets import TARGETS
-from harness.adversaries.leak import Asked, LeakLine, LeakRun
-from harness.adversaries.lies import Lie, LyingLine, LyingRun
-from harness.adversaries.membership import MemorisedLine, MemorisedRun
-from harness.adversaries.poisoning import Poison, Poisoned, PoisonedLine
-from harness.adversaries.reconstruction import AttackedRun, AttackLine
+from harness.attack.attacked_study import AS_IT_IS, AttackedStudy, Setting
+from harness.attack.distances import LocatingLine, LocatingRun
+from harness.attack.inversion import TARGETS, InversionLine, InvertedRun
+from harness.attack.leak import Asked, LeakLine, LeakRun, Question
+from harness.attack.lies import Lie, LyingLine, LyingRun
+from harness.attack.membership import InferenceLine, MemorisedLine, MemorisedRun, WatchedRun
+from harness.attack.poisoning import Poison, Poisoned, PoisonedLine
+from harness.attack.reconstruction import AttackedRun, AttackLine, DifferencedLine, DifferencedRun
 from harness.datasets.public_data import data_folder, fetch_missing
 from harness.datasets.registry import load_data, source_of
 from harness.engine.training import Computing
@@ -52,7 +48,6 @@ ALONE: Final = "local"
 
 @cache
 def recipes() -> Mapping[str, Recipe]:
-    """Return ``recipes.toml`` by page."""
     with Path(__file__).with_name("recipes.toml").open("rb") as file:
         return tomllib.load(file)
 
@@ -205,7 +200,6 @@ def _study_key(study: AttackedStudy, *setting: str) -> tuple[str | int, ...]:
 
 
 def settings_of(recipe: Recipe, asked: Recipe) -> list[Setting]:
-    """The settings that a study is attacked under."""
     if not asked.get("remedies"):
         return [Setting(**{"name": name, **recipe["settings"][name]}) for name in asked["settings"]]
     needed = {"parameters": {"least_contributors": asked["contributors"]}}
@@ -216,7 +210,6 @@ def settings_of(recipe: Recipe, asked: Recipe) -> list[Setting]:
 
 
 def _merged(tables: Recipe, changes: Recipe) -> Recipe:
-    """The tables with some of their keys changed."""
     return {**tables, **{k: {**tables.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
 
 

@@ -156,7 +156,6 @@ def signed(spread: Spread) -> str:
 
 
 def shown(spread: Spread | None, nothing: str = "none") -> str:
-    """Mean and standard error."""
     return nothing if spread is None else str(spread)
 
 

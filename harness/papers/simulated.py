@@ -12,10 +12,9 @@ from typing import Any, Final
 from client_agent.learning.private.drawn_rows import drawing_probability
 from client_agent.scoring.score import MetricName, words_of
 from client_agent.site.budget.accounting import Steps, epsilon_of
-from harness.adversaries.inference import InferenceLine
+from harness.attack.membership import InferenceLine
 from harness.datasets.titanic import FEATURES, SITES
 from harness.engine.history import RoundKind
-from harness.papers.plots import Series, curve_rows, heat_rows
 from harness.papers.published import FLAMBY, MNIST_LAST, TITANIC, TITANIC_RATES, mnist_curve, titanic_curve
 from harness.papers.recipes import case_of, folder_of, recipes
 from harness.papers.risk_missed import squared_errors
@@ -38,9 +37,18 @@ from harness.papers.scores import (
     tally,
     with_rules_alone,
 )
-from harness.simulate.charts import Spread, curve, number, of_variant, relative_distances
-from harness.simulate.comparison import PersonalLine, ResultFolder, read_personal_case
-from harness.simulate.comparison_report import PUBLISHED, detections, summaries
+from harness.simulate.charts import (
+    Series,
+    Spread,
+    curve,
+    curve_rows,
+    heat_rows,
+    number,
+    of_variant,
+    relative_distances,
+)
+from harness.simulate.comparison import ResultFolder, read_personal_case
+from harness.simulate.comparison_report import PUBLISHED, detections, score_rows, summaries
 from harness.simulate.run_line import RunLine, Values
 from harness.simulate.store import Results, read_lines
 from harness.simulate.study_files import STUDIES
@@ -93,7 +101,6 @@ _CLASSES: Final = (MetricName.ACCURACY, MetricName.LOG_LOSS, MetricName.AUROC)
 
 
 def lines_of(runs: Path, case: str, protection: str = "plain") -> tuple[RunLine, ...]:
-    """The finished runs of a case."""
     return Results(runs / folder_of(case, protection)).lines()
 
 
@@ -433,7 +440,7 @@ def har_ifedavg(runs: Path, data: Path | None) -> Found:
         cells = (str(one.mean_f1), quoted[0], str(one.worst_f1), quoted[1], str(one.rounds), str(one.seeds))
         table.append((_PERSONAL.get(one.variant, one.variant), *cells))
     yield "har_ifedavg_scores", table
-    yield "plots/har_ifedavg_scores", _personal_curves(lines)
+    yield "plots/har_ifedavg_scores", score_rows(lines)
     for name, title in (("shifted", "shifted features"), ("swapped", "relabelled examples")):
         case = read_personal_case(STUDIES / f"har_ifedavg_{name}.toml")
         rows = [
@@ -449,17 +456,6 @@ def har_ifedavg(runs: Path, data: Path | None) -> Found:
         ]
         heads = (f"{title}: variant, seed", "site", "layer", "changed columns marked", "marked elsewhere")
         yield f"har_ifedavg_{name}", [(*heads, "rank of the strongest"), *rows]
-
-
-def _personal_curves(lines: Sequence[PersonalLine]) -> Series:
-    rows: Series = []
-    for panel, score in (("F1, mean over sites", "mean_f1"), ("F1 at the worst site", "worst_f1")):
-        for name in dict.fromkeys(line.variant for line in lines):
-            of = [line for line in lines if line.variant == name]
-            table = zip(*([getattr(one.test, score) for one in line.evaluated] for line in of), strict=False)
-            rounds = [one.round for one in of[0].evaluated]
-            rows += [(panel, name, at, mean(values), None) for at, values in zip(rounds, table, strict=False)]
-    return rows
 
 
 _PAYS: Final = {

@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.bench.load import FIGURES, LoadBenchmark, slopes
-from harness.papers.plots import Series
 from harness.papers.recipes import recipes
 from harness.papers.scores import Table
 from harness.papers.simulated import Found
+from harness.simulate.charts import Series
 from protocol.errors import ConfigurationError
 
 B = TypeVar("B", bound=BaseModel)

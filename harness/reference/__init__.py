@@ -1,1 +1,1 @@
-"""Pages of reference that are made from the code: ``python -m harness.reference``."""
+"""Pages of reference that are made from the code when the site is built."""

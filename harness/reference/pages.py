@@ -76,7 +76,6 @@ def commands(*names: str) -> Iterator[Command]:
 
 
 def commands_page() -> str:
-    """The reference of the command line."""
     return page(
         "Commands",
         "`moiety COMMAND --help` prints the same. Status 0: done; 1: it ran and the answer is no (a check failed, a "
@@ -209,7 +208,6 @@ _GROUPS = {
 
 
 def http_api_page() -> str:
-    """The reference of the HTTP interface."""
     return page(
         "HTTP interface",
         "Agents call servers and server A calls server B; no server ever calls a site. Every request but those of "
@@ -246,7 +244,6 @@ _OPERATING: Final = Path(__file__).parents[2] / "docs" / "operating.md"
 
 
 def errors_page() -> str:
-    """The reference of error codes."""
     kinds = {kind.code: kind for kind in vars(errors).values() if _has_code(kind)}
     causes = usual_causes(_OPERATING.read_text(encoding="utf-8"))
     rows = [
@@ -283,7 +280,6 @@ def _status(code: ErrorCode) -> str:
 
 
 def metrics_page() -> str:
-    """The reference of the metrics."""
     rows = [
         (f"`{metric.name}{'_total' if metric.type == 'counter' else ''}`", metric.type, metric.documentation)
         for metric in Metrics().registry.collect()

@@ -26,8 +26,16 @@ from harness.datasets.registry import path_of
 from harness.datasets.site_folders import folder_digest
 from harness.engine.algorithms import BaselineTable
 from harness.engine.run_state import EVERYBODY, Attendance
-from harness.simulate.brought import ChosenModel, ChosenRule, chosen_model, chosen_rule, package_of, without_package
-from harness.simulate.study_files import StudyFile, read_study_file
+from harness.simulate.study_files import (
+    ChosenModel,
+    ChosenRule,
+    StudyFile,
+    chosen_model,
+    chosen_rule,
+    package_of,
+    read_study_file,
+    without_package,
+)
 from host.extensions import FOLDER, Kind, is_brought
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
@@ -214,8 +222,6 @@ class Variant:
 
 @dataclass(frozen=True)
 class Case:
-    """A case file, checked."""
-
     source: str
     name: str
     table: CaseTable
@@ -223,7 +229,6 @@ class Case:
 
     @property
     def judged_by(self) -> MetricName:
-        """The metric that runs are compared by."""
         return self.table.judged_by or METRICS[self.variants[0].study.task.kind][0]
 
     def variant(self, name: str) -> Variant:

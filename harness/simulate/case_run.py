@@ -14,7 +14,6 @@ from harness.engine.all_sites import require_baseline
 from harness.engine.protected_sum import SourceName
 from harness.engine.study_round import require_willing
 from harness.engine.training import ON_CPU, Computing
-from harness.simulate.brought import own_metrics
 from harness.simulate.case import Case, Setting, Variant
 from harness.simulate.run_line import RunKey, RunLine
 from harness.simulate.run_one import PlannedRun, Protection, require_plain_for_same_round
@@ -27,7 +26,7 @@ from harness.simulate.store import (
     require_same_code,
     require_unchanged,
 )
-from harness.simulate.study_files import ALL_RUNS, Shard, simulated_study
+from harness.simulate.study_files import ALL_RUNS, Shard, own_metrics, simulated_study
 from harness.simulate.tuning import TUNING, Choice, TuningLine, choose, combinations
 from harness.simulate.workers import RayCluster, RoundDone, run_all
 from host.extensions import loaded_plugins
@@ -40,34 +39,25 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
     """Raises: ConfigurationError for a variant that exists in plain simulation only, under a protection"""
     where = f"{case.source}: variant {variant.name!r}"
     require_plain_for_same_round(variant.study, protection, where)
-    chosen, model = variant.chosen_rule(), variant.chosen_model
-    if chosen is not None and protection is not Protection.PLAIN:
-        raise ConfigurationError(
-            f"{where}: rule {chosen.name!r} is from a package, and servers and sites know the rules of the protocol "
-            "alone: name the other variants with --only, or give --protection plain"
-        )
-    if model is not None and protection is not Protection.PLAIN:
-        raise ConfigurationError(
-            f"{where}: model {model.name!r} is from a package, and sites run no code of others: name the other "
-            "variants with --only, or give --protection plain"
-        )
-    if variant.pooled and protection is not Protection.PLAIN:
-        raise ConfigurationError(
-            f"{where}: 'pooled' puts all data at one place, in plain runs only: name the other variants with --only, "
-            "or give --protection plain"
-        )
-    if variant.baseline is not None and protection is not Protection.PLAIN:
-        raise ConfigurationError(
-            f"{where}: baseline {variant.baseline.name!r} runs in plain simulation only, since no server and no site's "
-            "agent knows it: name the other variants with --only, or give --protection plain"
-        )
+    chosen, model, baseline = variant.chosen_rule(), variant.chosen_model, variant.baseline
     if chosen is not None and variant.published_mistake is not None:
         raise ConfigurationError(f"{where}: 'published_mistake' is of no package's rule; leave it out")
-    if variant.published_mistake is not None and protection is not Protection.PLAIN:
-        raise ConfigurationError(
-            f"{where}: 'published_mistake' repeats a mistake in plain runs only: name the other variants with --only, "
-            "or give --protection plain"
-        )
+    plain_only = (
+        (
+            chosen,
+            "rule {} is from a package, and servers and sites know the rules of the protocol alone",
+        ),
+        (model, "model {} is from a package, and sites run no code of others"),
+        (variant.pooled or None, "'pooled' puts all data at one place, in plain runs only"),
+        (baseline, "baseline {} runs in plain simulation only, since no server and no site's agent knows it"),
+        (variant.published_mistake, "'published_mistake' repeats a mistake in plain runs only"),
+    )
+    for given, why in plain_only if protection is not Protection.PLAIN else ():
+        if given is not None:
+            named = why.format(repr(getattr(given, "name", "")))
+            raise ConfigurationError(
+                f"{where}: {named}: name the other variants with --only, or give --protection plain"
+            )
 
 
 def require_possible(
@@ -150,7 +140,6 @@ class CaseOptions:
 
     @property
     def where(self) -> int | RayCluster:
-        """Return the place where the runs are done."""
         return self.cluster or self.jobs
 
 

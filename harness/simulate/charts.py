@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, stdev
-from typing import Final
+from typing import Any, Final
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
@@ -87,123 +90,177 @@ def of_variant(lines: Sequence[RunLine], variant: str, requester: str | None = N
 
 
 COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a5568", "#b7791f", "#2c7a7b", "#9b2c2c")
-ACROSS: Final = 2
-"""Panels beside each other."""
+Series = list[tuple[Any, ...]]
+"""Rows as their kind of plot names them; None where there is no number."""
+XY: Final = ("panel", "series", "x", "y", "error")
+CELLS: Final = ("row", "column", "value")
+_DASHED: Final = (", published", ", tuned")
+
+
+def curve_rows(found: Mapping[tuple[str, str], Curve | Sequence[float]], *, gaps: bool = False) -> Series:
+    """Read, by panel and series, a curve over rounds; a published one has no error.
+
+    Rounds without a number are left out; with ``gaps`` they, and curves without a round, interrupt the line.
+    """
+    rows: Series = []
+    for (panel, series), of in found.items():
+        dashed = series.endswith(_DASHED)
+        means, errors = (of.means, of.errors) if isinstance(of, Curve) else (tuple(of), (None,) * len(of))
+        if gaps and not means:
+            means, errors = (math.nan,), (math.nan,)
+        for place, (value, error) in enumerate(zip(means, errors, strict=True), 1):
+            rows.append((panel, series, place, value, None if dashed else error))
+    return rows if gaps else [row for row in rows if not math.isnan(row[3])]
+
+
+def heat_rows(
+    rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]] | NDArray[np.float64]
+) -> Series:
+    """Read a value by row and column."""
+    return [(row, column, values[i][j]) for i, row in enumerate(rows) for j, column in enumerate(columns)]
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One set of axes: curves, and others dashed in the same colours, which the legend calls ``dashed_are``."""
+class Plot:
+    """The form in which a series is drawn; ``up`` and ``across`` name the axes."""
 
-    title: str
-    curves: tuple[Curve, ...]
-    dashed: tuple[Curve, ...] = ()
-    dashed_are: str = "published"
+    draw: Callable[[pd.DataFrame, Plot], Figure]
+    heads: tuple[str, ...]
+    up: str = ""
+    across: str = "round"
+    floor: float | None = None
+    written: bool = False
+
+    def figure(self, rows: Series | Path) -> Figure:
+        """The plot of rows, or of a CSV file of them."""
+        if isinstance(rows, Path):
+            frame = pd.read_csv(rows, dtype={"row": str, "column": str, "shape": str})
+        else:
+            frame = pd.DataFrame(rows, columns=[*self.heads])
+            frame = frame.astype({name: float for name in ("y", "error", "value") if name in self.heads})
+        with _style():
+            return self.draw(frame, self)
+
+    def svg(self, rows: Series | Path) -> str:
+        return drawn(lambda: self.figure(rows))
 
 
-def curves_chart(panels: Sequence[Panel], label: str, floor: float | None = None) -> str:
-    """``curves_figure`` as SVG."""
-    return drawn(lambda: curves_figure(panels, label, floor))
+def curved(up: str, floor: float | None = None) -> Plot:
+    """Curves over rounds, a panel each requester."""
+    return Plot(curves, XY, up, floor=floor)
 
 
-def curves_figure(panels: Sequence[Panel], label: str, floor: float | None = None) -> Figure:
-    """Curves over rounds, the mean with a band of one standard error; without band where it is dashed.
+def grid(panels: int, across: int, wide: float, high: float) -> tuple[Figure, list[Axes]]:
+    """As many axes as there are panels, and those that are left over not shown."""
+    across = min(across, panels)
+    rows = -(-panels // across)
+    figure = Figure(figsize=(wide * across, high * rows), layout="constrained")
+    axes = list(figure.subplots(rows, across, squeeze=False).ravel())
+    for unused in axes[panels:]:
+        unused.set_visible(False)
+    return figure, axes[:panels]
 
-    One colour per label, the same in all panels.
-    """
-    names = list(dict.fromkeys(curve.label for panel in panels for curve in (*panel.curves, *panel.dashed)))
 
-    def draw(axes: Axes, panel: Panel) -> None:
-        widths = np.linspace(2.6, 1.0, max(len(panel.curves), 2))  # what lies below shows at the edges
-        for one, width in zip(panel.curves, widths, strict=False):
-            colour = COLOURS[names.index(one.label) % len(COLOURS)]
-            rounds = np.arange(1, len(one.means) + 1)
-            low, high = np.array(one.means) - one.errors, np.array(one.means) + one.errors
-            axes.plot(rounds, one.means, color=colour, label=one.label, linewidth=width)
-            axes.fill_between(rounds, low, high, color=colour, alpha=0.2, linewidth=0)
-        for one in panel.dashed:
-            colour = COLOURS[names.index(one.label) % len(COLOURS)]
-            rounds = np.arange(1, len(one.means) + 1)
-            axes.plot(
-                rounds, one.means, color=colour, label=f"{one.label}, {panel.dashed_are}", linewidth=1, linestyle="--"
-            )
-        axes.set_xlabel("round")
-        axes.set_ylabel(label)
+def panels_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """In the order of the file."""
+    filled = frame.assign(panel=frame.panel.fillna(""))
+    return [(str(name), of) for name, of in filled.groupby("panel", sort=False)]
+
+
+def legend(figure: Figure, axes: Sequence[Axes], columns: int = 4) -> None:
+    handles: dict[str, Artist] = {}
+    for one in axes:
+        for handle, name in zip(*one.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+    )
+
+
+def curves(frame: pd.DataFrame, plot: Plot) -> Figure:
+    """Means with a band of one standard error; published and tuned ones dashed in the colour of theirs."""
+    panels = panels_of(frame)
+    figure, grid_ = grid(len(panels), 2, 4.4, 2.9)
+    names = list(dict.fromkeys(_base(name) for name in frame.series.fillna("")))
+    for axes, (title, panel) in zip(grid_, panels, strict=True):
+        solid = [name for name in dict.fromkeys(panel.series.fillna("")) if not name.endswith(_DASHED)]
+        widths = np.linspace(2.6, 1.0, max(len(solid), 2))  # what lies below shows at the edges
+        for name, of in panel.groupby(panel.series.fillna(""), sort=False):
+            colour = COLOURS[names.index(_base(name)) % len(COLOURS)]
+            if name in solid:
+                axes.plot(of.x, of.y, color=colour, label=name or None, linewidth=widths[solid.index(name)])
+                error = of.error.fillna(0.0)
+                axes.fill_between(of.x, of.y - error, of.y + error, color=colour, alpha=0.2, linewidth=0)
+            else:
+                axes.plot(of.x, of.y, color=colour, label=name, linewidth=1, linestyle="--")
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel(plot.across)
+        axes.set_ylabel(plot.up)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if floor is not None:
-            axes.set_ylim(bottom=floor)
-
-    return _panels(panels, draw)
-
-
-def heatmap_chart(
-    values: NDArray[np.float64],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    label: str,
-    written: bool = False,
-) -> str:
-    """Sites by something; missing values (NaN) stay grey.
-
-    ``written``: large cells with their values in them, for a few rows and columns.
-    """
-    with _style():
-        size = (3.2 + 0.8 * len(columns), 1.6 + 0.5 * len(rows)) if written else _cells_size(rows, columns)
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots()
-        axes.set_facecolor("#dddddd")
-        image = axes.imshow(values, aspect="auto", cmap="viridis", interpolation="nearest")
-        axes.set_yticks(range(len(rows)), rows)
-        step = max(1, len(columns) // 30)
-        axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=30 if written else 90)
-        if written:
-            _write_values(axes, values)
-        figure.colorbar(image, ax=axes, label=label)
-        return _svg(figure)
+        if plot.floor is not None:
+            axes.set_ylim(bottom=plot.floor)
+        tidy(axes)
+    if names != [""]:
+        legend(figure, grid_)
+    return figure
 
 
-def _cells_size(rows: Sequence[str], columns: Sequence[str]) -> tuple[float, float]:
-    return min(12.0, 2.0 + 0.28 * len(columns)), 1.2 + 0.22 * len(rows)
+def _base(name: str) -> str:
+    for ending in _DASHED:
+        name = name.removesuffix(ending)
+    return name
 
 
-def _write_values(axes: Axes, values: NDArray[np.float64]) -> None:
-    """Dark on the light half of the colours, light on the dark one."""
-    known = [(place, value) for place, value in np.ndenumerate(values) if not np.isnan(value)]
-    if known:
-        middle = (min(value for _, value in known) + max(value for _, value in known)) / 2
-        for (row, column), value in known:
+def table_of_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Values by row and column, in the order of the file."""
+    rows, columns = (list(dict.fromkeys(frame[name])) for name in ("row", "column"))
+    return frame.pivot_table(index="row", columns="column", values="value", dropna=False).reindex(rows)[columns]
+
+
+def heat(frame: pd.DataFrame, plot: Plot) -> Figure:
+    """Colours by row and column; missing values stay grey. ``written``: large cells with their values in them."""
+    values = table_of_cells(frame)
+    rows, columns = values.shape
+    size = (
+        (3.2 + 0.8 * columns, 1.6 + 0.5 * rows)
+        if plot.written
+        else (min(12.0, 2.0 + 0.28 * columns), 1.2 + 0.22 * rows)
+    )
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    image = cells(axes, values)
+    if plot.written:
+        write_values(axes, values, np.nanmean([np.nanmin(values), np.nanmax(values)]), 8)
+    figure.colorbar(image, ax=axes, label=plot.up)
+    axes.set_yticks(range(rows), values.index)
+    step = max(1, columns // 30)
+    axes.set_xticks(range(0, columns, step), values.columns[::step], rotation=30 if plot.written else 90)
+    return figure
+
+
+def cells(axes: Axes, values: pd.DataFrame, low: float | None = None, high: float | None = None) -> AxesImage:
+    axes.set_facecolor("#dddddd")
+    return axes.imshow(values, aspect="auto", cmap="viridis", interpolation="nearest", vmin=low, vmax=high)
+
+
+def write_values(axes: Axes, values: pd.DataFrame, middle: float, size: int) -> None:
+    """Dark numbers on the light half of the colours, light ones on the dark half."""
+    for (row, column), value in np.ndenumerate(values.to_numpy()):
+        if not np.isnan(value):
             colour = "black" if value > middle else "white"
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=size)
 
 
-def _panels(panels: Sequence[Panel], draw: Callable[[Axes, Panel], None]) -> Figure:
+def drawn(draw: Callable[[], Figure], dpi: float = 100) -> str:
+    """A figure in the pages' style, as SVG; ``dpi`` is of what is drawn as pixels."""
     with _style():
-        rows = -(-len(panels) // ACROSS)
-        across = min(ACROSS, len(panels))
-        figure = Figure(figsize=(4.4 * across, 2.9 * rows), layout="constrained")
-        grid = np.atleast_1d(figure.subplots(rows, across)).ravel()
-        for axes, panel in zip(grid, panels, strict=False):
-            draw(axes, panel)
-            axes.set_title(panel.title, fontsize=9)
-            tidy(axes)
-        for unused in grid[len(panels) :]:
-            unused.set_visible(False)
-        handles: dict[str, Artist] = {}
-        for axes in grid[: len(panels)]:
-            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-                handles.setdefault(name, handle)
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-        return figure
-
-
-def drawn(draw: Callable[[], Figure]) -> str:
-    """A figure in the pages' style, as SVG."""
-    with _style():
-        return _svg(draw())
+        buffer = io.StringIO()
+        draw().savefig(buffer, format="svg", dpi=dpi, metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
 
 
 def tidy(axes: Axes) -> None:
-    """A light grid, and no frame."""
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -213,13 +270,6 @@ def _style() -> AbstractContextManager[None]:
         {"svg.fonttype": "none", "svg.hashsalt": "moiety", "font.size": 9}
     )
     return found
-
-
-def _svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
 
 
 def relative_distances(lines: Sequence[RunLine], variant: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
@@ -246,16 +296,19 @@ def distances_over_rounds(run: RunLine) -> tuple[tuple[str, ...], NDArray[np.flo
     return names, np.array([[math.nan if value is None else value for value in row] for row in table], dtype=float)
 
 
-def similarity_chart(lines: Sequence[RunLine], variant: str, written: bool = False) -> str:
-    """A heatmap of :func:`relative_distances`; ``written``: with the values in the cells."""
+def similarity_chart(lines: Sequence[RunLine], variant: str) -> str:
+    """A heatmap of :func:`relative_distances`."""
     names, found = relative_distances(lines, variant)
-    return heatmap_chart(found, [f"{name} asks" for name in names], names, "relative distance", written=written)
+    return DISTANCES.svg(heat_rows([f"{name} asks" for name in names], names, found))
 
 
 def over_rounds_chart(run: RunLine) -> str:
     """A heatmap of :func:`distances_over_rounds`."""
     names, found = distances_over_rounds(run)
-    return heatmap_chart(found, names, [str(r + 1) for r in range(found.shape[1])], "relative distance")
+    return DISTANCES.svg(heat_rows(names, [str(r + 1) for r in range(found.shape[1])], found))
+
+
+DISTANCES: Final = Plot(heat, CELLS, "relative distance")
 
 
 def _relative(run: RunLine, site: str) -> list[float]:

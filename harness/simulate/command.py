@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Final, Self
 
 import typer
@@ -17,8 +16,7 @@ from client_agent.cli.tables import console as console_for
 from client_agent.scoring.score import words_of
 from harness.datasets.public_data import data_folder, fetch_missing
 from harness.datasets.registry import source_of
-from harness.demo.live import print_run
-from harness.demo.report import accuracy_text
+from harness.demo.report import accuracy_text, print_run
 from harness.simulate.case import Case, case_of
 from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulate.comparison import PersonalCase, personal_case_of
@@ -88,13 +86,10 @@ class CaseBar:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def show(self, progress: CaseProgress) -> None:
-        """Bring the display up to date."""
         text = f"{progress.doing}: {progress.runs_done} of {progress.runs} runs"
         self._bar.update(self._task, description=text, completed=progress.rounds_done, total=progress.rounds)
         if not self._console.is_terminal and progress.runs_done and text != self._printed:

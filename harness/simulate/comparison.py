@@ -34,7 +34,6 @@ from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, SiteData, check_examples, check_targets
-from harness.engine import scheme
 from harness.engine.algorithms import Apfl
 from harness.engine.all_sites import (
     Alone,
@@ -47,7 +46,8 @@ from harness.engine.all_sites import (
     scheme_of,
     used_model,
 )
-from harness.engine.training import Batched
+from harness.engine.training import Batched, train
+from harness.engine.training import Progress as SchemeProgress
 from harness.simulate.run_one import Protection, digest_of
 from harness.simulate.store import Checkpoint, append_line, read_lines
 from harness.simulate.study_files import StudyFile, read_study_file, simulated_study
@@ -252,7 +252,7 @@ class ComparedRound(BaseModel):
     evaluated: Evaluated | None = None
 
 
-Progress: TypeAlias = scheme.Progress[SitesState, ComparedRound]
+Progress: TypeAlias = SchemeProgress[SitesState, ComparedRound]
 
 
 class PersonalLine(BaseModel):
@@ -299,7 +299,6 @@ class ResultFolder:
         append_line(self.folder / "results.jsonl", line)
 
     def checkpoint(self, variant: str, seed: int, identity: str) -> Checkpoint[SitesState, ComparedRound]:
-        """Return the checkpoint of an unfinished run."""
         return Checkpoint(self.folder / "partial", f"{variant}-{seed}", identity, (SitesState, ComparedRound))
 
     def final_state(self, variant: str, seed: int) -> SitesState:
@@ -394,7 +393,7 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
             show(latest)
 
     rounds = Compared(sites, run.case.table.evaluate_every, study.rounds)
-    progress, _ = scheme.train(rounds, known, rounds.over, after_round)
+    progress, _ = train(rounds, known, rounds.over, after_round)
     seconds = time.monotonic() - begun
     fine_tuned, state = _fine_tuned(sites, progress.state, study.rounds, table.fine_tune_epochs)
     line = PersonalLine(

@@ -5,14 +5,13 @@ Source: Roschewitz et al. 2021: an entry more than two standard deviations from 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Final
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from rich.table import Table
 from client_agent.learning.flat_vector import pick_device
 from harness.engine.all_sites import SitesState
 from harness.engine.training import one_thread
-from harness.simulate.charts import Spread
+from harness.simulate.charts import Series, Spread, curved, drawn
 from harness.simulate.comparison import (
     Evaluated,
     PersonalCase,
@@ -165,55 +164,34 @@ def _detection(line: PersonalLine, place: str, layers: AffineLayers, site: str, 
     )
 
 
-_COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a5568", "#b7791f", "#2c7a7b")
-_STYLE: Final = {"svg.fonttype": "none", "svg.hashsalt": "moiety", "font.size": 9}
-
-
-def heatmap(values: NDArray[np.float32], neutral: float, sites: Sequence[str], columns: str, title: str) -> str:
+def heatmap(values: NDArray[np.float32], neutral: float, sites: Sequence[str], columns: str, title: str) -> Figure:
     """Sites x columns, coloured by the difference from ``neutral``; a dot marks an entry beyond two deviations."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(11, 0.16 * len(sites) + 1.2), layout="constrained")
-        axes = figure.subplots()
-        difference = values.astype(np.float64) - neutral
-        limit = max(float(np.quantile(np.abs(difference), 0.995)), 1e-12)
-        image = axes.imshow(
-            difference, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest", rasterized=True
-        )
-        marked = marks(values)
-        axes.scatter([m.column for m in marked], [m.site for m in marked], s=1.2, color="black", linewidths=0)
-        axes.set_yticks(range(len(sites)), sites, fontsize=6)
-        axes.set_xlabel(columns)
-        axes.set_title(title, fontsize=9)
-        figure.colorbar(image, ax=axes, pad=0.01)
-        return _svg(figure)
+    figure = Figure(figsize=(11, 0.16 * len(sites) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    difference = values.astype(np.float64) - neutral
+    limit = max(float(np.quantile(np.abs(difference), 0.995)), 1e-12)
+    image = axes.imshow(
+        difference, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest", rasterized=True
+    )
+    marked = marks(values)
+    axes.scatter([m.column for m in marked], [m.site for m in marked], s=1.2, color="black", linewidths=0)
+    axes.set_yticks(range(len(sites)), sites, fontsize=6)
+    axes.set_xlabel(columns)
+    axes.set_title(title, fontsize=9)
+    figure.colorbar(image, ax=axes, pad=0.01)
+    return figure
 
 
-def score_curves(lines: Sequence[PersonalLine]) -> str:
+def score_rows(lines: Sequence[PersonalLine]) -> Series:
     """Mean and worst F1 of every variant over rounds, averaged over seeds."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(9, 3.4), layout="constrained")
-        for axes, worst in zip(figure.subplots(1, 2), (False, True), strict=True):
-            for name, colour in zip(dict.fromkeys(line.variant for line in lines), _COLOURS, strict=False):
-                rounds, scores = _curve([line for line in lines if line.variant == name], worst=worst)
-                axes.plot(rounds, scores, color=colour, label=name, linewidth=1.4)
-            axes.set_xlabel("round")
-            axes.set_ylabel("F1 at the worst site" if worst else "F1, mean over sites")
-            axes.grid(alpha=0.25)
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.legend(frameon=False, fontsize=7)
-        return _svg(figure)
-
-
-def _curve(lines: Sequence[PersonalLine], *, worst: bool) -> tuple[list[int], NDArray[np.float64]]:
-    table = [[one.test.worst_f1 if worst else one.test.mean_f1 for one in line.evaluated] for line in lines]
-    return [one.round for one in lines[0].evaluated], np.mean(table, axis=0)
-
-
-def _svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", dpi=120, metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    rows: Series = []
+    for panel, score in (("F1, mean over sites", "mean_f1"), ("F1 at the worst site", "worst_f1")):
+        for name in dict.fromkeys(line.variant for line in lines):
+            of = [line for line in lines if line.variant == name]
+            table = zip(*([getattr(one.test, score) for one in line.evaluated] for line in of), strict=False)
+            rounds = [one.round for one in of[0].evaluated]
+            rows += [(panel, name, at, mean(values), None) for at, values in zip(rounds, table, strict=False)]
+    return rows
 
 
 def write_plots(case: PersonalCase, folder: ResultFolder) -> tuple[Path, ...]:
@@ -221,14 +199,15 @@ def write_plots(case: PersonalCase, folder: ResultFolder) -> tuple[Path, ...]:
     place = folder.folder / "plots"
     place.mkdir(parents=True, exist_ok=True)
     lines = folder.lines()
-    written = [_write(place / "scores.svg", score_curves(lines))] if lines else []
+    written = [_write(place / "scores.svg", curved("F1").svg(score_rows(lines)))] if lines else []
     for line in lines:
         for name, layers in personal_layers(case, folder, line):
             columns = "feature" if name == "input" else "class"
             for symbol, values, neutral in (("b", layers.bias, 0.0), ("w", layers.weight, 1.0)):
                 title = f"{line.variant}, seed {line.seed}: {symbol} of the {name} layer minus {neutral:g}"
                 path = place / f"{line.variant}-{line.seed}-{name}-{symbol}.svg"
-                written.append(_write(path, heatmap(values, neutral, line.sites, columns, title)))
+                draw = partial(heatmap, values, neutral, line.sites, columns, title)
+                written.append(_write(path, drawn(draw, dpi=120)))
     return tuple(written)
 
 
@@ -270,12 +249,10 @@ def summaries(lines: Sequence[PersonalLine]) -> tuple[VariantSummary, ...]:
 
 
 def summary_json(lines: Sequence[PersonalLine]) -> str:
-    """The summaries as one JSON list."""
     return _SUMMARIES.dump_json(summaries(lines)).decode()
 
 
 def summary_table(lines: Sequence[PersonalLine]) -> Table:
-    """Make the table for a terminal, the published numbers beside."""
     table = Table("variant", "seeds", "rounds", "mean F1", "worst F1", "accuracy", "published mean / worst F1")
     for one in summaries(lines):
         published = PUBLISHED.get(one.variant)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -36,28 +36,18 @@ class Energy(BaseModel):
     codecarbon: str
 
 
-class _Emissions(Protocol):
-    """The findings of codecarbon; energies in kWh, emissions in kg."""
-
-    duration: float
-    energy_consumed: float
-    cpu_energy: float
-    gpu_energy: float
-    ram_energy: float
-    emissions: float
-    country_iso_code: str
-    cpu_model: str
-    codecarbon_version: str
-
-
-class _Tracker(Protocol):
-    """The part of codecarbon's tracker that is used here."""
-
-    final_emissions_data: _Emissions
-
-    def start(self) -> None: ...
-
-    def stop(self) -> float | None: ...
+_THEIRS: Final = {
+    "seconds": "duration",
+    "energy_kwh": "energy_consumed",
+    "cpu_kwh": "cpu_energy",
+    "gpu_kwh": "gpu_energy",
+    "memory_kwh": "ram_energy",
+    "co2_kg": "emissions",
+    "country": "country_iso_code",
+    "processor": "cpu_model",
+    "codecarbon": "codecarbon_version",
+}
+"""codecarbon's names of the same figures."""
 
 
 def measured_into(folder: Path | None, country: str | None) -> AbstractContextManager[None]:
@@ -84,11 +74,11 @@ def measured(country: str, folder: Path) -> Iterator[None]:
     finally:
         tracker.stop()
         folder.mkdir(parents=True, exist_ok=True)
-        text = _energy(tracker.final_emissions_data).model_dump_json(indent=2)
-        rewrite(folder / FILE, text + "\n")
+        found = {name: getattr(tracker.final_emissions_data, theirs) for name, theirs in _THEIRS.items()}
+        rewrite(folder / FILE, Energy(**found).model_dump_json(indent=2) + "\n")
 
 
-def _tracker(country: str) -> _Tracker:
+def _tracker(country: str) -> Any:  # noqa: ANN401  # codecarbon has no types
     try:
         codecarbon = importlib.import_module("codecarbon")
     except ModuleNotFoundError:
@@ -96,21 +86,6 @@ def _tracker(country: str) -> _Tracker:
             "--energy needs codecarbon, which is not installed; install it with: pip install 'moiety[energy]'"
         ) from None
     logging.getLogger("codecarbon").setLevel(logging.ERROR)  # it speaks before it reads its own log level
-    made: _Tracker = codecarbon.OfflineEmissionsTracker(
+    return codecarbon.OfflineEmissionsTracker(
         country_iso_code=country, output_methods=[], log_level="error", allow_multiple_runs=True
-    )
-    return made
-
-
-def _energy(data: _Emissions) -> Energy:
-    return Energy(
-        seconds=data.duration,
-        energy_kwh=data.energy_consumed,
-        cpu_kwh=data.cpu_energy,
-        gpu_kwh=data.gpu_energy,
-        memory_kwh=data.ram_energy,
-        co2_kg=data.emissions,
-        country=data.country_iso_code,
-        processor=data.cpu_model,
-        codecarbon=data.codecarbon_version,
     )

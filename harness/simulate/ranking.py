@@ -287,7 +287,6 @@ rank_sites = command(Asked, _rank)
 
 
 def _confirm(yes: bool) -> None:
-    """Say what the plain variant discloses, and ask for consent."""
     typer.echo(PLAIN_DISCLOSES, err=True)
     if not yes and not typer.confirm("Go on?", err=True):
         raise ConfigurationError("the plain variant was not accepted; give --yes, or --protection secure")

@@ -23,8 +23,6 @@ FORMAT: Final = "moiety-run/1"
 
 @dataclass(frozen=True)
 class RunKey:
-    """The key that tells one run of a case from another."""
-
     variant: str
     requester: str
     seed: int
@@ -167,22 +165,19 @@ def of_rounds(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: in
     }
 
 
+_NUMBERS: Final = (
+    "test_accuracy", "test_loss", "validation_accuracy", "model_norm", "requester_norm", "clipped_share",
+    "sum_of_weights",
+)  # fmt: skip
+_COPIED: Final = ("took_part", "class_accuracy", "failed_check", "not_selected", "declined")
+
+
 def _by_round(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
     """A line's lists with one entry per round."""
     return {
         "kind": tuple(record.kind.value for record in records),
-        "test_accuracy": tuple(_number(record.test_accuracy) for record in records),
-        "test_loss": tuple(_number(record.test_loss) for record in records),
-        "validation_accuracy": tuple(_number(record.validation_accuracy) for record in records),
-        "model_norm": tuple(_number(record.model_norm) for record in records),
-        "requester_norm": tuple(_number(record.requester_norm) for record in records),
-        "clipped_share": tuple(_number(record.clipped_share) for record in records),
-        "took_part": tuple(record.took_part for record in records),
-        "class_accuracy": tuple(record.class_accuracy for record in records),
-        "failed_check": tuple(record.failed_check for record in records),
-        "not_selected": tuple(record.not_selected for record in records),
-        "declined": tuple(record.declined for record in records),
-        "sum_of_weights": tuple(_number(record.sum_of_weights) for record in records),
+        **{name: tuple(_number(getattr(record, name)) for record in records) for name in _NUMBERS},
+        **{name: tuple(getattr(record, name) for record in records) for name in _COPIED},
         **_scores(records),
     }
 

@@ -23,14 +23,12 @@ from harness.engine.history import RoundRecord, RunEnd, RunHistory
 from harness.engine.loop import run_protected, run_rounds
 from harness.engine.protected_sum import SourceName
 from harness.engine.run_state import Conditions, ErosionApplies, RunState
-from harness.engine.scheme import Progress
-from harness.engine.training import ON_CPU, Computing, one_thread
+from harness.engine.training import ON_CPU, Computing, Progress, one_thread
 from harness.engine.updates import PlainSum, RowSums
-from harness.simulate.brought import ChosenModel, ChosenRule, own_metrics, package_of
 from harness.simulate.case import ALL_THERE, AttendanceTable, PublishedMistake, Setting
 from harness.simulate.run_line import SMALL_MODEL, RunKey, RunLine, of_rounds
 from harness.simulate.store import Checkpoint, code_digest
-from harness.simulate.study_files import simulated_study
+from harness.simulate.study_files import ChosenModel, ChosenRule, own_metrics, package_of, simulated_study
 from harness.versions import versions
 from host.extensions import Kind, LoadedPlugin, is_brought, load_again
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from safetensors.numpy import load, save
 
-from harness.engine.scheme import Progress, R, S
+from harness.engine.training import Progress, R, S
 from harness.simulate.case import Case
 from harness.simulate.run_line import RunKey, RunLine
 from host.durable import write_durably
@@ -236,7 +236,6 @@ class Results:
         return read_lines(self._path, RunLine)
 
     def append(self, line: RunLine) -> None:
-        """Add a finished run, on disk before this returns."""
         append_line(self._path, line)
 
     @contextmanager

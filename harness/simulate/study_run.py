@@ -29,9 +29,8 @@ from harness.engine.protected_sum import SourceName
 from harness.engine.run_state import Conditions, ErosionApplies
 from harness.engine.training import one_thread, own_sources
 from harness.engine.updates import PlainSum
-from harness.simulate.brought import refuse_package
 from harness.simulate.run_one import Protection, require_plain_for_same_round
-from harness.simulate.study_files import read_study_file, simulated_study
+from harness.simulate.study_files import read_study_file, refuse_package, simulated_study
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import EndCause, RuleName, Signed, Study, StudyEnd, StudyEndState

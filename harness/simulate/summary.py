@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Final
@@ -17,12 +17,12 @@ from client_agent.site.rewards import Reward, rewards_in
 from harness.engine.history import RunEnd
 from harness.simulate.charts import (
     Curve,
-    Panel,
+    Plot,
+    Series,
     Spread,
     curve,
-    curves_chart,
-    curves_figure,
-    drawn,
+    curve_rows,
+    curved,
     of_variant,
     over_rounds_chart,
     similarity_chart,
@@ -165,7 +165,6 @@ def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
 
 
 def table_of(summary: CaseSummary) -> Table:
-    """Make the table for a terminal."""
     judged = f"test {words_of(summary.judged_by)}, mean ± SE"
     table = Table(title=f"{summary.case}, {summary.protection}, {counted(len(summary.seeds), 'seed')}: {judged}")
     others = tuple(dict.fromkeys(name for row in summary.rows for name in row.scores))
@@ -211,16 +210,16 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
     rewrite(folder / "summary.json", summary.model_dump_json(indent=2) + "\n")
     variants = tuple(dict.fromkeys(line.variant for line in lines))
     requesters = tuple(dict.fromkeys(line.requester for line in lines))
-    rewrite(folder / f"{summary.judged_by.value}.svg", drawn(lambda: metric_figure(lines)))
+    rewrite(folder / f"{summary.judged_by.value}.svg", _metric_plot(lines).svg(_metric_rows(lines)))
     for variant in variants:
         moving = of_variant(lines, variant)
-        if not any(_moves(run) for run in moving):
-            continue
-
-        def weights(requester: str, moving: Sequence[RunLine] = moving) -> tuple[Curve, ...]:
-            return _weight_curves([run for run in moving if run.requester == requester])
-
-        rewrite(folder / f"weights_{variant}.svg", _chart(requesters, weights, "weight", floor=0.0))
+        if any(_moves(run) for run in moving):
+            found = {
+                (requester, one.label): one
+                for requester in requesters
+                for one in _weight_curves([run for run in moving if run.requester == requester])
+            }
+            rewrite(folder / f"weights_{variant}.svg", curved("weight", 0.0).svg(curve_rows(found, gaps=True)))
     for variant in variants:
         measured = [run for run in of_variant(lines, variant) if run.distance]
         if measured:
@@ -229,20 +228,21 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
 
 def metric_figure(lines: Sequence[RunLine]) -> PlotFigure:
     """The case's metric on the test part over the rounds, a panel per requester and a curve per variant."""
-    variants = dict.fromkeys(line.variant for line in lines)
+    return _metric_plot(lines).figure(_metric_rows(lines))
+
+
+def _metric_plot(lines: Sequence[RunLine]) -> Plot:
+    return curved(f"test {words_of(lines[0].judged_by)}")
+
+
+def _metric_rows(lines: Sequence[RunLine]) -> Series:
     metric = lines[0].judged_by
-    panels = []
-    for requester in dict.fromkeys(line.requester for line in lines):
-        runs = ((variant, of_variant(lines, variant, requester)) for variant in variants)
-        curves = (curve(variant, [run.test_of(metric) for run in found]) for variant, found in runs)
-        panels.append(Panel(requester, tuple(curves)))
-    return curves_figure(panels, f"test {words_of(metric)}")
-
-
-def _chart(
-    requesters: Sequence[str], curves: Callable[[str], tuple[Curve, ...]], label: str, floor: float | None = None
-) -> str:
-    return curves_chart([Panel(name, curves(name)) for name in requesters], label, floor=floor)
+    found = {
+        (requester, variant): curve(variant, [run.test_of(metric) for run in of_variant(lines, variant, requester)])
+        for requester in dict.fromkeys(line.requester for line in lines)
+        for variant in dict.fromkeys(line.variant for line in lines)
+    }
+    return curve_rows(found, gaps=True)
 
 
 def _distances(measured: Sequence[RunLine], variant: str) -> str:

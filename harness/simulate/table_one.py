@@ -105,7 +105,6 @@ def columns_of(federation: Federation) -> tuple[Column, ...]:
 
 
 def table_of(site: SiteData) -> tuple[Numbers | Codes, ...]:
-    """The site's training part, column by column."""
     return (*site.train.X.astype(np.float64).T, np.asarray(site.train.y, dtype=np.int64))
 
 

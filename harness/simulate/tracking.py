@@ -28,8 +28,6 @@ class TrackerName(StrEnum):
 
 
 class Tracker(Protocol):
-    """Takes finished runs."""
-
     def log(self, line: RunLine) -> None: ...
 
 

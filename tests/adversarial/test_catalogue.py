@@ -10,13 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 import moiety
-from harness.adversaries import second_ends
-from harness.adversaries.attack import Attack, replaced, taken_out
-from harness.adversaries.catalogue import catalogue
-from harness.adversaries.outcomes import line_of, tried
-from harness.adversaries.scripted_requester import ScriptedSites, make_study
-from harness.adversaries.scripted_rounds import SITES, SMALL, VICTIM
-from harness.adversaries.signed_client import Deployment
+from harness.attack import second_ends
+from harness.attack.attack import Attack, replaced, taken_out
+from harness.attack.catalogue import catalogue, line_of, tried
+from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_rounds import SITES, SMALL, VICTIM
+from harness.attack.signed_client import Deployment
 from protocol.errors import ConfigurationError
 from tests.kit.processes import start_servers
 
@@ -150,8 +149,8 @@ def test_the_list_names_every_attack_and_an_unknown_name_is_refused() -> None:
 
 
 def test_without_tenseal_attacks_on_ciphertexts_are_left_out_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.adversaries.catalogue.has_ckks", lambda: False)
-    monkeypatch.setattr("harness.adversaries.outcomes.has_ckks", lambda: False)
+    monkeypatch.setattr("harness.attack.catalogue.has_ckks", lambda: False)
+    monkeypatch.setattr("harness.attack.catalogue.has_ckks", lambda: False)
     assert {name for name in catalogue() if name not in catalogue.__wrapped__()} == {
         name for name in catalogue() if name.startswith(("ckks-", "ciphertext"))
     }

@@ -16,8 +16,8 @@ from contextlib import ExitStack, suppress
 import httpx
 import pytest
 
-from harness.adversaries import raw_connections as raw
-from harness.adversaries.raw_connections import HEALTH, PROXY, Stranger
+from harness.attack import signed_client as raw
+from harness.attack.signed_client import HEALTH, PROXY, Stranger
 from protocol.sharing import Side
 from protocol.wire import paths
 from tests.kit.processes import Federation, prepare_servers, running_servers

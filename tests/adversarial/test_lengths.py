@@ -22,8 +22,8 @@ import pytest
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, StudyRefusal, WeightMail
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import Odd, light_learner, with_odd
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import Odd, light_learner, with_odd
 from protocol.bodies.letter import letter_info, open_letter, padded_bytes, seal_letter, told
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, MalformedMessage, UnusableUpdate

@@ -14,11 +14,11 @@ import pytest
 
 from client_agent.network.body import Body
 from client_agent.network.server_client import ServerClient
-from harness.adversaries.hostile_messages import Round
-from harness.adversaries.proxy_attacks import Proxy, agents_client
-from harness.adversaries.scripted_rounds import REQUESTER, SITES, VICTIM, Pair
-from harness.adversaries.signed_client import digest_of
-from harness.federation.memory.servers import ServersInMemory
+from harness.attack.hostile_messages import Round
+from harness.attack.proxy_attacks import Proxy, agents_client
+from harness.attack.scripted_rounds import REQUESTER, SITES, VICTIM, Pair
+from harness.attack.signed_client import digest_of
+from harness.federation.server_apps import ServersInMemory
 from protocol.errors import MalformedMessage, RefusedMessage
 from protocol.parameters import Needs
 from protocol.sharing import Side

@@ -18,7 +18,7 @@ import pytest
 from client_agent.learning.names import DataNames
 from client_agent.site.events import EventKind, RoundEnd
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.memory.learners import Odd, torch_learner, with_odd
+from harness.federation.learners import Odd, torch_learner, with_odd
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.bodies.letter import LetterKind
 from protocol.clauses import Clause

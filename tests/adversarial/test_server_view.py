@@ -30,11 +30,11 @@ import httpx
 import numpy as np
 import pytest
 
-from harness.adversaries import scripted_requester as scripted_sites
-from harness.adversaries import signed_client
-from harness.adversaries.forgeries import honest_contribution
-from harness.adversaries.scripted_requester import ScriptedSites, make_study
-from harness.federation.memory.clocks import ToldClock
+from harness.attack import scripted_requester as scripted_sites
+from harness.attack import signed_client
+from harness.attack.forgeries import honest_contribution
+from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.federation.clocks import ToldClock
 from protocol.arithmetic import prg
 from protocol.arithmetic.prg import Usage, derive
 from protocol.arithmetic.ring import Ring, from_bytes

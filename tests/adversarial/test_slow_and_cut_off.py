@@ -13,12 +13,12 @@ import pytest
 from client_agent.network.answer import SlowAnswer, UnsignedAnswer
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.network.sockets.counted import Account
-from harness.adversaries.proxy_attacks import agents_client, share_of
-from harness.adversaries.scripted_rounds import SITES, VICTIM, Pair
-from harness.adversaries.signed_client import there
-from harness.adversaries.troubled_study import Troubled
-from harness.federation.memory.network import Fate
-from harness.federation.memory.servers import ServersInMemory
+from harness.attack.proxy_attacks import agents_client, share_of
+from harness.attack.scripted_rounds import SITES, VICTIM, Pair
+from harness.attack.signed_client import there
+from harness.attack.troubled_study import Troubled
+from harness.federation.network import Fate
+from harness.federation.server_apps import ServersInMemory
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.channel.signing import DigestField, digest_value

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.events import RoundEnd
-from harness.adversaries import raw_connections as raw
+from harness.attack import signed_client as raw
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side

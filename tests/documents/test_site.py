@@ -11,8 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.reference.diagrams import drawn, parsed
-from harness.reference.hooks import relinked
+from harness.reference.hooks import drawn, parsed, relinked
 from harness.reference.pages import GENERATED, commands, errors_page, usual_causes
 from protocol.errors import ErrorCode
 from tests.documents.lines import ROOT

@@ -18,8 +18,7 @@ from urllib.parse import quote
 
 import httpx
 
-from harness.adversaries.raw_connections import Stranger, answer
-from harness.adversaries.signed_client import Outgoing, SignedClient
+from harness.attack.signed_client import Outgoing, SignedClient, Stranger, answer
 from protocol.errors import MoietyError
 from protocol.sharing import Side
 from protocol.wire import paths

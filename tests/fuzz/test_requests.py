@@ -24,11 +24,11 @@ from schemathesis.generation import GenerationMode
 
 from client_agent.learning.learner import Learner, Vector
 from client_agent.settings import AgentSettings
-from harness.adversaries import raw_connections as raw
-from harness.adversaries.scripted_requester import ScriptedSites, make_study
-from harness.adversaries.signed_client import SignedClient
+from harness.attack import signed_client as raw
+from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.memory.learners import Odd, light_learner, light_sites, light_study
+from harness.federation.learners import Odd, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from harness.papers.soak import REQUESTS, FuzzedRequests
 from protocol.sharing import Side

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from harness.adversaries.raw_connections import Stranger
-from harness.adversaries.scripted_requester import ScriptedSites
+from harness.attack.scripted_requester import ScriptedSites
+from harness.attack.signed_client import Stranger
 from protocol.sharing import Side
 from protocol.wire.messages import Announcement
 from tests.fuzz.requests import Counts

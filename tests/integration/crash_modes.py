@@ -22,14 +22,7 @@ from client_agent.site.remembered_cohorts import Remembered
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from client_agent.study.summarising import SUMMARY_FILE, Summary
 from client_agent.transcripts.reading import read_transcripts
-from harness.federation.memory.learners import (
-    EROSION,
-    LightLearner,
-    class_counts,
-    light_learner,
-    light_sites,
-    light_study,
-)
+from harness.federation.learners import EROSION, LightLearner, class_counts, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy

@@ -20,7 +20,7 @@ from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.site.events import RoundEnd, RoundRecord
 from client_agent.site.remembered_sums import RememberedRow
 from harness.engine.parties import OPERATOR_NAMES, Parties
-from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side

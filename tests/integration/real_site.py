@@ -18,7 +18,7 @@ from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
-from harness.adversaries.scripted_rounds import REQUESTER, SMALL, VICTIM, OpenRound
+from harness.attack.scripted_rounds import REQUESTER, SMALL, VICTIM, OpenRound
 from host.randomness import SystemRandomness
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy

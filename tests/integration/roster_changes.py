@@ -9,10 +9,10 @@ from typing import cast
 from client_agent.learning.learner import Learner, Vector
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.settings import AgentSettings
-from harness.adversaries.scripted_agents import renewed_keys
-from harness.federation.memory.clocks import Stop, VirtualClock
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import Learners, Odd, light_learner, light_sites
+from harness.attack.scripted_agents import renewed_keys
+from harness.federation.clocks import Stop, VirtualClock
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import Learners, Odd, light_learner, light_sites
 from harness.federation.processes import FederationSpec
 from host.placed_files import rewrite
 from protocol.policy.site_policy import SitePolicy

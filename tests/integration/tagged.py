@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import httpx
 import numpy as np
 
-from harness.adversaries.scripted_requester import R, TaggedSites, tagged_study
+from harness.attack.scripted_requester import R, TaggedSites, tagged_study
 from harness.engine.parties import OPERATOR_NAMES
 from protocol.errors import ErrorCode
 from protocol.sharing import Side

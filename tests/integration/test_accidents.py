@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.events import EventKind, RoundEnd
-from harness.adversaries.signed_client import SignedClient
-from harness.federation.memory.learners import light_study
+from harness.attack.signed_client import SignedClient
+from harness.federation.learners import light_study
 from protocol.sharing import Side
 from protocol.wire.messages import PauseCause, RuleName, RuleSpec, Study, StudyView
 from tests.integration.agents import finished, rounds_of, wait_for

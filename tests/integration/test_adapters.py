@@ -12,8 +12,8 @@ import pytest
 
 from client_agent.site.events import EventKind, RoundEnd
 from harness.bench.cli import DEFAULT_CACHE
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import torch_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec, toml_lines
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec

@@ -17,8 +17,8 @@ from client_agent.network.ledger import read_ledger
 from client_agent.requester.run import Requester
 from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.models.kept_model import Kept, KeptModel, kept_model, load_kept
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import Odd, light_learner, with_odd
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import Odd, light_learner, with_odd
 from harness.federation.processes import RunningFederation, write_secret
 from host.doctor import Verdict
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from harness.adversaries.scripted_rounds import SITES, STRANGER, OpenRound, Pair, database
-from harness.federation.memory.servers import ServersInMemory
+from harness.attack.scripted_rounds import SITES, STRANGER, OpenRound, Pair, database
+from harness.federation.server_apps import ServersInMemory
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs
 from protocol.sharing import Side

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from client_agent.cli.agent import app as agent_app
 from client_agent.site.approval import Approval, give
 from client_agent.site.events import EventKind
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import light_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import light_learner
 from host.audit.command import app as audit_app
 from host.audit.log import AuditLog
 from protocol.errors import ConfigurationError

@@ -17,7 +17,7 @@ from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd
 from client_agent.site.journal import StudyJournal
 from harness.datasets.site_data import SiteData
-from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy

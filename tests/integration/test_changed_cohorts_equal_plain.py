@@ -14,7 +14,7 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind
 from harness.engine.run_state import Attendance
-from harness.federation.memory.learners import torch_learner
+from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.chain.making import Wanted, claimed

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_agent.site.events import RoundEnd, read_metrics
-from harness.federation.memory.learners import LightLearner
+from harness.federation.learners import LightLearner
 from protocol.first_model import first_model
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side

@@ -10,9 +10,9 @@ import httpx
 import numpy as np
 import pytest
 
-from harness.adversaries.forgeries import Parts, with_header
-from harness.adversaries.scripted_requester import ScriptedSites, make_study
-from harness.adversaries.signed_client import opened
+from harness.attack.forgeries import Parts, with_header
+from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.signed_client import opened
 from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
 from protocol.bodies.contribution import ciphertext_parts

@@ -20,8 +20,8 @@ import pytest
 
 from client_agent import points as agent_points
 from client_agent.site.events import RoundEnd
-from harness.adversaries.scripted_requester import ScriptedSites, make_study
-from harness.federation.memory.learners import light_study
+from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.federation.learners import light_study
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState, RuleName, RuleSpec, Study
 from servers import failpoints as server_points

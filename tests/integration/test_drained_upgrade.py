@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.federation.memory.learners import EROSION, light_study
+from harness.federation.learners import EROSION, light_study
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState, Study
 from servers.cli import app

@@ -10,16 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 import moiety
-from harness.adversaries.attack import taken_out
+from harness.attack.attack import taken_out
 from harness.faults import cli
 from harness.faults.cli import parsed
 from harness.faults.drawing import Drawn
-from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Stepped, Troubled
-from harness.faults.shrinking import Shrinking, shortest
-from harness.faults.simulation import Simulated
+from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Shrinking, Stepped, Troubled, shortest
+from harness.faults.simulation import Faults, Simulated, Tally
 from harness.faults.simulator import replayed
-from harness.faults.tally import Faults, Tally
-from harness.federation.memory.network import Fate, Passing
+from harness.federation.network import Fate, Passing
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from tests.kit.mutations import MUTATIONS

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.adversaries.attack import taken_out
-from harness.faults import whole_studies
+from harness.attack.attack import taken_out
+from harness.faults import simulator
 from harness.faults.drawing import Drawn
 from harness.faults.isolation import Observer, update_of
 from harness.faults.prepared_servers import DIMENSION, federation
@@ -220,9 +220,7 @@ def test_a_mutation_that_changes_nothing_is_not_found() -> None:
 
 
 def test_servers_that_are_parted_for_good_end_the_study_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        whole_studies.Federation, "settings", {**whole_studies.Federation.settings, "stuck_timeout_s": 60.0}
-    )
+    monkeypatch.setattr(simulator.Federation, "settings", {**simulator.Federation.settings, "stuck_timeout_s": 60.0})
     parted = Parted(sender="server a", to=Side.B, at_s=0.0, for_s=None)
     found: Simulated = replayed(Schedule(seed=0, delays_s=0.0, faults=(parted,)))
     assert found.failed == ()

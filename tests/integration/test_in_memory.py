@@ -12,9 +12,9 @@ import stamina
 from client_agent.settings import load_settings
 from client_agent.site.events import RoundEnd
 from client_agent.site.journal import StudyJournal
-from harness.federation.memory.clocks import Stop, VirtualClock
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.clocks import Stop, VirtualClock
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from host.audit.log import AUDIT, read_audit
 from protocol.policy.site_policy import SitePolicy

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedSites, make_study
 from protocol.bodies.letter import NOTICE_BYTES, LetterKind, most_bytes
 from protocol.sharing import Side
 from protocol.wire import paths

@@ -23,8 +23,8 @@ from harness.datasets.site_data import SiteData
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions
 from harness.engine.updates import PlainSum
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import torch_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import torch_learner
 from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy

@@ -25,8 +25,8 @@ from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.loop import run_plain, run_rounds
 from harness.engine.run_state import Conditions
 from harness.engine.updates import PlainSum
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import Odd, torch_learner, with_odd
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import Odd, torch_learner, with_odd
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.errors import UnusableUpdate
 from protocol.parameters import Needs, StudyParameters

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.adversaries import forgeries
-from harness.adversaries.scripted_rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
-from harness.federation.memory.servers import ServersInMemory
+from harness.attack import forgeries
+from harness.attack.scripted_rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
+from harness.federation.server_apps import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ErrorCode
 from protocol.mpc.measurement import OpenedSite

@@ -22,8 +22,8 @@ from client_agent.data.source import open_table
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.study_file import parse_study_table, study_from_table
 from client_agent.product.card import ModelCard
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import torch_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from moiety import main
 from protocol.policy.site_policy import SitePolicy

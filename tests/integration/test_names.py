@@ -13,8 +13,8 @@ import pytest
 from client_agent.learning.data import LocalData, save_folder
 from client_agent.learning.names import DataNames
 from client_agent.site.events import EventKind
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import torch_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec

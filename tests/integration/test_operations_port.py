@@ -14,7 +14,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from harness.adversaries.raw_connections import until
+from harness.attack.signed_client import until
 from protocol.errors import ConfigurationError, UnknownStudy
 from protocol.sharing import Side
 from servers.cli import app

@@ -19,8 +19,8 @@ from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
 from client_agent.site.telling.notices import read_notices
 from client_agent.study.asked.standing import standing
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec, write_secret
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyState

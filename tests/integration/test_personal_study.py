@@ -27,7 +27,7 @@ from client_agent.learning.trainer import train_round
 from client_agent.learning.training_seeds import site_seed
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import RoundEnd
-from harness.adversaries.signed_client import opened
+from harness.attack.signed_client import opened
 from harness.datasets.site_data import SiteData
 from harness.engine.loop import run_plain
 from harness.engine.parties import OPERATOR_NAMES

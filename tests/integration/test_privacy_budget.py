@@ -12,8 +12,8 @@ from client_agent.requester.state import RequesterState
 from client_agent.site.budget.accounting import Steps, epsilon_of, share_used
 from client_agent.site.budget.spent_budget import Training, budget_memory
 from client_agent.site.events import EventKind, RoundEnd
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import class_counts, light_learner, light_sites, light_study, torch_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import class_counts, light_learner, light_sites, light_study, torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from moiety import main
 from protocol.clauses import Clause

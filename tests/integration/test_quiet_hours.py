@@ -7,8 +7,8 @@ from pathlib import Path
 
 from client_agent.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.site.events import EventKind, RoundEnd
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec

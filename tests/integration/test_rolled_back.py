@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedSites, make_study
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.memory.apps import AppsInMemory
+from harness.federation.server_apps import AppsInMemory
 from protocol.errors import BadSignature, RolledBack
 from protocol.sharing import Side
 from protocol.wire import paths

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.network.held_roster import ACCEPTED
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import light_sites, light_study
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable, UnknownResource
 from protocol.policy.site_policy import SitePolicy

@@ -12,9 +12,9 @@ from client_agent.network.server_client import ServerClient
 from client_agent.settings import AgentSettings
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.remembered_sums import sum_memory
-from harness.federation.memory.clocks import Stop
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.clocks import Stop
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable
 from protocol.policy.site_policy import SitePolicy

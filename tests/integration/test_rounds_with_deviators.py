@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.adversaries import forgeries
-from harness.adversaries import forgeries as forged
-from harness.adversaries.forgeries import equivocating_announcement, release_set
-from harness.adversaries.scripted_rounds import (
+from harness.attack import forgeries
+from harness.attack import forgeries as forged
+from harness.attack.forgeries import equivocating_announcement, release_set
+from harness.attack.scripted_rounds import (
     EARLY,
     LAST,
     OTHER,
@@ -31,7 +31,7 @@ from harness.adversaries.scripted_rounds import (
     refusals,
     small_update,
 )
-from harness.federation.memory.servers import ServersInMemory
+from harness.federation.server_apps import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.parameters import Needs
 from protocol.sharing import Side

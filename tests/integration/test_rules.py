@@ -17,8 +17,8 @@ from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.rewards import rewards_of
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunHistory
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import torch_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy

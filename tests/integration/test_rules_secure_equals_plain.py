@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from harness.adversaries.forgeries import wrap_around_entry
+from harness.attack.forgeries import wrap_around_entry
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RoundRecord, RunHistory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.adversaries.scripted_agents import renewed_keys
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.attack.scripted_agents import renewed_keys
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.generation import GenerationMode
 
-from harness.adversaries.signed_client import SignedClient
+from harness.attack.signed_client import SignedClient
 from protocol.sharing import Side
 from tests.kit.processes import Federation, start_servers
 

@@ -13,9 +13,9 @@ import httpx
 import numpy as np
 import pytest
 
-from harness.adversaries.forgeries import nobody
-from harness.adversaries.scripted_requester import ScriptedSites, Sealed, make_study
-from harness.adversaries.signed_client import Outgoing, SignedClient
+from harness.attack.forgeries import nobody
+from harness.attack.scripted_requester import ScriptedSites, Sealed, make_study
+from harness.attack.signed_client import Outgoing, SignedClient
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths

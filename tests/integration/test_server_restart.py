@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted_requester import ScriptedSites, make_study
-from harness.adversaries.signed_client import digest_of
+from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.signed_client import digest_of
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths

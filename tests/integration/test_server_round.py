@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedSites, make_study
 from host.randomness import server_randomness
 from protocol.arithmetic.ring import Ring
 from protocol.mpc.distance import query

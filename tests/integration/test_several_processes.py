@@ -15,7 +15,7 @@ import pytest
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import RoundEnd
 from harness.engine.parties import Parties
-from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study

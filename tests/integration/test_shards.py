@@ -15,8 +15,8 @@ import pytest
 from client_agent.network import server_client
 from client_agent.site.events import RoundEnd
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec, write_secret
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.policy.site_policy import SitePolicy

@@ -19,10 +19,10 @@ from client_agent.contributor.decisions import Decision
 from client_agent.site.events import RoundEnd
 from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds
-from harness.adversaries import forgeries as malicious
-from harness.adversaries.forgeries import entry_near_the_range_bound
-from harness.adversaries.scripted_requester import ScriptedSites
-from harness.adversaries.scripted_rounds import (
+from harness.attack import forgeries as malicious
+from harness.attack.forgeries import entry_near_the_range_bound
+from harness.attack.scripted_requester import ScriptedSites
+from harness.attack.scripted_rounds import (
     EARLY,
     GRID,
     LAST,

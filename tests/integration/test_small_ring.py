@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from client_agent.site.events import RoundEnd
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy

@@ -20,8 +20,8 @@ from client_agent.site.events import Absent
 from client_agent.site.identity import load_chain
 from client_agent.site.journal import STOPPED, SiteState, StudyJournal
 from client_agent.site.outbox import REFUSAL, create_study, queued, withdraw
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import torch_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy

@@ -16,8 +16,8 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.participant import Participant
 from client_agent.study.summarising import SUMMARY_FILE, Summary
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import light_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import light_learner
 from protocol.clauses import Clause
 from protocol.policy.site_policy import SitePolicy
 from protocol.summary.opened import table_one

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted_requester import ScriptedSites, TaggedSites
+from harness.attack.scripted_requester import ScriptedSites, TaggedSites
 from protocol.errors import ErrorCode
 from protocol.sharing import Side
 from protocol.tags.verdicts import wrong_tags

@@ -12,8 +12,8 @@ import moiety
 from client_agent.requester.state import RequesterState
 from client_agent.site.events import RoundEnd
 from client_agent.transcripts.reading import read_transcripts
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.arithmetic.ring import Ring
 from protocol.parameters import TAG_COORDINATES

@@ -15,8 +15,8 @@ from client_agent.site.journal import FINAL_SCORES
 from harness.datasets.bundled import breast_cancer_survival, diabetes_five_practices
 from harness.datasets.site_data import Federation
 from harness.engine.loop import run_plain
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import torch_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.policy.site_policy import SitePolicy
 from tests.integration.agents import finished, journal, rounds_of

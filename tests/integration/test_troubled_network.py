@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.adversaries.troubled_study import NAME, SITES, Plan, Troubled, federation, study_of
-from harness.federation.memory.network import Fate
+from harness.attack.troubled_study import NAME, SITES, Plan, Troubled, federation, study_of
+from harness.federation.network import Fate
 from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import final_model, finished
 

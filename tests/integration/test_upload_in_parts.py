@@ -16,8 +16,8 @@ from client_agent.network import server_client
 from client_agent.network.ledger import LedgerEntry, read_ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.site.events import RoundEnd
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable
 from protocol.policy.site_policy import SitePolicy

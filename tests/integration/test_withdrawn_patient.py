@@ -13,8 +13,8 @@ from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.learner import Learner
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import RoundEnd
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import torch_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import torch_learner
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study
 from tests.integration.agents import REQUESTER, finished, rounds_of, site_data, spec, study_for

@@ -11,7 +11,7 @@ import numpy as np
 from client_agent.learning.learner import Learner
 from client_agent.settings import AgentSettings
 from client_agent.study.contribute import ContributionRecord, make_contribution
-from harness.federation.memory.learners import light_learner
+from harness.federation.learners import light_learner
 from protocol.arithmetic.ring import Ring
 from protocol.protection.interface import AtSite
 from protocol.tags.sums import TagSums

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
-from harness.adversaries.attack import passes, taken_out
+from harness.attack.attack import passes, taken_out
 from harness.faults.cli import quiet
 from harness.faults.schedule import Level
 from harness.faults.simulation import Simulated

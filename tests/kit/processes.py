@@ -22,11 +22,10 @@ from client_agent.daemon import run_agent
 from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
-from harness.adversaries.signed_client import SignedClient
+from harness.attack.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.forked import Forked, one_thread
-from harness.federation.memory.learners import Learners, light_sites
-from harness.federation.processes import FederationSpec, Running, RunningFederation, toml_lines
+from harness.federation.learners import Learners, light_sites
+from harness.federation.processes import FederationSpec, Forked, Running, RunningFederation, one_thread, toml_lines
 from host.clock import SYSTEM, Clock
 from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys

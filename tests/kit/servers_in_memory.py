@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.federation.memory.apps import AppsInMemory
+from harness.federation.server_apps import AppsInMemory
 from protocol.sharing import Side
 from tests.kit.processes import Federation, prepare_servers
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.memory.learners import Learners
+from harness.federation.learners import Learners
 from harness.federation.processes import FederationSpec, toml_lines
 from protocol.sharing import Side
 from tests.kit.postgres import Cluster

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from harness.adversaries.ckks_attacks import CHUNKS, DIMENSION, PARAMETERS, ROUND, SITES, Held, sent, times, update_of
+from harness.attack.ckks_attacks import CHUNKS, DIMENSION, PARAMETERS, ROUND, SITES, Held, sent, times, update_of
 from host.memory_file import MemoryFile
 from protocol.ckks.check import SumChecks
 from protocol.ckks.cipher import Decryptor
@@ -75,7 +75,7 @@ from protocol.ckks.cipher import Encryptor
 from protocol.ckks.ciphertext import SEED_BYTES
 from protocol.ckks.scheme import Scheme
 from host.memory_file import MemoryFile
-from harness.adversaries.ckks_attacks import PARAMETERS
+from harness.attack.ckks_attacks import PARAMETERS
 
 key = Scheme(PARAMETERS).secret_key(bytes(range(32)), "5d" * 32)
 encryptor, values = Encryptor(key, MemoryFile()), np.full(8, 0.1)

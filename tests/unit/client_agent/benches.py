@@ -20,7 +20,7 @@ from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
-from harness.federation.memory.clocks import ToldClock
+from harness.federation.clocks import ToldClock
 from host.randomness import SystemRandomness
 from protocol.bodies.letter import open_letter
 from protocol.errors import MoietyError, OutputGone, TooLarge

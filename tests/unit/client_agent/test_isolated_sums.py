@@ -13,7 +13,7 @@ import pytest
 
 from client_agent.site.events import RoundEnd
 from client_agent.study.isolating import note_sum
-from harness.adversaries.scripted_agents import DIMENSION, SITES, START, Federation, Round, study
+from harness.attack.scripted_agents import DIMENSION, SITES, START, Federation, Round, study
 from protocol.errors import AggregateOutOfBounds
 from protocol.evidence import PastRelease
 from protocol.policy.memory import remember_skip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, judge
-from harness.adversaries.wrong_updates import (
+from harness.attack.wrong_updates import (
     ALONG,
     CHEAT,
     CLIP,

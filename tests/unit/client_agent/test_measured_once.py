@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted_agents import GRID, ROSTER, SITES, START, Federation, Round
-from harness.adversaries.scripted_agents import study as scripted_study
+from harness.attack.scripted_agents import GRID, ROSTER, SITES, START, Federation, Round
+from harness.attack.scripted_agents import study as scripted_study
 from protocol.errors import ProtocolViolation
 from protocol.evidence import check_release
 from protocol.parameters import Needs

@@ -10,7 +10,7 @@ from client_agent.study.measuring import (
     query_vector,
     seal_queries,
 )
-from harness.adversaries.signed_client import opened as opened_body
+from harness.attack.signed_client import opened as opened_body
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import encode
 from protocol.bodies.query import read

@@ -11,7 +11,7 @@ import pytest
 from client_agent.site.context import SiteContext
 from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds, reconcile, reconcile_budget
-from harness.federation.memory.clocks import ToldClock
+from harness.federation.clocks import ToldClock
 from protocol.bodies.letter import seal_letter
 from protocol.clauses import Clause
 from protocol.errors import BadSignature, PolicyRefusal, TranscriptMismatch, Unavailable

@@ -22,7 +22,7 @@ from client_agent.site.events import Absence, Absent, EventKind, RoundEnd
 from client_agent.site.letter import Attestation, WeightMail, Welcome
 from client_agent.site.models.kept_model import Kept, KeptModel, kept_model, load_kept
 from client_agent.study.attestation import checkpoint_digest
-from harness.federation.memory.clocks import ToldClock
+from harness.federation.clocks import ToldClock
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, PolicyRefusal

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import moiety
-from harness.adversaries.scripted_agents import PARTIES, REQUESTER
-from harness.adversaries.tagged_round import TaggedRound
+from harness.attack.scripted_agents import PARTIES, REQUESTER
+from harness.attack.tagged_round import TaggedRound
 from protocol.errors import ConfigurationError
 from protocol.transcript.kept import RoundTranscript
 from protocol.wire.authentic import sign

@@ -12,8 +12,7 @@ from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind, RunHistory
 from harness.engine.loop import run_plain, run_protected
-from harness.federation.federated_run import FederatedRun
-from harness.federation.measurements import Traffic
+from harness.federation.federated_run import FederatedRun, Traffic
 from harness.versions import Version
 from protocol.wire.messages import RuleName, Study
 

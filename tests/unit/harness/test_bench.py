@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 
 from harness.bench import meter
 from harness.bench.cli import app
-from harness.bench.contributors import COMMANDS
-from harness.bench.growth import DRAWN, Drawn, by_parameters, by_sites, servers_cpu_s
-from harness.bench.report import charts_of, page_of
-from harness.bench.results import BothServers, RoundBenchmark, ServerCpu, write_result
+from harness.bench.meter import BothServers, RoundBenchmark, ServerCpu, write_result
+from harness.bench.report import DRAWN, Drawn, by_parameters, by_sites, charts_of, page_of, servers_cpu_s
 from harness.bench.round import benchmark_round, round_text
+from harness.bench.round_parties import COMMANDS
 from harness.bench.synthetic import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
 from host.placed_files import writable_folder as made
 from protocol.errors import ConfigurationError

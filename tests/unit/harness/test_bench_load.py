@@ -12,14 +12,22 @@ from typer.testing import CliRunner
 
 from client_agent.network.ledger import LedgerEntry
 from client_agent.site.events import RoundEnd, RoundRecord
-from harness.bench import idle
+from harness.bench import latency
 from harness.bench.cli import app
-from harness.bench.idle import IdleBenchmark, a_day_on_disk, idle_text, summary
-from harness.bench.latency import LatencyBenchmark, delayed_rounds, latency_section, latency_text
+from harness.bench.latency import (
+    IdleBenchmark,
+    LatencyBenchmark,
+    a_day_on_disk,
+    delayed_rounds,
+    idle_text,
+    latency_section,
+    latency_text,
+    summary,
+)
 from harness.bench.load import LoadBenchmark, Rounds, Sample, found_errors, load_text
 from harness.bench.load_agents import Calls, Played, TimedTransport, called
+from harness.bench.meter import write_result
 from harness.bench.report import page_of
-from harness.bench.results import write_result
 from tests.unit.harness.test_bench import a_result as a_round
 
 
@@ -203,7 +211,7 @@ def test_the_command_writes_its_figures(tmp_path: Path, monkeypatch: pytest.Monk
     def measured(past_studies: int, seconds: float, folder: Path | None) -> IdleBenchmark:
         return summary(polls(2), past_studies, seconds, 1234.0)
 
-    monkeypatch.setattr(idle, "benchmark_idle", measured)
+    monkeypatch.setattr(latency, "benchmark_idle", measured)
     figures = tmp_path / "idle.json"
     arguments = ["idle", "--past-studies", "3", "--seconds", "60", "--json", str(figures)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)

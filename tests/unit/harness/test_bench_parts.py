@@ -15,8 +15,8 @@ from harness.bench import ckks
 from harness.bench import ring as lifting
 from harness.bench.ckks import CkksBenchmark, CkksFigures, CkksTimes, errors_of, measure_ours, weighted_update
 from harness.bench.cli import app
+from harness.bench.meter import write_result
 from harness.bench.report import page_of
-from harness.bench.results import write_result
 from harness.bench.ring import RingBenchmark, benchmark_ring, ring_text
 from harness.bench.shards import ShardsBenchmark, benchmark_shards, shards_section
 from harness.bench.synthetic import parameters_for, plain_average, update_of

@@ -20,8 +20,7 @@ from client_agent.cli.tables import console as console_for
 from client_agent.learning.data import load_folder
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.example_data import main
-from harness.demo.live import LiveRun, print_accuracies, print_run, print_split
-from harness.demo.report import plots_of, report, write_report
+from harness.demo.report import LiveRun, plots_of, print_accuracies, print_run, print_split, report, write_report
 from harness.demo.results import Accuracy, summarise, write_summary
 from harness.demo.run import DemoOptions, data_sets
 from harness.engine.history import RoundKind
@@ -214,7 +213,7 @@ def test_a_console_without_terminal_is_wide_enough() -> None:
 def test_kinds_of_rounds_in_the_summary() -> None:
     local = demo_result().studies[0].of(RuleName.LOCAL)
     assert {record.kind for record in local.federated.history.rounds} == {RoundKind.ALONE}
-    assert summarise(demo_result()).studies["breast_cancer"].rules["local"].end == "completed"
+    assert summarise(demo_result())["studies"]["breast_cancer"]["rules"]["local"]["end"] == "completed"
 
 
 def test_a_report_under_ckks_says_what_is_encrypted_and_shows_no_distances() -> None:
@@ -230,7 +229,7 @@ def test_a_report_under_ckks_says_what_is_encrypted_and_shows_no_distances() -> 
     assert "with the key of any one site" in text
     assert "Weight Erosion" not in text
     assert text.count("<svg") == 3
-    distances = summarise(encrypted).studies[study.key].distance
+    distances = summarise(encrypted)["studies"][study.key]["distance"]
     assert {value for values in distances.values() for value in values} == {None}
     assert "Server A held" not in report(result)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.federation.forked import ONE_THREAD, Forked, fork_command, one_thread
+from harness.federation.processes import ONE_THREAD, Forked, fork_command, one_thread
 
 
 def say_who(*words: str) -> None:
@@ -80,7 +80,7 @@ def test_it_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     """The parent is another process here, which starts one that would wait for ever."""
     log = tmp_path / "log"
     program = (
-        "import sys, time; from pathlib import Path; from harness.federation.forked import Forked;"
+        "import sys, time; from pathlib import Path; from harness.federation.processes import Forked;"
         "from tests.unit.harness.test_forked import wait_for_a_signal;"
         f"print(Forked(wait_for_a_signal, (), Path({str(log)!r}), {{}}).pid, flush=True); time.sleep(600)"
     )

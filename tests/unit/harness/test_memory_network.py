@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from harness.federation.memory.clocks import VirtualClock, VirtualLoop
-from harness.federation.memory.network import Carrier, Fate, Judge, Passing, Untroubled
+from harness.federation.clocks import VirtualClock, VirtualLoop
+from harness.federation.network import Carrier, Fate, Judge, Passing, Untroubled
 from protocol.sharing import Side
 
 PATIENCE_S = 120.0

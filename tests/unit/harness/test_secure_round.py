@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_agent.requester.measuring.judging import Judgement
-from harness.adversaries.forgeries import wrap_around_entry
+from harness.attack.forgeries import wrap_around_entry
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected_sum import (
     CountsInput,

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from harness.federation.memory.clocks import VirtualClock
+from harness.federation.clocks import VirtualClock
 from host.at_once import at_once
 from host.clock import SYSTEM
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.adversaries.opened_values import opened_values
+from harness.attack.chosen_queries import opened_values
 from protocol.arithmetic.ring import Ring, from_signed
 from protocol.mpc import measurement
 from protocol.mpc.measurement import SiteSketch

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.adversaries.memory_attacks import FEATURES, FOUR, PARTS, REQUESTER, Claim, Federation, start
-from harness.adversaries.reconstruction import Prior, Reconstruction
+from harness.attack.memory_attacks import FEATURES, FOUR, PARTS, REQUESTER, Claim, Federation, start
+from harness.attack.reconstruction import Prior, Reconstruction
 from protocol.policy.site_policy import SitePolicy
 
 LIMIT = SitePolicy().least_isolation

@@ -20,8 +20,8 @@ import pytest
 from fastapi import FastAPI
 from typer.testing import CliRunner
 
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError, ErrorCode, UnknownStudy
 from protocol.policy.site_policy import SitePolicy

@@ -12,8 +12,8 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import EROSION, light_learner
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import EROSION, light_learner
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side

@@ -7,8 +7,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted_agents import PARTIES, REQUESTER, ROSTER
-from harness.adversaries.tagged_round import TaggedRound
+from harness.attack.scripted_agents import PARTIES, REQUESTER, ROSTER
+from harness.attack.tagged_round import TaggedRound
 from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.errors import MalformedMessage
 from protocol.release import masking_side

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import moiety
-from harness.api.studies import Case, Study
+from harness.api import Case, Study
 from harness.simulate.case import parse_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.study_files import STUDIES, study_names

@@ -23,7 +23,7 @@ from harness.engine.algorithms import BaselineTable
 from harness.engine.all_sites import SitesState, run_baseline
 from harness.engine.history import RoundRecord, RunHistory
 from harness.engine.run_state import Attendance, Conditions
-from harness.engine.scheme import Progress
+from harness.engine.training import Progress
 from harness.simulate.case import parse_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.run_one import Protection

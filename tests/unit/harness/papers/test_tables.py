@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.scoring.score import MetricName
-from harness.adversaries.lies import Lie, LyingLine
-from harness.adversaries.reconstruction import AttackLine, PartyErrors, Prior
+from harness.attack.lies import Lie, LyingLine
+from harness.attack.reconstruction import AttackLine, PartyErrors, Prior
 from harness.bench.load import Sample, slopes
 from harness.datasets.titanic import SITES
 from harness.papers import attacked, simulated, soak

@@ -19,7 +19,7 @@ from typing import Final
 import psutil
 import pytest
 
-from harness.adversaries.raw_connections import until
+from harness.attack.signed_client import until
 from harness.simulate.case import read_case
 from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulate.run_line import RunLine

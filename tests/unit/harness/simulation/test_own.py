@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import moiety
-from harness.api.studies import Case, Study
+from harness.api import Case, Study
 from host.extensions import Kind, extension, load_again, load_plugins, loaded_plugins
 from host.unexpected import EXIT_REFUSED
 from moiety import Results, simulate

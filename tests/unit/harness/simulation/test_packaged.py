@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.adversaries.attacked_study import AS_IT_IS
+from harness.attack.attacked_study import AS_IT_IS
 from harness.simulate.case import Case, parse_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.run_one import Protection

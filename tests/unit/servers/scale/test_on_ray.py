@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from harness.adversaries.raw_connections import until
+from harness.attack.signed_client import until
 from protocol.arithmetic.ring import to_bytes
 from protocol.errors import ConfigurationError, Unavailable
 from servers.scale import ray

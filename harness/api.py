@@ -1,0 +1,331 @@
+"""The Python interface for researchers: ``from moiety import Case, Study, simulate`` and what else is in ``__all__``.
+
+A case or a study has the same tables as a TOML file, checked when it is run; results are pandas frames.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypedDict, TypeVar, Unpack
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from harness.simulate.case import Case as CheckedCase
+from harness.simulate.case import case_of
+from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
+from harness.simulate.run_line import RunLine, Values
+from harness.simulate.run_one import Protection
+from harness.simulate.store import RESULTS
+from harness.simulate.store import Results as ResultFolder
+from harness.simulate.study_files import ALL_RUNS, StudyFile, parse_shard, read_study_file
+from harness.simulate.summary import CaseSummary, SummaryRow, metric_figure, remarks_on, summarise_case, write_summary
+from harness.simulate.tracking import log_all, tracker_of
+from harness.simulate.workers import RayCluster, computing_of
+from host.extensions import load_plugins
+from protocol.errors import ConfigurationError
+from protocol.text_forms import counted
+
+__all__ = ["Case", "RayCluster", "Results", "Study", "load_results", "simulate"]
+
+
+Table = Mapping[str, Any]
+_STUDY_KEYS: Final = ("name", "rounds", "model", "parameters", "rule", "training", "task")
+
+
+@dataclass(frozen=True)
+class Study:
+    """The tables of a study file; ``others`` are its further keys and tables, such as ``list_every`` or ``privacy``.
+
+    Without ``task`` the study predicts classes.
+    """
+
+    name: str
+    rounds: int
+    model: Table
+    parameters: Table
+    rule: Table = field(default_factory=lambda: {"name": "fedavg"})
+    training: Table = field(default_factory=dict)
+    others: Table = field(default_factory=dict)
+    task: Table | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Study:
+        """A study file, or the name of one that comes along; of a case the study part. Raises: ConfigurationError"""
+        file = read_study_file(Path(path))
+        return _study_of({key: value for key, value in file.tables.items() if key not in ("case", "variant")}, file)
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """As in the file."""
+        own = {key: getattr(self, key) for key in _STUDY_KEYS}
+        return {**self.others, **{key: value for key, value in own.items() if value is not None}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A study, the data it is run on, and what is compared.
+
+    ``data`` is a data set's name. ``variants``: a name and what it changes, as in ``[[variant]]``; without any, the
+    study as it is, called by its rule. ``seeds``: None takes the study's own, or 0. ``others`` are further keys of
+    ``[case]``.
+    """
+
+    study: Study
+    data: str
+    variants: Mapping[str, Table] = field(default_factory=dict)
+    seeds: Sequence[int] | None = None
+    others: Table = field(default_factory=dict)
+    source: str = "a case in Python"
+
+    @classmethod
+    def read(cls, path: str | Path) -> Case:
+        """A case file, or the name of one that comes along, such as ``heart_disease``. Raises: ConfigurationError"""
+        file = read_study_file(Path(path))
+        tables = dict(file.tables)
+        case, variants = dict(tables.pop("case", {})), tables.pop("variant", [])
+        if "data" not in case:
+            raise ConfigurationError(f"{file.source} is no case: it has no table [case] with a data set")
+        named = {str(variant["name"]): {k: v for k, v in variant.items() if k != "name"} for variant in variants}
+        data, seeds = case.pop("data"), case.pop("seeds", None)
+        return cls(_study_of(tables, file), data, named, seeds, case, file.source)
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """As in the file."""
+        variants = self.variants or {str(self.study.rule.get("name", "study")).rpartition(":")[2]: {}}
+        case = {**self.others, "data": self.data, **({} if self.seeds is None else {"seeds": list(self.seeds)})}
+        named = [{"name": name, **changes} for name, changes in variants.items()]
+        return {**self.study.tables, "case": case, "variant": named}
+
+    def checked(self) -> CheckedCase:
+        """Raises: ConfigurationError that names the wrong key, what was found and what is allowed"""
+        return case_of(StudyFile(self.source, self.tables))
+
+
+def _study_of(tables: Table, file: StudyFile) -> Study:
+    missing = [key for key in ("name", "rounds", "model", "parameters") if key not in tables]
+    if missing:
+        raise ConfigurationError(f"{file.source} is no study file: it has no key {missing[0]!r}")
+    others = {key: value for key, value in tables.items() if key not in _STUDY_KEYS}
+    return Study(**{key: tables[key] for key in _STUDY_KEYS if key in tables}, others=others)
+
+
+Row = dict[str, Any]
+BY_ROUND: Final = tuple(name for name, field in RunLine.model_fields.items() if field.annotation == Values)
+"""Every list of a line that has one number per round."""
+BY_SITE: Final = ("alpha", "weight", "distance", "norm", "inner_product")
+_OF_RUN: Final = (
+    "case", "variant", "requester", "seed", "rule", "protection", "end", "reason", "released_rounds", "seconds",
+    "study_digest", "data_digest", "code_digest",
+)  # fmt: skip
+_KEY: Final = ("variant", "requester", "seed")
+
+
+@dataclass(frozen=True, repr=False)
+class Results:
+    """Finished runs of one case. What is not a number is missing in a frame (NaN)."""
+
+    lines: tuple[RunLine, ...]
+
+    def __repr__(self) -> str:
+        cases = ", ".join(dict.fromkeys(line.case for line in self.lines)) or "nothing"
+        runs = counted(len(self.lines), "run")
+        return f"<Results of {cases}: {runs}; table(), plot(), runs(), rounds() and sites() show them>"
+
+    def table(self) -> pd.DataFrame:
+        """One row per variant and requester, over its seeds: the means of the case's metric and of what else was
+        followed on the test part after the last round, with their standard errors, and what a reader must know.
+
+        Raises: ConfigurationError without a run
+        """
+        found = self.summary()
+        return pd.DataFrame([_summed(row, found.judged_by.value) for row in found.rows])
+
+    def plot(self) -> Figure:
+        """The case's metric over the rounds: a panel per requester, a curve per variant with a band of one standard
+        error. ``plot().savefig("curves.png")`` keeps it.
+
+        Raises: ConfigurationError without a run
+        """
+        self.summary()
+        return metric_figure(self.lines)
+
+    def runs(self) -> pd.DataFrame:
+        """One row per run: what it was, its tuned settings, how it ended, and every measure after its last round."""
+        return pd.DataFrame([_run(line) for line in self.lines])
+
+    def rounds(self) -> pd.DataFrame:
+        """One row per run and round, counted from 1."""
+        return pd.DataFrame([row for line in self.lines for row in _rounds(line)])
+
+    def sites(self) -> pd.DataFrame:
+        """One row per run, round and contributor: whether it took part, its weights, and what was opened about it."""
+        return pd.DataFrame([row for line in self.lines for row in _sites(line)])
+
+    def summary(self) -> CaseSummary:
+        """Means and standard errors over seeds, as in ``summary.json``. Raises: ConfigurationError without a run"""
+        if not self.lines:
+            raise ConfigurationError("there is no finished run to summarise")
+        return summarise_case(self.lines)
+
+
+def load_results(*folders: str | Path) -> Results:
+    """The finished runs in folders of ``moiety simulate`` or of ``simulate``, those of each in their order.
+
+    Raises: ConfigurationError for a folder without results, and for folders that are not of one case and one code
+    """
+    paths = [Path(folder) for folder in folders]
+    for path in paths:
+        if not (path / RESULTS).is_file():
+            raise ConfigurationError(f"{path} holds no {RESULTS}: give the folder that was --out of a case")
+    lines = tuple(line for path in paths for line in ResultFolder(path).lines())
+    if len({(line.case, line.protection, line.code_digest) for line in lines}) > 1:
+        raise ConfigurationError(
+            "these folders hold runs of two cases, two protections or two versions of the code, which are not mixed in "
+            "one table: load them one by one"
+        )
+    return Results(lines)
+
+
+def _summed(row: SummaryRow, metric: str) -> Row:
+    found: Row = {"variant": row.variant, "requester": row.requester or "mean"}
+    for name, figure in {metric: row.last_round, **row.scores}.items():
+        found |= {name: figure.mean, f"{name}_se": figure.standard_error}
+    return {**found, "runs": row.runs, "released_rounds": row.released_rounds, "remarks": ", ".join(remarks_on(row))}
+
+
+def _key(line: RunLine) -> Row:
+    return {name: getattr(line, name) for name in _KEY}
+
+
+def by_round(line: RunLine) -> dict[str, Values]:
+    """Every list of the line with one number per round, other metrics among them as ``test_`` and their name."""
+    named = {name: values for name in BY_ROUND if (values := getattr(line, name))}
+    parts = (("test", line.test_metrics), ("validation", line.validation_metrics))
+    return {f"{part}_{name}": values for part, found in parts for name, values in found.items()} | named
+
+
+def _run(line: RunLine) -> Row:
+    last = {name: values[-1] for name, values in by_round(line).items()}
+    return {name: getattr(line, name) for name in _OF_RUN} | dict(line.settings) | last
+
+
+def _rounds(line: RunLine) -> Iterator[Row]:
+    series = by_round(line)
+    for place, kind in enumerate(line.kind):
+        numbers = {name: values[place] for name, values in series.items()}
+        yield _key(line) | {"round": place + 1, "kind": kind, "contributors": len(line.took_part[place])} | numbers
+
+
+def _sites(line: RunLine) -> Iterator[Row]:
+    by_site: dict[str, dict[str, Values]] = {name: getattr(line, name) for name in BY_SITE}
+    names = dict.fromkeys(_names(by_site.values()) + [name for names in line.took_part for name in names])
+    for place in range(len(line.kind)):
+        for site in names:
+            opened = {name: values[site][place] if site in values else None for name, values in by_site.items()}
+            yield _key(line) | {"round": place + 1, "site": site, "took_part": site in line.took_part[place]} | opened
+
+
+def _names(series: Iterable[dict[str, Values]]) -> list[str]:
+    return [name for values in series for name in values]
+
+
+T = TypeVar("T")
+
+
+class Options(TypedDict, total=False):
+    """The options of :func:`simulate`, each as the command's option of that name."""
+
+    data: str
+    """Of a study: the name of its data set."""
+    data_folder: str | Path
+    """The public data files (or MOIETY_DATA)."""
+    seeds: Sequence[int]
+    only: Sequence[str]
+    requesters: Sequence[str]
+    protection: str
+    jobs: int
+    ray: RayCluster
+    """A Ray cluster that does the runs, instead of ``jobs`` processes."""
+    shard: str
+    device: str
+    plugins: Sequence[str | Path]
+    """Python files with data sets, models, rules and metrics of one's own."""
+    track: Sequence[str]
+    """``tensorboard``, ``mlflow``: where else finished runs go, with ``out``."""
+    show: Callable[[CaseProgress], None]
+    """Is told how far it is."""
+
+
+def simulate(what: Case | Study | str | Path, out: str | Path | None = None, **options: Unpack[Options]) -> Results:
+    """Do every run that ``out`` does not hold yet; returns all runs asked for.
+
+    what      a case, a case file or the name of one that comes along; or a study, with ``data``, a data set
+    out       where runs are kept, and gone on with; None keeps nothing
+    options   by name: data, data_folder, seeds, only, requesters, protection, jobs, ray, shard, device, plugins, track,
+              show (:class:`harness.api.Options`)
+
+    Raises: ConfigurationError that says what is wrong and what to do
+    """
+    _require_known(options)
+    load_plugins(Path(path) for path in options.get("plugins", ()))
+    case = _case(what, options.get("data"))
+    track = options.get("track", ())
+    if track and out is None:
+        raise ConfigurationError("track: give out, the folder that it is written to")
+    trackers = [tracker_of(name, Path(out)) for name in track if out is not None]
+    with tempfile.TemporaryDirectory() as scratch:
+        asked = _asked(Path(scratch if out is None else out), options)
+        lines = run_case(case, asked, options.get("show", lambda progress: None))
+        if out is not None:
+            write_summary(summarise_case(lines), lines, asked.out)
+            log_all(trackers, lines)
+    return Results(lines)
+
+
+def _require_known(options: Options) -> None:
+    unknown = sorted(options.keys() - Options.__annotations__.keys())
+    if unknown:
+        raise ConfigurationError(f"simulate takes no {unknown[0]!r}; it takes {', '.join(Options.__annotations__)}")
+
+
+def _asked(out: Path, options: Options) -> CaseOptions:
+    ray = options.get("ray")
+    protection, shard, data = options.get("protection", "plain"), options.get("shard"), options.get("data_folder")
+    if protection not in list(Protection):
+        raise ConfigurationError(f"protection: found {protection!r}, allowed are {', '.join(Protection)}")
+    return CaseOptions(
+        out,
+        None if data is None else Path(data),
+        _some(options.get("seeds"), "seeds"),
+        _some(options.get("only"), "only"),
+        Protection(protection),
+        options.get("jobs", 1),
+        computing=computing_of(ray, options.get("device", "cpu" if ray is None else "auto"), None),
+        requesters=_some(options.get("requesters"), "requesters"),
+        shard=ALL_RUNS if shard is None else parse_shard(shard),
+        cluster=ray,
+    )
+
+
+def _case(what: Case | Study | str | Path, data: str | None) -> CheckedCase:
+    if isinstance(what, Study):
+        if data is None:
+            raise ConfigurationError(f"study {what.name!r}: give data, the name of a data set, or put it into a Case")
+        return Case(what, data).checked()
+    if data is not None:
+        raise ConfigurationError(f"data: found {data!r}, but a case says itself what data it is run on: leave it out")
+    return (what if isinstance(what, Case) else Case.read(what)).checked()
+
+
+def _some(given: Sequence[T] | None, what: str) -> tuple[T, ...] | None:
+    """A list that was given holds something, and nothing twice. Raises: ConfigurationError"""
+    if given is None:
+        return None
+    if isinstance(given, str) or not given or len(set(given)) != len(given):
+        raise ConfigurationError(f"{what}: found {given!r}; give a list, every one once")
+    return tuple(given)

@@ -1,0 +1,1 @@
+"""Named attacks on a federation, and experiments that attack whole studies: ``moiety attack``."""

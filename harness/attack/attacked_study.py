@@ -1,0 +1,232 @@
+"""A case's study as an experiment attacks it: set up, run in this process, and its opened sums recorded.
+
+Every experiment over a whole study takes an :class:`AttackedStudy`, runs it inside :func:`timed`, and gives a
+:class:`Line` of JSON.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, SupportsFloat
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.learning.study_file import StudyTable, checked_study_table
+from harness.datasets.registry import load_data
+from harness.datasets.site_data import Federation
+from harness.engine.history import RunHistory
+from harness.engine.loop import run_rounds
+from harness.engine.run_state import AfterRound, Conditions
+from harness.engine.training import one_thread
+from harness.engine.updates import ClippedUpdate, Counted, RoundInputs, Summed, Summing
+from harness.simulate.case import Case, Variant
+from harness.simulate.case_run import request_for
+from harness.simulate.study_files import refuse_package, simulated_study
+from harness.versions import versions
+from protocol.errors import ConfigurationError
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import Announcement, Study
+
+Reals = NDArray[np.float64]
+
+
+class Line(BaseModel):
+    """An experiment's findings, as a line of JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Changes to a study before it is run: keys of its tables, and noise at every contributor.
+
+    ``noise`` is the expected length of the Gaussian noise that a contributor adds to its update, as a part of the clip
+    norm C. ``least_isolation`` replaces what the sites' policy demands.
+    """
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    noise: float = 0.0
+    least_isolation: float | None = None
+
+    def policy(self, stated: SitePolicy) -> SitePolicy:
+        if self.least_isolation is None:
+            return stated
+        return stated.model_copy(update={"least_isolation": self.least_isolation})
+
+    def of(self, variant: Variant, source: str) -> StudyTable:
+        """The variant's study with the changes. Raises: ConfigurationError"""
+        tables = dict(variant.tables)
+        for key, value in self.changes.items():
+            tables[key] = {**tables.get(key, {}), **value} if isinstance(value, Mapping) else value
+        refuse_package(tables, f"{source}: variant {variant.name!r}")
+        return checked_study_table(tables, f"{source}: variant {variant.name!r}, setting {self.name!r}")
+
+
+AS_IT_IS: Final = Setting("as_it_is")
+
+
+@dataclass(frozen=True)
+class AttackedStudy:
+    """One variant of a case under one seed; ``rounds`` is the most that are run, where a study takes long."""
+
+    case: Case
+    variant: str
+    seed: int
+    requester: str | None = None
+    setting: Setting = AS_IT_IS
+    data: Path | None = None
+    rounds: int | None = None
+
+    @property
+    def table(self) -> StudyTable:
+        """The study file's tables under the setting. Raises: ConfigurationError"""
+        return self.setting.of(self.case.variant(self.variant), self.case.source)
+
+    @property
+    def policy(self) -> SitePolicy:
+        return self.setting.policy(self.case.table.policy.policy())
+
+    def federation(self) -> Federation:
+        """The sites with their data. Raises: ConfigurationError for data that are missing or do not fit"""
+        return load_data(request_for(self.case, self.data, self.requester, self.seed))
+
+    def study(self, federation: Federation, table: StudyTable | None = None) -> Study:
+        """The study for these sites, from ``table`` where it is not the usual one. Raises: ConfigurationError"""
+        study = simulated_study(table or self.table, self.case.source, federation, self.seed)
+        if self.rounds is None:
+            return study
+        return study.model_copy(update={"rounds": min(self.rounds, study.rounds)})
+
+    def run(
+        self,
+        study: Study,
+        federation: Federation,
+        summing: Summing,
+        *,
+        protection: str = "plain",
+        after_round: AfterRound = lambda progress: None,
+        **conditions: Any,  # noqa: ANN401  # fields of Conditions
+    ) -> RunHistory:
+        """Run it under the sites' policy and further :class:`Conditions`. Raises: ConfigurationError"""
+        under = Conditions(policy=self.policy, **conditions)
+        return run_rounds(study, federation.sites, summing, under, protection=protection, after_round=after_round)
+
+    def contributors_in_turn(self, federation: Federation) -> tuple[str, ...]:
+        """All contributors; the seed says who is first."""
+        names = federation.names_of_sites[1:]
+        return tuple(names[(self.seed + place) % len(names)] for place in range(len(names)))
+
+    def deviating(self, federation: Federation, number: int, *, what: str, least: int, most: int) -> tuple[str, ...]:
+        """The ``number`` contributors that deviate. Raises: ConfigurationError outside ``least`` to ``most``"""
+        if not least <= number <= most:
+            raise ConfigurationError(f"{number} {what}: choose {least} to {most} of the contributors")
+        return self.contributors_in_turn(federation)[:number]
+
+
+@contextmanager
+def timed() -> Iterator[Callable[[], float]]:
+    """Compute with one thread of torch, so that sums have one order; gives the seconds since the beginning."""
+    begun = time.monotonic()
+    with one_thread():
+        yield lambda: round(time.monotonic() - begun, 3)
+
+
+def program_versions() -> dict[str, str]:
+    return {one.name: one.version for one in versions()}
+
+
+def rounded(value: SupportsFloat, digits: int) -> float:
+    """To significant digits, as lines keep figures."""
+    return float(f"{float(value):.{digits}g}")
+
+
+# --- opened sums ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedSum:
+    """One released round of updates: what every listed site has after it, and what the simulation alone knows.
+
+    ``weights`` are the weights of the sites in the sum, the requester's 1 among them; where sites weigh themselves
+    they are those, which an attacker would have to guess. ``total`` is the opened sum, float64[D]. ``updates`` are the
+    true ones, float32[D], and whatever a site was kept out of the sum for, they are there for sites in the sum only.
+    """
+
+    round: int
+    requester: str
+    weights: Mapping[str, float]
+    total: NDArray[np.float64] = field(repr=False)
+    updates: Mapping[str, NDArray[np.float32]] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """A released round as opened: the average float64[D], and the sites in it."""
+
+    average: Reals = field(repr=False)
+    sum_of_weights: float
+    took_part: tuple[str, ...]
+
+    def share(self, inputs: RoundInputs, sites: Collection[str]) -> float:
+        """The part of the sum's weight that these sites have together."""
+        listed = (weight for weight, _ in inputs.contributed if weight.site in self.took_part and weight.site in sites)
+        return sum(weight.numerator for weight in listed) / inputs.weight_list.grid / self.sum_of_weights
+
+
+class DeviatingSum:
+    """Sums as ``inner`` does; subclasses replace what sites send, and look at what released rounds opened."""
+
+    def __init__(self, inner: Summing) -> None:
+        self._inner = inner
+
+    def sent(self, inputs: RoundInputs) -> Mapping[str, Reals]:
+        """Return the vectors that sites send in place of their updates."""
+        return {}
+
+    def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
+        """Look at a released round; ``inputs`` are as they were before anything was replaced."""
+
+    def updates(self, inputs: RoundInputs) -> Summed:
+        """The inner sum over what is sent."""
+        sent = self.sent(inputs)
+        changed = {site: replace(inputs.updates[site], values=values) for site, values in sent.items()}
+        summed = self._inner.updates(replace(inputs, updates={**inputs.updates, **changed}))
+        if summed.average is not None and summed.judgement is not None:
+            average = np.asarray(summed.average, np.float64)
+            took_part = summed.judgement.measured.took_part
+            self.released(inputs, sent, Released(average, summed.sum_of_weights, took_part))
+        return summed
+
+    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
+        """Class counts as they are; they open no update."""
+        return self._inner.counts(announcement, counts)
+
+
+class Recorder(DeviatingSum):
+    """Keeps every released round in ``sums``; without it a run keeps no update."""
+
+    def __init__(self, inner: Summing) -> None:
+        super().__init__(inner)
+        self.sums: list[OpenedSum] = []
+
+    def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
+        grid = inputs.weight_list.grid
+        weights, updates = {inputs.requester: _weight(inputs.own, 1.0)}, {inputs.requester: inputs.own}
+        for listed, update in inputs.contributed:
+            if listed.site in opened.took_part:
+                weights[listed.site] = _weight(update, listed.numerator / grid)
+                updates[listed.site] = update
+        total = opened.average * opened.sum_of_weights
+        truth = {site: update.values.astype(np.float32) for site, update in updates.items()}
+        self.sums.append(OpenedSum(inputs.announcement.round, inputs.requester, weights, total, truth))
+
+
+def _weight(update: ClippedUpdate, listed: float) -> float:
+    return listed if update.own_weight is None else update.own_weight

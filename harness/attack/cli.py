@@ -1,0 +1,385 @@
+"""``moiety attack``: a catalogue of named attacks, and experiments that attack whole studies; what they find.
+
+Experiments, and with them torch, are loaded when one is asked for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from pydantic import BaseModel
+from rich.table import Table
+from typer.core import TyperGroup
+
+from client_agent.cli.tables import console as console_for
+from harness.simulate.store import append_line
+from harness.simulate.study_files import parse_names, parse_seeds
+from host.placed_files import writable
+from host.subcommand import command
+from protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from harness.attack.attacked_study import AttackedStudy, Setting
+    from harness.attack.reconstruction import AttackLine, Prior
+    from harness.simulate.case import Case
+
+QUESTIONS: Final = ("norm", "projection", "gap")
+TARGETS: Final = (
+    "breast-linear",
+    "breast-mlp",
+    "heart-linear",
+    "heart-mlp",
+    "digits-linear",
+    "digits-mlp",
+    "mnist-mlp",
+    "mnist-cnn",
+    "heart-noise-little",
+    "heart-noise",
+    "digits-noise-little",
+    "digits-noise",
+)
+"""Names in help texts: those of ``falsified_round.Question`` and ``inversion_targets.TARGETS``, which load torch."""
+
+
+class _Named(TyperGroup):
+    """``moiety attack NAME``: every attack of the catalogue is a command, beside those that have options of their own.
+
+    The catalogue is loaded when somebody asks for a name, since it needs servers, agents and torch.
+    """
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401  # typer keeps a click of its own
+        known = super().get_command(ctx, cmd_name)
+        if known is not None:
+            return known
+        from harness.attack.catalogue import catalogue, command_of
+
+        if cmd_name not in catalogue():
+            near = get_close_matches(cmd_name, (*catalogue(), *self.commands), n=3)
+            meant = f"did you mean {' or '.join(near)}? " if near else ""
+            raise typer.BadParameter(f"no attack is called {cmd_name!r}; {meant}moiety attack --list names them all")
+        return typer.main.get_command(command_of(catalogue()[cmd_name]))
+
+
+app = typer.Typer(cls=_Named, help="Attack the protocol, and print what holds.")
+
+
+@app.callback(invoke_without_command=True)
+def _attack(
+    ctx: typer.Context,
+    listed: Annotated[bool, typer.Option("--list", help="Name every attack and what should hold.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Run every attack, one after the other.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
+    ] = None,
+) -> None:
+    """Attack the protocol: --list, --all, or the NAME of one attack. Ends with 1 where a promise does not hold."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from harness.attack import catalogue
+
+    if listed:
+        catalogue.show_list()
+    elif everything:
+        raise typer.Exit(catalogue.run_all(json_file))
+    else:
+        typer.echo(ctx.get_help())
+
+
+# --- what commands have in common -------------------------------------------------------------------------------------
+
+
+def _keep(out: Path | None, line: BaseModel) -> None:
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        append_line(out, line)
+
+
+@dataclass(frozen=True)
+class _OverCase(ABC):
+    """Options of every attack on a whole study."""
+
+    study_file: Annotated[Path, typer.Argument(help="A case, such as harness/studies/breast_cancer.toml.")]
+    data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; the case's first one.")] = None
+    rounds: Annotated[int | None, typer.Option(min=1, help="At most so many rounds.")] = None
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of tables.")] = False
+
+    @abstractmethod
+    def chosen(self, case: Case) -> tuple[str, ...]:
+        """The variants that are attacked."""
+
+    def studies(self, setting: Setting | None = None) -> Iterator[AttackedStudy]:
+        """Every seed, requester and variant in turn, variants innermost. Raises: ConfigurationError"""
+        from harness.attack.attacked_study import AS_IT_IS, AttackedStudy
+        from harness.datasets.registry import load_data
+        from harness.simulate.case import read_case
+        from harness.simulate.case_run import request_for, requesters_of
+
+        case = read_case(self.study_file)
+        requesters = requesters_of(case, load_data(request_for(case, self.data, None, case.table.seeds[0])))
+        for seed in case.table.seeds[:1] if self.seeds is None else parse_seeds(self.seeds):
+            for requester in requesters:
+                for variant in self.chosen(case):
+                    of = setting or AS_IT_IS
+                    yield AttackedStudy(case, variant, seed, requester, of, self.data, self.rounds)
+
+    def told(self, line: BaseModel, text: str) -> None:
+        """Keep a line, and print it or what it says."""
+        _keep(self.out, line)
+        typer.echo(line.model_dump_json() if self.as_json else text)
+
+
+@dataclass(frozen=True)
+class _FirstVariant(_OverCase):
+    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise the first.")] = None
+
+    def chosen(self, case: Case) -> tuple[str, ...]:
+        return case.names[:1] if self.only is None else parse_names(self.only, "--only")
+
+
+@dataclass(frozen=True)
+class _AllVariants(_OverCase):
+    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
+
+    def chosen(self, case: Case) -> tuple[str, ...]:
+        return case.names if self.only is None else parse_names(self.only, "--only")
+
+
+# --- experiments ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Reconstruction(_FirstVariant):
+    """Run a study, then let every party estimate every other site's updates from the sums and lists it has."""
+
+
+def _reconstruct(asked: _Reconstruction) -> None:
+    from harness.attack.reconstruction import AttackedRun
+
+    console = console_for(stderr=asked.as_json)
+    for attacked in asked.studies():
+        line = AttackedRun(attacked).line()
+        _keep(asked.out, line)
+        if asked.as_json:
+            typer.echo(line.model_dump_json())
+            continue
+        head, table = _errors_of_requester(line)
+        console.print(head, soft_wrap=True, highlight=False)
+        console.print(table)
+
+
+def _errors_of_requester(line: AttackLine) -> tuple[str, Table]:
+    from harness.attack.reconstruction import Prior
+
+    head = (
+        f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}: {len(line.rounds)} sums over "
+        f"{line.lists} different lists; relative error of the requester's estimates, median (least) over rounds"
+    )
+    table = Table("site", *(prior.value for prior in Prior), box=None)
+    for site in line.weight:
+        table.add_row(site, *(cell(line, prior, site) for prior in Prior))
+    return head, table
+
+
+def cell(line: AttackLine, prior: Prior, site: str) -> str:
+    """Nothing for a site that was in no sum."""
+    found = line.by((line.requester,), prior)
+    median, least = (None, None) if found is None else (found.median(site), found.least(site))
+    return "" if median is None or least is None else f"{median:.3f} ({least:.3f})"
+
+
+@dataclass(frozen=True)
+class _Lies(_AllVariants):
+    """Run a study honestly, then with sites that lie to gain weight and harm, and say what they gained."""
+
+    lies: Annotated[str | None, typer.Option(help="Which lies, separated by commas; otherwise all.")] = None
+    liars: Annotated[int, typer.Option(min=1, help="How many contributors lie.")] = 1
+    clip_norm: Annotated[float | None, typer.Option(help="Replaces the study's: a liar is as long as that.")] = None
+
+
+def _lie(asked: _Lies) -> None:
+    from harness.attack.attacked_study import AS_IT_IS, Setting
+    from harness.attack.lies import Lie, LyingRun
+
+    names = tuple(Lie) if asked.lies is None else parse_names(asked.lies, "--lies")
+    unknown = [name for name in names if name not in tuple(Lie)]
+    if unknown:
+        raise ConfigurationError(f"--lies: found {unknown[0]!r}; the lies are {', '.join(Lie)}")
+    chosen = tuple(Lie(name) for name in names)
+    clip = asked.clip_norm
+    setting = AS_IT_IS if clip is None else Setting("clipped", {"parameters": {"clip_norm": clip}})
+    for attacked in asked.studies(setting):
+        for line in LyingRun(attacked, chosen, asked.liars).lines():
+            lie = "honest" if line.lie is None else line.lie.value
+            asked.told(
+                line,
+                f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}, {lie}: share "
+                f"{line.weight:.3f}, moved {line.moved:.3g} of {line.path:.3g}, log-loss {line.harm:+.4f}",
+            )
+
+
+@dataclass(frozen=True)
+class _Distances(_OverCase):
+    """Run a study, then locate every site's updates by their distances to the requester's and its accomplices'."""
+
+    only: Annotated[str, typer.Option(help="A variant that sums everybody.")] = "fedavg"
+    colluders: Annotated[str, typer.Option(help="Numbers of accomplices, separated by commas.")] = "0,1,2"
+    every: Annotated[int, typer.Option(min=1, help="All pairs are opened in every so-manieth round.")] = 1
+
+    def chosen(self, case: Case) -> tuple[str, ...]:
+        return (self.only,)
+
+
+def _locate(asked: _Distances) -> None:
+    from harness.attack.distances import LocatingRun
+
+    counts = parse_seeds(asked.colluders)
+    for attacked in asked.studies():
+        line = LocatingRun(attacked, counts, asked.every).line()
+        cells = "; ".join(
+            f"{one.colluders} {one.points.value}: {one.single:.3f}, {one.together:.3f}" for one in line.located
+        )
+        head = f"{line.study}, requester {line.requester}, seed {line.seed}, {line.parameters} parameters"
+        asked.told(line, f"{head}; colluders: error from one round, from all: {cells}")
+
+
+@dataclass(frozen=True)
+class _Inversion:
+    """Read records out of an average of gradients, by rows over biases and by descent, beside guessing."""
+
+    targets: Annotated[str, typer.Argument(help=f"Data and model, separated by commas: {', '.join(TARGETS)}.")]
+    sites: Annotated[str, typer.Option(help="Numbers of sites in the average, separated by commas.")] = "1,2,4,8"
+    batches: Annotated[str, typer.Option(help="Records of each site, separated by commas.")] = "1,8,32"
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0"
+    data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False
+
+
+def _invert(asked: _Inversion) -> None:
+    from harness.attack import inversion
+    from harness.attack.inversion import InvertedRun
+
+    by_key = {target.key: target for target in inversion.TARGETS}
+    names = parse_names(asked.targets, "TARGETS")
+    unknown = [name for name in names if name not in by_key]
+    if unknown:
+        raise ConfigurationError(f"found {', '.join(unknown)}; data and model are one of {', '.join(by_key)}")
+    counts = product(parse_seeds(asked.sites), parse_seeds(asked.batches), parse_seeds(asked.seeds))
+    for target, (sites, batch, seed) in product([by_key[name] for name in names], counts):
+        line = InvertedRun(target, sites, batch, seed, asked.data).line()
+        _keep(asked.out, line)
+        cells = ", ".join(f"{one.how.value} {one.exact:.3f} ({one.close:.3f})" for one in line.attacks)
+        head = f"{line.target}, {line.sites} sites of {line.batch} records, seed {line.seed}"
+        typer.echo(line.model_dump_json() if asked.as_json else f"{head}: read exactly (closely): {cells}")
+
+
+@dataclass(frozen=True)
+class _Membership(_AllVariants):
+    """Train a case over a random half of every site's records, and tell which half that was, round by round."""
+
+
+def _tell_members(asked: _Membership) -> None:
+    from harness.attack.membership import MemorisedRun
+
+    for attacked in asked.studies():
+        line = MemorisedRun(attacked).line()
+        best = max((one.auc for one in line.by_average), default=float("nan"))
+        asked.told(
+            line,
+            f"{line.study}, {line.variant}, seed {line.seed}: accuracy on members {line.known:.3f}, on others "
+            f"{line.unknown:.3f}; area under the curve by loss {line.by_loss[-1].auc:.3f}, by the average that "
+            f"tells most {best:.3f}",
+        )
+
+
+@dataclass(frozen=True)
+class _Differencing(_FirstVariant):
+    """Open two sums that differ by one site, and compare the error of the difference with the sites' isolation."""
+
+    least: Annotated[int, typer.Option(min=1, help="So many contributors are enough for a sum.")] = 2
+
+
+def _subtract(asked: _Differencing) -> None:
+    from harness.attack.attacked_study import Setting
+    from harness.attack.reconstruction import DifferencedRun
+
+    setting = Setting("asked", {"parameters": {"least_contributors": asked.least}}, least_isolation=0.0)
+    for attacked in asked.studies(setting):
+        line = DifferencedRun(attacked).line()
+        asked.told(
+            line,
+            f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}: without {line.site} the "
+            f"difference is off by {line.difference:.3f}, the best estimate by {line.achieved:.3f}; isolation said "
+            f"{line.predicted:.3f}",
+        )
+
+
+@dataclass(frozen=True)
+class _Leak:
+    """Falsify products in a study of many rounds, one question per round, and count the bits that the answers tell."""
+
+    questions: Annotated[str, typer.Option(help=f"What is asked, separated by commas: {', '.join(QUESTIONS)}.")] = (
+        ",".join(QUESTIONS)
+    )
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0-39"
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of the study.")] = 30
+    canaries: Annotated[str, typer.Option(help="Share of canary rounds, such as 1/30 or 0.1; 0 as it is.")] = "0"
+    without_clause: Annotated[
+        bool, typer.Option("--without-clause", help="The site stays however often it was left out, in this process.")
+    ] = False
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False
+
+
+def share_of_canaries(text: str) -> float:
+    """``1/30`` or ``0.1`` as a share below 1. Raises: ConfigurationError"""
+    try:
+        share = Fraction(text.strip())
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(-1)
+    if not 0 <= share < 1:
+        raise ConfigurationError(f"--canaries: found {text!r}; give a share of the rounds below 1, such as 1/30 or 0.1")
+    return float(share)
+
+
+def _count(given: _Leak) -> None:
+    from harness.attack.leak import Asked, LeakRun, Question, leaked
+
+    names = parse_names(given.questions, "--questions")
+    unknown = [name for name in names if name not in tuple(Question)]
+    if unknown:
+        raise ConfigurationError(f"--questions: found {', '.join(unknown)}; they are {', '.join(Question)}")
+    share = share_of_canaries(given.canaries)
+    for asked in (Asked(Question(name), not given.without_clause, share, given.rounds) for name in names):
+        lines = []
+        for failures, seed in product(asked.plans, parse_seeds(given.seeds)):
+            lines.append(LeakRun(asked, failures, seed).line())
+            _keep(given.out, lines[-1])
+            if given.as_json:
+                typer.echo(lines[-1].model_dump_json())
+        found = leaked(lines, asked)
+        if found is not None and not given.as_json:
+            typer.echo(
+                f"{asked.question}: {found} bits about one site's update, mean and standard deviation over "
+                f"{found.seeds} seeds; asked in {found.asked:.1f} of {asked.rounds} rounds, {found.failed:.1f} failed "
+                f"checks that all sites see, caught in a canary round in {found.caught} studies"
+            )
+
+
+app.command("reconstruction")(command(_Reconstruction, _reconstruct))
+app.command("lies")(command(_Lies, _lie))
+app.command("distances")(command(_Distances, _locate))
+app.command("inversion")(command(_Inversion, _invert))
+app.command("membership")(command(_Membership, _tell_members))
+app.command("differencing")(command(_Differencing, _subtract))
+app.command("leak")(command(_Leak, _count))

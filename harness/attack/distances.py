@@ -1,0 +1,274 @@
+r"""Locate an update by its distances to known points.
+
+The requester knows g_0 and c accomplices' points p_1 .. p_c. With x = g - g_0 and b_j = p_j - g_0, distances tell
+
+        <x, b_j> = (||g - g_0||^2 + ||b_j||^2 - ||g - p_j||^2) / 2
+
+so the part of x in the span of the b_j exactly, and of the rest its length: g is somewhere on a sphere at right angles
+to that span, and its centre is the estimate of least expected error. If x points anywhere with equal chance,
+
+        E ||error||^2 = (1 - c / D) ||x||^2              in D dimensions
+
+Distances among other honest sites turn with that sphere and say nothing of where on it they are. Where a sum of the
+same updates is opened too, their mean is one known point more, and no random one: each of them is part of it.
+
+An accomplice that sends zeros is worth most: then the centre is the projection on the span of g_0 and the others, no
+farther off than guessing nothing.
+
+Over several rounds x_r moves. With a prior cov(x_r, x_s) = K_rs I, all rounds' products are one linear system, and the
+estimate is its Gaussian mean. With K of ones (nothing moves) R rounds are R c points: the error is 0 from R c = D on.
+Since K is a guess, the system is solved with a ridge: what it cannot explain is not to blow up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from harness.attack.attacked_study import (
+    AttackedStudy,
+    Line,
+    OpenedSum,
+    Reals,
+    Recorder,
+    program_versions,
+    rounded,
+    timed,
+)
+from harness.engine.updates import PlainSum
+from protocol.errors import ConfigurationError
+
+RIDGES = (1e-9, 1e-5, 1e-2, 1.0)
+"""Parts of the mean product's variance."""
+_NONE = 1e-10
+"""A direction shorter than this, against the longest, is none."""
+
+
+def expected_error(dimension: int, known: int) -> float:
+    """sqrt(1 - known / D): the root of the mean squared error of x, against its length, once directions are random."""
+    return math.sqrt(max(0.0, 1 - known / dimension))
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One measured round: ``origin`` g_0 float64[D], ``points`` of accomplices float64[c, D], one site's ``update``.
+
+    Of ``update`` the estimates use its distances alone.
+    """
+
+    origin: Reals = field(repr=False)
+    points: Reals = field(repr=False)
+    update: Reals = field(repr=False)
+
+    @property
+    def offset(self) -> Reals:
+        """x: the update as the requester looks for it."""
+        return np.asarray(self.update - self.origin, dtype=np.float64)
+
+    def directions(self) -> tuple[Reals, Reals]:
+        """An orthonormal basis of the known span, float64[k, D], and the products of x with it by distances."""
+        apart = self.points - self.origin
+        squares = np.sum((self.update - self.points) ** 2, axis=1)
+        products = (np.sum(self.offset**2) + np.sum(apart**2, axis=1) - squares) / 2
+        if not len(apart):
+            return apart, products
+        left, lengths, basis = np.linalg.svd(apart, full_matrices=False)
+        kept = lengths > _NONE * max(float(lengths[0]), _NONE)
+        return basis[kept], (left.T @ products)[kept] / lengths[kept]
+
+
+def located(one: Round) -> Reals:
+    """The estimate of the update from its round alone, float64[D]."""
+    basis, products = one.directions()
+    return np.asarray(one.origin + products @ basis, dtype=np.float64)
+
+
+def located_over(rounds: Sequence[Round], covariance: Reals, ridge: float) -> Reals:
+    """The estimates of every round's update from all rounds, float64[R, D]; ``covariance`` is K, float64[R, R]."""
+    found = [one.directions() for one in rounds]
+    of_round = np.concatenate([np.full(len(products), place) for place, (_, products) in enumerate(found)])
+    origins = np.stack([one.origin for one in rounds])
+    if not len(of_round):
+        return origins
+    basis, products = np.concatenate([b for b, _ in found]), np.concatenate([p for _, p in found])
+    system = covariance[np.ix_(of_round, of_round)] * (basis @ basis.T)
+    system += ridge * np.trace(system) / len(system) * np.eye(len(system))
+    solved = np.linalg.lstsq(system, products, rcond=_NONE)[0]
+    return np.asarray(origins + (covariance[:, of_round] * solved) @ basis, dtype=np.float64)
+
+
+def relative_error(estimate: Reals, truth: Reals) -> float:
+    return float(np.linalg.norm(estimate - truth) / np.linalg.norm(truth))
+
+
+# --- a study's updates, located ---------------------------------------------------------------------------------------
+
+
+class Points(StrEnum):
+    """Points that accomplices send: honest updates, random points, or random points but for one that sends zeros."""
+
+    HONEST = "honest"
+    RANDOM = "random"
+    ZEROS = "zeros"
+
+
+FORMAT: Final = "moiety-distances/1"
+_DIGITS: Final = 4
+
+
+class Located(Line):
+    """Medians over honest sites and rounds of ||estimate - g|| / ||g||, but for ``offset`` and ``expected``.
+
+    ``colluders`` accomplices send ``points``; ``rounds`` were measured. ``single``: from each round alone; ``summed``:
+    from it and a sum of the same updates; ``together``: from all rounds, updates moving as the requester's own do;
+    ``true``: as each site's own do, which nobody knows, both with the ridge that serves best, which an attacker has to
+    guess. ``offset`` is the root mean square of ``single``'s error against ||g - g_0||, ``expected`` what random
+    directions give.
+    """
+
+    colluders: int
+    points: Points
+    rounds: int
+    single: float
+    summed: float
+    together: float
+    true: float
+    offset: float
+    expected: float
+
+
+class LocatingLine(Line):
+    """One study, its updates located by every number of colluders."""
+
+    format: str = FORMAT
+    study: str
+    variant: str
+    setting: str
+    requester: str
+    seed: int
+    sites: int
+    parameters: int
+    located: tuple[Located, ...]
+    seconds: float
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class LocatingRun:
+    """A study whose every ``every``-th sum counts as a measured round; in it all pairs are opened."""
+
+    attacked: AttackedStudy
+    colluders: Sequence[int] = (0, 1, 2)
+    every: int = 1
+
+    def line(self) -> LocatingLine:
+        """Run and locate. Raises: ConfigurationError for data or settings that do not fit, or too few honest sites"""
+        with timed() as seconds:
+            sums, dimension = self._run()
+            return LocatingLine(
+                study=self.attacked.case.name,
+                variant=self.attacked.variant,
+                setting=self.attacked.setting.name,
+                requester=sums[0].requester,
+                seed=self.attacked.seed,
+                sites=len(sums[0].updates),
+                parameters=dimension,
+                located=tuple(self._located(sums[:: self.every], dimension)),
+                seconds=seconds(),
+                versions=program_versions(),
+            )
+
+    def _run(self) -> tuple[list[OpenedSum], int]:
+        federation = self.attacked.federation()
+        study, recorder = self.attacked.study(federation), Recorder(PlainSum())
+        self.attacked.run(study, federation, recorder)
+        everybody = [one for one in recorder.sums if len(one.updates) == len(federation.sites)]
+        if not everybody:
+            raise ConfigurationError(
+                f"variant {self.attacked.variant!r} has no sum with everybody in it: choose fedavg"
+            )
+        return everybody, study.model_dimension
+
+    def _located(self, measured: Sequence[OpenedSum], dimension: int) -> Iterator[Located]:
+        contributors = [site for site in measured[0].updates if site != measured[0].requester]
+        for count in self.colluders:
+            if not 0 <= count < len(contributors):
+                raise ConfigurationError(f"{count} colluders leave no honest contributor among {len(contributors)}")
+            for kind in Points if count else (Points.HONEST,):
+                accomplices, honest = contributors[:count], contributors[count:]
+                yield _summary(measured, honest, self._points(measured, accomplices, dimension, kind), kind)
+
+    def _points(
+        self, measured: Sequence[OpenedSum], accomplices: Sequence[str], dimension: int, kind: Points
+    ) -> list[Reals]:
+        """One float64[c, D] a round; random points are about the requester's update."""
+        if kind is Points.HONEST:
+            return [_rows([one.updates[site] for site in accomplices], dimension) for one in measured]
+        drawn = np.random.default_rng([self.attacked.seed, len(accomplices)])
+        found = []
+        for one in measured:
+            points = _update(one, one.requester) + drawn.normal(size=(len(accomplices), dimension))
+            points[:1] *= kind is not Points.ZEROS
+            found.append(points)
+        return found
+
+
+def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Sequence[Reals], kind: Points) -> Located:
+    found = _Errors()
+    origins = np.stack([_update(one, one.requester) for one in measured])
+    means = [np.mean([_update(one, site) for site in honest], axis=0) for one in measured]
+    for site in honest:
+        truth = [_update(one, site) for one in measured]
+        found.add([Round(*known) for known in zip(origins, points, truth, strict=True)], means)
+    known = len(points[0])
+    return Located(
+        colluders=known,
+        points=kind,
+        rounds=len(measured),
+        single=rounded(np.median(found.single), _DIGITS),
+        summed=rounded(np.median(found.summed), _DIGITS),
+        together=rounded(min(np.median(errors) for errors in found.together.values()), _DIGITS),
+        true=rounded(min(np.median(errors) for errors in found.true.values()), _DIGITS),
+        offset=rounded(np.sqrt(np.mean(found.offsets)), _DIGITS),
+        expected=rounded(expected_error(origins.shape[1], known), _DIGITS),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Errors:
+    """Errors of every honest site and round, by the estimate; ``together`` and ``true`` by ridge.
+
+    ``offsets`` are squares against ||g - g_0||.
+    """
+
+    single: list[float] = field(default_factory=list)
+    summed: list[float] = field(default_factory=list)
+    together: dict[float, list[float]] = field(default_factory=lambda: {ridge: [] for ridge in RIDGES})
+    true: dict[float, list[float]] = field(default_factory=lambda: {ridge: [] for ridge in RIDGES})
+    offsets: list[float] = field(default_factory=list)
+
+    def add(self, rounds: Sequence[Round], means: Sequence[Reals]) -> None:
+        """One site's rounds; ``means`` are the honest sites' mean updates, float64[D] each."""
+        for one, mean in zip(rounds, means, strict=True):
+            found = located(one)
+            self.single.append(relative_error(found, one.update))
+            self.offsets.append(relative_error(found - one.origin, one.offset) ** 2)
+            self.summed.append(relative_error(located(replace(one, points=np.vstack([one.points, mean]))), one.update))
+        origins, moved = np.stack([one.origin for one in rounds]), np.stack([one.offset for one in rounds])
+        for by_ridge, covariance in ((self.together, origins @ origins.T), (self.true, moved @ moved.T)):
+            for ridge, errors in by_ridge.items():
+                estimates = located_over(rounds, covariance, ridge)
+                errors += [relative_error(found, one.update) for found, one in zip(estimates, rounds, strict=True)]
+
+
+def _update(one: OpenedSum, site: str) -> Reals:
+    return one.updates[site].astype(np.float64)
+
+
+def _rows(vectors: Sequence[object], dimension: int) -> Reals:
+    return np.asarray(vectors, dtype=np.float64).reshape(len(vectors), dimension)

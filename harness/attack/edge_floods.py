@@ -1,0 +1,233 @@
+"""Strangers without a key at a server's public port: what they begin and do not end, and what is too much.
+
+A real server on a loopback port, in a thread of this process, with short times; or one that runs somewhere, with its
+own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from client_agent.learning.data import Examples, LocalData
+from harness.attack.attack import Attempt, Found, found, passes
+from harness.attack.signed_client import HEALTH, Deployment, Stranger, answer, closed_within, pour, until
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from protocol.errors import Unavailable
+from protocol.sharing import Side
+from servers.api.admission import Admission
+from servers.api.listener import BoundedServer, listen
+from servers.app import create_app
+from servers.identity.certificate import ServedCertificate
+from servers.ports import _config
+from servers.settings import Limits, ServerSettings, load_settings
+
+_TIMES: Final = {"header_s": 0.5, "handshake_s": 0.5, "idle_s": 1, "stall_s": 0.5}
+_ROOMY: Final = {**_TIMES, "connections_per_address": 512, "unsigned_per_s": 1000.0}
+_NARROW: Final = {"connections": 16, "connections_per_address": 8, "unsigned_per_s": 2.0}
+_STOP_WITHIN_S: Final = 10.0
+_SLACK_S: Final = 2.0
+_REQUEST: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+_FLOODING, _OTHER, _THIRD = "127.0.1.1", "127.0.1.2", "127.0.1.3"
+At = Callable[[Stranger, Limits], Found]
+"""An attack on server B, which has these limits: bytes on sockets, without a key."""
+
+
+@contextmanager
+def server_with(folder: Path, limits: Mapping[str, object]) -> Iterator[Stranger]:
+    """Server B with these limits, as strangers reach it; its settings, keys and files are in ``folder``."""
+    nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
+    sites = tuple(SiteSpec(f"hospital-{number}", LocalData(nothing, nothing)) for number in range(4))
+    files = RunningFederation(FederationSpec("edge", sites[0].name, sites), folder)
+    settings = load_settings(files.config(files.parties.roster.message.operator(Side.B).name))
+    bounded = settings.limits.model_copy(update=dict(limits))
+    server = _server(settings.model_copy(update={"limits": Limits.model_validate(bounded.model_dump())}))
+    thread = threading.Thread(target=asyncio.run, args=(server.serve(),), name="edge")
+    thread.start()
+    try:
+        if not until(lambda: server.started or not thread.is_alive()) or not thread.is_alive():
+            raise Unavailable("the server on the loopback port did not start; its log says why")
+        yield Stranger(files.url(Side.B), files.ca_file)
+    finally:
+        server.should_exit = True
+        thread.join(_STOP_WITHIN_S)
+
+
+def _server(settings: ServerSettings) -> BoundedServer:
+    """The public port alone, as ``servers.ports`` makes it."""
+    return BoundedServer(
+        _config(create_app(settings), settings, tls=True),
+        listen("port", settings.host, settings.port),
+        Admission(settings.limits, settings.forwarded_by),
+        lambda code: None,
+        hears_signals=False,
+        tls=ServedCertificate(settings).context,
+    )
+
+
+def _on_own_server(at: At, limits: Mapping[str, object], folder: Path) -> Found:
+    with server_with(folder, limits) as stranger:
+        return at(stranger, Limits.model_validate(limits))
+
+
+def _on_a_running_server(at: At, place: Deployment) -> Found:
+    return at(Stranger(place.url(Side.B), place.ca_file), Limits())
+
+
+_BEGUN: Final[Mapping[str, bytes]] = {
+    "nothing": b"",
+    "a newline": b"\r\n",
+    "a method": b"GET",
+    "a head without an end": _REQUEST,
+    "a body of a signed address": b"POST /v1/sealed HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nabc",
+    "a body of an answered one": _REQUEST + b"Content-Length: 100000\r\n\r\nabc",
+    "an answer, and then nothing": HEALTH,
+}
+
+
+def _half_open(stranger: Stranger, limits: Limits) -> Found:
+    """Handshakes, heads and bodies that are begun and never ended, and one that trickles."""
+    each = min(15, limits.connections_per_address // (len(_BEGUN) + 5))
+    longest_s = max(limits.header_s, limits.handshake_s, float(limits.idle_s), limits.stall_s)
+    with ExitStack() as held:
+        connections = []
+        for begun in _BEGUN.values():
+            for _ in range(each):
+                connections.append(held.enter_context(stranger.dial()))
+                pour(connections[-1], [begun] if begun else [])
+        bare = [held.enter_context(stranger.bare()) for _ in range(2 * each)]
+        for one in bare[:each]:
+            one.sendall(b"\x16\x03\x01")
+        slow = held.enter_context(stranger.dial())
+        trickled = _trickled(slow, limits.header_s + _SLACK_S)
+        closed = closed_within([*connections, *bare], longest_s + _SLACK_S)
+    left = len(connections) + len(bare) - closed + (not trickled)
+    return Found(left > 0, left)
+
+
+def _trickled(slow: ssl.SSLSocket, within_s: float) -> bool:
+    """Return whether a head that comes a line at a time is cut off."""
+    until_s = time.monotonic() + within_s
+    with suppress(OSError):
+        slow.sendall(_REQUEST)
+        while time.monotonic() < until_s:
+            slow.sendall(b"a: b\r\n")
+            time.sleep(0.05)
+        return False
+    return True
+
+
+_NO_PARTY_SENDS: Final = (
+    (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+    (b"GET /healthz?" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+    (_REQUEST + b"x: " + b"a" * 40_000 + b"\r\n\r\n", 431),
+    (_REQUEST + b"a: b\r\n" * 100 + b"\r\n", 431),
+    (b"POST /v1/studies HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+    (_REQUEST + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n", 400),
+    (b"CONNECT example.org:80 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    (b"nonsense\r\n\r\n", 400),
+    (HEALTH + HEALTH, 0),
+)
+
+
+def _no_party_sends(stranger: Stranger, limits: Limits) -> Found:
+    """Requests that are refused before anybody looks at who asks."""
+    got = [(sent, _status(stranger, sent), status) for sent, status in _NO_PARTY_SENDS]
+    return found([f"{sent[:24]!r}: {answered}" for sent, answered, status in got if answered != status])
+
+
+def _status(stranger: Stranger, sent: bytes) -> int:
+    """The answer's status; 0 when the server closes without a word, -1 when the body is no problem of that status."""
+    status, body = stranger.ask(sent)
+    if status < 400:
+        return status
+    return status if json.loads(body).get("status") == status else -1
+
+
+def _one_address(stranger: Stranger, limits: Limits) -> Found:
+    """Connections of one address, as many as it can hold, while another one asks."""
+    wanted = limits.connections_per_address + 12
+    own = _FLOODING if stranger.local else None
+    with ExitStack() as held:
+        connections = [held.enter_context(stranger.bare(own)) for _ in range(wanted)]
+        until(lambda: closed_within(connections, 0.05) >= wanted - limits.connections_per_address, 2.0)
+        open_ = wanted - closed_within(connections, 0.05)
+        answered = not stranger.local or _answered(stranger, _OTHER)
+    beyond = max(0, open_ - limits.connections_per_address)
+    notes = [] if answered else ["another address was not answered"]
+    if not until(lambda: _answered(stranger, own)):
+        notes.append("the address was not let in again once it had closed them")
+    return Found(beyond > 0 or bool(notes), beyond, "; ".join(notes))
+
+
+def _answered(stranger: Stranger, source: str | None) -> bool:
+    with suppress(OSError):
+        return stranger.ask(HEALTH, source)[0] == 200
+    return False
+
+
+def _few_addresses(folder: Path) -> Found:
+    """Connections of two addresses, as many as a server has in all, idle before TLS or after an answer."""
+    given = {**_NARROW, "idle_s": 600, "handshake_s": 600.0}
+    with server_with(folder, given) as stranger, ExitStack() as held:
+        holding: list[socket.socket] = []
+        for number in range(Limits.model_validate(given).connections):
+            source = (_FLOODING, _OTHER)[number % 2]
+            holding.append(held.enter_context(stranger.dial(source) if number % 4 else stranger.bare(source)))
+            if isinstance(holding[-1], ssl.SSLSocket) and not _asked(holding[-1]):
+                raise Unavailable("the server did not take as many connections as it may have")
+        kept_out = sum(not _let_in(stranger, held) for _ in range(2))
+        ended = bool(kept_out) or until(lambda: closed_within(holding, 0.05) >= 2)
+    return Found(kept_out > 0 or not ended, kept_out, "" if ended else "who made room was not disconnected")
+
+
+def _let_in(stranger: Stranger, held: ExitStack) -> bool:
+    with suppress(OSError):
+        return _asked(held.enter_context(stranger.dial(_THIRD)))
+    return False
+
+
+def _asked(connection: ssl.SSLSocket) -> bool:
+    connection.sendall(HEALTH)
+    return answer(connection)[0] == 200
+
+
+def _without_end(stranger: Stranger, limits: Limits) -> Found:
+    """Requests that nobody signed, one after the other on one connection."""
+    worth = int(10 * limits.unsigned_per_s)
+    answered = 0
+    with suppress(OSError), stranger.dial(_FLOODING if stranger.local else None) as connection:
+        while answered < 3 * worth and _asked(connection):
+            answered += 1
+    return Found(answered >= 3 * worth, max(0, answered - worth))
+
+
+def _attempt(at: At, without: Mapping[str, object], limits: Mapping[str, object]) -> Attempt:
+    return Attempt(partial(_on_own_server, at, limits), without, partial(_on_a_running_server, at))
+
+
+_ANY_RATE: Final[Mapping[str, object]] = {"servers.api.admission.Allowance.take": lambda *_: True}
+ATTEMPTS: Final = {
+    "connections-half-open": _attempt(_half_open, {"servers.api.bounded_http.BoundedHttp._within": passes}, _ROOMY),
+    "requests-that-no-party-sends": _attempt(
+        _no_party_sends, {"servers.api.bounded_http.BoundedHttp._stop": passes}, _ROOMY
+    ),
+    "connections-of-one-address": _attempt(
+        _one_address, {"servers.api.admission.Admission._room": lambda *_: True, **_ANY_RATE}, _NARROW
+    ),
+    "connections-of-few-addresses": Attempt(
+        _few_addresses, {"servers.api.admission.Shares.given_up_for": lambda *_, **__: None}
+    ),
+    "requests-without-end": _attempt(_without_end, _ANY_RATE, _NARROW),
+}

@@ -1,0 +1,436 @@
+"""Data sets as an attacker on one average meets them, and how many true records its candidates hit.
+
+Records of a table are compared in standard deviations of the pool's columns, images in pixels of [0, 1]. A record is
+compared with the candidate nearest to it, which says most in the attacker's favour. Guesses are as many, of two kinds:
+other people's records, and records whose every column is drawn by itself from other people's; the better kind counts.
+
+Source: Wang et al. 2004 (SSIM)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.ndimage import uniform_filter
+from torch import nn
+
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import Vector, model_vector
+from client_agent.learning.models import build_model, model_spec
+from client_agent.learning.personal import shared_parameters
+from client_agent.learning.private.clipped_gradients import NOISE_STEPS, Grid, clipped_sum
+from client_agent.learning.trainer import loss_gradient, take
+from client_agent.tasks.losses import cross_entropy
+from harness.attack.attacked_study import Line, Reals, program_versions, rounded, timed
+from harness.datasets.mnist import DEVIATION, MEAN
+from harness.datasets.registry import DataRequest, load_data
+from protocol.arithmetic.discrete_gaussian import discrete_gaussian
+from protocol.arithmetic.prg import derive
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import ModelSpec, PrivacySpec
+
+_POOL: Final = 4000
+"""Records of a pool at most, so that every digit of MNIST need not be unpacked for every run."""
+_WINDOW: Final = 5
+_STEADY: Final = (0.01**2, 0.03**2)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """All sites' training examples together, in an order that the data set's split with seed 0 gives.
+
+    ``shape`` is one example's; ``spread`` the columns' standard deviations, 1 where a column is constant.
+    """
+
+    examples: Examples
+    shape: tuple[int, ...]
+    classes: int
+    spread: Reals = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A data set with a model; ``scale`` takes an image's inputs to pixels of [0, 1], None for a table.
+
+    ``privacy``: sites clip every record's gradient and add noise, as in a study with that table.
+    """
+
+    key: str
+    title: str
+    data: str
+    spec: Callable[[Pool], ModelSpec]
+    split: str = ""
+    sites: int | None = None
+    scale: Callable[[Reals], Reals] | None = None
+    privacy: PrivacySpec | None = None
+
+    @property
+    def is_image(self) -> bool:
+        return self.scale is not None
+
+    def pool(self, folder: Path | None) -> Pool:
+        """Raises: ConfigurationError, where public data are missing"""
+        request = DataRequest(self.data, 0, split=self.split, sites=self.sites, folder=folder)
+        federation = load_data(request)
+        parts = [site.train for site in federation.sites]
+        X = np.concatenate([part.X for part in parts])
+        y = np.concatenate([np.asarray(part.y) for part in parts])
+        order = np.random.default_rng(0).permutation(len(y))[:_POOL]
+        spread = X[order].reshape(len(order), -1).astype(np.float64).std(axis=0)
+        whole = np.where(spread > 0, spread, 1.0)
+        return Pool(Examples(X[order], y[order]), federation.inputs, len(federation.class_names), whole)
+
+    def pixels(self, records: Reals, shape: tuple[int, ...]) -> Reals:
+        """Flat inputs as images of [0, 1], float64[n, side, side]. Requires: an image"""
+        assert self.scale is not None
+        side = round(float(np.sqrt(np.prod(shape))))
+        return np.clip(self.scale(records), 0.0, 1.0).reshape(len(records), side, side)
+
+
+def structural_similarity(one: Reals, other: Reals) -> float:
+    """SSIM of two images of [0, 1], windows of 5 by 5; 1: the same, about 0: nothing in common."""
+    means = [uniform_filter(image, _WINDOW) for image in (one, other)]
+    squares = [uniform_filter(a * b, _WINDOW) for a, b in ((one, one), (other, other), (one, other))]
+    spread_one, spread_other = squares[0] - means[0] ** 2, squares[1] - means[1] ** 2
+    together = squares[2] - means[0] * means[1]
+    c1, c2 = _STEADY
+    above = (2 * means[0] * means[1] + c1) * (2 * together + c2)
+    below = (means[0] ** 2 + means[1] ** 2 + c1) * (spread_one + spread_other + c2)
+    return float(np.mean(above / below))
+
+
+def signal_to_noise(one: Reals, other: Reals) -> float:
+    """PSNR of two images of [0, 1] in dB, 60 at most: the same but for a thousandth."""
+    return float(min(60.0, -10 * np.log10(max(float(np.mean((one - other) ** 2)), 1e-12))))
+
+
+def _linear(pool: Pool) -> ModelSpec:
+    return model_spec("linear", pool.shape, (), pool.classes)
+
+
+def _network(width: int) -> Callable[[Pool], ModelSpec]:
+    return lambda pool: model_spec("mlp", pool.shape, (width,), pool.classes)
+
+
+def _convolutions(pool: Pool) -> ModelSpec:
+    return model_spec("cnn", pool.shape, (16, 32, 64), pool.classes)
+
+
+def _normalised(records: Reals) -> Reals:
+    return records * DEVIATION + MEAN
+
+
+def _as_they_are(records: Reals) -> Reals:
+    return records
+
+
+_LITTLE: Final = PrivacySpec(record_clip=1.0, noise_multiplier=0.1)
+_USUAL: Final = PrivacySpec(record_clip=1.0, noise_multiplier=1.0)
+TARGETS: Final = (
+    Target("breast-linear", "breast cancer, linear", "breast_cancer", _linear),
+    Target("breast-mlp", "breast cancer, MLP of 64", "breast_cancer", _network(64)),
+    Target("heart-linear", "heart disease, linear", "heart_disease", _linear),
+    Target("heart-mlp", "heart disease, MLP of 64", "heart_disease", _network(64)),
+    Target("digits-linear", "digits, linear", "digits", _linear, sites=10, scale=_as_they_are),
+    Target("digits-mlp", "digits, MLP of 144", "digits", _network(144), sites=10, scale=_as_they_are),
+    Target("mnist-mlp", "MNIST, MLP of 128", "mnist", _network(128), "A", 10, _normalised),
+    Target("mnist-cnn", "MNIST, convolutions", "mnist", _convolutions, "A", 10, _normalised),
+    Target("heart-noise-little", "heart disease, MLP of 64, noise 0.1", "heart_disease", _network(64), privacy=_LITTLE),
+    Target("heart-noise", "heart disease, MLP of 64, noise 1", "heart_disease", _network(64), privacy=_USUAL),
+    Target(
+        "digits-noise-little", "digits, MLP of 144, noise 0.1", "digits", _network(144), "", 10, _as_they_are, _LITTLE
+    ),
+    Target("digits-noise", "digits, MLP of 144, noise 1", "digits", _network(144), "", 10, _as_they_are, _USUAL),
+)
+"""A small network for tables, the demo's for digits, and two for MNIST, the second without a dense first layer."""
+
+
+EXACT: Final = 0.01
+"""Every column within a hundredth of a standard deviation (images: of a pixel's range)."""
+CLOSE: Final = 0.3
+"""Columns within 0.3 standard deviations, root mean square."""
+RECOGNISED: Final = 20.0
+"""PSNR in dB from which an image counts as read: so near to another image of the same digit, guesses hardly come."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Shares of the true records. ``close`` is by columns for tables, by PSNR for images; ``noise`` and ``alike`` are
+    mean PSNR (dB) and SSIM, None for tables.
+    """
+
+    exact: float
+    close: float
+    noise: float | None = None
+    alike: float | None = None
+
+
+def hit(target: Target, pool: Pool, truth: Reals, candidates: Reals) -> Hit:
+    """Shapes: truth float64[n, inputs], candidates float64[m, inputs]; without candidates nothing is hit"""
+    if not len(candidates):
+        return Hit(0.0, 0.0, 0.0, 0.0) if target.is_image else Hit(0.0, 0.0)
+    if target.is_image:
+        return _images(target, pool, truth, candidates)
+    nearest = _nearest(truth / pool.spread, candidates / pool.spread)
+    off = (candidates[nearest] - truth) / pool.spread
+    exact = np.max(np.abs(off), axis=1) <= EXACT
+    return Hit(float(np.mean(exact)), float(np.mean(np.sqrt(np.mean(off**2, axis=1)) <= CLOSE)))
+
+
+def guesses(others: Reals, number: int, draw: np.random.Generator) -> tuple[Reals, Reals]:
+    """Other people's records, and columns of theirs drawn one by one; float64[number, inputs] each."""
+    records = others[draw.integers(0, len(others), number)]
+    mixed = np.stack([draw.permuted(column)[draw.integers(0, len(others), number)] for column in others.T], axis=1)
+    return records, mixed
+
+
+def _images(target: Target, pool: Pool, truth: Reals, candidates: Reals) -> Hit:
+    true, found = (target.pixels(one, pool.shape) for one in (truth, candidates))
+    nearest = found[_nearest(true.reshape(len(true), -1), found.reshape(len(found), -1))]
+    pairs = list(zip(true, nearest, strict=True))
+    noise = [signal_to_noise(one, other) for one, other in pairs]
+    return Hit(
+        exact=float(np.mean([np.max(np.abs(one - other)) <= EXACT for one, other in pairs])),
+        close=float(np.mean([value >= RECOGNISED for value in noise])),
+        noise=float(np.mean(noise)),
+        alike=float(np.mean([structural_similarity(one, other) for one, other in pairs])),
+    )
+
+
+def _nearest(truth: Reals, candidates: Reals) -> NDArray[np.int64]:
+    """The place of every true record's nearest candidate, by squared distance."""
+    usable = np.nan_to_num(candidates, nan=1e6, posinf=1e6, neginf=-1e6)
+    apart = (truth**2).sum(axis=1)[:, None] - 2 * truth @ usable.T + (usable**2).sum(axis=1)[None]
+    return np.asarray(np.argmin(apart, axis=1), np.int64)
+
+
+_LEAST: Final = 1e-7
+"""Below this part of the largest bias gradient a row says nothing but rounding."""
+
+
+def rows_over_biases(model: nn.Module, gradient: Reals) -> Reals:
+    """Return every row over its bias, float64[rows that fired, inputs]; none where the first layer is not dense.
+
+    Shapes:   gradient float64[D], in the order of the flat vector
+    """
+    first = next((layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)), None)
+    if not isinstance(first, nn.Linear):
+        return np.zeros((0, 0))
+    rows, inputs = first.out_features, first.in_features
+    weights = gradient[: rows * inputs].reshape(rows, inputs)
+    biases = gradient[rows * inputs : rows * (inputs + 1)]
+    fired = np.abs(biases) > _LEAST * max(float(np.abs(biases).max()), np.finfo(np.float64).tiny)
+    return np.asarray(weights[fired] / biases[fired, None])
+
+
+_RATE: Final = 0.1
+_SHRINK: Final = ((0.5, 0.1), (0.8, 0.01))
+"""Parts of the steps, and the part of the first rate that counts from there on."""
+_TINY: Final = 1e-12
+
+
+@dataclass(frozen=True)
+class Descent:
+    """``variation``: how much total variation counts, 0 for tables, which take the distance and not the angle."""
+
+    steps: int
+    variation: float = 0.0
+
+    def records(
+        self, model: nn.Module, gradient: Reals, labels: NDArray[np.int64], shape: tuple[int, ...], seed: int
+    ) -> Reals:
+        """As many records as there are labels, from standard normal ones, float64[n, inputs].
+
+        Shapes:   gradient float64[D], the mean over the labels' records
+        """
+        drawn = torch.Generator().manual_seed(seed)
+        found = torch.randn((len(labels), *shape), generator=drawn).requires_grad_(True)
+        target, y = torch.from_numpy(gradient.astype(np.float32)), torch.from_numpy(labels)
+        optimiser = torch.optim.Adam([found], lr=_RATE)
+        milestones = [round(part * self.steps) for part, _ in _SHRINK]
+        model.eval()
+        for step in range(self.steps):
+            for milestone, (_, factor) in zip(milestones, _SHRINK, strict=True):
+                if step == milestone:
+                    optimiser.param_groups[0]["lr"] = _RATE * factor
+            (downhill,) = torch.autograd.grad(self._apart(model, found, y, target), found)
+            found.grad = downhill.sign()
+            optimiser.step()
+        return found.detach().flatten(1).numpy().astype(np.float64)
+
+    def _apart(self, model: nn.Module, found: torch.Tensor, y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(found), y)
+        parameters = [parameter for _, parameter in shared_parameters(model)]
+        parts = torch.autograd.grad(loss, parameters, create_graph=True)
+        made = torch.cat([part.reshape(-1) for part in parts])
+        if not self.variation:
+            apart: torch.Tensor = ((made - target) ** 2).sum() / (target**2).sum().clamp_min(_TINY)
+            return apart
+        lengths = (made.norm() * target.norm()).clamp_min(_TINY)
+        angle: torch.Tensor = 1 - (made * target).sum() / lengths
+        return angle + self.variation * _variation(found)
+
+
+def _variation(images: torch.Tensor) -> torch.Tensor:
+    """Mean absolute difference of neighbouring pixels; flat inputs are square images."""
+    side = round((images[0].numel()) ** 0.5)
+    square = images.reshape(len(images), side, side)
+    down, across = square[:, 1:] - square[:, :-1], square[:, :, 1:] - square[:, :, :-1]
+    return down.abs().mean() + across.abs().mean()
+
+
+FORMAT: Final = "moiety-inversion/1"
+InversionKey: TypeAlias = tuple[str, int, int, int]
+
+
+class How(StrEnum):
+    """ANALYTIC: rows over biases. OPTIMISED: descent. GUESSED: without the average; as many guesses as the larger of
+    both attacks' candidates."""
+
+    ANALYTIC = "analytic"
+    OPTIMISED = "optimised"
+    GUESSED = "guessed"
+
+
+class Inverted(Line):
+    """One attack: shares of the true records that it has exactly and closely; PSNR and SSIM of images."""
+
+    how: How
+    candidates: int
+    exact: float
+    close: float
+    noise: float | None
+    alike: float | None
+
+
+class InversionLine(Line):
+    """One average over ``sites`` sites' gradients, ``batch`` records each."""
+
+    format: str = FORMAT
+    target: str
+    sites: int
+    batch: int
+    seed: int
+    parameters: int
+    attacks: tuple[Inverted, ...]
+    seconds: float
+    versions: dict[str, str]
+
+    @property
+    def key(self) -> InversionKey:
+        return (self.target, self.sites, self.batch, self.seed)
+
+    def by(self, how: How) -> Inverted:
+        return next(one for one in self.attacks if one.how is how)
+
+
+_CPU: Final = torch.device("cpu")
+_STEPS: Final = 300
+_VARIATION_OF_IMAGES: Final = 0.01
+_DIGITS: Final = 5
+
+
+@cache
+def _pool(target: Target, folder: Path | None) -> Pool:
+    return target.pool(folder)
+
+
+@dataclass(frozen=True)
+class InvertedRun:
+    """One average to attack; ``steps`` are those of the descent."""
+
+    target: Target
+    sites: int
+    batch: int
+    seed: int
+    folder: Path | None = None
+    steps: int = _STEPS
+
+    @property
+    def key(self) -> InversionKey:
+        return (self.target.key, self.sites, self.batch, self.seed)
+
+    def line(self) -> InversionLine:
+        """Raises: ConfigurationError for data that are missing or too few"""
+        with timed() as seconds:
+            return self._line(seconds)
+
+    def _line(self, seconds: Callable[[], float]) -> InversionLine:
+        target, pool = self.target, _pool(self.target, self.folder)
+        draw = np.random.default_rng([self.seed, self.sites, self.batch])
+        true, others = self._dealt(pool, draw)
+        truth = _flat(true)
+        model = build_model(target.spec(pool), self.seed)
+        per_site = [true_part(true, self.batch, site) for site in range(self.sites)]
+        sent = [self._sent(model, part, site) for site, part in enumerate(per_site)]
+        gradient = np.stack(sent).mean(axis=0, dtype=np.float64)
+        analytic = rows_over_biases(model, gradient)
+        variation = _VARIATION_OF_IMAGES if target.is_image else 0.0
+        descent = Descent(self.steps, variation).records(model, gradient, np.asarray(true.y), pool.shape, self.seed)
+        tried = max(len(analytic), len(descent))
+        guessed = [hit(target, pool, truth, one) for one in guesses(_flat(others), tried, draw)]
+        best = max(guessed, key=lambda one: (one.close, one.alike or 0.0))
+        found = [(How.ANALYTIC, len(analytic), hit(target, pool, truth, analytic))]
+        found += [(How.OPTIMISED, len(descent), hit(target, pool, truth, descent)), (How.GUESSED, tried, best)]
+        return InversionLine(
+            target=target.key,
+            sites=self.sites,
+            batch=self.batch,
+            seed=self.seed,
+            parameters=len(model_vector(model)),
+            attacks=tuple(_inverted(how, number, one) for how, number, one in found),
+            seconds=seconds(),
+            versions=program_versions(),
+        )
+
+    def _sent(self, model: nn.Module, part: Examples, site: int) -> Vector:
+        """One site's gradient, with the noise that the target's sites add, if any."""
+        if self.target.privacy is None:
+            return loss_gradient(model, part, _CPU)
+        grid, size = Grid.of(self.target.privacy), len(model_vector(model))
+        noise = discrete_gaussian(size, NOISE_STEPS, derive(bytes(32), f"noise {self.key} {site}"))
+        batch = take(part, np.arange(len(part)), _CPU)
+        return np.asarray(
+            (noise + clipped_sum(model, batch, cross_entropy, grid)) * (grid.step / len(part)), np.float32
+        )
+
+    def _dealt(self, pool: Pool, draw: np.random.Generator) -> tuple[Examples, Examples]:
+        """The sites' records, one site after the other, and those that the attacker may guess from."""
+        wanted, there = self.sites * self.batch, len(pool.examples)
+        if wanted >= there:
+            raise ConfigurationError(
+                f"{self.target.key}: {self.sites} sites of {self.batch} records and somebody to guess from need more "
+                f"than the {there} records that there are"
+            )
+        order = draw.permutation(there)
+        rows, left = order[:wanted], order[wanted:]
+        X, y = pool.examples.X, np.asarray(pool.examples.y)
+        return Examples(X[rows], y[rows]), Examples(X[left], y[left])
+
+
+def true_part(true: Examples, batch: int, site: int) -> Examples:
+    rows = slice(site * batch, (site + 1) * batch)
+    return Examples(true.X[rows], np.asarray(true.y)[rows])
+
+
+def _flat(examples: Examples) -> Reals:
+    return examples.X.reshape(len(examples), -1).astype(np.float64)
+
+
+def _inverted(how: How, candidates: int, found: Hit) -> Inverted:
+    return Inverted(
+        how=how,
+        candidates=candidates,
+        exact=rounded(found.exact, _DIGITS),
+        close=rounded(found.close, _DIGITS),
+        noise=None if found.noise is None else rounded(found.noise, _DIGITS),
+        alike=None if found.alike is None else rounded(found.alike, _DIGITS),
+    )

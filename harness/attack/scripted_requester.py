@@ -1,0 +1,412 @@
+"""A requester and contributors that follow the protocol with hand-made updates; no training, no daemon."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from client_agent.study.measuring import seal_queries
+from client_agent.study.take_release import own_key_id
+from harness.attack.forgeries import honest_contribution, release_set, with_header
+from harness.attack.signed_client import Reached, SignedClient, opened, there
+from host.randomness import SystemRandomness
+from protocol.arithmetic.packing import unpacked
+from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import Ring, from_bytes, lifted
+from protocol.bodies import opening
+from protocol.mpc.distance import query
+from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
+from protocol.mpc.sketch import sketch_vector
+from protocol.parameters import Needs, StudyParameters
+from protocol.release import masking_side, open_output_chunk
+from protocol.rounds.agree import check_transcript
+from protocol.sharing import Side
+from protocol.tags.halves import VectorDigest, mask_digest
+from protocol.tags.keys import attempt_key, kept_key, seed_hash, shown_seed
+from protocol.tags.sums import TagErrors, TagSums
+from protocol.tags.verdicts import contradicted, judged, require_check, require_commitment, require_judged
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    ChallengeTranscript,
+    EndCause,
+    Go,
+    LayerShape,
+    ModelSpec,
+    OpeningHeader,
+    OutputCommitment,
+    OutputHeader,
+    Purpose,
+    ReadyNotice,
+    Receipt,
+    ReleaseSet,
+    RoundState,
+    RoundView,
+    RuleName,
+    RuleSpec,
+    ShareKind,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    StudyView,
+    TagCheck,
+    TagSeed,
+    TagsFailed,
+    TagShares,
+    TrainingSpec,
+)
+
+R = TypeVar("R", bound=Reached)
+
+
+def make_study(federation: Reached, dimension: int, name: str = "trial", **changes: object) -> Study:
+    values: dict[str, Any] = {
+        "name": name,
+        "roster_digest": federation.roster.digest(),
+        "parameters": StudyParameters(
+            dimension=dimension, clip_norm=1.0, weight_grid=4, least_contributors=3, encoded_norm_log2=21
+        ),
+        "rule": RuleSpec(name=RuleName.WEIGHT_EROSION),
+        "model": ModelSpec(kind="linear", layers=(LayerShape(name="w", shape=(dimension,)),)),
+        "training": TrainingSpec(),
+        "rounds": 50,
+        "round_deadline_s": 600.0,
+    }
+    return Study.model_validate(values | changes)
+
+
+@dataclass
+class Sealed:
+    """Both servers' sealed shares of one contribution."""
+
+    bodies: dict[Side, bytes]
+    x: Ring
+
+
+@dataclass
+class ScriptedSites(Generic[R]):
+    """All sites of a federation in one object, driven step by step."""
+
+    federation: R
+    study: Study
+    clients: dict[str, SignedClient] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clients = {
+            p.name: SignedClient(self.federation, self.federation.keys(p.name)) for p in self.federation.roster.sites
+        }
+        self.requester = self.federation.roster.requester
+        self.me = self.clients[self.requester]
+        self.contributors = [p.name for p in self.federation.roster.contributors]
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+    def path(self, template: str, **values: str | int) -> str:
+        return paths.fill(template, study=self.study.name, **values)
+
+    # --- study ---
+
+    def create(self) -> dict[Side, Signed[Study]]:
+        signed = sign(self.study, self.requester, self.me.keys.signing)
+        body = signed.canonical()
+        return {side: Signed[Study].parse(self.me.ok(side, "POST", paths.STUDIES, body)) for side in Side}
+
+    def ready(self) -> None:
+        for name, client in self.clients.items():
+            notice = ReadyNotice(study_digest=self.study.digest(), site=name).canonical()
+            for side in Side:
+                client.ok(side, "POST", self.path(paths.READY), notice)
+
+    def end(self, state: StudyEndState = StudyEndState.COMPLETED, reason: str = "done") -> None:
+        body = self.ended(state, reason).canonical()
+        for side in Side:
+            self.me.ok(side, "POST", self.path(paths.END), body)
+
+    def ended(self, state: StudyEndState = StudyEndState.COMPLETED, reason: str = "done") -> Signed[StudyEnd]:
+        message = StudyEnd(study_digest=self.study.digest(), state=state, cause=EndCause.ALL_ROUNDS_DONE, reason=reason)
+        return sign(message, self.requester, self.me.keys.signing)
+
+    def view(self, side: Side, name: str | None = None, after: int = 0, wait_s: float = 0) -> StudyView:
+        client = self.me if name is None else self.clients[name]
+        path = self.path(paths.VIEW) + f"?after={after}&wait_s={wait_s}"
+        return StudyView.parse(client.ok(side, "GET", path))
+
+    def wait_round(self, side: Side, number: int, *states: RoundState, within_s: float = 30) -> RoundView:
+        """The round's view once it is in one of these states."""
+        return self._wait(side, number, lambda view: view.state in states, f"in {states}", within_s)
+
+    def wait_transcript(self, side: Side, number: int) -> RoundView:
+        return self._wait(side, number, lambda view: bool(view.transcript and view.agreed_set), "with a transcript", 30)
+
+    def _wait(
+        self, side: Side, number: int, holds: Callable[[RoundView], bool], what: str, within_s: float
+    ) -> RoundView:
+        deadline, view, after = time.monotonic() + within_s, None, 0
+        while time.monotonic() < deadline:
+            view = self.view(side, after=after, wait_s=5)
+            after = view.cursor
+            if view.current and view.current.round == number and holds(view.current):
+                return view.current
+        raise AssertionError(f"side {side}: round {number} never {what}; last {view}\n{self.federation.tails()}")
+
+    # --- a round ---
+
+    def announcement(
+        self,
+        number: int,
+        *,
+        listed: Sequence[str] | None = None,
+        opens: Needs = Needs.DISTANCES,
+        closes_in_s: float = 500.0,
+    ) -> Announcement:
+        return Announcement(
+            study_digest=self.study.digest(),
+            round=number,
+            listed=tuple(self.contributors if listed is None else listed),
+            least_contributors=3,
+            opens=opens,
+            model_version=number - 1,
+            model_digest="00" * 32,
+            weight_list_digest="11" * 32,
+            closes_at_s=int(self.federation.clock.now() + closes_in_s),
+        )
+
+    def announce(self, announcement: Announcement, sides: Sequence[Side] = tuple(Side)) -> None:
+        body = sign(announcement, self.requester, self.me.keys.signing).canonical()
+        for side in sides:
+            answer = self.me.ok(side, "POST", self.path(paths.ANNOUNCEMENT, round=announcement.round), body)
+            signed = Signed[Announcement].parse(answer)
+            operator = self.federation.roster.operator(side).name
+            assert require_signatures(signed, self.federation.roster, [self.requester, operator]) == announcement
+
+    def seal_contribution(
+        self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: object
+    ) -> Sealed:
+        rand = secrets.token_bytes(32)
+        honest = honest_contribution(
+            x, announcement, sender, self.federation.roster, rand, attempt_number, self.study.parameters.ring_bits
+        )
+        return Sealed({side: with_header(honest[side], **changes).sealed() for side in Side}, x)
+
+    def contribution_path(self, number: int, attempt: int = 1) -> str:
+        return self.path(paths.CONTRIBUTION, round=number, attempt=attempt)
+
+    def contribute(self, site: str, sealed: Sealed, number: int, attempt: int = 1) -> dict[Side, Signed[Receipt]]:
+        path = self.contribution_path(number, attempt)
+        receipts = {}
+        for side in Side:
+            receipts[side] = Signed[Receipt].parse(self.clients[site].ok(side, "PUT", path, sealed.bodies[side]))
+            require_signatures(receipts[side], self.federation.roster, [self.federation.roster.operator(side).name])
+        return receipts
+
+    def send_queries(self, current: RoundView, own: Ring, numerators: Mapping[str, int]) -> bytes:
+        roster = self.federation.roster
+        both = [roster.operator_a.name, roster.operator_b.name]
+        agreed = require_signatures(there(current.agreed_set, "agreed set"), roster, both)
+        stated = require_signatures(there(current.transcript, "transcript"), roster, both)
+        challenge = check_transcript(current.round, agreed, stated)
+        parameters = self.study.parameters
+        targets = tuple(site for site in agreed.sites if site != self.requester)
+        sketch = sketch_vector(challenge, own, parameters)
+        queries = np.concatenate([query(sketch, numerators[t], parameters.weight_grid) for t in targets])
+        of, digest = current.round, stated.digest()
+        bodies = seal_queries(queries, targets, digest, of, roster, parameters, SystemRandomness(), "queries")
+        for side, body in bodies.items():
+            self.me.ok(side, "POST", self.path(paths.QUERIES, round=current.round, attempt=current.attempt), body)
+        return challenge
+
+    def openings(self, current: RoundView, numerators: Mapping[str, int]) -> dict[str, OpenedSite]:
+        shares = {side: self._opening(side, current) for side in Side}
+        listed = {share.site: numerators.get(share.site, 4) for share in shares[Side.A]}
+        opens = current.announcement.message.opens
+        found = open_all(shares[Side.A], shares[Side.B], listed, self.study.parameters, opens)
+        return {one.site: one for one in found}
+
+    def _opening(self, side: Side, current: RoundView) -> tuple[OpeningShare, ...]:
+        path = self.path(paths.OPENING, round=current.round, attempt=current.attempt)
+        body = self.me.ok(side, "GET", path)
+        assert self.me.ok(side, "GET", path) == body
+        header, _ = opened(body, self.me.keys.sealing, OpeningHeader)
+        assert header.side is side
+        return opening.read(body, header, self.requester, self.me.keys.sealing)
+
+    def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:
+        agreed: AgreedSet = there(current.agreed_set, "agreed set").message
+        message = release_set(agreed, tuple(agreed.sites if sites is None else sites))
+        return sign(message, self.requester, self.me.keys.signing).canonical()
+
+    def release(self, current: RoundView, sites: Sequence[str] | None = None, to: Sequence[Side] = tuple(Side)) -> None:
+        body = self.release_body(current, sites)
+        for side in to:
+            self.me.ok(side, "PUT", self.path(paths.RELEASE_SET, round=current.round, attempt=current.attempt), body)
+
+    def output(self, site: str, number: int) -> Ring:
+        masks = masking_side(number)
+        halves = {}
+        for side in Side:
+            body = self.clients[site].ok(side, "GET", self.path(paths.OUTPUT, round=number))
+            header, halves[side] = opened(body, self.clients[site].keys.sealing, OutputHeader)
+            assert (header.recipient, header.side) == (own_key_id(self.federation.roster, site), side)
+            bits = self.study.parameters.ring_bits
+            assert header.share_kind is (ShareKind.SEED if side is masks else ShareKind.vector_of(bits))
+        vector = unpacked(halves[masks.other], self.study.parameters.dimension, bits)
+        return lifted(open_output_chunk(vector, halves[masks], 0), bits)
+
+    def transcript_of(self, current: RoundView) -> ChallengeTranscript:
+        return there(current.transcript, "transcript").message
+
+
+def tagged_study(federation: Reached, dimension: int, name: str) -> Study:
+    return make_study(federation, dimension, name=name, tags=True)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A released sum as one site opens it. ``errors`` of its tags; ``liars``: whose signed check is not its half's."""
+
+    total: Ring
+    errors: Ring
+    liars: tuple[Side, ...]
+    as_committed: bool
+
+
+class TaggedSites(ScriptedSites[R]):
+    """Sites of a :func:`tagged_study`; the seed of a round's tags follows from its number."""
+
+    def seed(self, number: int) -> bytes:
+        return hashlib.sha256(f"{self.study.name} seed of tags {number}".encode()).digest()
+
+    def announcement(
+        self,
+        number: int,
+        *,
+        listed: Sequence[str] | None = None,
+        opens: Needs = Needs.DISTANCES,
+        closes_in_s: float = 500.0,
+    ) -> Announcement:
+        plain = super().announcement(number, listed=listed, opens=opens, closes_in_s=closes_in_s)
+        hashed = seed_hash(plain.study_digest, number, self.seed(number))
+        return plain.model_copy(update={"tag_seed_hash": hashed})
+
+    def key(self, announcement: Announcement, attempt: int = 1) -> bytes:
+        return attempt_key(announcement, attempt, shown_seed(self.seed(announcement.round)))
+
+    def with_tags(self, x: Ring, announcement: Announcement, attempt: int = 1) -> Ring:
+        """The vector that an honest site shares."""
+        pairs = []
+        for key in (self.key(announcement, attempt), kept_key(announcement, attempt, self.seed(announcement.round))):
+            sums = TagSums(key)
+            sums.add(x)
+            pairs.append(sums.values()[0])
+        return np.concatenate([x, *pairs])
+
+    # --- from the announcement to both commitments --------------------------------------------------------------------
+
+    def contribute_all(self, announcement: Announcement, vectors: Mapping[str, Ring], attempt: int = 1) -> None:
+        for site, vector in vectors.items():
+            sealed = self.seal_contribution(site, vector, announcement, attempt)
+            self.contribute(site, sealed, announcement.round, attempt)
+
+    def measured(self, number: int, own: Ring, numerators: Mapping[str, int]) -> RoundView:
+        """Queries where the round asks for them, then both openings."""
+        current = self.wait_transcript(Side.A, number)
+        if current.announcement.message.opens.queried:
+            self.send_queries(current, own, numerators)
+        for side in Side:
+            current = self.wait_round(side, number, RoundState.MEASURED)
+        return current
+
+    def committed(self, number: int) -> dict[Side, RoundView]:
+        return {side: self.wait_round(side, number, RoundState.COMMITTED) for side in Side}
+
+    def commitments(self, views: Mapping[Side, RoundView]) -> tuple[Signed[OutputCommitment], Signed[OutputCommitment]]:
+        found = {side: there(views[side].commitment, "commitment") for side in Side}
+        for side, one in found.items():
+            require_commitment(one, self.release_of(views[side]), side, self.federation.roster)
+        return found[Side.A], found[Side.B]
+
+    def release_of(self, view: RoundView) -> ReleaseSet:
+        return there(view.release_set, "release set").message
+
+    # --- seed, go, no go ----------------------------------------------------------------------------------------------
+
+    def show_seed(self, side: Side, number: int, attempt: int = 1, seed: bytes | None = None) -> Signed[TagCheck]:
+        shown = shown_seed(self.seed(number)) if seed is None else seed
+        message = TagSeed(study_digest=self.study.digest(), round=number, attempt=attempt, seed=shown.hex())
+        path = self.path(paths.TAG_SEED, round=number, attempt=attempt)
+        return Signed[TagCheck].parse(self.me.ok(side, "PUT", path, message.canonical()))
+
+    def verdict(self, views: Mapping[Side, RoundView]) -> Signed[Go]:
+        """Show the seed to both servers, and say that their checks add up to zero, which they do."""
+        go, failed = self.judge(views)
+        assert failed is None, "the checks add up to an error"
+        return there(go, "go")
+
+    def failed(self, views: Mapping[Side, RoundView]) -> Signed[TagsFailed]:
+        """Likewise where they do not."""
+        return there(self.judge(views)[1], "word that tags failed")
+
+    def judge(self, views: Mapping[Side, RoundView]) -> tuple[Signed[Go] | None, Signed[TagsFailed] | None]:
+        """Show the seed to both servers, and say what their checks say: the one or the other."""
+        commitments, release = self.commitments(views), self.release_of(views[Side.A])
+        a, b = (self.show_seed(side, release.round, release.attempt) for side in Side)
+        for commitment, check in zip(commitments, (a, b), strict=True):
+            require_check(check, commitment.message, self.federation.roster)
+        said = judged(release, commitments, (a, b))
+        if isinstance(said, Go):
+            return sign(said, self.requester, self.me.keys.signing), None
+        return None, sign(said, self.requester, self.me.keys.signing)
+
+    def go(self, verdict: Signed[Go], to: Sequence[Side] = tuple(Side)) -> None:
+        said = verdict.message
+        for side in to:
+            self.me.ok(side, "PUT", self.path(paths.GO, round=said.round, attempt=said.attempt), verdict.canonical())
+
+    def fail(self, verdict: Signed[TagsFailed]) -> tuple[Signed[TagShares], Signed[TagShares]]:
+        """Say so to B first: A ends the round as soon as it knows."""
+        said = verdict.message
+        path = self.path(paths.TAGS_FAILED, round=said.round, attempt=said.attempt)
+        b, a = (
+            Signed[TagShares].parse(self.me.ok(side, "POST", path, verdict.canonical())) for side in (Side.B, Side.A)
+        )
+        return a, b
+
+    def released(self, number: int) -> dict[Side, RoundView]:
+        return {side: self.wait_round(side, number, RoundState.RELEASED) for side in Side}
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def open_sum(self, site: str, view: RoundView) -> Opened:
+        """Both halves, compared with what go says of them."""
+        go = require_judged(there(view.go, "go"), self.release_of(view), self.federation.roster)
+        length, masks = self.study.shared_length(Purpose.UPDATE), masking_side(view.round)
+        halves = {}
+        for side in Side:
+            body = self.clients[site].ok(side, "GET", self.path(paths.OUTPUT, round=view.round))
+            header, halves[side] = opened(body, self.clients[site].keys.sealing, OutputHeader)
+            assert header.length == length
+        digest = VectorDigest()
+        digest.update(halves[masks.other])
+        found = {masks: mask_digest(halves[masks]), masks.other: digest.hexdigest()}
+        said = {one.message.side: one.message.half_digest for one in go.commitments}
+        pad, masked = expand(halves[masks], Usage.OUTPUT_MASK, length), from_bytes(halves[masks.other], length)
+        errors = TagErrors(self.key(view.announcement.message, view.attempt), length, 2)
+        errors.add(pad, masked)
+        of_seed, of_vector = errors.values()
+        return Opened(
+            total=(pad + masked)[: self.study.parameters.dimension],
+            errors=of_seed + of_vector,
+            liars=contradicted(go, of_seed, of_vector),
+            as_committed=found == said,
+        )

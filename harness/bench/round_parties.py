@@ -1,0 +1,392 @@
+"""The scripted requester of a benchmark: the agent's own messages, queries and checks, one step at a time."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+
+from client_agent.network.body import Body
+from client_agent.requester.measuring.allowed_lengths import longest_distance
+from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
+from client_agent.study.measuring import open_sites, query_vector, seal_queries
+from harness.bench.meter import Figures
+from harness.bench.synthetic import Place, SyntheticAgent, Vector, numerator_of, terms_of, update_of
+from host.randomness import SystemRandomness
+from protocol.bodies import opening
+from protocol.errors import ProtocolViolation, Unavailable
+from protocol.evidence import PastRelease
+from protocol.parameters import Needs
+from protocol.policy.check import check_for_every_site
+from protocol.policy.memory import SiteMemory
+from protocol.rounds.agree import check_transcript
+from protocol.sharing import Side, vector_side
+from protocol.tags.keys import seed_hash, shown_seed
+from protocol.tags.verdicts import judged, require_check, require_commitment
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    Go,
+    ListedWeight,
+    OpeningHeader,
+    ReadyNotice,
+    ReleaseSet,
+    RoundState,
+    RoundView,
+    Signed,
+    Study,
+    TagSeed,
+    WeightList,
+)
+
+_WAIT_S: Final = 10.0
+_PATIENCE_S: Final = 3600.0
+_NO_MODEL: Final = "00" * 32
+_SERVERS: Final = tuple(Side)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An announced round once it is measured."""
+
+    announcement: Announcement
+    weights: WeightList
+    agreed: Signed[AgreedSet]
+
+
+class ScriptedRequester:
+    """Drives the rounds of one study, with the first ``contributors`` of the roster listed."""
+
+    def __init__(self, agent: SyntheticAgent, study: Study, contributors: int) -> None:
+        self.agent = agent
+        self.study = study
+        self.listed = tuple(party.name for party in agent.roster.contributors[:contributors])
+        self._clients = agent.clients
+        self._roster = agent.roster
+        self._numerators = {
+            party.name: numerator_of(place, study.parameters.weight_grid)
+            for place, party in enumerate(agent.roster.sites)
+        }
+
+    def create(self) -> None:
+        signed = sign(self.study, self.agent.site, self.agent.keys.signing)
+        notice = ReadyNotice(study_digest=self.study.digest(), site=self.agent.site)
+        for side in _SERVERS:
+            self._clients[side].create_study(signed)
+            self._clients[side].ready(self.study.name, notice)
+
+    def announce(self, number: int) -> tuple[Announcement, WeightList]:
+        """Open a round for every listed contributor, if all their policies would agree. Raises: PolicyRefusal"""
+        weights = WeightList(
+            study_digest=self.study.digest(),
+            round=number,
+            grid=self.study.parameters.weight_grid,
+            weights=tuple(ListedWeight(site=site, numerator=self._numerators[site]) for site in self.listed),
+            salt=secrets.token_hex(32),
+            tag_seed=secrets.token_hex(32) if self.study.tags else None,
+        )
+        seed = None if weights.tag_seed is None else bytes.fromhex(weights.tag_seed)
+        announcement = Announcement(
+            study_digest=self.study.digest(),
+            round=number,
+            listed=self.listed,
+            least_contributors=self.study.parameters.least_contributors,
+            opens=Needs.DISTANCES,
+            model_version=number - 1,
+            model_digest=_NO_MODEL,
+            weight_list_digest=weights.digest(),
+            closes_at_s=int(time.time() + self.study.round_deadline_s),
+            tag_seed_hash=None if seed is None else seed_hash(weights.study_digest, number, seed),
+        )
+        check_for_every_site(announcement, weights, terms_of(self.study, self._roster), SiteMemory())
+        signed = sign(announcement, self.agent.site, self.agent.keys.signing)
+        for side in _SERVERS:
+            self._clients[side].announce(self.study.name, signed)
+        return announcement, weights
+
+    def prepare(self, announcement: Announcement, weights: WeightList, update: Vector) -> ContributionRecord:
+        """The requester's own contribution, of weight 1, not sent yet."""
+        numerator = self._numerators[self.agent.site]
+        return self.agent.prepare(self.study, announcement, numerator, update, weights.tag_seed)
+
+    def send_vector(self, record: ContributionRecord) -> None:
+        """The large half of the contribution: the round cannot lock before the other half."""
+        self._send_half(record, self._vector_side)
+
+    def send_seed(self, record: ContributionRecord) -> None:
+        """The small half; both servers now hold everything."""
+        self._send_half(record, self._vector_side.other)
+
+    @property
+    def _vector_side(self) -> Side:
+        return vector_side(self._roster.place(self.agent.site))
+
+    def _send_half(self, record: ContributionRecord, side: Side) -> None:
+        folder = self.agent.journal(self.study).attempt_folder(record.round, record.attempt)
+        body = Body.contribution(folder / record.file(side), bytes.fromhex(record.digests[side]))
+        self._clients[side].contribute(self.study.name, record.round, record.attempt, body)
+
+    def measure(self, announcement: Announcement, weights: WeightList) -> Opened:
+        """Wait for the challenge, send the queries, open what both servers seal, check it.
+
+        Raises: ProtocolViolation, when a site fails the range check or shows an impossible distance
+        """
+        a, b = self._wait(lambda view: view.transcript is not None and len(view.transcript.signatures) > 1)
+        agreed, challenge, transcript_digest = self._evidence(a, b)
+        targets = tuple(site for site in agreed.message.sites if site != self.agent.site)
+        self._query(announcement.round, challenge, transcript_digest, targets)
+        self._wait(lambda view: view.state is RoundState.MEASURED)
+        most = opening.most_bytes(len(agreed.message.sites))
+        shares = {
+            side: opening.read(
+                self._clients[side].opening(self.study.name, announcement.round, 1, most),
+                OpeningHeader(
+                    transcript_digest=transcript_digest,
+                    side=side,
+                    checked=agreed.message.sites,
+                    opens=announcement.opens,
+                ),
+                self.agent.site,
+                self.agent.keys.sealing,
+            )
+            for side in _SERVERS
+        }
+        for site in open_sites(shares, self._numerators, self.study.parameters):
+            longest = longest_distance(
+                self.study.parameters, self._numerators[site.site], self.study.parameters.clip_norm
+            )
+            if not site.in_range or (site.distance is not None and not 0 < site.distance <= longest):
+                raise ProtocolViolation(f"benchmark: {site.site} shows distance {site.distance}, at most {longest}")
+        return Opened(announcement, weights, agreed)
+
+    def release(self, opened: Opened) -> PastRelease:
+        """Sign the release of everybody and wait until both servers have released, or committed to it."""
+        agreed = opened.agreed.message
+        release = sign(
+            ReleaseSet(
+                study_digest=self.study.digest(),
+                round=agreed.round,
+                attempt=agreed.attempt,
+                agreed_set_digest=agreed.digest(),
+                sites=agreed.sites,
+            ),
+            self.agent.site,
+            self.agent.keys.signing,
+        )
+        for side in _SERVERS:
+            self._clients[side].release(self.study.name, release)
+        awaited = RoundState.COMMITTED if self.study.tags else RoundState.RELEASED
+        self._wait(lambda view: view.state is awaited)
+        return PastRelease(
+            announcement=opened.announcement,
+            weight_list=opened.weights,
+            agreed_set=opened.agreed,
+            release_set=release,
+        )
+
+    def go(self, past: PastRelease) -> PastRelease:
+        """Show both servers the seed of the tags, check what they say, say go and wait until both have released.
+
+        Raises: ProtocolViolation, when the tags of the sum are wrong
+        """
+        release, name = past.release_set.message, self.study.name
+        seed = TagSeed(
+            study_digest=release.study_digest,
+            round=release.round,
+            attempt=release.attempt,
+            seed=shown_seed(bytes.fromhex(past.weight_list.tag_seed or "")).hex(),
+        )
+        views = dict(zip(_SERVERS, self._wait(lambda view: view.commitment is not None), strict=True))
+        with ThreadPoolExecutor(len(_SERVERS)) as pool:
+            checks = tuple(pool.map(lambda side: self._clients[side].tag_seed(name, seed), _SERVERS))
+        committed = {side: view.commitment for side, view in views.items() if view.commitment is not None}
+        for side, check in zip(_SERVERS, checks, strict=True):
+            require_check(check, require_commitment(committed[side], release, side, self._roster), self._roster)
+        said = judged(release, (committed[Side.A], committed[Side.B]), (checks[0], checks[1]))
+        if not isinstance(said, Go):
+            raise ProtocolViolation("benchmark: the tags of an honest sum are wrong")
+        signed = sign(said, self.agent.site, self.agent.keys.signing)
+        for side in _SERVERS:
+            self._clients[side].go(name, signed)
+        self._wait(lambda view: view.state is RoundState.RELEASED)
+        return past.model_copy(update={"go": signed})
+
+    # --- pieces ---
+
+    def _evidence(self, a: RoundView, b: RoundView) -> tuple[Signed[AgreedSet], bytes, str]:
+        both = (self._roster.operator_a.name, self._roster.operator_b.name)
+        if a.agreed_set is None or a.transcript is None or b.transcript is None:
+            raise ProtocolViolation("benchmark: a transcript without an agreed set")
+        agreed = require_signatures(a.agreed_set, self._roster, both)
+        stated = require_signatures(a.transcript, self._roster, both)
+        if stated != b.transcript.message:
+            raise ProtocolViolation("benchmark: the servers show different challenges")
+        return a.agreed_set, check_transcript(a.round, agreed, stated), stated.digest()
+
+    def _query(self, number: int, challenge: bytes, transcript_digest: str, targets: tuple[str, ...]) -> None:
+        parameters = self.study.parameters
+        own = EncodedFile(self.agent.journal(self.study).round_folder(number) / ENCODED, parameters.dimension)
+        numerators = tuple(self._numerators[site] for site in targets)
+        queries = query_vector(challenge, own, numerators, parameters)
+        sealed = seal_queries(
+            queries, targets, transcript_digest, number, self._roster, parameters, SystemRandomness(), "queries"
+        )
+        for side in _SERVERS:
+            self._clients[side].send_queries(self.study.name, number, 1, Body.sealed(sealed[side]))
+
+    def _wait(self, arrived: Callable[[RoundView], bool]) -> tuple[RoundView, RoundView]:
+        """Both servers' views, once both show it. Raises: Unavailable"""
+        return self._wait_at(Side.A, arrived), self._wait_at(Side.B, arrived)
+
+    def _wait_at(self, side: Side, arrived: Callable[[RoundView], bool]) -> RoundView:
+        deadline, after = time.monotonic() + _PATIENCE_S, 0
+        while time.monotonic() < deadline:
+            view = self._clients[side].view(self.study.name, after=after, wait_s=_WAIT_S)
+            after = view.cursor
+            if view.current is not None and arrived(view.current):
+                return view.current
+            if view.current is not None and view.current.state is RoundState.SKIPPED:
+                raise Unavailable(f"benchmark: server {side} skipped the round: {view.current.outcome}")
+        raise Unavailable(f"benchmark: server {side} did not get further within {_PATIENCE_S:g} s")
+
+    def average(self, past: PastRelease) -> Vector:
+        """The opened sum, as every site opens it."""
+        return np.asarray(self.agent.open_output(self.study, past), dtype=np.float32)
+
+
+KEPT_OPEN: Final = 101  # sites, the requester among them; connections of more are opened anew for each command
+
+
+class Contribute(Figures):
+    """Every listed site checks its policy, makes its update, encodes, shares, seals and sends it."""
+
+    kind: Literal["contribute"] = "contribute"
+    study: Study
+    announcement: Announcement
+    weights: WeightList
+
+
+class Open(Figures):
+    """Every listed site fetches and opens the released sum."""
+
+    kind: Literal["open"] = "open"
+    study: Study
+    past: PastRelease
+
+
+Command = Annotated[Contribute | Open, Field(discriminator="kind")]
+COMMANDS: Final[TypeAdapter[Contribute | Open]] = TypeAdapter(Command)
+
+
+class Played(Figures):
+    """Cost of one command, summed over the sites. ``making_s``: wall time of the synthetic updates."""
+
+    cpu_ns: int
+    making_s: float
+    sealed_bytes: int
+    upload_s: float
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass
+class _Taken:
+    """A :class:`Played` that grows."""
+
+    cpu_ns: int = 0
+    making_s: float = 0.0
+    sealed_bytes: int = 0
+    upload_s: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    @contextmanager
+    def by(self, agent: SyntheticAgent) -> Iterator[None]:
+        """Count what an agent does."""
+        before, begun = agent.traffic, time.process_time_ns()
+        yield
+        self.cpu_ns += time.process_time_ns() - begun
+        self.sent_bytes += agent.traffic.socket_sent_bytes - before.socket_sent_bytes
+        self.received_bytes += agent.traffic.socket_received_bytes - before.socket_received_bytes
+
+
+class Contributors:
+    """All contributors of a federation, in one process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._place = Place(folder)
+        self._roster = self._place.roster()
+        self._open: dict[str, SyntheticAgent] = {}
+
+    def play(self, command: Contribute | Open) -> Played:
+        """Every listed site does its part, one after the other."""
+        taken = _Taken()
+        if isinstance(command, Contribute):
+            for site in command.announcement.listed:
+                self._contribute(command, site, taken)
+        else:
+            for site in command.past.announcement.listed:
+                with self._agent(site) as agent:
+                    with taken.by(agent):
+                        agent.open_output(command.study, command.past)
+                    agent.tidy(command.study)
+        return Played(**asdict(taken))
+
+    def _contribute(self, command: Contribute, site: str, taken: _Taken) -> None:
+        study, place = command.study, self._roster.place(site)
+        begun = time.perf_counter()
+        update = update_of(place, study.parameters.dimension)
+        taken.making_s += time.perf_counter() - begun
+        numerator = numerator_of(place, study.parameters.weight_grid)
+        with self._agent(site) as agent:
+            with taken.by(agent):
+                agent.check_policy(study, command.announcement, command.weights)
+                seed = command.weights.tag_seed
+                record = agent.prepare(study, command.announcement, numerator, update, seed)
+                done = agent.send(study, record)
+            agent.tidy(study)
+        taken.sealed_bytes += done.sealed_bytes
+        taken.upload_s += done.upload_s
+
+    @contextmanager
+    def _agent(self, site: str) -> Iterator[SyntheticAgent]:
+        kept_open = len(self._roster.sites) <= KEPT_OPEN
+        agent = self._open.get(site) or SyntheticAgent(self._place, self._roster, site, kept_open=kept_open)
+        if kept_open:
+            self._open[site] = agent
+            yield agent
+            return
+        try:
+            yield agent
+        finally:
+            agent.close()
+
+    def close(self) -> None:
+        for agent in self._open.values():
+            agent.close()
+
+
+def main(folder: Path) -> None:
+    """Answer commands until standard input ends."""
+    contributors = Contributors(folder)
+    try:
+        for line in sys.stdin:
+            played = contributors.play(COMMANDS.validate_json(line))
+            sys.stdout.write(played.model_dump_json() + "\n")
+            sys.stdout.flush()
+    finally:
+        contributors.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

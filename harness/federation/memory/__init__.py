@@ -1,1 +1,0 @@
-"""Both servers and the agents of a federation in one process, on a clock of their own (docs/architecture.md)."""

@@ -1,0 +1,384 @@
+"""Correlations dealt in place of oblivious transfer: the same steps and messages, without the work.
+
+For servers in one process only, which see each other's memory anyway; a deployed server knows no dealer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+import anyio.to_thread
+import httpx
+import numpy as np
+from fastapi import FastAPI
+
+from client_agent.learning.data import Examples, LocalData
+from harness.federation.clocks import SteppedClock, VirtualClock, VirtualLoop
+from harness.federation.network import Carrier, Network, Slowly, Untroubled
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from host.clock import Clock
+from protocol.arithmetic.prg import derive
+from protocol.mpc.correlation import dealer_pair
+from protocol.mpc.ot.half import CorrelationHalf
+from protocol.mpc.ot.session import LengthsList, ReceiverBatch, SenderBatch
+from protocol.sharing import Side
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.messages import Roster
+from servers.app import create_app
+from servers.correlations.oblivious_transfer import Transfer
+from servers.settings import load_settings as server_settings
+
+_NOTHING = np.zeros(0, dtype=np.uint64)
+_NO_BYTES = np.zeros(0, dtype=np.uint8)
+
+
+def _halves(session_id: bytes, number: int, lengths_list: LengthsList, place: int) -> list[CorrelationHalf]:
+    """Side A's for place 0, side B's for place 1."""
+    return dealer_pair(lengths_list, derive(session_id, f"dealt batch {number}"))[place]
+
+
+@dataclass(eq=False)
+class _Receiver:
+    session_id: bytes
+    batches: int = 0
+
+    def extend(self, lengths_list: LengthsList) -> tuple[ReceiverBatch, bytes]:
+        batch = ReceiverBatch(list(lengths_list), self.batches, 0, _NOTHING, _NO_BYTES, _NO_BYTES)
+        self.batches += 1
+        return batch, b""
+
+    def answer(self, batch: ReceiverBatch, challenge: bytes) -> bytes:
+        return b""
+
+    def finish(self, batch: ReceiverBatch, products: bytes) -> list[CorrelationHalf]:
+        return _halves(self.session_id, batch.number, batch.lengths_list, 0)
+
+    def close(self) -> None:
+        return
+
+
+@dataclass(eq=False)
+class _Sender:
+    session_id: bytes
+    batches: int = 0
+
+    def finish(self, reply: bytes) -> _Sender:
+        return self
+
+    def challenge(self, message: bytes, lengths_list: LengthsList, rand: bytes) -> tuple[SenderBatch, bytes]:
+        batch = SenderBatch(list(lengths_list), self.batches, 0, b"", _NO_BYTES)
+        self.batches += 1
+        return batch, b""
+
+    def respond(self, batch: SenderBatch, answer: bytes) -> tuple[list[CorrelationHalf], bytes]:
+        return _halves(self.session_id, batch.number, batch.lengths_list, 1), b""
+
+    def close(self) -> None:
+        return
+
+
+class Dealt:
+    """Both servers' halves follow from the session's name."""
+
+    def receiver(self, session_id: bytes, message: bytes, rand: bytes) -> tuple[_Receiver, bytes]:
+        return _Receiver(session_id), b""
+
+    def sender(self, session_id: bytes, rand: bytes) -> tuple[_Sender, bytes]:
+        return _Sender(session_id), b""
+
+
+_REAL_S: Final = 60.0
+_LONG_POLLS: Final = frozenset({"view", "list studies"})
+_MOMENT_S: Final = 0.01
+
+
+class _ToApps(httpx.AsyncBaseTransport):
+    """Carries a request to the application at its address.
+
+    A long poll takes a moment, in which everything else goes on: of changes that follow one on another it brings the
+    last, as over a network.
+    """
+
+    def __init__(self, there: There, sender: str, carrier: Carrier) -> None:
+        self._there = there
+        self._sender = sender
+        self._carrier = carrier
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        host = f"{request.url.scheme}://{request.url.netloc.decode()}"
+        side = self._there.side(host)
+        if side is None:
+            raise httpx.ConnectError("nobody is there", request=request)
+        if request.extensions.get("purpose") in _LONG_POLLS:
+            await asyncio.sleep(_MOMENT_S)
+        return await self._carrier.carry(request, self._sender, side, partial(self._there.answer, side))
+
+
+class ComingBody(Protocol):
+    """A request's extension ``held_back``: says when which part of the body arrives."""
+
+    async def next_message(self, content: bytes) -> dict[str, Any]: ...
+
+
+class There:
+    """The server at each address, and whether it lives; what it is answering dies with it."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, Side] = {}
+        self.living: dict[Side, FastAPI] = {}
+        self._answering: dict[Side, set[asyncio.Task[httpx.Response]]] = {side: set() for side in Side}
+
+    def side(self, host: str) -> Side | None:
+        return self.addresses.get(host)
+
+    async def answer(self, side: Side, request: httpx.Request) -> httpx.Response:
+        """Raises: httpx.TransportError, when nobody lives there, or dies meanwhile"""
+        if side not in self.living:
+            raise httpx.ConnectError("nobody listens", request=request)
+        task = asyncio.get_running_loop().create_task(_answer(self.living[side], request))
+        self._answering[side].add(task)
+        try:
+            await asyncio.wait([task])
+            if task.cancelled():
+                raise httpx.ReadError("the server died", request=request)
+            return task.result()
+        finally:
+            task.cancel()
+            self._answering[side].discard(task)
+
+    def dies(self, side: Side) -> None:
+        self.living.pop(side, None)
+        for task in self._answering[side]:
+            task.cancel()
+
+
+async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
+    """Return an application's answer to one request, as uvicorn would hand it over.
+
+    Raises: httpx.RemoteProtocolError, when it answers nothing, as to one whose sender has gone
+    """
+    content = await request.aread()
+    breaks_off = bool(request.extensions.get("breaks_off"))
+    held_back: ComingBody | None = request.extensions.get("held_back")
+    coming = [{"type": "http.request", "body": content, "more_body": breaks_off}]
+    bodies: list[bytes] = []
+    begun: dict[str, Any] = {}
+
+    async def receive() -> dict[str, Any]:
+        if held_back is not None:
+            return await held_back.next_message(content)
+        if not coming and not breaks_off:
+            await asyncio.Event().wait()
+        return coming.pop() if coming else {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            begun.update(message)
+        else:
+            bodies.append(message.get("body", b""))
+
+    with suppress(Exception):  # after its own answer to an error the application raises it again, for a log
+        await app(_scope(request), receive, send)
+    if not begun:
+        raise httpx.RemoteProtocolError("no answer", request=request)
+    return httpx.Response(begun["status"], headers=begun["headers"], content=b"".join(bodies))
+
+
+def _scope(request: httpx.Request) -> dict[str, Any]:
+    url = request.url
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": url.scheme,
+        "path": url.path,
+        "raw_path": url.raw_path.split(b"?")[0],
+        "query_string": url.query,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "server": (url.host, url.port),
+        "client": ("127.0.0.1", 1),
+        "root_path": "",
+    }
+
+
+class AppsInMemory:
+    """Both servers' applications on a virtual clock, from the settings that processes would read."""
+
+    def __init__(
+        self, configs: Mapping[Side, Path], *, transfer: Transfer | None = None, network: Network | None = None
+    ) -> None:
+        """``transfer``: where the correlations come from; dealt by the test unless said otherwise."""
+        self.clock = VirtualClock()
+        self.off_s: Counter[str] = Counter()
+        """By how much a party's own clock is off: of a site, or of "server a"."""
+        self._carrier = Carrier(network or Untroubled(), self.clock)
+        self.loop = VirtualLoop(self.clock)
+        self.apps: dict[Side, FastAPI] = {}
+        self._there = There()
+        self._lives: dict[Side, AsyncExitStack] = {}
+        self._settings = {side: server_settings(configs[side]) for side in Side}
+        self._transfer = transfer or Dealt()
+        self._over = asyncio.Event()
+        for side in Side:
+            self._there.addresses[self._settings[side].public_url] = side
+            self._make(side)
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="servers")
+        self._thread.start()
+        self._ready.result(_REAL_S)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(_REAL_S)
+
+    def kill(self, side: Side) -> None:
+        """A server dies: whoever waits for its answer hears that the connection broke."""
+        self._in_loop(self._end(side))
+
+    def bring_back(self, side: Side) -> None:
+        """A new application over the same database and files."""
+        self._make(side)
+        self._in_loop(self._begin(side))
+
+    def transport(
+        self, record: Callable[[httpx.Request, httpx.Response], None] | None = None, sender: str = "somebody"
+    ) -> InMemoryTransport:
+        """A synchronous client's way to both servers; ``record`` sees every exchange."""
+        return InMemoryTransport(self._way(sender), self.loop, self.clock, record)
+
+    def clock_of(self, party: str) -> SteppedClock:
+        """Return the time as this party takes it."""
+        return SteppedClock(self.clock, lambda: self.off_s[party])
+
+    def _way(self, sender: str) -> _ToApps:
+        return _ToApps(self._there, sender, self._carrier)
+
+    def _make(self, side: Side) -> None:
+        self.apps[side] = create_app(
+            self._settings[side],
+            clock=self.clock_of(f"server {side.value}").now,
+            to_peer=self._way(f"server {side.value}"),
+            transfer=self._transfer,
+        )
+
+    async def _begin(self, side: Side) -> None:
+        self._lives[side] = AsyncExitStack()
+        app = self.apps[side]
+        await self._lives[side].enter_async_context(app.router.lifespan_context(app))
+        self._there.living[side] = app
+
+    async def _end(self, side: Side) -> None:
+        self._there.dies(side)
+        await self._lives.pop(side, AsyncExitStack()).aclose()
+
+    def _in_loop(self, doing: Coroutine[Any, Any, None]) -> None:
+        done = asyncio.run_coroutine_threadsafe(doing, self.loop)
+        with self.clock.waiting(done.done):
+            done.result(_REAL_S)
+
+    def _run(self) -> None:
+        with self.clock.outside():
+            asyncio.set_event_loop(self.loop)
+            try:
+                self.loop.run_until_complete(self._live())
+            except BaseException as error:
+                self._ready.set_exception(error)
+            finally:
+                self.loop.close()
+
+    async def _live(self) -> None:
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        self.clock.count_work(lambda: limiter.borrowed_tokens > 0)
+        try:
+            for side in (Side.B, Side.A):
+                await self._begin(side)
+            self._ready.set_result(None)
+            await self._over.wait()
+        finally:
+            await self._carrier.close()
+            for side in (Side.A, Side.B):
+                await self._end(side)
+
+
+class InMemoryTransport(httpx.BaseTransport):
+    """Requests of other threads go into the event loop; closing it breaks those under way."""
+
+    def __init__(
+        self,
+        inner: httpx.AsyncBaseTransport,
+        loop: VirtualLoop,
+        clock: VirtualClock,
+        record: Callable[[httpx.Request, httpx.Response], None] | None,
+    ) -> None:
+        self._inner = inner
+        self._record = record
+        self._loop = loop
+        self._clock = clock
+        self._under_way: set[Future[httpx.Response]] = set()
+        self._coming: set[Slowly] = set()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        request.read()
+        copy = httpx.Request(
+            request.method, request.url, headers=request.headers, content=request.content, extensions=request.extensions
+        )
+        done = asyncio.run_coroutine_threadsafe(self._inner.handle_async_request(copy), self._loop)
+        self._under_way.add(done)
+        try:
+            with self._clock.waiting(done.done):
+                answer = done.result()
+        except CancelledError:
+            raise httpx.ReadError("closed", request=request) from None
+        finally:
+            self._under_way.discard(done)
+        if isinstance(answer.stream, Slowly):
+            self._coming.add(answer.stream)
+        if self._record is not None:
+            self._record(request, answer)
+        return answer
+
+    def close(self) -> None:
+        for done in tuple(self._under_way):
+            done.cancel()
+        for coming in self._coming:
+            coming.given_up.set()
+        self._clock.wake_all()
+
+
+class ServersInMemory(RunningFederation):
+    """Two applications with their databases and files in ``folder``, on a clock of their own; the first site asks.
+
+    A context manager. ``apps`` are the applications, whose functions can be replaced in this process.
+    """
+
+    def __init__(self, folder: Path, sites: Sequence[str], network: Network | None = None) -> None:
+        nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
+        specs = tuple(SiteSpec(name, LocalData(nothing, nothing)) for name in sites)
+        super().__init__(FederationSpec("attacked", sites[0], specs), folder)
+        operators = {side: self.roster.operator(side).name for side in Side}
+        self.apps = AppsInMemory({side: self.config(operators[side]) for side in Side}, network=network)
+        self.clock: Clock = self.apps.clock
+        self.connect: Callable[[], httpx.BaseTransport] | None = self.apps.transport
+
+    def __enter__(self) -> Self:
+        return self
+
+    @property
+    def roster(self) -> Roster:
+        return self.parties.roster.message
+
+    def keys(self, name: str) -> PartyKeys:
+        return self.parties.keys_of(name)
+
+    def stop(self) -> None:
+        self.apps.stop()
