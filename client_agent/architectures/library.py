@@ -6,7 +6,6 @@ Arguments are plain values (protocol.wire.studies.architecture), so nothing of t
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import inspect
 from typing import Final

@@ -29,7 +29,7 @@ from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.text_forms import counted
 from protocol.wire.studies.model import Buffers
 
-Named: TypeAlias = list[tuple[str, torch.Tensor]]
+NamedTensors: TypeAlias = list[tuple[str, torch.Tensor]]
 COUNTER: Final = "num_batches_tracked"
 EXTRA_STATE: Final = "_extra_state"
 _MOVING: Final = ("running_mean", "running_var")
@@ -80,12 +80,12 @@ def kept_parameters(model: nn.Module) -> set[int]:
     return {id(parameter) for _, layer in normalisations(model) for parameter in layer.parameters()}
 
 
-def shared_statistics(model: nn.Module) -> Named:
+def shared_statistics(model: nn.Module) -> NamedTensors:
     """Name and tensor of every statistic that is averaged, in the model's order."""
     return _of(model, _MOVING) if kept_buffers(model) is Buffers.SHARED else []
 
 
-def local_statistics(model: nn.Module) -> Named:
+def local_statistics(model: nn.Module) -> NamedTensors:
     """Name and tensor of every statistic that stays at the site; the counters, whole numbers, among them."""
     return _of(model, (*_MOVING, COUNTER)) if kept_buffers(model) is Buffers.LOCAL else []
 
@@ -143,8 +143,8 @@ def _is_frozen(module: nn.Module) -> bool:
     return not any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _of(model: nn.Module, wanted: tuple[str, ...]) -> Named:
-    found: Named = []
+def _of(model: nn.Module, wanted: tuple[str, ...]) -> NamedTensors:
+    found: NamedTensors = []
     for name, layer in normalisations(model):
         buffers = dict(layer.named_buffers(recurse=False))
         found += [(f"{name}.{one}" if name else one, buffers[one]) for one in wanted if one in buffers]

@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from client_agent.cli.approving import delete as delete_study
-from client_agent.cli.approving import list_studies, say, show_study
+from client_agent.cli.approving import delete_with_receipt, list_studies, say, show_study
 from client_agent.cli.lines import json_line, log_to_stderr, round_line
 from client_agent.cli.memories import begin_budget, forget_memory, show_budget
 from client_agent.cli.records import show_ledger, show_rewards, show_status
@@ -162,7 +161,7 @@ def delete(
     json_output: JsonOption = False,
 ) -> None:
     """Delete what this site holds of a study that is over, with a signed receipt; stop the agent before."""
-    delete_study(load_settings(config), study, person, reason, json_output=json_output)
+    delete_with_receipt(load_settings(config), study, person, reason, json_output=json_output)
 
 
 @app.command()

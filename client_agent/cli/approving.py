@@ -75,7 +75,7 @@ _STAYS: Final = (
 )
 
 
-def delete(settings: AgentSettings, name: str, person: str, reason: str, *, json_output: bool) -> None:
+def delete_with_receipt(settings: AgentSettings, name: str, person: str, reason: str, *, json_output: bool) -> None:
     """Delete, and say where the receipt lies. Raises: ConfigurationError"""
     said: list[str] = []
     signed = delete_study(settings, name, person, reason, say=said.append)

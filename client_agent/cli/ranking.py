@@ -23,14 +23,14 @@ def show_rankings(state_dir: Path, study: str | None, *, json_output: bool) -> N
             "study with a [ranking] table were ranked"
         )
     for path in chosen:
-        ranking = _read(path)
+        ranking = _read_ranking(path)
         if json_output:
             sys.stdout.write(ranking.model_dump_json() + "\n")
         else:
-            _print(ranking)
+            _print_ranking(ranking)
 
 
-def _read(path: Path) -> Ranking:
+def _read_ranking(path: Path) -> Ranking:
     try:
         return Ranking.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -38,7 +38,7 @@ def _read(path: Path) -> Ranking:
         raise ConfigurationError(f"{path}: not a ranking of this version ({wrong} fields are wrong)") from None
 
 
-def _print(ranking: Ranking) -> None:
+def _print_ranking(ranking: Ranking) -> None:
     if ranking.problem or ranking.own_loss is None or ranking.judged_on is None:
         console().print(plain(f"{ranking.study}: the sites were not ranked: {ranking.problem}"))
         for absent in ranking.unranked:

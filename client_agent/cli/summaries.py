@@ -26,7 +26,7 @@ _WITHIN = ("mean_within", "sd_within")
 
 def show_summary(state_dir: Path, study: str, *, json_output: bool, csv_output: bool, scaling: Path | None) -> None:
     """Show what the sites of a study opened together. Raises: ConfigurationError where there is nothing"""
-    summary, opened = _read(state_dir, study)
+    summary, opened = _read_summary(state_dir, study)
     if scaling is not None:
         common = scaling_of(opened, summary.study, summary.round)
         rewrite(scaling, scaling_text(common))
@@ -45,7 +45,7 @@ def show_summary(state_dir: Path, study: str, *, json_output: bool, csv_output: 
         console().print(table_of(opened, f"{study}: {len(summary.sites)} sites: {', '.join(summary.sites)}"))
 
 
-def _read(state_dir: Path, study: str) -> tuple[Summary, TableOne]:
+def _read_summary(state_dir: Path, study: str) -> tuple[Summary, TableOne]:
     folder = state_dir / "studies" / study
     found = StudyJournal(state_dir, study).read(folder / SUMMARY_FILE, Summary) if folder.is_dir() else None
     if found is None:

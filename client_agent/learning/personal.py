@@ -20,7 +20,7 @@ from torch import nn
 
 from client_agent.architectures.statistics import kept_parameters
 
-Named: TypeAlias = tuple[str, nn.Parameter]
+NamedParameter: TypeAlias = tuple[str, nn.Parameter]
 
 
 class PersonalLayer(nn.Module):
@@ -55,7 +55,7 @@ class Personalised(nn.Module):
         return logits
 
 
-def split_parameters(model: nn.Module) -> tuple[list[Named], list[Named]]:
+def split_parameters(model: nn.Module) -> tuple[list[NamedParameter], list[NamedParameter]]:
     """:func:`shared_parameters` and :func:`personal_parameters`."""
     kept, named = _personal(model), list(model.named_parameters())
     return (
@@ -64,12 +64,12 @@ def split_parameters(model: nn.Module) -> tuple[list[Named], list[Named]]:
     )
 
 
-def personal_parameters(model: nn.Module) -> list[Named]:
+def personal_parameters(model: nn.Module) -> list[NamedParameter]:
     """Name and parameter of everything that stays at the site, in the model's order."""
     return split_parameters(model)[1]
 
 
-def shared_parameters(model: nn.Module) -> list[Named]:
+def shared_parameters(model: nn.Module) -> list[NamedParameter]:
     """Name and parameter of everything that is trained and aggregated, in the model's order."""
     return split_parameters(model)[0]
 

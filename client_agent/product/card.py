@@ -129,7 +129,7 @@ def card_of(
         rounds=study.rounds,
         released=sum(one.state is RoundEnd.RELEASED and one.purpose.plan.steps_model for one in held.records),
         alone=ends.count(RoundEnd.ALONE),
-        sites=_sites(held),
+        sites=_card_sites(held),
         task=study.task,
         model=study.model,
         data_schema=study.data_schema,
@@ -164,7 +164,7 @@ def privacy_of(study: Study, spent: tuple[Training, ...], policy: SitePolicy) ->
     )
 
 
-def _sites(held: HeldModel) -> tuple[CardSite, ...]:
+def _card_sites(held: HeldModel) -> tuple[CardSite, ...]:
     sums: dict[str, int] = {}
     weights: dict[str, float] = {}
     for record in held.records:

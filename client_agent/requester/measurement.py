@@ -16,7 +16,7 @@ from client_agent.site.events import RoundEnd
 from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
 from protocol.wire.messages import RoundView
 
-_LOST: Final = "one server lost its half of what is opened, and a model's updates are measured once"
+_MEASUREMENT_LOST: Final = "one server lost its half of what is opened, and a model's updates are measured once"
 _NOBODY: Final = "nobody was measured: this site, or every other one, failed its check"
 
 
@@ -30,7 +30,7 @@ class MeasuringRound(RequesterRound):
         opened, encoded = self._opened(a, b), self._encoded
         if encoded is None:
             raise ProtocolViolation(f"round {self._number} was closed without this requester's update")
-        measured, reason = None, _LOST if opened is None else ""
+        measured, reason = None, _MEASUREMENT_LOST if opened is None else ""
         if opened is not None:
             reason = "" if opened.measured.took_part else _NOBODY
             noise = own_noise(self._owner, self._number).variance

@@ -28,7 +28,7 @@ from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
 from protocol.mpc.measurement import OpenedSite
 from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
 
-_LOST: Final = (
+_RANKING_LOST: Final = (
     "one server lost its half of what is opened, and sites are ranked once per study; another study can rank them"
 )
 
@@ -76,7 +76,7 @@ class RankingRound(RequesterRound):
         try:
             ranking = owner.retried(lambda: self._open(a, b))
         except UnknownResource:
-            ranking = self._ranking().model_copy(update={"problem": _LOST})
+            ranking = self._ranking().model_copy(update={"problem": _RANKING_LOST})
         except RefusedMessage as refused:
             raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
         owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)

@@ -125,7 +125,7 @@ def _require_every_class(y: Labels, p: Array) -> None:
         raise NotComputable(f"the test part has no example of class {', '.join(map(str, missing))}")
 
 
-METRICS: Final[dict[MetricName, Callable[[Predicted], float]]] = {
+CLASS_METRICS: Final[dict[MetricName, Callable[[Predicted], float]]] = {
     MetricName.ACCURACY: accuracy,
     MetricName.BALANCED_ACCURACY: balanced_accuracy,
     MetricName.AUROC: auroc,

@@ -36,7 +36,7 @@ def poisson_deviance(of: Predicted) -> float:
     return float(metrics.mean_poisson_deviance(of.y.reshape(-1), of.values.reshape(-1)))
 
 
-METRICS: Final[dict[MetricName, Callable[[Predicted], float]]] = {
+NUMBER_METRICS: Final[dict[MetricName, Callable[[Predicted], float]]] = {
     MetricName.RMSE: rmse,
     MetricName.MAE: mae,
     MetricName.R2: r2,

@@ -68,8 +68,8 @@ def _metric(kind: TaskKind, name: MetricName) -> Callable[[Predicted], float]:
     if kind is TaskKind.SURVIVAL:
         from client_agent.scoring import survival
 
-        return survival.METRICS[name]
-    return (classes.METRICS | numbers.METRICS)[name]
+        return survival.SURVIVAL_METRICS[name]
+    return (classes.CLASS_METRICS | numbers.NUMBER_METRICS)[name]
 
 
 def _two_classes(of: Predicted) -> bool:

@@ -74,7 +74,7 @@ def _follow_up(of: Predicted) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     return of.y[:, EVENT] > 0, of.y[:, TIME].astype(np.float64)
 
 
-METRICS: Final[dict[MetricName, Callable[[Predicted], float]]] = {
+SURVIVAL_METRICS: Final[dict[MetricName, Callable[[Predicted], float]]] = {
     MetricName.C_INDEX: c_index,
     MetricName.INTEGRATED_BRIER: integrated_brier,
 }

@@ -23,12 +23,12 @@ from protocol.policy.site_policy import SitePolicy
 
 _ROUNDS: Final = "rounds.json"
 _KEY: Final = "rounding.key"
-_MEMORY: Final = "cohorts"
+_COHORTS: Final = "cohorts"
 
 
 def cohort_memory(state_dir: Path, came_with: str, draw: Callable[[], bytes]) -> CohortMemory:
     """The memory of the site that came with this signing key, whichever keys it has now and whichever study asks."""
-    return CohortMemory(folder_of_key(state_dir, _MEMORY, came_with), draw)
+    return CohortMemory(folder_of_key(state_dir, _COHORTS, came_with), draw)
 
 
 class Remembered(BaseModel):
@@ -49,7 +49,7 @@ class CohortMemory:
         self._draw = draw
         self._lock = threading.RLock()
         kept = folder / _ROUNDS
-        self._cohorts = read_remembered(kept, Remembered, _MEMORY).cohorts if kept.exists() else ()
+        self._cohorts = read_remembered(kept, Remembered, _COHORTS).cohorts if kept.exists() else ()
 
     def rounds(self) -> frozenset[tuple[str, int]]:
         """All rounds that this memory has a word on."""

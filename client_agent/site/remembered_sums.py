@@ -37,12 +37,12 @@ RoundName = tuple[str, int]
 _SEED: Final = "sketch.seed"
 _FORGOTTEN: Final = "forgotten.json"
 _WITHOUT_SUM: Final = "without_sum.json"
-_MEMORY: Final = "sums"
+_SUMS: Final = "sums"
 
 
 def sum_memory(state_dir: Path, came_with: str, draw: Callable[[], bytes]) -> SumMemory:
     """The memory of the site that came with this signing key, whichever keys it has now and whichever study asks."""
-    return SumMemory(folder_of_key(state_dir, _MEMORY, came_with), draw)
+    return SumMemory(folder_of_key(state_dir, _SUMS, came_with), draw)
 
 
 class RememberedRow(BaseModel):
@@ -84,11 +84,11 @@ class SumMemory:
         self._draw = draw
         self._lock = threading.RLock()
         rows = sorted(folder.glob("[0-9]*.json"))
-        self._rows = {int(path.stem): read_remembered(path, RememberedRow, _MEMORY) for path in rows}
+        self._rows = {int(path.stem): read_remembered(path, RememberedRow, _SUMS) for path in rows}
         forgotten = folder / _FORGOTTEN
-        self._forgotten = read_remembered(forgotten, Forgotten, _MEMORY).rounds if forgotten.exists() else ()
+        self._forgotten = read_remembered(forgotten, Forgotten, _SUMS).rounds if forgotten.exists() else ()
         silent = folder / _WITHOUT_SUM
-        self._without_sum = set(read_remembered(silent, WithoutSum, _MEMORY).rounds) if silent.exists() else set()
+        self._without_sum = set(read_remembered(silent, WithoutSum, _SUMS).rounds) if silent.exists() else set()
         self.reconciled_at_s: float | None = None
 
     def kept(self, update: Update, layers: Layers = ()) -> Real:

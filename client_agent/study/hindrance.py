@@ -17,8 +17,8 @@ from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Signed, StudyView
 
-_KIND: Final = "hindered"
-_NUMBER: Final = 0
+_HINDRANCE: Final = "hindered"
+_HINDRANCE_NUMBER: Final = 0
 
 
 def send_hindrance(owner: Participant, *, declined: bool = False, paused: bool = False) -> None:
@@ -34,7 +34,7 @@ def send_hindrance(owner: Participant, *, declined: bool = False, paused: bool =
         message = Hindrance(study_digest=owner.study_digest, site=context.site, since_s=since_s, **why)
         signed = sign(message, context.site, context.keys.signing)
         to = owner.requester_party
-        write_durably(letter, seal_letter(signed, _KIND, owner.study_digest, context.site, to, _NUMBER))
+        write_durably(letter, seal_letter(signed, _HINDRANCE, owner.study_digest, context.site, to, _HINDRANCE_NUMBER))
     body = Body.of(letter.read_bytes())
     context.clients[RELAY].put_mail(owner.study.name, paths.HINDERED_TOPIC, context.roster.requester, body)
 
@@ -52,7 +52,7 @@ def read_hindrance(owner: Participant, sender: str) -> Hindrance:
         owner.study.name, paths.HINDERED_TOPIC, context.site, sender, NOTICE_SEALED_BYTES
     )
     digest, key = owner.study_digest, context.keys.sealing
-    signed = open_letter(sealed, Signed[Hindrance], _KIND, digest, sender, context.site, _NUMBER, key)
+    signed = open_letter(sealed, Signed[Hindrance], _HINDRANCE, digest, sender, context.site, _HINDRANCE_NUMBER, key)
     hindrance: Hindrance = require_signatures(signed, context.held.chain.newest_with(sender), (sender,))
     require_same("site", hindrance.site, sender)
     require_same("study", hindrance.study_digest, owner.study_digest)

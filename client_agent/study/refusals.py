@@ -23,7 +23,7 @@ from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Signed, Study, StudyView
 
-_KIND: Final = "refusal"
+_REFUSAL: Final = "refusal"
 _NUMBER: Final = 0
 
 
@@ -56,7 +56,7 @@ def send_refusal(owner: Participant, refusal: PolicyRefusal) -> None:
         )
         signed = sign(message, context.site, context.keys.signing)
         to = owner.requester_party
-        write_durably(letter, seal_letter(signed, _KIND, owner.study_digest, context.site, to, _NUMBER))
+        write_durably(letter, seal_letter(signed, _REFUSAL, owner.study_digest, context.site, to, _NUMBER))
     body = Body.of(letter.read_bytes())
     context.clients[RELAY].put_mail(owner.study.name, paths.REFUSAL_TOPIC, context.roster.requester, body)
 
@@ -96,7 +96,7 @@ def read_refusal(owner: Participant, sender: str) -> StudyRefusal:
     signed = open_letter(
         sealed,
         Signed[StudyRefusal],
-        _KIND,
+        _REFUSAL,
         owner.study_digest,
         sender,
         context.site,

@@ -19,7 +19,7 @@ import httpcore
 
 _HEAD_BYTES: Final = 100 * 2**10
 """What h11 holds of a head that is not complete yet, as in httpcore; whoever counts bytes allows less."""
-_READ_BYTES: Final = 2**16
+_BODY_READ_BYTES: Final = 2**16
 _LONG_BYTES: Final = 2**16
 _AT_ONCE_BYTES: Final = 2**14
 """What is held until more of a request comes: as much as a record of TLS takes."""
@@ -178,7 +178,7 @@ class Connection(httpcore.ConnectionInterface):
                 raise httpcore.RemoteProtocolError(str(error)) from error
             if event is not h11.NEED_DATA:
                 return event
-            data = stream.read(_READ_BYTES, within_s)
+            data = stream.read(_BODY_READ_BYTES, within_s)
             if not data and self._http.their_state is h11.SEND_RESPONSE:
                 raise httpcore.RemoteProtocolError("the server ended the connection without an answer")
             self._ended_there = not data
@@ -199,7 +199,7 @@ class Connection(httpcore.ConnectionInterface):
         left = length - len(held)
         yield held[:length]
         while left > 0:
-            piece = stream.read(_READ_BYTES, within_s)
+            piece = stream.read(_BODY_READ_BYTES, within_s)
             if not piece:
                 raise httpcore.RemoteProtocolError(
                     f"the server ended the connection {left} bytes before the end of its answer"

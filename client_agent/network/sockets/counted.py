@@ -28,7 +28,7 @@ BEFORE_HEAD_BYTES: Final = 2**19
 """What may arrive before an answer's head is complete: interim answers too, and the body's first read behind it."""
 _HEAD_S: Final = 600.0
 """From the first byte on, a TLS server's tickets count, to the end of a head: longer than any long poll."""
-_READ_BYTES: Final = 2**18
+_SOCKET_READ_BYTES: Final = 2**18
 
 
 class Account:
@@ -102,12 +102,12 @@ class CountedStream(httpcore.NetworkStream):
     @cached_property
     def _received(self) -> memoryview:
         """Bytes off the socket: one place for all, since a new one for every read costs more than what it holds."""
-        return memoryview(bytearray(_READ_BYTES))
+        return memoryview(bytearray(_SOCKET_READ_BYTES))
 
     @cached_property
     def _opened(self) -> memoryview:
         """Bytes out of TLS, likewise."""
-        return memoryview(bytearray(_READ_BYTES))
+        return memoryview(bytearray(_SOCKET_READ_BYTES))
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         with _mapped(httpcore.ReadTimeout, httpcore.ReadError):
@@ -130,7 +130,7 @@ class CountedStream(httpcore.NetworkStream):
                 return
             view = memoryview(buffer)
             while view:
-                piece = view[:_READ_BYTES]
+                piece = view[:_SOCKET_READ_BYTES]
                 view = view[self._pump(partial(tls.write, piece)) :]
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class CountedStream(httpcore.NetworkStream):
                 result = operation()
             except ssl.SSLWantReadError:
                 self._send(self._outgoing.read())
-                data = self._receive(_READ_BYTES)
+                data = self._receive(_SOCKET_READ_BYTES)
                 self._incoming.write(data) if data else self._incoming.write_eof()
             except ssl.SSLError:
                 with contextlib.suppress(OSError):  # the alert that tells the server why

@@ -20,7 +20,7 @@ from client_agent.site.journal import StudyJournal
 from host.durable import write_durably
 from protocol.errors import ConfigurationError
 
-_MODEL: Final = "model"
+_KEPT_TENSOR: Final = "model"
 
 
 class Kept(StrEnum):
@@ -47,7 +47,7 @@ def save_kept(journal: StudyJournal, which: Kept, facts: KeptModel, model: NDArr
     """Values first, then the facts. Shapes: float32[D]"""
     from safetensors.numpy import save
 
-    write_durably(_values(journal, which, facts.version), save({_MODEL: model}))
+    write_durably(_values(journal, which, facts.version), save({_KEPT_TENSOR: model}))
     journal.write(_facts(journal, which), facts)
     for path in journal.folder.glob(f"{which.value}-*.safetensors"):
         if path != _values(journal, which, facts.version):
@@ -61,7 +61,7 @@ def load_kept(journal: StudyJournal, which: Kept, facts: KeptModel) -> NDArray[n
     path = _values(journal, which, facts.version)
     if not path.exists():
         raise ConfigurationError(f"{path} is missing although the journal says it is there; restore it from a backup")
-    return np.asarray(load_file(path)[_MODEL], dtype=np.float32)
+    return np.asarray(load_file(path)[_KEPT_TENSOR], dtype=np.float32)
 
 
 def _values(journal: StudyJournal, which: Kept, version: int) -> Path:

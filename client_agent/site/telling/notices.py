@@ -41,7 +41,7 @@ class Sent(BaseModel):
     failure: str = ""
 
 
-_FILE: Final = TypeAdapter(tuple[Sent, ...])
+_NOTICES_FILE: Final = TypeAdapter(tuple[Sent, ...])
 
 
 class Notices:
@@ -117,13 +117,13 @@ class Notices:
                 failure=failure,
             )
             with suppress(OSError, StorageFull):  # word went out or did not, whether or not there is room to say so
-                write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
+                write_durably(self._path, _NOTICES_FILE.dump_json(tuple(self._known.values())))
         return True
 
 
 def read_notices(state_dir: Path) -> tuple[Sent, ...]:
     """Read the notices; empty where the file is missing or cannot be read, since nothing rests on it."""
     try:
-        return _FILE.validate_json((state_dir / NOTICES).read_bytes())
+        return _NOTICES_FILE.validate_json((state_dir / NOTICES).read_bytes())
     except (OSError, ValidationError):
         return ()

@@ -31,7 +31,7 @@ class Problem(BaseModel):
     since_s: float
 
 
-_FILE: Final = TypeAdapter(tuple[Problem, ...])
+_PROBLEMS_FILE: Final = TypeAdapter(tuple[Problem, ...])
 
 
 class Problems:
@@ -71,12 +71,12 @@ class Problems:
 
     def _write(self) -> None:
         with suppress(OSError, StorageFull):  # the problem may be that the disk is full
-            write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
+            write_durably(self._path, _PROBLEMS_FILE.dump_json(tuple(self._known.values())))
 
 
 def read_problems(state_dir: Path) -> tuple[Problem, ...]:
     """Read the problems; empty where the file is missing or cannot be read, since nothing rests on it."""
     try:
-        return _FILE.validate_json((state_dir / PROBLEMS).read_bytes())
+        return _PROBLEMS_FILE.validate_json((state_dir / PROBLEMS).read_bytes())
     except (OSError, ValidationError):
         return ()
