@@ -254,7 +254,7 @@ def judge(
     """Add both servers' shares: who is in range, and how far its update is from the requester's.
 
     An agent also leaves out whoever is farther away than a clipped update can be, and whom its rule does not select
-    (``client_agent/requester/measuring/judging.py``).
+    (``client_agent/requester/judgement.py``).
 
     Reveals:  to the requester, one bit and one distance a contributor
     """

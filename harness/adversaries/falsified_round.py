@@ -21,8 +21,7 @@ from typing import Final
 import numpy as np
 from scipy.stats import norm
 
-from client_agent.requester.measuring.allowed_lengths import longest_norm
-from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
+from client_agent.requester.judgement import Judgement, RequesterFacts, RoundRule, judge, longest_norm
 from harness.adversaries.scripted_agents import study
 from harness.engine.protected_sum import Measuring, correlations_from
 from protocol.arithmetic.prg import derive

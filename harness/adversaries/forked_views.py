@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from client_agent.study.evidence import require_skip
+from client_agent.study.release import require_skip
 from harness.adversaries.attack import Attempt, Found, passes
 from harness.adversaries.forgeries import equivocating_announcement
 from harness.adversaries.refused_messages import unsigned
@@ -129,7 +129,7 @@ ATTEMPTS: Final = {
     ),
     "fork-that-keeps-a-site-out": Attempt(partial(_shown, _kept_out), _ANNOUNCED),
     "fork-that-skips-alone": Attempt(
-        partial(_shown, _skipped_alone), {"client_agent.study.evidence.require_signatures": unsigned}
+        partial(_shown, _skipped_alone), {"client_agent.study.release.require_signatures": unsigned}
     ),
     "fork-of-other-contributors": Attempt(
         partial(_shown, _other_contributors), {"protocol.evidence.require_signatures": unsigned}

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from client_agent.requester.measuring.judging import Judgement
+from client_agent.requester.judgement import Judgement
 from harness.adversaries.attack import passes, taken_out
 from harness.adversaries.attacked_study import Line, program_versions, timed
 from harness.adversaries.falsified_round import (

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from client_agent.network.ledger import Ledger, LedgerEntry, read_ledger
-from client_agent.network.server_client import ServerClient
-from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.net.ledger import Ledger, LedgerEntry, read_ledger
+from client_agent.net.server_client import ServerClient
+from client_agent.net.transport import CountingTransport, tls_context
 from harness.bench.latency import small_federation, small_study
 from harness.bench.processes import ServersOnly
 from harness.bench.results import Benchmark, facts, scratch

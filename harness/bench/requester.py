@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from client_agent.network.body import Body
-from client_agent.requester.measuring.allowed_lengths import longest_distance
-from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
-from client_agent.study.measuring import open_sites, query_vector, seal_queries
+from client_agent.net.envelopes import Body
+from client_agent.requester.judgement import longest_distance
+from client_agent.requester.openings import open_sites, query_vector, seal_queries
+from client_agent.study.contribution import ENCODED, ContributionRecord, EncodedFile
 from harness.bench.synthetic import SyntheticAgent, Vector, numerator_of, terms_of
 from host.randomness import SystemRandomness
 from protocol.bodies import opening

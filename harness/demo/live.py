@@ -10,9 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from client_agent.report.settings_words import RULE_NAMES
-from client_agent.scoring.score import shown_score
+from client_agent.learning.scores import shown_score
 from client_agent.site.events import RoundEnd, RoundRecord, after_each
+from client_agent.study.plain_words import RULE_NAMES
 from harness.datasets.site_data import Federation, describe
 from harness.demo.report import accuracy_text
 from harness.demo.results import Accuracy, StudyResult

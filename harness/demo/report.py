@@ -8,10 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from client_agent.drawn.curves import Curve, chart
-from client_agent.drawn.document import document, figure, table
-from client_agent.report.settings_words import RULE_NAMES, protection_words, rule_words, training_words
-from client_agent.scoring.score import MetricName, value_of
+from client_agent.learning.scores import MetricName, value_of
+from client_agent.page.charts import Curve, chart, document, figure, table
+from client_agent.study.plain_words import RULE_NAMES, protection_words, rule_words, training_words
 from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series, isolation_series
 from host.placed_files import rewrite

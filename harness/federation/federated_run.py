@@ -18,8 +18,8 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.network.server_client import RetryPolicy, ServerClient
-from client_agent.network.transport import tls_context
+from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.net.transport import tls_context
 from client_agent.site import events
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal

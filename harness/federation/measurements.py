@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from client_agent.network.ledger import LedgerEntry, read_ledger
+from client_agent.net.ledger import LedgerEntry, read_ledger
 from harness.engine.history import RunHistory
 from harness.federation.processes import RunningFederation
 from protocol.sharing import Side

@@ -18,14 +18,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_agent.architectures.statistics import keep_buffers
 from client_agent.learning.evaluation import OwnMetrics
 from client_agent.learning.foreign_code import came_from, words_of
-from client_agent.learning.models import completed
-from client_agent.learning.seeding import private_state
+from client_agent.learning.layers import keep_buffers
+from client_agent.learning.losses import Batch
+from client_agent.learning.models import completed, private_state
+from client_agent.learning.scores import Score
 from client_agent.learning.study_file import ModelTable
-from client_agent.scoring.score import Score
-from client_agent.tasks.losses import Batch
 from host.extensions import Extension, Kind, extension, is_brought
 from protocol.errors import ConfigurationError
 from protocol.rules.interface import Rule

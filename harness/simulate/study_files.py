@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from client_agent.learning.names import require_names_of_study
+from client_agent.learning.data import require_names_of_study
 from client_agent.learning.study_file import StudyTable, study_from_table
 from harness.datasets.site_data import Federation
 from harness.engine.parties import SiteEntry, make_parties

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.network.held_roster import ACCEPTED
+from client_agent.net.roster import ACCEPTED
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_sites, light_study
 from harness.federation.processes import FederationSpec

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from client_agent.notify_settings import NotifySettings
-from client_agent.settings import AgentSettings, TlsSettings
-from client_agent.trainer_settings import TrainerSettings
+from client_agent.learning.settings import TrainerSettings
+from client_agent.settings import AgentSettings, NotifySettings, TlsSettings
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
