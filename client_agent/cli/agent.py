@@ -1,4 +1,4 @@
-"""``moiety agent``."""
+"""``moiety agent``: run a site's agent, decide on studies, look after its budget and memories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foresee by policies and budgets whether this roster can federate a study at all, before it is created."""
+"""Forecasts of a study before it is created: what policies and budgets allow, what its noise spends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``moiety study ranking``: a table per study, or JSON lines."""
+"""``moiety study ranking`` and ``moiety study summary``."""
 
 from __future__ import annotations
 

@@ -17,6 +17,10 @@ A TOML file of the site's own, which stays there; everything has a default, so m
     m = "1"
     [columns.seen]
     format = "%d.%m.%Y"        # how this file writes dates, as strptime has it
+
+A number's text as one table writes it: its decimal sign, and what parts its thousands. A comma before exactly three
+digits can be either. Where a site says ``decimal = ","`` and nothing of thousands, "1,200" is no number: 1.2 and 1200
+would both be guesses.
 """
 
 from __future__ import annotations

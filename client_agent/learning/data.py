@@ -5,6 +5,10 @@ example, whose form the study's task says: client_agent.learning.targets);
 ``validation.npz`` beside them is for rules that weigh sites by the requester's validation loss, at the requester.
 ``feature_names`` and ``class_names`` (text) beside X and y say what the columns and the classes are, in every file of
 a folder or in none. Pickled arrays are never read.
+
+A site's names of the columns and classes of its data, compared with those of others. A model that is trained on columns
+in another order, or on labels that mean something else, learns nonsense without any error. So names are equal, in the
+same order, or nothing begins (docs/joining.md).
 """
 
 from __future__ import annotations

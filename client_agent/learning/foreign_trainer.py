@@ -1,4 +1,9 @@
-"""A program's output in a file of bounded size: the last words are kept, no disk is filled."""
+"""One round of the site's own trainer: files in, a process with a deadline, files out.
+
+What the process may do is what the agent may do: it is the site's own code, chosen by the site. What comes back is
+believed to be numbers of the study's shapes and nothing else; everything that is not ends the round here, with a reason
+that tells the requester nothing of what the program printed, which stays in ``trainer.log``.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +94,7 @@ def _append(path: Path, said: bytes) -> None:
 Vector = NDArray[np.float32]
 LOG_FILE: Final = "trainer.log"
 _FOLDER: Final = "trainer"
-PROGRAMS: Final = Path(__file__).with_name("programs")
+PROGRAMS: Final = Path(__file__).parents[1] / "trainer_programs"
 _OURS: Final = ("MOIETY_", "PYTHON")
 
 

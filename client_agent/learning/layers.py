@@ -1,4 +1,6 @@
-"""Batch norm in a federation: what becomes of the running statistics, which no gradient moves (docs/protocol.md 2).
+"""The tensors of a model that a study shares, and those that stay at a site: statistics and personal layers.
+
+Batch norm in a federation: what becomes of the running statistics, which no gradient moves (docs/protocol.md 2).
 
     local    FedBN: everything of a normalisation layer that keeps statistics stays at its site, the running mean and
              variance and the affine weight and bias alike. Source: Li, Jiang, Zhang, Kamp, Dou, "FedBN: Federated
@@ -13,6 +15,17 @@
 
 A study that says neither takes no model with buffers. Other buffers are constants that the architecture makes; a model
 that changes one in training is refused. Statistics of frozen layers are constants too.
+
+Personal layers: parameters that train with the model and never leave the site. iFedAvg puts an affine layer of its own
+before (and behind) the network that all sites share: every site learns how its columns are to be shifted and scaled for
+the others' network, and only the shared part is aggregated. What the layer learned tells in the site's own words how
+its data differ.
+
+Any module below a ``PersonalLayer`` is personal, in a plug-in too. The shared parameters are all others, in the
+model's order, as far as they are trained: with averaged statistics they make up the layers of the study, the flat
+vector and the update. Under FedBN normalisation layers stay at the site too (client_agent.learning.layers).
+
+Source: Roschewitz, Hartley, Corinzia, Jaggi 2021, iFedAvg
 """
 
 from __future__ import annotations

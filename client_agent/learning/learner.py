@@ -1,6 +1,14 @@
 """The learning side of one site in one study: updates, the applied aggregate, metrics.
 
 torch is loaded when a ``TorchLearner`` is made, so that everything else of the agent runs without it.
+
+A site's personal layers on disk, beside the journal; they leave the site in no message.
+
+    studies/NAME/personal-000012.safetensors    the layers after the training of round 12
+
+The layers move on when the site trains, whether or not the round is released. The update of a round starts from the
+newest layers of an earlier round, and those are kept; so an agent that is killed in the middle of a round and trains
+again gives the same update.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
-"""Cox's partial likelihood as a loss: which of those still at risk has the event, in the order of the times.
+"""The built-in losses of the tasks (protocol.wire.task), and what every loss is: a function of model and mini-batch.
 
-The risk set of an event is everybody *of the same mini-batch at the same site* whose time is not shorter. So the loss
-is stratified by site: examples of two sites are never compared, since their data never meet, and each site has a
-baseline hazard of its own, as in a Cox model stratified by centre. Mini-batches stratify once more: a study that wants
-a site's full risk sets takes a batch_size as large as its largest site (docs/simulating.md).
+All are means over the examples of a mini-batch, Cox's over its events. Where a model has several outputs, theirs are
+averaged too, so that a learning rate does not depend on their number.
+
+Cox's partial likelihood as a loss: which of those still at risk has the event, in the order of the times. The risk set
+of an event is everybody *of the same mini-batch at the same site* whose time is not shorter. So the loss is stratified
+by site: examples of two sites are never compared, since their data never meet, and each site has a baseline hazard of
+its own, as in a Cox model stratified by centre. Mini-batches stratify once more: a study that wants a site's full risk
+sets takes a batch_size as large as its largest site (docs/simulating.md).
 
 Source: Cox 1972, Regression models and life-tables; Breslow 1974, Covariance analysis of censored survival data;
 Efron 1977, The efficiency of Cox's likelihood function for censored data

@@ -1,4 +1,4 @@
-"""Metrics of classes and of labels, as scikit-learn's; several labels are scored one by one and averaged."""
+"""Metrics of classes, labels, numbers and counts, computed by scikit-learn."""
 
 from __future__ import annotations
 

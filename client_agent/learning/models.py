@@ -10,6 +10,20 @@ Sizes of a specification:
 a feature, and ``target``, one entry per class (client_agent.learning.layers). The built-in models have no buffers, so
 all of their state is shared or personal. Initial values are protocol.first_model's, personal layers begin as the
 identity, frozen ones as the site's file has them (client_agent.learning.models).
+
+Networks by name and arguments from a library that the site has installed itself. A study says library, version, class
+and arguments; the site's setting ``architectures`` lists what it lets be made. Arguments are plain values
+(protocol.wire.studies.architecture), so nothing of the requester's runs here.
+
+Layers that no round trains: a pretrained network whose head, or whose adapters, a study fine-tunes. Only what is
+trained is shared. The rest comes from a file that every site holds itself (setting ``weights`` names the folder), or
+from the site's plug-in; its digest stands in the study, so all sites compute with the same layers. The file is
+safetensors, which holds numbers and no code, by the names of the model's parameters and running statistics.
+
+torch's global random state, one thread at a time. An agent runs a thread for each of its studies, and torch has one
+random state for all of them, as it has one set of cuDNN flags. Whoever draws from a seed holds both alone until it is
+done, so that the same seed gives the same numbers whatever else the process trains. So the studies of one agent train
+one after the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""A model's outputs beside what they should have been, as the metrics take them."""
+"""A model's outputs beside the targets, and the scores of them that a simulation computes after every round.
+
+Accuracy, log-loss and the area under the ROC curve in numpy, the bits that scikit-learn gives. A simulation wants them
+after every round and a bootstrap for every draw. On the few hundred examples of a test part scikit-learn spends 3 ms in
+looking at its arguments, which are known here: far more than a round of a small model.
+"""
 
 from __future__ import annotations
 

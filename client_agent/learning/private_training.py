@@ -1,7 +1,11 @@
-"""The sum of clipped gradients of single records in whole numbers, so that noise in whole numbers covers it exactly.
+"""A round of local training in which noise covers every record (docs/protocol.md 19).
 
-A gradient's coordinates are counted in grid steps and cut towards zero, so no record adds a vector longer than
-``limit`` steps; that is checked in whole numbers. One that is no number adds zeros.
+Source: Abadi et al. 2016, "Deep learning with differential privacy", with the discrete Gaussian of Canonne, Kamath and
+        Steinke 2020 in place of the continuous one, in whole numbers
+
+The sum of clipped gradients of single records in whole numbers, so that noise in whole numbers covers it exactly. A
+gradient's coordinates are counted in grid steps and cut towards zero, so no record adds a vector longer than ``limit``
+steps; that is checked in whole numbers. One that is no number adds zeros.
 """
 
 from __future__ import annotations

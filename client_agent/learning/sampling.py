@@ -1,4 +1,4 @@
-"""Draw the records of a step: each by itself with the same probability, from secret bytes (docs/protocol.md 19)."""
+"""Random choices of training: its seeds, and the records that a step with noise draws (docs/protocol.md 19)."""
 
 from __future__ import annotations
 

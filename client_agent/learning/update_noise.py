@@ -1,4 +1,10 @@
-"""The gradient of every example's own loss, for models of classes without batch norm or dropout."""
+"""The noise of the requester's own update: v_0 = tr Cov(g_0) of the clipped update, and how well that is known.
+
+What other examples from the same patients would change, on the same batches; it never leaves the requester. For one
+gradient of the built-in loss it comes from per-sample gradients; for local SGD, and losses that do not fall apart into
+examples, from random halves of the data: each half takes the round's steps on its own examples, one pass as ever, so
+half as many, and the two sums, scaled to the whole's number of steps, differ by four times v_0 on average.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study's model as a folder that stands by itself.
+"""A study's model as a folder that stands by itself, written and loaded again.
 
 model.safetensors     the network's whole state_dict; torch and safetensors alone load it
 card.json, card.md    the model card

@@ -1,4 +1,4 @@
-"""The body of a request to a server."""
+"""Requests as they leave a site: their bodies, signed and in an envelope or in a session."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Tell whether a request was refused because two clocks disagree, and which one to look at.
+"""One request and its answer; what a server refuses with becomes the error that it stands for.
 
-Signatures live for a minute (docs/protocol.md 3), so a site whose clock is off is refused everywhere, and a server
-whose clock is off refuses everybody. A server's answer carries its time in the Date header. Nobody signed that: it is
-for a person to read, and changes nothing.
+Tell whether a request was refused because two clocks disagree, and which one to look at. Signatures live for a minute
+(docs/protocol.md 3), so a site whose clock is off is refused everywhere, and a server whose clock is off refuses
+everybody. A server's answer carries its time in the Date header. Nobody signed that: it is for a person to read, and
+changes nothing.
 """
 
 from __future__ import annotations

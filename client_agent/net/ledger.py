@@ -1,4 +1,11 @@
-"""A ledger's files: what is new line by line, what is older in numbered files, all of it counted once after any crash.
+"""The egress ledger: every byte that leaves or enters this site, with what it was for.
+
+One JSON line per request or TLS handshake. The socket counts are taken at the socket, below TLS, so that the totals can
+be compared with what a firewall saw. What is asked again and again while nothing happens becomes, an hour later, one
+line an hour; everything else keeps its own line until the files reach their bound, and its sum for ever
+(``LedgerFiles``). No byte is left out or counted twice by that.
+
+A ledger's files: what is new line by line, what is older in numbered files, all of it counted once after any crash.
 
     ledger.jsonl           a head, then the lines of the last hours
     ledger/000001.jsonl    older ones, as a ledger sums them; a file more whenever one is full

@@ -1,7 +1,12 @@
-"""One HTTP/1.1 connection of httpcore's pool: h11 writes and reads the heads, a long answer's body goes past it.
+"""HTTPS with every byte counted at the socket (for the egress ledger).
 
-httpcore hands every piece of a body to h11 and takes it back, which copies each byte five times over: half of what
-receiving a large sum cost. Where a head states the body's length there is nothing in the body for h11 to find.
+One HTTP/1.1 connection of httpcore's pool: h11 writes and reads the heads, a long answer's body goes past it. httpcore
+hands every piece of a body to h11 and takes it back, which copies each byte five times over: half of what receiving a
+large sum cost. Where a head states the body's length there is nothing in the body for h11 to find.
+
+Connections whose bytes are counted as they cross the socket, TLS included. TLS runs over memory buffers
+(``ssl.MemoryBIO``), so that the bytes handed to and taken from the socket are ours to count. Each request and each
+handshake has its own account; the thread that does the work charges it.
 """
 
 from __future__ import annotations

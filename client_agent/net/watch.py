@@ -1,4 +1,4 @@
-"""Problems that last: each is said once, not at every try, and again when it has become another one."""
+"""Both servers' newest view of one study, kept up to date by long polls; problems are reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""A site's page: FastAPI on the loopback, pages from templates, words on studies from forms (docs/joining.md)."""
+"""A site's page: FastAPI on the loopback, pages from templates, words on studies from forms (docs/joining.md).
+
+Access to a site's page: whoever holds the one-time token that the command printed, in one browser. The page listens on
+the loopback, where every user of the machine and every web page in a browser can reach it. So a request needs the
+session's cookie (SameSite=Strict), names this host and port (a name that is rebound to the loopback names another),
+and, where it changes something, comes from this origin and carries the session's token in its form.
+"""
 
 from __future__ import annotations
 

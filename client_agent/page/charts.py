@@ -1,4 +1,4 @@
-"""Curves over rounds as SVG text, drawn here: an agent has no library for charts."""
+"""HTML pages and SVG charts as text: self-contained, without script."""
 
 from __future__ import annotations
 

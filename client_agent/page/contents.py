@@ -1,4 +1,4 @@
-"""A study's models as zip files for a browser on this machine: what ``moiety model export`` writes, card included."""
+"""The contents of a site's page: studies, rounds, what left, and models to download."""
 
 from __future__ import annotations
 

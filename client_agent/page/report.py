@@ -1,4 +1,4 @@
-"""Facts of a study report, read from this site's own state folder; nothing is asked of a server or kept."""
+"""A study report, read from this site's own state folder; nothing is asked of a server or kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a study report on noise: epsilon, delta, and by what they were counted."""
+"""``report.html`` of a study: one self-contained file, no script, nothing loaded from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcome of an ended study: whether it was federated, in words and as an exit status."""
+"""The state and the outcome of a study by this site's own records, in words and as an exit status."""
 
 from __future__ import annotations
 

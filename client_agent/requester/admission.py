@@ -1,4 +1,4 @@
-"""Newcomers are let in with the contributors' word for the model that they get (docs/protocol.md 13)."""
+"""Admit sites before a round: wait for them, hear who refuses, welcome the others (docs/protocol.md 3)."""
 
 from __future__ import annotations
 

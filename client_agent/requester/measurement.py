@@ -1,6 +1,11 @@
-"""The round that measures updates and sums nothing, as the requester drives it (docs/protocol.md 8, 10).
+"""The rounds that measure or rank and sum nothing, as the requester drives them (docs/protocol.md 8, 10).
 
-Like any measured round up to the products. Then the servers end it, and the requester opens what both keep for it.
+The round that measures updates and sums nothing, as the requester drives it (docs/protocol.md 8, 10). Like any measured
+round up to the products. Then the servers end it, and the requester opens what both keep for it.
+
+The round that ranks the sites, as the requester drives it; it ends when both servers say so (docs/protocol.md 8). Like
+any measured round up to the products, with vectors of its own. Then nothing is released: the servers end it, and the
+requester opens what both keep for it, once, into ``ranking.json``.
 """
 
 from __future__ import annotations

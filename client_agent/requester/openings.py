@@ -1,4 +1,4 @@
-"""The requester's side of a measured round: what it asks, and what it opens (docs/protocol.md 6, 8)."""
+"""Open a locked round: what both servers show of it, and what the requester concludes (docs/protocol.md 4, 6, 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Keep the best of the models that sums of updates made, by the requester's own validation examples."""
+"""The requester's own models of a study: the best shared one, the local finish, and training alone.
+
+The requester's local finish, once the shared part is over: its last model moved on its own examples, by itself. Nothing
+of it leaves this site, and no other party can tell that there was one. What it depends on, the shared model, the data
+and the seed, is in the journal: killed on the way, it is done again, to the same bits.
+"""
 
 from __future__ import annotations
 

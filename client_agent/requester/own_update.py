@@ -1,7 +1,12 @@
-"""The requester's estimates about its own update for a rule that weighs by risk (docs/protocol.md 10).
+"""The requester's own update: its noise, its distance from the mean, and the probe of every other one.
 
-How noisy the update is, and how far from everybody's mean: neither leaves this site. Both are journalled before the
-model steps, from which they could not be told afterwards.
+The requester's estimates about its own update for a rule that weighs by risk (docs/protocol.md 10). How noisy the
+update is, and how far from everybody's mean: neither leaves this site. Both are journalled before the model steps, from
+which they could not be told afterwards.
+
+The requester's probe: the gradient of its validation loss, with which every update's inner product is opened. The
+vector is clipped and encoded like an update of weight 1 and never leaves this site but as query shares
+(docs/protocol.md 8).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Plan the requester's next round (docs/protocol.md 4, 9, 10)."""
+"""Plan the requester's next round, and say what becomes of its summary (docs/protocol.md 4, 9, 10, 17).
+
+When the requester's study has its summary, and what becomes of one that cannot be had (docs/protocol.md 17). Like a
+ranking, a summary that fails does not end a study that trains: ``summary.json`` then says why there is none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requester's durable state between two rounds, and its decision on a round."""
+"""The requester's state between two rounds: its plan of one, how the last one ended, who was missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One site's means, shared by all of its studies: keys, connections, policy, ledger."""
+"""One site's means, shared by all of its studies, and its memories compared with the servers' receipts."""
 
 from __future__ import annotations
 

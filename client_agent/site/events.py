@@ -1,4 +1,9 @@
-"""An agent's records: one per round for metrics.jsonl, and live events for whoever watches."""
+"""An agent's records: one per round for metrics.jsonl, and live events for whoever watches.
+
+Contributions to a study: rounds taken part in and the sum of weights, per site (the basis of any reward). Computed from
+this site's own records of the rounds. Where every site weighs itself, a site knows its own weight alone; the others'
+sums are then unknown, here as everywhere.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""This site's identity: the roster's chain and its keys, which must belong together."""
+"""This site's identity, the roster's chain and its keys, and the folder of what those keys remember.
+
+A site's memory on disk by the signing key that it came with, whichever study asks: its folder, its one secret, its
+files.
+"""
 
 from __future__ import annotations
 

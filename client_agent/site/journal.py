@@ -18,6 +18,10 @@
                  finish.json, finished.*   the requester's local finish (client_agent/site/models.py)
 
 Every file is written beside its name, synced and renamed. A state file is replaced after what it points to is there.
+
+Sites that a requester's study waits for before its first round, for people beside the running agent.
+
+studies/NAME/awaited.json   there while it waits
 """
 
 from __future__ import annotations

@@ -1,9 +1,18 @@
-"""The model that a requester has finished alone, beside the shared one, in its journal of the study.
+"""Models that a requester keeps beside the shared one, in its journal of a study: kept and finished ones.
+
+The model that a requester has finished alone, beside the shared one, in its journal of the study.
 
 finish.json            the study's [finish], from the outbox
 finished.safetensors   the finished model
 finished.json          how it was finished, written last: without it the finish is done again, to the same bits
 shared_scores.json     the shared model's metrics, as scores.json has those of the finished one
+
+Models that a requester keeps beside the last one, in its journal of a study.
+
+federated.json, federated-000007.safetensors   the last model of the shared part, when this site goes on alone
+best.json, best-000004.safetensors             of the shared part's, the one of least loss on its validation part
+
+The facts (.json) are written last and say which file of values counts.
 """
 
 from __future__ import annotations

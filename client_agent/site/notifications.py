@@ -1,4 +1,16 @@
-"""The two ways by which word reaches people outside: a signed webhook, and mail."""
+"""Notifications to a site's people: the ways to them, what was sent, and problems that last.
+
+Word to people that a study waits for them, sent beside everything else: nothing here keeps a study from going on.
+
+    notices.json   for each study and way: delivered when, or since when and why not
+
+Each notice has a thread of its own for each way, until it is delivered. What cannot be delivered is tried again, with
+pauses that grow, for three days, and again at the next start of the agent; what was delivered is not sent twice.
+
+Problems of an agent, study by study, until they are solved: for people, beside the running agent.
+
+problems.json   the last problem of each study; of none ("") what concerns all of them
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,15 @@
-"""Spending of a privacy budget, computed by Google's dp-accounting (docs/protocol.md 19).
+"""A site's privacy budget: what its trainings have spent in all studies (docs/protocol.md 19).
 
-Renyi differential privacy at whole orders: there the moments of the subsampled discrete Gaussian with whole shifts are
-those of the continuous one, term by term, so its formula holds for the noise that is really added
-(docs/adr/0028-noise-at-the-site.md). Composition adds the orders' values; epsilon is the best over all of them.
+    budget/KEY/spent.json     every training with noise, and rounds that were shared before there was a count
+
+A training is written before it begins, so before anything of it can leave; it counts from then on, whatever becomes of
+the round. A file that is gone or was put back lacks rounds that the servers have receipts for, and then nothing is
+contributed (client_agent/site/context.py).
+
+Spending of a privacy budget, computed by Google's dp-accounting (docs/protocol.md 19). Renyi differential privacy at
+whole orders: there the moments of the subsampled discrete Gaussian with whole shifts are those of the continuous one,
+term by term, so its formula holds for the noise that is really added (docs/adr/0028-noise-at-the-site.md). Composition
+adds the orders' values; epsilon is the best over all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Sums that this site's key remembers, across studies, data, cancellations and restarts (docs/protocol.md 13).
+"""A site's memory, across studies, of the sums and cohorts that its data are in (docs/protocol.md 13).
+
+Sums that this site's key remembers, across studies, data, cancellations and restarts (docs/protocol.md 13).
 
     sums/KEY/sketch.seed      32 random bytes, drawn once
              00000017.json    one round's weights, and who was summed once that is known
@@ -8,6 +10,13 @@
 
 Numbers go up in the order in which rounds were agreed to. An update is written before the row that points to it, and
 both before the first share leaves. Rows stay for ever, updates as long as they count.
+
+Over whom this site's data were summed as they are, what they answered, its key for rounding (docs/protocol.md 17).
+
+    cohorts/KEY/rounds.json     rounds of class counts and of summaries that were not skipped, in all studies
+                rounding.key    32 random bytes, drawn once: the same rows are counted the same for ever
+
+Both are written before the first share of such a round leaves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
-"""A person's word that this site takes part in a study, or not; without it nothing trains.
+"""The studies that a site knows, and its people's word on each of them.
+
+A person's word that this site takes part in a study, or not; without it nothing trains.
 
 studies/NAME/approval.json   the word that counts, bound to the study's digest
 approvals.jsonl              every word ever given at this site, appended
 studies/NAME/by_policy.json  where no person is asked: the policy that let the study through
+
+The studies that a site's journal knows, what each waits for, and a person's word on one of them. For the command line
+and the site's page, beside the agent that runs: both read the journal, and write words alone.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 What stays: the signed study and the words that people gave, who took part and why it ended (``site.json`` without
 keys), the audit log, the ledger of bytes; and the memory of sums, of cohorts and of the budget, which is no study's but
 the data's: without it later sums could complete earlier ones (docs/protocol.md 13).
+
+A permit ends: from the next day on (UTC) this site leaves the study that it was given for, and deletes it. The day was
+said with the word on the study (``moiety agent approve --until``). A study under way is left within the hour, which its
+requester is told; it is deleted once it is over, or when the agent is started next, if that is sooner.
 """
 
 from __future__ import annotations

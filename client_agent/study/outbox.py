@@ -1,4 +1,4 @@
-"""The requester's new studies, on their way from the command line to the agent."""
+"""The requester's new studies, on their way from the command line to the agent's journal."""
 
 from __future__ import annotations
 

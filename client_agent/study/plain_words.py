@@ -1,4 +1,4 @@
-"""Statements of what a study would have leave this site, and who would read what: for the person who approves it.
+"""A study in plain words: what would leave the site and who would read it, and its settings.
 
 By the signed study alone. The rule's own disclosures are those of docs/joining.md. Every text is one of ``About`` or
 ``Said``, with values in it by name, so that pages can say it in other languages.

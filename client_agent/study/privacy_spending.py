@@ -1,4 +1,10 @@
-"""A study's part of a site's privacy budget: asked for before it starts, spent round by round (docs/protocol.md 19)."""
+"""A study's part of a site's privacy budget, foreseen and spent round by round (docs/protocol.md 19).
+
+Find which of many numbers of examples spends most in a study with noise of records (docs/protocol.md 19). Fewer
+examples are drawn more often, but take fewer steps: their batches are rounded up. Of numbers with the same steps the
+least spends most; between others only the accountant knows, and a call of it takes milliseconds. So groups of
+neighbours are looked at by a bound, the probability of the least under the steps of the largest, the highest first.
+"""
 
 from __future__ import annotations
 

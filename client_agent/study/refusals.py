@@ -1,8 +1,12 @@
-"""A site whose policy forbids what a study opens, or CKKS, says so before the first round (docs/protocol.md 9).
+"""Letters of a site that does not begin a study: its policy refuses it, or its people hinder it.
 
-The refusal is signed by the site and sealed to the requester. The requester starts no study that a site refuses: it
-ends it as failed and names the site and the need. A refusal that comes after the first announcement only keeps its
-own site out.
+A site whose policy forbids what a study opens, or CKKS, says so before the first round (docs/protocol.md 9). The
+refusal is signed by the site and sealed to the requester. The requester starts no study that a site refuses: it ends it
+as failed and names the site and the need. A refusal that comes after the first announcement only keeps its own site
+out.
+
+A site that does not begin a study tells the requester: its people declined, paused it, or must mend something. Sealed,
+signed, once per study. It is moot as soon as the site says that it is ready.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A released sum at a site: evidence checked, what servers serve fetched, the average opened (docs/protocol.md 9)."""
+"""The end of a round or a study at a site, as the servers prove it: a sum, a skip, the requester's end."""
 
 from __future__ import annotations
 

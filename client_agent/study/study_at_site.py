@@ -1,4 +1,4 @@
-"""Durations of a round's phases at this site."""
+"""One study at one site: its journal, its model, its records; what is done with them is elsewhere."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ OWN_WAYS = {
     "client_agent/site/events.py": "appends a line, and takes it back where it had no room",
     "client_agent/study/outbox.py": "a lock",
     "client_agent/page/contents.py": "a file without a name",
-    "client_agent/learning/foreign_trainer.py": "a trainer's log",
-    "client_agent/learning/foreign_trainer.py": "what a trainer's program reads",
+    "client_agent/learning/foreign_trainer.py": "a trainer's log, and what its program reads",
     "client_agent/trainer_programs/tensor_file.py": "what a trainer's program reads",
 }
 WRITERS = frozenset({"write_text", "write_bytes", "savez", "savez_compressed", "save_file", "savefig", "to_csv"})
