@@ -14,30 +14,24 @@ from pathlib import Path
 import structlog
 
 from client_agent.contributor.run import Contributor
-from client_agent.data.kept import require_made_by_schema
+from client_agent.data.schema_check import require_made_by_schema
 from client_agent.learning.learner import Learner
-from client_agent.learning.training_seeds import training_seed
-from client_agent.network.complaints import Complaints, words_of
-from client_agent.network.held_roster import HeldRoster
-from client_agent.network.watch import Stopped
-from client_agent.points import failpoints_of
+from client_agent.learning.sampling import training_seed
+from client_agent.net.roster import HeldRoster
+from client_agent.net.watch import Complaints, Stopped, words_of
 from client_agent.requester.run import Requester
-from client_agent.requester.taken_up import take_from_outbox
 from client_agent.settings import AgentSettings
-from client_agent.site.connections import Connect, Site, one_agent
-from client_agent.site.context import SiteContext
+from client_agent.site.connections import Connect, Site, one_agent, say_connected
+from client_agent.site.context import SiteContext, site_learner
 from client_agent.site.events import AgentEvent, EventKind, EventSink
+from client_agent.site.failpoints import failpoints_of
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.known_studies import KnownStudies
-from client_agent.site.models.finished_model import finish_table
-from client_agent.site.models.site_learner import site_learner
-from client_agent.site.outbox import outbox
-from client_agent.site.telling.greeting import say_connected
-from client_agent.site.telling.notices import Notices
-from client_agent.site.telling.problems import Problems
-from client_agent.site.telling.ways import ways_of
-from client_agent.study.asked.foreseen_transfers import transfer_remarks
-from client_agent.study.asked.permits import end_permits
+from client_agent.site.models import finish_table
+from client_agent.site.notifications import Notices, Problems, ways_of
+from client_agent.study.contribution import transfer_remarks
+from client_agent.study.deletion import end_permits
+from client_agent.study.outbox import outbox, take_from_outbox
 from client_agent.study.participant import Participant
 from host.audit.entry import Action
 from host.audit.log import AuditLog

@@ -21,14 +21,14 @@ from typing import Final
 
 from cryptography import x509
 
-from client_agent.learning.foreign.trainer import PROGRAMS, handed_on
+from client_agent.learning.foreign_trainer import PROGRAMS, handed_on
+from client_agent.learning.settings import TrainerSettings
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
-from client_agent.site.telling.ways import described
-from client_agent.study.asked.at_hand import known_studies
-from client_agent.study.asked.foreseen_transfers import transfer_remarks
-from client_agent.trainer_settings import TrainerSettings
+from client_agent.site.notifications import described
+from client_agent.study.approval import known_studies
+from client_agent.study.contribution import transfer_remarks
 from host.doctor import Finding, Report, Way, failed, look_at_disk, look_at_memory, look_at_way, looked, ok, warning
 from host.network.two_operators import require_apart
 from host.unreadable import why_unreadable

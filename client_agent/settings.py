@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from client_agent.architectures.sources import ModelSources
-from client_agent.notify_settings import NotifySettings
-from client_agent.quiet_hours import QuietHours
-from client_agent.trainer_settings import TrainerSettings
+from client_agent.learning.settings import ModelSources, TrainerSettings
+from client_agent.net.quiet_hours import QuietHours
 from host.network.web_proxy import WebProxy
 from host.private_files import read_secret
 from host.settings import file_table
@@ -23,6 +22,46 @@ from protocol.configuration import validated
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import PartyName, StudyName
+
+MailAddress = Annotated[str, Field(pattern=r"^[^@\s,;<>\"]+@[^@\s,;<>\"]+$", max_length=254)]
+
+
+class NotifySettings(BaseModel):
+    """``webhook_secret`` is a file with the key of the webhook's HMAC, ``smtp_credentials`` one with user:password.
+
+    ``ca``: PEM certificates for both, where the system's do not hold.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    webhook: str | None = None
+    webhook_secret: Path | None = None
+    mail_to: tuple[MailAddress, ...] = ()
+    mail_from: MailAddress | None = None
+    smtp_host: str | None = None
+    smtp_port: Annotated[int, Field(ge=1, le=65535)] = 587
+    smtp_starttls: bool = True
+    smtp_credentials: Path | None = None
+    ca: Path | None = None
+
+    @model_validator(mode="after")
+    def _webhook_under_tls_and_signed(self) -> NotifySettings:
+        if self.webhook is None:
+            return self
+        parts = urlsplit(self.webhook)
+        if parts.scheme != "https" or not parts.hostname or "@" in parts.netloc:
+            raise ValueError("webhook must be an https:// address without a user in it")
+        if self.webhook_secret is None:
+            raise ValueError("a webhook needs webhook_secret, a file with the key that its receiver checks")
+        return self
+
+    @model_validator(mode="after")
+    def _mail_has_a_way(self) -> NotifySettings:
+        if self.mail_to and (self.smtp_host is None or self.mail_from is None):
+            raise ValueError("mail_to needs smtp_host and mail_from")
+        if self.smtp_credentials is not None and not self.smtp_starttls:
+            raise ValueError("smtp_credentials would be readable on the way: set smtp_starttls = true, or none of them")
+        return self
+
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
 _SWITCH: Final = {"true": True, "false": False}

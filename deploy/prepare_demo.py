@@ -15,7 +15,7 @@ from typing import Final
 
 import trustme
 
-from client_agent.learning.names import DataNames
+from client_agent.learning.data import DataNames
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import Federation, SiteData, write_site_folder
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties

@@ -12,10 +12,9 @@ from typing import Annotated
 import typer
 
 from client_agent.cli.tables import JsonOption
-from client_agent.data.check import Report, check
 from client_agent.data.draft import draft
 from client_agent.data.findings import Findings
-from client_agent.data.prepare import Prepared, Tables, prepared, write
+from client_agent.data.prepare import Prepared, Report, Tables, check, prepared, write
 from client_agent.data.site_table import SiteTable, read_site_table
 from client_agent.data.source import Table, open_table
 from client_agent.learning.study_file import parse_schema

@@ -9,19 +9,18 @@ from typing import Annotated
 
 import typer
 
-from client_agent.architectures.sources import NO_SOURCES
 from client_agent.cli.tables import ConfigOption, JsonOption, NameArgument, add_row, console, table
-from client_agent.product.card import ModelCard
-from client_agent.product.compare import Comparison, compare
-from client_agent.product.export import CARD_TEXT, digest_in, export
-from client_agent.product.exported import load_exported
-from client_agent.product.held import held_model
-from client_agent.product.predict import features_of, kept_columns, write_predictions
-from client_agent.scoring.score import Score
+from client_agent.learning.scores import Score
+from client_agent.learning.settings import NO_SOURCES
+from client_agent.model.card import ModelCard
+from client_agent.model.comparison import Comparison, compare
+from client_agent.model.export import CARD_TEXT, digest_in, export, load_exported
+from client_agent.model.prediction import features_of, kept_columns, write_predictions
+from client_agent.model.site_model import held_model
 from client_agent.settings import load_settings
 from client_agent.site.identity import load_identity
-from client_agent.site.models.kept_model import Kept
-from client_agent.study.asked.at_hand import note_exported
+from client_agent.site.models import Kept
+from client_agent.study.approval import note_exported
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError
 

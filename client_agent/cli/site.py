@@ -13,11 +13,11 @@ from typing import Annotated, Final
 import typer
 
 from client_agent.cli.tables import ConfigOption, JsonOption
-from client_agent.joining import founding
-from client_agent.joining.folder import SETTINGS, Joined, Wanted, open_folder
-from client_agent.joining.operators import Together, Way, look
-from client_agent.joining.operators import join as join_both
 from client_agent.settings import load_settings
+from client_agent.site import founding
+from client_agent.site.enrolment import Together, Way, look
+from client_agent.site.enrolment import join as join_both
+from client_agent.site.enrolment_folder import SETTINGS, Joined, Wanted, open_folder
 from host.network.web_proxy import WebProxy
 from host.private_files import UMASK, read_secret
 from host.settings import read_text

@@ -12,28 +12,23 @@ from typing import Annotated
 
 import typer
 
-from client_agent.cli.foreseen import require_federated, require_own_budget
-from client_agent.cli.lines import json_line, log_to_stderr
-from client_agent.cli.noise import epsilon, noise
-from client_agent.cli.ranking import show_rankings
-from client_agent.cli.summaries import show_summary
-from client_agent.cli.tables import ConfigOption, JsonLinesOption, NameArgument
-from client_agent.cli.watching import follow, report
-from client_agent.data.kept import require_made_by_schema
-from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.learning.check_data import names_of
-from client_agent.learning.study_file import finish_from_toml, study_from_toml
-from client_agent.report.outcome import EXIT_NOT_AS_ASKED
+from client_agent.cli.forecast import epsilon, noise, require_federated, require_own_budget
+from client_agent.cli.results import show_rankings, show_summary
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, NameArgument, json_line, log_to_stderr
+from client_agent.cli.watch import follow, report
+from client_agent.data.schema_check import require_made_by_schema
+from client_agent.learning.data_check import names_of
+from client_agent.learning.study_file import FinishTable, finish_from_toml, study_from_toml
+from client_agent.page.study_state import EXIT_NOT_AS_ASKED
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_chain
 from client_agent.site.journal import StudyJournal
-from client_agent.site.outbox import create_study, withdraw
-from client_agent.study.asked.at_hand import note_created
-from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon, own_examples
-from client_agent.study.asked.foreseen_transfers import transfer_remarks
-from client_agent.study.pretrained import load_pretrained
-from client_agent.transcripts.reading import verified
+from client_agent.study.approval import note_created
+from client_agent.study.contribution import transfer_remarks
+from client_agent.study.outbox import create_study, load_pretrained, withdraw
+from client_agent.study.privacy_spending import ForeseenEpsilon, foreseen_epsilon, own_examples
+from client_agent.study.transcripts import verified
 from host.private_files import UMASK
 from host.settings import read_text
 from protocol.errors import ConfigurationError, ConflictingMessage, UnknownStudy

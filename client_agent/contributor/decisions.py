@@ -11,18 +11,17 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.network.body import Body
-from client_agent.points import Point
-from client_agent.quiet_hours import LARGE_TRANSFER_BYTES
-from client_agent.site.context import RELAY
+from client_agent.net.envelopes import Body
+from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
+from client_agent.site.context import RELAY, reconcile
 from client_agent.site.events import EventKind
-from client_agent.site.letter import CountedClasses, WeightMail
-from client_agent.site.reconciling import reconcile
-from client_agent.study.asked.foreseen_transfers import contribution_bytes
-from client_agent.study.evidence import require_skip
-from client_agent.study.isolating import agree_to_sum, colluders, note_sum, show_sum
-from client_agent.study.known_sums import agree_to_cohort, drop_sum
+from client_agent.site.failpoints import Point
+from client_agent.site.letters import CountedClasses, WeightMail
+from client_agent.study.contribution import contribution_bytes
+from client_agent.study.isolation import agree_to_sum, colluders, note_sum, show_sum
 from client_agent.study.participant import Participant
+from client_agent.study.release import require_skip
+from client_agent.study.sum_rows import agree_to_cohort, drop_sum
 from host.durable import write_durably
 from protocol.bodies.letter import open_letter, seal_letter, told
 from protocol.clauses import Clause

@@ -10,23 +10,22 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from client_agent.contributor.consent import approved, resumed, tell_hindrance
 from client_agent.contributor.decisions import Decision, Decisions
-from client_agent.contributor.people import approved, resumed, tell_hindrance
 from client_agent.contributor.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome, vouched
-from client_agent.network.clock import pause_after
-from client_agent.network.watch import Stopped, same_round
-from client_agent.points import Point
+from client_agent.net.exchange import pause_after
+from client_agent.net.watch import Stopped, same_round
 from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
+from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
-from client_agent.study.ends import ShownEnds, shown_ends
-from client_agent.study.evidence import shown_outcome
-from client_agent.study.isolating import note_welcomed, show_sum
-from client_agent.study.known_sums import drop_sum
+from client_agent.study.isolation import note_welcomed, show_sum
 from client_agent.study.participant import Participant
 from client_agent.study.refusals import refused_study, send_refusal
-from client_agent.transcripts.keeping import keep_transcript
+from client_agent.study.release import ShownEnds, shown_ends, shown_outcome
+from client_agent.study.sum_rows import drop_sum
+from client_agent.study.transcripts import keep_transcript
 from host.audit.entry import Action
 from host.durable import write_durably
 from protocol.clauses import Clause

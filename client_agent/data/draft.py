@@ -20,9 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from client_agent.data.findings import Findings
-from client_agent.data.number_text import (
+from client_agent.data.site_table import (
+    PLAIN,
     POINTED,
     NumberText,
+    SiteTable,
     comma_of_two_meanings,
     decimal_comma,
     grouped,
@@ -30,7 +32,6 @@ from client_agent.data.number_text import (
     matches,
     notation,
 )
-from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import open_table, texts_of
 from client_agent.data.values import seconds
 from protocol.errors import ConfigurationError

@@ -7,30 +7,172 @@ rows.npz                                the training part's columns, for the stu
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.data.check import check_sides, report_of, require_fit
-from client_agent.data.findings import Finding, Findings
-from client_agent.data.kept import TRANSFORMATION_FILE
-from client_agent.data.match import own_columns, require_named
+from client_agent.data.column_match import own_columns, require_named
+from client_agent.data.findings import Finding, Findings, Problem
 from client_agent.data.rows import ROWS_FILE, Rows, joined, read_rows, save_rows
+from client_agent.data.schema_check import TRANSFORMATION_FILE
 from client_agent.data.site_table import SiteTable
 from client_agent.data.source import Table
 from client_agent.data.split import Side, patient_ids, sides
-from client_agent.data.tally import Tally
-from client_agent.data.targets import targets
 from client_agent.data.transformation import Transformation, features, fit, save_transformation
-from client_agent.learning.data import DATA_FILES, TRAIN_FILE, Examples, LocalData, save_folder
-from client_agent.learning.names import DataNames
+from client_agent.data.values import NO_CLASS, Values
+from client_agent.learning.data import DATA_FILES, TRAIN_FILE, DataNames, Examples, LocalData, save_folder
 from host.placed_files import filling
 from protocol.errors import ConfigurationError
 from protocol.summary.question import OwnColumn
 from protocol.summary.scaling import CommonScaling
-from protocol.wire.messages import TableSchema
+from protocol.wire.messages import ColumnRole, ColumnType, TableSchema
+
+
+class Tally:
+    """Counts over a table's batches; ``outcomes_differ`` False: one class, or no events, is no finding."""
+
+    def __init__(self, schema: TableSchema, findings: Findings, *, outcomes_differ: bool = True) -> None:
+        self._schema = schema
+        self._findings = findings
+        self._outcomes_differ = outcomes_differ
+        self._given = dict.fromkeys((column.name for column in schema.columns), 0)
+        self._classes: dict[str, set[int]] = {column.name: set() for column in schema.columns if column.type.listed}
+        self.rows = 0
+
+    def through(self, batches: Iterable[Rows]) -> Iterator[Rows]:
+        """The same batches, counted."""
+        for rows in batches:
+            self._add(rows)
+            yield rows
+
+    def _add(self, rows: Rows) -> None:
+        self.rows += len(rows)
+        for column, values in zip(self._schema.columns, rows.columns, strict=True):
+            if column.type.listed:
+                found = np.unique(values[values != NO_CLASS])
+                self._classes[column.name] |= set(found.tolist())
+                self._given[column.name] += int(np.count_nonzero(values != NO_CLASS))
+            elif column.type is ColumnType.TEXT:
+                self._given[column.name] += int(np.count_nonzero(values != ""))
+            else:
+                self._given[column.name] += int(np.count_nonzero(~np.isnan(values)))
+
+    def close(self) -> None:
+        """Say what the counts show; nothing where the table could not be read at all."""
+        if self.rows == 0:
+            if not self._findings.stop:
+                self._findings.add(Problem.NO_ROWS, "", "no row is left to learn from")
+            return
+        unread = {one.column for one in self._findings if one.problem.stops and one.problem is not Problem.MISSING}
+        for column in self._schema.columns:
+            if column.name in unread:
+                continue  # nobody knows what the values are that were not read
+            if self._given[column.name] == 0:
+                self._findings.add(Problem.ALL_MISSING, column.name, "there is nothing to learn from, or a wrong mark")
+            elif self._outcomes_differ and column.role in (ColumnRole.TARGET, ColumnRole.EVENT):
+                self._check_outcomes(column.name, column.role)
+
+    def _check_outcomes(self, name: str, role: ColumnRole) -> None:
+        found = self._classes.get(name)
+        if found is None or len(found) > 1:
+            return
+        if role is ColumnRole.TARGET:
+            self._findings.add(
+                Problem.ONE_CLASS, name, "every row has the same; if that is right here, say --one-outcome"
+            )
+        elif 1 not in found:
+            self._findings.add(
+                Problem.NO_EVENTS,
+                name,
+                "it is true in no row, so nothing is learned here; if that is right, say --one-outcome",
+            )
+
+
+@dataclass(frozen=True)
+class Report:
+    """``rows`` that could be read and are not left out, and everything that was found."""
+
+    rows: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def fits(self) -> bool:
+        return not any(finding.problem.stops for finding in self.findings)
+
+
+def report_of(rows: int, findings: Findings) -> Report:
+    """Found up to now; what stops first."""
+    return Report(rows, tuple(sorted(findings, key=lambda finding: not finding.problem.stops)))
+
+
+def require_fit(report: Report, where: str) -> None:
+    """Raises: ConfigurationError with everything that is wrong"""
+    if not report.fits:
+        lines = [finding.text for finding in report.findings if finding.problem.stops]
+        raise ConfigurationError(f"{where} does not fit the study's schema:\n" + "\n".join(lines))
+
+
+def check(
+    schema: TableSchema,
+    table: Table,
+    site: SiteTable,
+    findings: Findings,
+    *,
+    test: Table | None = None,
+    outcomes_differ: bool = True,
+) -> Report:
+    """Find the faults of a table or, where the site has split it already, of its training and test tables."""
+    require_named(schema, table, test)
+    tally = Tally(schema, findings, outcomes_differ=outcomes_differ)
+    seen: set[str] = set()
+    for rows in tally.through(read_rows(schema, table, site, findings)):
+        ids = patient_ids(schema, rows)
+        if test is not None and ids is not None:
+            seen |= set(ids.tolist())
+    both: set[str] = set()
+    if test is not None:
+        findings.table = test.where
+        for rows in tally.through(read_rows(schema, test, site, findings)):
+            ids = patient_ids(schema, rows)
+            both |= set() if ids is None else seen & set(ids.tolist())
+    findings.table = ""
+    tally.close()
+    check_sides(len(both), findings)
+    return report_of(tally.rows, findings)
+
+
+def check_sides(patients: int, findings: Findings) -> None:
+    """``patients`` have rows in the training table and in the test table."""
+    if patients:
+        findings.add(
+            Problem.BOTH_SIDES,
+            "",
+            f"{patients} patients have rows in both files, so the test would flatter the model: give one file and let "
+            "'moiety data prepare' split it",
+        )
+
+
+def targets(schema: TableSchema, rows: Rows) -> Values:
+    """int64[n], classes; float32[n, k] of 0 and 1; float32[n] or [n, k]; of survival float32[n, 2], time and event.
+
+    Raises: ConfigurationError beyond float32
+    """
+    by_column = dict(zip((column.name for column in schema.columns), rows.columns, strict=True))
+    survival = [*schema.having(ColumnRole.SURVIVAL_TIME), *schema.having(ColumnRole.EVENT)]
+    named = [column.name for column in survival or schema.having(ColumnRole.TARGET)]
+    chosen = [by_column[name] for name in named]
+    if schema.class_names:
+        return chosen[0]
+    with np.errstate(over="ignore"):
+        y = np.column_stack(chosen).astype(np.float32)
+    wrong = ~np.isfinite(y).all(axis=0)
+    if wrong.any():
+        name = named[int(np.flatnonzero(wrong)[0])]
+        raise ConfigurationError(f"target {name!r} holds numbers beyond float32: bring it to another unit")
+    return y[:, 0] if y.shape[1] == 1 else y
 
 
 @dataclass(frozen=True)

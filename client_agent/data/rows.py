@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from client_agent.data.column_match import places
 from client_agent.data.findings import Findings, Mask, Problem
-from client_agent.data.match import places
 from client_agent.data.site_table import SiteTable
 from client_agent.data.source import Table, texts_of
 from client_agent.data.values import ColumnReader, Values

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_agent.data.findings import Findings, Problem
-from client_agent.data.kept import TRANSFORMATION_FILE
 from client_agent.data.rows import Rows, joined, read_rows
+from client_agent.data.schema_check import TRANSFORMATION_FILE
 from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import Table, open_table, table_of
 from client_agent.data.values import NO_CLASS, Values

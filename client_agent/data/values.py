@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from client_agent.data.column_match import Place
 from client_agent.data.findings import Findings, Mask, Problem
-from client_agent.data.match import Place
-from client_agent.data.number_text import (
+from client_agent.data.site_table import (
     POINTED,
     NumberText,
     PointUse,
+    SiteTable,
     comma_of_two_meanings,
     decimal_comma,
     endless,
@@ -35,7 +36,6 @@ from client_agent.data.number_text import (
     matches,
     notation,
 )
-from client_agent.data.site_table import SiteTable
 from protocol.text_forms import comparable, lookalike
 from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType, LimitRule
 

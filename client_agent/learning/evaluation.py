@@ -18,11 +18,11 @@ from torch import nn
 
 from client_agent.learning.data import Examples
 from client_agent.learning.foreign_code import model_code, words_of
+from client_agent.learning.losses import Batch, BuiltIn, Loss, cross_entropy
+from client_agent.learning.predictions import Predicted
+from client_agent.learning.scores import METRICS, FinalScores, MetricName, Score
+from client_agent.learning.scoring import final_scores, scores
 from client_agent.learning.trainer import EVALUATION_BATCH, take
-from client_agent.scoring.predicted import Predicted
-from client_agent.scoring.score import METRICS, FinalScores, MetricName, Score
-from client_agent.scoring.scoring import final_scores, scores
-from client_agent.tasks.losses import Batch, BuiltIn, Loss, cross_entropy
 from protocol.wire.messages import TaskKind, TaskSpec
 
 OwnMetrics = Callable[[nn.Module, Batch], tuple[Score, ...]]

@@ -1,8 +1,8 @@
 """Model <-> flat float32 vector, with named layers in the model's own fixed order (docs/protocol.md 2).
 
-Only trained parameters are shared, and of those not the ones of personal layers (client_agent.learning.personal).
+Only trained parameters are shared, and of those not the ones of personal layers (client_agent.learning.layers).
 Behind them stand the running statistics of batch norm where the study has them averaged; where it has them stay, they
-are behind the personal parameters (client_agent.architectures.statistics).
+are behind the personal parameters (client_agent.learning.layers).
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from client_agent.architectures.statistics import local_statistics, require_no_buffers, shared_statistics
 from client_agent.learning.foreign_code import model_code, source_of
-from client_agent.learning.personal import shared_parameters, split_parameters
+from client_agent.learning.layers import (
+    local_statistics,
+    require_no_buffers,
+    shared_parameters,
+    shared_statistics,
+    split_parameters,
+)
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape
 

@@ -1,23 +1,32 @@
 """The learning side of one site in one study: updates, the applied aggregate, metrics.
 
 torch is loaded when a ``TorchLearner`` is made, so that everything else of the agent runs without it.
+
+A site's personal layers on disk, beside the journal; they leave the site in no message.
+
+    studies/NAME/personal-000012.safetensors    the layers after the training of round 12
+
+The layers move on when the site trains, whether or not the round is released. The update of a round starts from the
+newest layers of an earlier round, and those are kept; so an agent that is killed in the middle of a round and trains
+again gives the same update.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from client_agent.architectures.sources import NO_SOURCES, ModelSources
-from client_agent.learning.at_requester.finish_table import Finished, FinishTable
 from client_agent.learning.data import VALIDATION_FILE, Examples
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form, ridge_model
-from client_agent.scoring.score import FinalScores, Score
+from client_agent.learning.scores import FinalScores, Score
+from client_agent.learning.settings import NO_SOURCES, ModelSources
+from client_agent.learning.study_file import Finished, FinishTable
+from host.durable import new_folder, write_durably
 from host.randomness import SystemRandomness
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.errors import ConfigurationError
@@ -29,15 +38,15 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from client_agent.learning.at_requester.finish import LocalFinish
-    from client_agent.learning.at_requester.update_noise import UpdateNoise
     from client_agent.learning.data import LocalData
     from client_agent.learning.evaluation import Assessor
-    from client_agent.learning.personal_state import PersonalState
+    from client_agent.learning.local_finish import LocalFinish
+    from client_agent.learning.losses import Loss
     from client_agent.learning.plugin import Plugin
+    from client_agent.learning.predictions import Predicted
     from client_agent.learning.trainer import LocalRound
-    from client_agent.scoring.predicted import Predicted
-    from client_agent.tasks.losses import Loss
+    from client_agent.learning.update_noise import UpdateNoise
+
 
 Vector = NDArray[np.float32]
 PERSONAL_SEED = 0
@@ -93,9 +102,9 @@ class TorchLearner:
         personal_folder: Path | None = None,
         sources: ModelSources = NO_SOURCES,
     ) -> None:
-        from client_agent.architectures.statistics import require_batches
-        from client_agent.learning.check_data import fitting_data, remarks
+        from client_agent.learning.data_check import fitting_data, remarks
         from client_agent.learning.flat_vector import pick_device
+        from client_agent.learning.layers import require_batches
         from client_agent.learning.plugin import assessor, site_loss
         from client_agent.learning.trial import try_once
 
@@ -155,7 +164,7 @@ class TorchLearner:
         """Return the noise of this site's clipped update of a round; a requester asks it of itself. Raises:
         UnusableUpdate
         """
-        from client_agent.learning.at_requester.update_noise import update_noise
+        from client_agent.learning.update_noise import update_noise
 
         self._load(model, None if self._personal is None else self._personal.before(round_number))
         return update_noise(
@@ -217,7 +226,7 @@ class TorchLearner:
         Drawn from the study's seed or, where it pins none, from this site's own.
         Raises: ConfigurationError where nothing is left on either side, or the model has no local finish
         """
-        from client_agent.architectures.statistics import require_batches
+        from client_agent.learning.layers import require_batches
         from client_agent.learning.plugin import site_loss
 
         seen, self._held = finish.parts(self._data.train, self._seed if self._study.seed is None else self._study.seed)
@@ -233,7 +242,7 @@ class TorchLearner:
         return self._local_finish().run(model)
 
     def _local_finish(self) -> LocalFinish:
-        from client_agent.learning.at_requester.finish import LocalFinish
+        from client_agent.learning.local_finish import LocalFinish
 
         if self._held is None:
             raise ConfigurationError(f"study {self._study.name!r} was created without [finish]")
@@ -257,7 +266,7 @@ class TorchLearner:
 
     def _noised(self, privacy: PrivacySpec, round_number: int) -> Vector:
         """Add noise drawn from the operating system, whatever seed the study or this site's settings have."""
-        from client_agent.learning.private.private_round import private_round
+        from client_agent.learning.private_training import private_round
 
         return private_round(
             self._model,
@@ -279,7 +288,6 @@ class TorchLearner:
 
     def _personal_state(self, folder: Path | None) -> PersonalState | None:
         from client_agent.learning.flat_vector import personal_vector
-        from client_agent.learning.personal_state import PersonalState
 
         self._first_personal: Vector = personal_vector(self._model)
         if len(self._first_personal) == 0:
@@ -313,3 +321,54 @@ def _plugin(study: Study, path: Path | None) -> Plugin | None:
     from client_agent.learning.plugin import load_plugin
 
     return load_plugin(path)
+
+
+_KEPT: Final = 3
+
+
+class PersonalState:
+    """The files of one study; vectors are float32[P]."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def before(self, round_number: int) -> NDArray[np.float32] | None:
+        """The layers that a round's training starts from; None: their initial values.
+
+        Raises: ConfigurationError for a file that cannot be read
+        """
+        return self._load([path for path in self._paths() if _round_of(path) < round_number])
+
+    def latest(self) -> NDArray[np.float32] | None:
+        """The newest layers; None before the first training."""
+        return self._load(self._paths())
+
+    def save(self, round_number: int, layers: NDArray[np.float32], study_digest: str) -> None:
+        """Durably; older ones than the last three go. Raises: StorageFull"""
+        from safetensors.numpy import save
+
+        metadata = {"moiety": f"study {study_digest}, personal layers after round {round_number}"}
+        path = new_folder(self._folder) / f"personal-{round_number:06d}.safetensors"
+        write_durably(path, save({"personal": layers}, metadata=metadata))
+        for old in self._paths()[:-_KEPT]:
+            old.unlink()
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob("personal-*.safetensors"))
+
+    def _load(self, paths: list[Path]) -> NDArray[np.float32] | None:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        if not paths:
+            return None
+        try:
+            return np.asarray(load_file(paths[-1])["personal"], dtype=np.float32)
+        except (OSError, KeyError, SafetensorError) as error:
+            raise ConfigurationError(
+                f"{paths[-1]} cannot be read: {error}; restore it from a backup, or leave the study"
+            ) from None
+
+
+def _round_of(path: Path) -> int:
+    return int(path.stem.partition("-")[2])

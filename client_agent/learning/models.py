@@ -7,30 +7,202 @@ Sizes of a specification:
              padding 1, the last is a dense layer; the activation between. (32, 64, 128, 128) on (1, 28, 28) is the
              network of the MNIST study.
 ``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
-a feature, and ``target``, one entry per class (client_agent.learning.personal). The built-in models have no buffers, so
+a feature, and ``target``, one entry per class (client_agent.learning.layers). The built-in models have no buffers, so
 all of their state is shared or personal. Initial values are protocol.first_model's, personal layers begin as the
-identity, frozen ones as the site's file has them (client_agent.architectures.frozen).
+identity, frozen ones as the site's file has them (client_agent.learning.models).
+
+Networks by name and arguments from a library that the site has installed itself. A study says library, version, class
+and arguments; the site's setting ``architectures`` lists what it lets be made. Arguments are plain values
+(protocol.wire.studies.architecture), so nothing of the requester's runs here.
+
+Layers that no round trains: a pretrained network whose head, or whose adapters, a study fine-tunes. Only what is
+trained is shared. The rest comes from a file that every site holds itself (setting ``weights`` names the folder), or
+from the site's plug-in; its digest stands in the study, so all sites compute with the same layers. The file is
+safetensors, which holds numbers and no code, by the names of the model's parameters and running statistics.
+
+torch's global random state, one thread at a time. An agent runs a thread for each of its studies, and torch has one
+random state for all of them, as it has one set of cuDNN flags. Whoever draws from a seed holds both alone until it is
+done, so that the same seed gives the same numbers whatever else the process trains. So the studies of one agent train
+one after the other.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
+import numpy as np
+import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
-from client_agent.architectures.frozen import freeze, frozen_digest, load_frozen, require_frozen
-from client_agent.architectures.library import library_network
-from client_agent.architectures.sources import NO_SOURCES, ModelSources
-from client_agent.architectures.statistics import keep_buffers
 from client_agent.learning.flat_vector import layer_shapes, load_vector
 from client_agent.learning.foreign_code import came_from
-from client_agent.learning.personal import Affine, Personalised
-from client_agent.learning.seeding import private_state
+from client_agent.learning.layers import COUNTER, Affine, Personalised, keep_buffers, normalisations
+from client_agent.learning.settings import NO_SOURCES, ModelSources
 from protocol.errors import ConfigurationError
 from protocol.first_model import seeded_model
+from protocol.printable import printable
 from protocol.wire.messages import ModelSpec
-from protocol.wire.studies.architecture import FrozenSpec
+from protocol.wire.studies.architecture import ArchitectureSpec, FrozenSpec, Value
+
+_MODULES: Final = {"monai": "monai.networks.nets"}
+
+
+def installed_version(library: str) -> str:
+    """Raises: ConfigurationError when it is not installed"""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigurationError(
+            f"the study's network comes from {library}, which is not installed; install it with: "
+            "pip install 'moiety[models]'"
+        ) from None
+
+
+def library_network(spec: ArchitectureSpec, sources: ModelSources) -> nn.Module:
+    """The network with whatever values the library gives it.
+
+    Raises: ConfigurationError when the site does not list it, has another version, or it takes no such arguments
+    """
+    if sources.architectures is not None and spec.listed_as not in sources.architectures:
+        raise ConfigurationError(
+            f"the study's network is {spec.listed_as}, which this site does not list: add it to key 'architectures' of "
+            "the agent's settings to take part"
+        )
+    found = installed_version(spec.library)
+    if found != spec.library_version:
+        raise ConfigurationError(
+            f"the study takes {spec.library} {spec.library_version}, installed is {found}: "
+            f"pip install '{spec.library}=={spec.library_version}'"
+        )
+    made = getattr(importlib.import_module(_MODULES[spec.library]), spec.name, None)
+    if not (inspect.isclass(made) and issubclass(made, nn.Module) and made.__module__.startswith(f"{spec.library}.")):
+        raise ConfigurationError(f"{spec.library} has no network {spec.name!r} in {_MODULES[spec.library]}")
+    signature = inspect.signature(made)
+    arguments = {argument.name: _plain(argument.value) for argument in spec.arguments}
+    fetching = {name: False for name, one in signature.parameters.items() if "pretrain" in name and one.default is True}
+    try:
+        signature.bind(**arguments)
+        network: nn.Module = made(**arguments, **fetching)
+    except Exception as error:  # whatever a library raises about values that it cannot take
+        raise ConfigurationError(
+            f"{spec.listed_as} cannot be made: {type(error).__name__}: {printable(str(error), 300)}; it takes "
+            f"{signature}"
+        ) from None
+    return network
+
+
+def _plain(value: Value) -> object:
+    """With lists where the message has tuples, as people write them."""
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+def freeze(model: nn.Module, trainable: tuple[str, ...]) -> None:
+    """Train only the parameters whose names begin so. Raises: ConfigurationError for a beginning of no name"""
+    named = list(model.named_parameters(remove_duplicate=False))
+    names = [name for name, _ in named]
+    for beginning in trainable:
+        if not any(_begins(name, beginning) for name in names):
+            raise ConfigurationError(
+                f"model.trainable: no layer's name begins with {beginning!r}; the model has {_tops(names)}"
+            )
+    trained = {id(one) for name, one in named if any(_begins(name, beginning) for beginning in trainable)}
+    for _, parameter in named:
+        parameter.requires_grad_(id(parameter) in trained)
+
+
+def frozen_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Name and tensor of all that is not trained: parameters, then the running statistics of frozen layers."""
+    found = [(name, parameter.data) for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if not found:
+        return []
+    moving = {id(module) for _, module in normalisations(model)}
+    for name, module in model.named_modules():
+        if isinstance(module, _NormBase) and id(module) not in moving:
+            buffers = module.named_buffers(prefix=name, recurse=False)
+            found += [(full, buffer) for full, buffer in buffers if not full.endswith(COUNTER)]
+    return found
+
+
+def frozen_digest(model: nn.Module) -> str | None:
+    """SHA-256 over names, shapes and little-endian float32 values of the frozen layers; None without any."""
+    tensors = frozen_tensors(model)
+    if not tensors:
+        return None
+    hashed = hashlib.sha256()
+    for name, tensor in tensors:
+        hashed.update(json.dumps([name, list(tensor.shape)]).encode() + b"\n")
+        hashed.update(np.ascontiguousarray(tensor.cpu().numpy(), dtype="<f4").tobytes())
+    return hashed.hexdigest()
+
+
+def load_frozen(model: nn.Module, folder: Path | None, file: str) -> None:
+    """Fill in the frozen layers from a site's file. Raises: ConfigurationError that says what is missing"""
+    if folder is None:
+        raise ConfigurationError(
+            f"the study's frozen layers come from {file}: set key 'weights' to the folder that holds it"
+        )
+    found = _read(folder / file)
+    with torch.no_grad():
+        for name, tensor in frozen_tensors(model):
+            if name not in found:
+                raise ConfigurationError(f"{folder / file}: no values for the frozen layer {name!r}")
+            value = found[name]
+            if value.shape != tensor.shape or value.dtype != torch.float32:
+                raise ConfigurationError(
+                    f"{folder / file}: layer {name!r} is {value.dtype}{list(value.shape)}, expected "
+                    f"torch.float32{list(tensor.shape)}"
+                )
+            tensor.copy_(value)
+
+
+def require_frozen(model: nn.Module, pinned: FrozenSpec | None) -> None:
+    """The frozen layers are those that the study pins. Raises: ConfigurationError"""
+    found, wanted = frozen_digest(model), None if pinned is None else pinned.values_digest
+    if found != wanted:
+        raise ConfigurationError(
+            f"the frozen layers here have digest {found or 'none'}, the study pins {wanted or 'none'}: every "
+            "site needs the same values; get the requester's file"
+        )
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigurationError(f"frozen layers {path} cannot be read: {error}") from None
+    return tensors
+
+
+def _begins(name: str, beginning: str) -> bool:
+    return name == beginning or name.startswith(f"{beginning}.")
+
+
+def _tops(names: list[str]) -> str:
+    return ", ".join(dict.fromkeys(name.partition(".")[0] for name in names))
+
+
+_ONE_AT_A_TIME: Final = threading.RLock()
+
+
+@contextmanager
+def private_state(devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """The random state of the CPU and of ``devices`` (CUDA) is this thread's alone, and afterwards what it was."""
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=list(devices)):
+        yield
+
 
 BuiltIn = Literal["linear", "mlp", "cnn"]
 Activation = Literal["relu", "tanh"]

@@ -23,15 +23,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_agent.learning.data import Examples, LocalData, checked
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, checked
 from client_agent.learning.evaluation import Assessor, OwnMetrics
 from client_agent.learning.foreign_code import came_from, foreign_code, words_of
-from client_agent.learning.models import require_layers
-from client_agent.learning.names import NO_NAMES, DataNames
-from client_agent.learning.seeding import private_state
-from client_agent.scoring.score import Score
-from client_agent.tasks.losses import Batch, Loss, task_loss, training_loss
-from client_agent.tasks.targets import Targets
+from client_agent.learning.losses import Batch, Loss, task_loss, training_loss
+from client_agent.learning.models import private_state, require_layers
+from client_agent.learning.scores import Score
+from client_agent.learning.targets import Targets
 from host.fresh_source import FreshSource
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec, Study, TaskSpec

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from client_agent.architectures.sources import NO_SOURCES, ModelSources
-from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.learning.check_data import own_names
-from client_agent.learning.names import NO_NAMES, DataNames, require_names_of_study
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, require_names_of_study
+from client_agent.learning.data_check import own_names
+from client_agent.learning.settings import NO_SOURCES, ModelSources
 from protocol.ckks.parameters import CkksParameters
 from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
@@ -36,6 +38,43 @@ from protocol.wire.names import NamesKind, require_model_names
 from protocol.wire.studies.model import Buffers
 from protocol.wire.studies.privacy import NO_SERVERS_NOISE
 from protocol.wire.task import CLASSES
+
+
+class FinishTable(BaseModel):
+    """``[finish]``. ``choose`` the pull by examples ``held_out`` of the shared rounds (that share of the requester's
+    training part), or by all of them, each left out once (small models whose loss is a mean over examples).
+
+    The requester's own: it is no part of the signed study, and no other party learns of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    choose: Literal["held_out", "leave_one_out"] = "held_out"
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+    def parts(self, train: Examples, seed: int) -> tuple[Examples, Examples]:
+        """Return the examples of the shared rounds, and those held out of them. Raises: ConfigurationError"""
+        held = round(len(train) * self.held_out) if self.choose == "held_out" else 0
+        if self.choose == "held_out" and not 0 < held < len(train):
+            raise ConfigurationError(
+                f"key 'finish.held_out': {self.held_out} of {len(train)} training examples leaves one part empty"
+            )
+        order = np.random.default_rng([seed, held]).permutation(len(train))
+        rest, out = np.sort(order[held:]), np.sort(order[:held])
+        return Examples(train.X[rest], train.y[rest]), Examples(train.X[out], train.y[out])
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """The model, float32[D], and the pull; None where the shared model stayed as it is.
+
+    ``seen`` and ``held`` count the training examples that the shared rounds had and had not.
+    """
+
+    vector: NDArray[np.float32] = field(repr=False)
+    pull: float | None
+    seen: int
+    held: int
+
 
 B = TypeVar("B", bound=BaseModel)
 _AS_WRITTEN: Final = {
@@ -334,7 +373,7 @@ def _model(table: ModelTable, plugin: Path | None, sources: ModelSources, source
 
 
 def _architecture(table: ArchitectureTable) -> dict[str, object]:
-    from client_agent.architectures.library import installed_version
+    from client_agent.learning.models import installed_version
 
     return {
         "library": table.library,

@@ -15,20 +15,20 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.architectures.statistics import (
-    constants_kept,
-    least_examples,
-    require_batches,
-    shared_statistics,
-    training_mode,
-)
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import ModelParts, Vector, flat_vector
 from client_agent.learning.foreign_code import model_code
-from client_agent.learning.personal import shared_parameters
-from client_agent.learning.seeding import private_state
-from client_agent.learning.training_seeds import derived
-from client_agent.tasks.losses import Batch, Loss, cross_entropy, training_loss
+from client_agent.learning.layers import (
+    constants_kept,
+    least_examples,
+    require_batches,
+    shared_parameters,
+    shared_statistics,
+    training_mode,
+)
+from client_agent.learning.losses import Batch, Loss, cross_entropy, training_loss
+from client_agent.learning.models import private_state
+from client_agent.learning.sampling import derived
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 

@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_agent.architectures.sources import NO_SOURCES, ModelSources
-from client_agent.learning.at_requester.finish import LocalFinish
-from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.learning.check_data import fitting_data, remarks
 from client_agent.learning.data import Examples
+from client_agent.learning.data_check import fitting_data, remarks
 from client_agent.learning.evaluation import Assessor
 from client_agent.learning.flat_vector import pick_device
 from client_agent.learning.foreign_code import model_code, source_of
+from client_agent.learning.layers import shared_parameters
+from client_agent.learning.local_finish import LocalFinish
+from client_agent.learning.losses import Batch, BuiltIn
 from client_agent.learning.models import build_model
-from client_agent.learning.personal import shared_parameters
 from client_agent.learning.plugin import assessor, load_plugin, site_loss
+from client_agent.learning.settings import NO_SOURCES, ModelSources
+from client_agent.learning.study_file import FinishTable
 from client_agent.learning.trainer import gradients, private_randomness, take
-from client_agent.tasks.losses import Batch, BuiltIn
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study, TaskKind
 

@@ -1,28 +1,76 @@
-"""A site's page: FastAPI on the loopback, pages from templates, words on studies from forms (docs/joining.md)."""
+"""A site's page: FastAPI on the loopback, pages from templates, words on studies from forms (docs/joining.md).
+
+Access to a site's page: whoever holds the one-time token that the command printed, in one browser. The page listens on
+the loopback, where every user of the machine and every web page in a browser can reach it. So a request needs the
+session's cookie (SameSite=Strict), names this host and port (a name that is rebound to the loopback names another),
+and, where it changes something, comes from this origin and carries the session's token in its form.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
+import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import BinaryIO, Final
 
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from client_agent.page.door import COOKIE, Door
-from client_agent.page.models import zipped_model
-from client_agent.page.seen import all_studies, one_study, what_left
+from client_agent.page.contents import all_studies, one_study, remove_leftovers, what_left, zipped_model
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
-from client_agent.study.asked.at_hand import Word, keep_word, known_study, leave_study, pause_study, resume_study
-from client_agent.study.asked.standing import budget_of, standing
+from client_agent.study.approval import Word, keep_word, known_study, leave_study, pause_study, resume_study
+from client_agent.study.status import budget_of, standing
 from host.doctor import Report
-from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, refused_change
+from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, form_token, refused_change, same
 from host.web_page.pages import Pages, static_file
 from host.web_page.texts import LANGUAGES, chosen_language
-from protocol.errors import MoietyError, UnknownResource
+from protocol.errors import ConfigurationError, MoietyError, UnknownResource
 from protocol.wire.messages import Roster
+
+COOKIE: Final = "moiety-page"
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass
+class Door:
+    """One token, one session; a new start of the page makes new ones."""
+
+    port: int
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    _session: str | None = field(default=None, repr=False)
+
+    @property
+    def origin(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def enter(self, token: str) -> str | None:
+        """The session's cookie for the token, once; None for another one, or a second time."""
+        if self._session is not None or not same(token, self.token):
+            return None
+        self._session = secrets.token_urlsafe(32)
+        return self._session
+
+    def knows(self, cookie: str | None) -> bool:
+        """Return whether this is the session's cookie."""
+        return self._session is not None and same(cookie or "", self._session)
+
+    def is_host(self, host: str | None) -> bool:
+        return host == f"{LOOPBACK}:{self.port}"
+
+    @property
+    def form_token(self) -> str:
+        """Return the token that the session's forms carry; another site's page cannot read it. Requires: a session"""
+        return form_token(self._session or "")
+
+    def is_form(self, token: str) -> bool:
+        return self._session is not None and same(token, self.form_token)
+
 
 _OPEN: Final = frozenset({"/login", "/static/page.css", "/static/page.js"})
 _LANGUAGE: Final = "moiety-language"
@@ -201,3 +249,26 @@ class _Shown:
         else:
             return self.problem(request, HTTPStatus.NOT_FOUND, NOWHERE)
         return RedirectResponse(f"/studies/{name}", HTTPStatus.SEE_OTHER)
+
+
+def serve_page(settings: AgentSettings, port: int, look: Callable[[], Report]) -> None:
+    """Print the address with its one-time token, then serve. Raises: ConfigurationError"""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((LOOPBACK, port))
+        listener.listen()  # who opens the address at once waits for the page and is not turned away
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"option --port: {port} cannot be listened on ({error.strerror}): name another"
+        ) from None
+    remove_leftovers(settings)
+    door = Door(listener.getsockname()[1])
+    page = make_page(settings, door, look)
+    sys.stdout.write(f"open, in one browser, once: {door.origin}/login?token={door.token}\n")
+    sys.stdout.flush()
+    config = uvicorn.Config(
+        page, log_config=None, access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=5
+    )
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,22 +1,41 @@
-"""The round that measures updates and sums nothing, as the requester drives it (docs/protocol.md 8, 10).
+"""The rounds that measure or rank and sum nothing, as the requester drives them (docs/protocol.md 8, 10).
 
-Like any measured round up to the products. Then the servers end it, and the requester opens what both keep for it.
+The round that measures updates and sums nothing, as the requester drives it (docs/protocol.md 8, 10). Like any measured
+round up to the products. Then the servers end it, and the requester opens what both keep for it.
+
+The round that ranks the sites, as the requester drives it; it ends when both servers say so (docs/protocol.md 8). Like
+any measured round up to the products, with vectors of its own. Then nothing is released: the servers end it, and the
+requester opens what both keep for it, once, into ``ranking.json``.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from client_agent.requester.measuring.opened import Opened
-from client_agent.requester.measuring.own_noise import own_noise
-from client_agent.requester.round import RequesterRound
-from client_agent.requester.round_result import Settled
-from client_agent.requester.study import RequesterStudy
-from client_agent.site.events import RoundEnd
-from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
-from protocol.wire.messages import RoundView
+from pydantic import BaseModel, ConfigDict
 
-_LOST: Final = "one server lost its half of what is opened, and a model's updates are measured once"
+from client_agent.learning.ridge import JudgedOn, JudgingForm
+from client_agent.requester.openings import Opened, open_sites, query_vector
+from client_agent.requester.own_update import own_noise
+from client_agent.requester.round import RequesterRound
+from client_agent.requester.state import Refused, RoundPlan, Settled
+from client_agent.requester.study import RequesterStudy
+from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.failpoints import Point
+from client_agent.study.contribution import EncodedFile
+from client_agent.study.participant import Participant
+from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
+from host.durable import write_pieces
+from protocol.arithmetic.ring import Ring
+from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
+from protocol.mpc.measurement import OpenedSite
+from protocol.parameters import StudyParameters
+from protocol.protection.shares import encode_vector
+from protocol.ranking import error_bound, query_scale
+from protocol.rules.transfer_loss import predictor
+from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
+
+_MEASUREMENT_LOST: Final = "one server lost its half of what is opened, and a model's updates are measured once"
 _NOBODY: Final = "nobody was measured: this site, or every other one, failed its check"
 
 
@@ -30,7 +49,7 @@ class MeasuringRound(RequesterRound):
         opened, encoded = self._opened(a, b), self._encoded
         if encoded is None:
             raise ProtocolViolation(f"round {self._number} was closed without this requester's update")
-        measured, reason = None, _LOST if opened is None else ""
+        measured, reason = None, _MEASUREMENT_LOST if opened is None else ""
         if opened is not None:
             reason = "" if opened.measured.took_part else _NOBODY
             noise = own_noise(self._owner, self._number).variance
@@ -65,3 +84,201 @@ def after_measurement(owner: RequesterStudy, settled: Settled, number: int) -> d
     if settled.end is RoundEnd.SKIPPED:
         changes |= owner.after_skip(settled, number)
     return changes | {"measure_tries": progress.measure_tries + 1}
+
+
+_QUERY: Final = "judging.ring"
+_RECORD: Final = "judging.json"
+
+
+class Judging(BaseModel):
+    """The requester's memory of its query: its scale, and what an opened product lacks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    scale: float
+    constant: float
+    error_bound: float
+    own_loss: float
+    judged_on: JudgedOn
+
+
+def try_judging(owner: Participant) -> None:
+    """The requester's form and own model, before the study is begun. Raises: UnusableUpdate"""
+    _own_loss(owner, owner.learner.judging_form())
+
+
+def _own_loss(owner: Participant, judging: JudgingForm) -> float:
+    return judging.form.loss(predictor(owner.learner.ridge(spec_of(owner.study).penalty)))
+
+
+def make_judging(owner: Participant, round_number: int) -> Judging:
+    """The requester's query, encoded in the journal; made only the first time, so that a restart asks the same.
+
+    Raises: UnusableUpdate
+    """
+    folder = owner.journal.round_folder(round_number)
+    known = owner.journal.read(folder / _RECORD, Judging)
+    if known is not None:
+        return known
+    parameters = owner.study.parameters_in(Purpose.RANKING)
+    judging = owner.learner.judging_form()
+    form = judging.form
+    scale = query_scale(form.length, parameters.clip_norm)
+    seed = owner.context.randomness.bytes(32, f"judging rounding {owner.study_digest} round {round_number}")
+    write_pieces(folder / _QUERY, encode_vector(form.vector * scale, parameters, seed).pieces)
+    made = Judging(
+        scale=scale,
+        constant=form.constant,
+        error_bound=error_bound(parameters, form.length),
+        own_loss=_own_loss(owner, judging),
+        judged_on=judging.judged_on,
+    )
+    owner.journal.write(folder / _RECORD, made)
+    return made
+
+
+def judging_file(owner: Participant, round_number: int, parameters: StudyParameters) -> EncodedFile:
+    """Chunk access to the encoded query."""
+    return EncodedFile(owner.journal.round_folder(round_number) / _QUERY, parameters.dimension)
+
+
+_RANKING_LOST: Final = (
+    "one server lost its half of what is opened, and sites are ranked once per study; another study can rank them"
+)
+
+
+class RankingRound(RequesterRound):
+    """Drives the ranking to its end."""
+
+    def __init__(self, owner: RequesterStudy, plan: RoundPlan) -> None:
+        super().__init__(owner, plan)
+        self._parameters = owner.study.parameters_in(Purpose.RANKING)
+        self._judging: Judging | None = None
+
+    def prepare_own(self) -> None:
+        """The requester's part of the vectors is zeros; what it asks with is its query. Raises: UnusableUpdate"""
+        self._encoded = self._owner.encode(self._announcement, self.plan.weight_list.grid)
+        self._judging = make_judging(self._owner, self._number)
+
+    def ended(self, a: RoundView, b: RoundView) -> Settled | None:
+        """Once both servers have ended the ranking: what it opened is on disk before the round is settled."""
+        if not self.opened_without_sum(a, b):
+            return super().ended(a, b)
+        ranking = self._opened(a, b)
+        self._owner.event(EventKind.STUDY, self._number, _summary(ranking))
+        return Settled(
+            end=RoundEnd.RANKED,
+            attempt=a.attempt,
+            reason=ranking.problem,
+            declines=tuple(self._declines.values()),
+            clipped=None,
+            requester_norm=None,
+        )
+
+    def query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
+        """The same query for every site."""
+        ones = (self._parameters.weight_grid,) * len(targets)
+        query = judging_file(self._owner, self._number, self._parameters)
+        return query_vector(challenge, query, ones, self._parameters)
+
+    def _opened(self, a: RoundView, b: RoundView) -> Ranking:
+        owner = self._owner
+        path = owner.journal.folder / RANKING_FILE
+        known = owner.journal.read(path, Ranking)
+        if known is not None:
+            return known
+        try:
+            ranking = owner.retried(lambda: self._open(a, b))
+        except UnknownResource:
+            ranking = self._ranking().model_copy(update={"problem": _RANKING_LOST})
+        except RefusedMessage as refused:
+            raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
+        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
+        owner.journal.write(path, ranking)
+        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
+        return ranking
+
+    def _open(self, a: RoundView, b: RoundView) -> Ranking:
+        """Both servers' shares of the losses. Raises: UnknownResource when a server has none"""
+        judging, own = self._made(), self._context.site
+        agreed, shares = self._openings.shares(a, b)
+        numerators = dict.fromkeys(agreed.sites, self._parameters.weight_grid)
+        opened = open_sites(shares, numerators, self._parameters, self._announcement.opens)
+        others: tuple[OpenedSite, ...] = tuple(one for one in opened if one.site != own)
+        losses, failed = losses_of(others, judging.constant, judging.scale)
+        said = {refused.site: _said(refused) for refused in self._declines.values()}
+        absent = [site for site in self._announcement.listed if site not in agreed.sites]
+        return self._ranking().model_copy(
+            update={
+                "sites": (
+                    *(RankedSite(site=one.site, loss=one.loss) for one in losses),
+                    *(RankedSite(site=site, loss=None) for site in failed),
+                ),
+                "unranked": tuple(
+                    UnrankedSite(site=site, reason=said.get(site, "it contributed nothing")) for site in absent
+                ),
+            }
+        )
+
+    def _made(self) -> Judging:
+        if self._judging is None:
+            raise AssertionError("the query is made before the round is followed")
+        return self._judging
+
+    def _ranking(self) -> Ranking:
+        """Without any site yet."""
+        judging = self._made()
+        return Ranking(
+            study=self._owner.study.name,
+            requester=self._context.site,
+            round=self._number,
+            judged_on=judging.judged_on,
+            own_loss=judging.own_loss,
+            error_bound=judging.error_bound,
+        )
+
+
+def after_ranking(owner: RequesterStudy, settled: Settled, announcement: Announcement) -> dict[str, object]:
+    """Return the requester's state after a ranking: ranked, one more try, or no more tries, which ``ranking.json`` then
+    says.
+
+    Who declined to be ranked is asked for updates all the same.
+    """
+    number = announcement.round
+    tries = owner.progress.ranking_rounds + 1
+    changes: dict[str, object] = {"ranking_rounds": tries, "ranked": settled.end is RoundEnd.RANKED}
+    if settled.end is RoundEnd.RANKED:
+        return changes
+    problem = _unwanted(settled, announcement)
+    if not problem and tries >= MOST_RANKING_ROUNDS:
+        problem = f"{tries} rounds were skipped, the last one because: {settled.reason}"
+    if problem:
+        gone = Ranking(
+            study=owner.study.name,
+            requester=owner.context.site,
+            round=number,
+            problem=problem,
+            unranked=tuple(UnrankedSite(site=one.site, reason=_said(one)) for one in settled.declines),
+        )
+        owner.journal.write(owner.journal.folder / RANKING_FILE, gone)
+        owner.event(EventKind.STUDY, number, _summary(gone))
+        changes["ranked"] = True
+    return changes | owner.after_skip(settled, number)
+
+
+def _unwanted(settled: Settled, announcement: Announcement) -> str:
+    """Why another try would end like this one: those who declined for good leave too few sites; "" if they do not."""
+    declined = sum(not one.passes for one in settled.declines)
+    willing, needed = len(announcement.listed) - declined, announcement.least_contributors
+    if willing >= needed:
+        return ""
+    return f"{willing} sites were willing, {needed} are needed; trying again would not change that"
+
+
+def _said(refused: Refused) -> str:
+    return f"{refused.code.value}: {refused.reason}"
+
+
+def _summary(ranking: Ranking) -> str:
+    if ranking.problem:
+        return f"the sites were not ranked: {ranking.problem}"
+    return f"{len(ranking.sites)} sites were ranked; moiety study ranking shows it"

@@ -1,4 +1,8 @@
-"""Plan the requester's next round (docs/protocol.md 4, 9, 10)."""
+"""Plan the requester's next round, and say what becomes of its summary (docs/protocol.md 4, 9, 10, 17).
+
+When the requester's study has its summary, and what becomes of one that cannot be had (docs/protocol.md 17). Like a
+ranking, a summary that fails does not end a study that trains: ``summary.json`` then says why there is none.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.requester.state import RoundPlan
+from client_agent.requester.state import RoundPlan, Settled
 from client_agent.requester.study import RequesterStudy
-from client_agent.study.isolating import colluders, propose_sum
-from client_agent.study.known_sums import agree_to_cohort
+from client_agent.site.events import EventKind, RoundEnd
+from client_agent.study.isolation import colluders, propose_sum
+from client_agent.study.sum_rows import agree_to_cohort
+from client_agent.study.summary import SUMMARY_FILE, Summary, spec_of
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
@@ -22,13 +28,7 @@ from protocol.rounds.agree import model_digest
 from protocol.rounds.planning import Done, Situation, lists_to_try, next_purpose
 from protocol.tags.keys import seed_hash
 from protocol.wire.authentic import sign
-from protocol.wire.messages import (
-    MOST_COUNTS_ROUNDS,
-    Announcement,
-    EndCause,
-    Purpose,
-    WeightList,
-)
+from protocol.wire.messages import MOST_COUNTS_ROUNDS, MOST_SUMMARY_ROUNDS, Announcement, EndCause, Purpose, WeightList
 
 SUMS_TOO_LONG: Final = 2
 """A discarded sum is tried once more, over exactly the same sites and weights: whoever broke it may not do so again."""
@@ -230,3 +230,64 @@ def _check_policy(owner: RequesterStudy, announcement: Announcement, weight_list
     contributors = tuple(party.name for party in owner.context.roster.contributors)
     terms = Terms(owner.study.parameters, contributors, owner.rule, owner.context.policy)
     check_for_every_site(announcement, weight_list, terms, owner.progress.memory)
+
+
+_OUT_OF_BOUNDS = (
+    "the sum broke its bounds: a site or a server broke the protocol, and a summary is summed once per study"
+)
+
+
+def plan_round(owner: RequesterStudy) -> RoundPlan | None:
+    """The next round; where no list for the summary passes, the one after it, None where there is nothing else.
+
+    Raises: PolicyRefusal, when a site following the policy would decline; UnusableUpdate, this site's own
+    """
+    try:
+        return new_plan(owner)
+    except PolicyRefusal as refusal:
+        if next_purpose(situation(owner)) is not Purpose.SUMMARY:
+            raise
+        _give_up(owner, owner.progress.next_round, refusal.detail)
+        owner.keep(summarised=True)
+    return new_plan(owner) if owner.study.rounds else None
+
+
+def after_summary(owner: RequesterStudy, settled: Settled, announcement: Announcement) -> dict[str, object]:
+    """Return the requester's state after a summary: summarised, one more try without those who declined, or no more
+    tries.
+    """
+    number, tries = announcement.round, owner.progress.summary_rounds + 1
+    declined = {refused.site for refused in settled.declines if not refused.passes}
+    changes: dict[str, object] = {
+        "too_few": False,
+        "summary_rounds": tries,
+        "summarised": settled.past is not None,
+        "unsummarised": tuple(sorted({*owner.progress.unsummarised, *declined})),
+    }
+    if settled.past is not None:
+        if settled.end is RoundEnd.DISCARDED:
+            _give_up(owner, number, _OUT_OF_BOUNDS)
+        return changes
+    if tries >= MOST_SUMMARY_ROUNDS:
+        _give_up(owner, number, f"{tries} rounds were skipped, the last one because: {settled.reason}")
+        return changes | owner.after_skip(settled, number) | {"summarised": True}
+    return changes | owner.after_skip(settled, number) | {"too_few": True}
+
+
+def summary_missing(owner: RequesterStudy) -> str:
+    """Why this study has no summary; "" where it has one, or asks for none."""
+    found = owner.journal.read(owner.journal.folder / SUMMARY_FILE, Summary)
+    return "" if found is None else found.problem
+
+
+def _give_up(owner: RequesterStudy, number: int, problem: str) -> None:
+    spec = spec_of(owner.study)
+    none = Summary(
+        study=owner.study.name,
+        round=number,
+        least_examples=spec.least_examples,
+        rounded_to=spec.rounded_to,
+        problem=problem,
+    )
+    owner.journal.write(owner.journal.folder / SUMMARY_FILE, none)
+    owner.event(EventKind.STUDY, number, f"there is no summary: {problem}")

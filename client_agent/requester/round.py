@@ -10,24 +10,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from client_agent.network.body import Body
-from client_agent.network.watch import at_both, same_round
-from client_agent.points import Point
-from client_agent.requester.absent.stuck_round import StuckRound
-from client_agent.requester.measuring.judging import RequesterFacts
-from client_agent.requester.measuring.opened import Openings
-from client_agent.requester.measuring.own_noise import kept_from_mean, learns_from, own_noise
-from client_agent.requester.measuring.probe import Probe, make_probe, probe_file
-from client_agent.requester.measuring.tag_checks import TagChecks, Wrong
-from client_agent.requester.round_result import Refused, Settled
-from client_agent.requester.state import RoundPlan
+from client_agent.net.envelopes import Body
+from client_agent.net.watch import at_both, same_round
+from client_agent.requester.judgement import RequesterFacts
+from client_agent.requester.openings import Openings, query_vector, seal_queries
+from client_agent.requester.own_update import Probe, kept_from_mean, learns_from, make_probe, own_noise, probe_file
+from client_agent.requester.state import Refused, RoundPlan, Settled
 from client_agent.requester.study import RequesterStudy
+from client_agent.requester.tag_checks import TagChecks, Wrong
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.site.letter import WeightMail
-from client_agent.study.contribute import EncodedUpdate
-from client_agent.study.evidence import shown_outcome
-from client_agent.study.measuring import query_vector, seal_queries
-from client_agent.transcripts.keeping import keep_transcript
+from client_agent.site.failpoints import Point
+from client_agent.site.letters import WeightMail
+from client_agent.study.contribution import EncodedUpdate
+from client_agent.study.release import shown_outcome
+from client_agent.study.transcripts import keep_transcript
 from host.durable import write_durably
 from protocol.arithmetic.ring import Ring
 from protocol.errors import (
@@ -45,13 +41,54 @@ from protocol.parameters import Needs
 from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import (
-    RoundOutcome,
-    RoundState,
-    RoundView,
-    Signed,
-    StudyView,
-)
+from protocol.wire.messages import Announcement, RoundOutcome, RoundState, RoundView, Signed, StudyView
+
+TOLD_AFTER_S: Final = 900.0
+
+
+class RoundStuckError(Exception):
+    """The study ends: what was waited for, and since when."""
+
+
+class StuckRound:
+    """Watches one round. Time counts once the round has closed, and anew with every step that either server shows.
+
+    Reveals:  to the servers, with the study's end, which of them showed what for how long
+    """
+
+    def __init__(self, owner: RequesterStudy, announcement: Announcement) -> None:
+        self._owner = owner
+        self._announcement = announcement
+        self._shown: object = None
+        self._since_s = owner.context.clock.monotonic()
+
+    def look(self, a: RoundView | None, b: RoundView | None) -> None:
+        """Look at what both servers show now. Raises: RoundStuckError, after the time that the settings say"""
+        clock, number = self._owner.context.clock, self._announcement.round
+        now = clock.monotonic()
+        shown = (_shown(a), _shown(b))
+        if shown != self._shown or clock.now() < self._announcement.closes_at_s:
+            self._shown, self._since_s = shown, now
+        waited_s = now - self._since_s
+        if waited_s < TOLD_AFTER_S and waited_s < self._owner.context.stuck_timeout_s:
+            return
+        stands = f"server a shows {shown[0]} and server b {shown[1]}"
+        if waited_s >= self._owner.context.stuck_timeout_s:
+            raise RoundStuckError(
+                f"the servers did not end round {number} in the {waited_s / 3600:.1f} hours after it closed or after "
+                f"they last went on: {stands}"
+            )
+        self._owner.problem_once(
+            number,
+            f"round {number} has closed and {stands} without anything new: the servers may not reach each other; ask "
+            "both operators. The study waits for them, and ends as failed if they do not go on",
+        )
+
+
+def _shown(view: RoundView | None) -> str:
+    """Describe the state of a server's round for a person."""
+    return "no round" if view is None else f"round {view.round}, attempt {view.attempt}, {view.state.value}"
+
 
 T = TypeVar("T")
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})

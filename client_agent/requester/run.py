@@ -10,33 +10,31 @@ from functools import partial
 from typing import Final, TypeVar
 
 from client_agent.learning.learner import Vector
-from client_agent.points import Point
-from client_agent.requester.absent.cohort import absences, given_up
-from client_agent.requester.absent.stuck_round import RoundStuckError
-from client_agent.requester.attestations import welcome
-from client_agent.requester.await_sites import (
+from client_agent.requester.admission import (
     admit,
     await_contributors,
     bring_up_to_date,
     show_model,
     wait_for_quiet_hours,
+    welcome,
 )
-from client_agent.requester.best_model import keep_best
-from client_agent.requester.local_finish import finish_locally
-from client_agent.requester.measurement import MeasuringRound, after_measurement
-from client_agent.requester.measuring.own_noise import keep_from_mean, learns_from
-from client_agent.requester.measuring.query import try_judging
-from client_agent.requester.plan import hindrance, situation
-from client_agent.requester.ranking import RankingRound, after_ranking
-from client_agent.requester.round import RequesterRound
-from client_agent.requester.round_result import Settled
-from client_agent.requester.state import RoundPlan
+from client_agent.requester.measurement import (
+    MeasuringRound,
+    RankingRound,
+    after_measurement,
+    after_ranking,
+    try_judging,
+)
+from client_agent.requester.own_models import finish_locally, go_alone, keep_best
+from client_agent.requester.own_update import keep_from_mean, learns_from
+from client_agent.requester.plan import after_summary, hindrance, plan_round, situation, summary_missing
+from client_agent.requester.round import RequesterRound, RoundStuckError
+from client_agent.requester.state import RoundPlan, Settled, absences, given_up
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver, declared_samples
-from client_agent.requester.summary import after_summary, plan_round, summary_missing
-from client_agent.requester.train_alone import go_alone
 from client_agent.site.events import Absence, EventKind, RoundEnd, RoundRecord, opened_values, site_values
-from client_agent.study.pretrained import PRETRAINED, load_pretrained
-from client_agent.study.spending import require_room_for
+from client_agent.site.failpoints import Point
+from client_agent.study.outbox import PRETRAINED, load_pretrained
+from client_agent.study.privacy_spending import require_room_for
 from protocol.ckks.scheme import KEY_SEED_BYTES
 from protocol.clauses import Clause
 from protocol.errors import (

@@ -1,15 +1,20 @@
-"""The requester's durable state between two rounds, and its decision on a round."""
+"""The requester's state between two rounds: its plan of one, how the last one ended, who was missing."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from client_agent.site.events import Absence
-from client_agent.site.letter import CountedClasses
+from client_agent.site.events import Absence, Absent, RoundEnd
+from client_agent.site.letters import CountedClasses
+from protocol.clauses import Clause
+from protocol.errors import ErrorCode
 from protocol.evidence import PastRelease
 from protocol.policy.candidates import Candidate
 from protocol.policy.memory import SiteMemory
-from protocol.rules.interface import RuleState
+from protocol.printable import printable
+from protocol.rules.interface import Measured, RuleState
 from protocol.wire.messages import Announcement, RoundOutcome, Signed, StudyEnd, WeightList
 
 
@@ -73,3 +78,101 @@ class RoundPlan(BaseModel):
     skipped: tuple[Signed[RoundOutcome], ...] = ()
     counted: Signed[CountedClasses] | None = None
     isolation: float | None = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A site that declined, and why; ``reason`` is for people."""
+
+    site: str
+    code: ErrorCode
+    clause: Clause | None
+    reason: str
+
+    @property
+    def passes(self) -> bool:
+        """True if the site would take part with evidence or a model that it lacks."""
+        return self.clause is not None and self.clause.passes
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The end of a round. ``past`` is set when a sum was released, ``measured`` when the rule can be applied.
+
+    ``skip`` is set when the round was skipped, with both servers' signatures. ``failed_check`` are agreed sites that
+    failed one in a round that sums nothing, or whose tags were wrong; the release set of any other names them.
+    ``server_lied``: the servers' words about tags do not fit each other.
+    """
+
+    end: RoundEnd
+    attempt: int
+    reason: str
+    declines: tuple[Refused, ...]
+    clipped: bool | None
+    requester_norm: float | None
+    past: PastRelease | None = None
+    measured: Measured | None = None
+    skip: Signed[RoundOutcome] | None = None
+    failed_check: tuple[str, ...] = ()
+    server_lied: bool = False
+
+
+def absences(
+    contributors: tuple[str, ...], state: RequesterState, announcement: Announcement, settled: Settled
+) -> tuple[Absence, ...]:
+    """Return the roster's contributors, in its order, whose vector is not in the round's result.
+
+    ``state`` is as it was when the round was planned, but for the sites that are given up since.
+    """
+    took_part = _in_round(settled)
+    refused = {one.site: one for one in settled.declines}
+    return tuple(
+        _absence(site, state, announcement, settled, refused.get(site))
+        for site in contributors
+        if site not in took_part
+    )
+
+
+def _absence(
+    site: str, state: RequesterState, announcement: Announcement, settled: Settled, refused: Refused | None
+) -> Absence:
+    if refused is not None:
+        return Absence(site=site, why=Absent.DECLINED, text=printable(f"{_short(refused)}: {refused.reason}"))
+    if site in _failed(settled):
+        return Absence(site=site, why=Absent.FAILED_CHECK)
+    if site in announcement.listed:
+        return Absence(site=site, why=Absent.NO_CONTRIBUTION)
+    before = next((one for one in state.given_up if one.site == site), None)
+    if before is not None:
+        return before
+    if site in state.dropped:
+        return Absence(site=site, why=Absent.GIVEN_UP)
+    known = {one.site for one in state.welcomed}
+    return Absence(site=site, why=Absent.NOT_LISTED if site in known else Absent.NOT_READY)
+
+
+def given_up(declines: tuple[Refused, ...], sites: list[str], round_number: int) -> tuple[Absence, ...]:
+    """Sites that are not listed any more, with what they said."""
+    return tuple(
+        Absence(
+            site=one.site,
+            why=Absent.GIVEN_UP,
+            text=printable(f"since round {round_number}, {_short(one)}: {one.reason}"),
+        )
+        for one in declines
+        if one.site in sites
+    )
+
+
+def _short(refused: Refused) -> str:
+    return refused.code.value if refused.clause is None else refused.clause.value
+
+
+def _in_round(settled: Settled) -> frozenset[str]:
+    if settled.past is not None:
+        return frozenset(settled.past.release_set.message.sites)
+    return frozenset() if settled.measured is None else frozenset(settled.measured.took_part)
+
+
+def _failed(settled: Settled) -> tuple[str, ...]:
+    return settled.failed_check if settled.past is None else settled.past.release_set.message.failed_check

@@ -6,18 +6,17 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from client_agent.learning.learner import Vector
-from client_agent.network.clock import pause_after
-from client_agent.network.watch import Stopped
-from client_agent.points import Point
-from client_agent.requester.mailing import Postbox
-from client_agent.requester.round_result import Settled
-from client_agent.requester.state import RequesterState
+from client_agent.net.exchange import pause_after
+from client_agent.net.watch import Stopped
+from client_agent.requester.postbox import Postbox
+from client_agent.requester.state import RequesterState, Settled
 from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind
+from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
-from client_agent.study.ends import shown_ends
-from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
+from client_agent.study.release import shown_ends
+from client_agent.study.sum_rows import drop_sum
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal, RosterUnknown, Unavailable
 from protocol.evidence import PastRelease

@@ -8,21 +8,26 @@
                  rounds/000004/     decision, encoded update, mail, queries, release set of that round
                  rounds/000004/noised.f32    the one update of that round, in a study with noise
                  rounds/000004/attempt-01/   sealed shares and their record: resent, never re-made
-                 federated.*, best.*   other models that the requester keeps (client_agent/site/models/kept_model.py)
+                 federated.*, best.*   other models that the requester keeps (client_agent/site/models.py)
                  metrics.jsonl      one line per round
                  stopped.txt        why the agent stopped this study until a person mends something
                  withdrawn          the study was cancelled before a server had it
                  left.txt           why a person took this site out of the study
                  paused.txt         why a person paused it here; gone once it is resumed
                  scores.json        the last model's metrics on this site's test part, with intervals
-                 finish.json, finished.*   the requester's local finish (client_agent/site/models/finished_model.py)
+                 finish.json, finished.*   the requester's local finish (client_agent/site/models.py)
 
 Every file is written beside its name, synced and renamed. A state file is replaced after what it points to is there.
+
+Sites that a requester's study waits for before its first round, for people beside the running agent.
+
+studies/NAME/awaited.json   there while it waits
 """
 
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,8 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from client_agent.points import Point
-from client_agent.site.letter import CountedClasses
+from client_agent.site.events import Shown
+from client_agent.site.failpoints import Point
+from client_agent.site.letters import CountedClasses
 from host.durable import new_folder, sync_folder, write_durably
 from host.failpoints import Failpoints
 from protocol.errors import ConfigurationError
@@ -214,3 +220,45 @@ class StudyJournal:
 
     def _model_path(self, version: int) -> Path:
         return self.folder / f"model-{version:06d}.safetensors"
+
+
+_FILE: Final = "awaited.json"
+
+
+class AwaitedSite(BaseModel):
+    """``why`` as far as the site says, or what to look at there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    why: Shown
+
+
+class Awaited(BaseModel):
+    """Those that are not ready; ``since_s``, since 1970, is when the study began to wait."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    since_s: float
+    sites: tuple[AwaitedSite, ...]
+
+    @property
+    def text(self) -> str:
+        """The text for people."""
+        return f"since {minute(self.since_s)} waiting for {', '.join(f'{one.site} ({one.why})' for one in self.sites)}"
+
+
+def minute(time_s: float) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime(time_s))} UTC"
+
+
+def keep_awaited(journal: StudyJournal, awaited: Awaited | None) -> None:
+    """None: the study waits no more."""
+    path = journal.folder / _FILE
+    if awaited is None:
+        path.unlink(missing_ok=True)
+    else:
+        journal.write(path, awaited)
+
+
+def read_awaited(journal: StudyJournal) -> Awaited | None:
+    """None where the study waits for nobody. Raises: ConfigurationError"""
+    return journal.read(journal.folder / _FILE, Awaited)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from client_agent.network.body import Body
+from client_agent.net.envelopes import Body
 from client_agent.site.context import RELAY
-from client_agent.site.letter import Attestation, Welcome
+from client_agent.site.letters import Attestation, Welcome
 from client_agent.study.participant import Participant
 from host.durable import write_durably
 from protocol.bodies.letter import seal_letter

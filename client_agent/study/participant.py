@@ -12,11 +12,10 @@ from typing import BinaryIO, Final, TypeVar
 import numpy as np
 
 from client_agent.learning.learner import Vector
-from client_agent.points import Point
 from client_agent.site.events import RoundEnd
-from client_agent.site.letter import CountedClasses
-from client_agent.study.at_site import StudyAtSite
-from client_agent.study.contribute import (
+from client_agent.site.failpoints import Point
+from client_agent.site.letters import CountedClasses
+from client_agent.study.contribution import (
     EncodedFile,
     EncodedUpdate,
     encoded_path,
@@ -24,10 +23,12 @@ from client_agent.study.contribute import (
     make_contribution,
     send_contribution,
 )
-from client_agent.study.known_sums import settle_sum
+from client_agent.study.privacy_spending import spend
 from client_agent.study.ranking import model_vector
-from client_agent.study.spending import spend
-from client_agent.study.summarising import (
+from client_agent.study.release import Outputs
+from client_agent.study.study_at_site import StudyAtSite
+from client_agent.study.sum_rows import settle_sum
+from client_agent.study.summary import (
     SUMMARY_FILE,
     asked_of_classes,
     asked_of_columns,
@@ -35,7 +36,6 @@ from client_agent.study.summarising import (
     opened_summary,
     site_columns,
 )
-from client_agent.study.take_release import Outputs
 from host.durable import write_durably
 from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import Layers, clip, encode
@@ -235,7 +235,7 @@ class Participant(StudyAtSite):
     def _update(self, round_number: int) -> Vector:
         """In a study with noise the one update that a round has, whatever happens: spent for, then kept in the journal.
 
-        Raises: as client_agent.study.spending.spend
+        Raises: as client_agent.study.privacy_spending.spend
         """
         if self.study.record_noise is None:
             return self.learner.update(self.require_model(), round_number)

@@ -1,19 +1,23 @@
-"""A site whose policy forbids what a study opens, or CKKS, says so before the first round (docs/protocol.md 9).
+"""Letters of a site that does not begin a study: its policy refuses it, or its people hinder it.
 
-The refusal is signed by the site and sealed to the requester. The requester starts no study that a site refuses: it
-ends it as failed and names the site and the need. A refusal that comes after the first announcement only keeps its
-own site out.
+A site whose policy forbids what a study opens, or CKKS, says so before the first round (docs/protocol.md 9). The
+refusal is signed by the site and sealed to the requester. The requester starts no study that a site refuses: it ends it
+as failed and names the site and the need. A refusal that comes after the first announcement only keeps its own site
+out.
+
+A site that does not begin a study tells the requester: its people declined, paused it, or must mend something. Sealed,
+signed, once per study. It is moot as soon as the site says that it is ready.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from client_agent.network.body import Body
+from client_agent.net.envelopes import Body
 from client_agent.site.context import RELAY
-from client_agent.site.letter import StudyRefusal, require_same
+from client_agent.site.letters import Hindrance, StudyRefusal, require_same
 from client_agent.study.participant import Participant
-from client_agent.study.spending import require_room_for
+from client_agent.study.privacy_spending import require_room_for
 from host.durable import write_durably
 from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_letter, told
 from protocol.errors import PolicyRefusal
@@ -23,7 +27,7 @@ from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Signed, Study, StudyView
 
-_KIND: Final = "refusal"
+_REFUSAL: Final = "refusal"
 _NUMBER: Final = 0
 
 
@@ -56,7 +60,7 @@ def send_refusal(owner: Participant, refusal: PolicyRefusal) -> None:
         )
         signed = sign(message, context.site, context.keys.signing)
         to = owner.requester_party
-        write_durably(letter, seal_letter(signed, _KIND, owner.study_digest, context.site, to, _NUMBER))
+        write_durably(letter, seal_letter(signed, _REFUSAL, owner.study_digest, context.site, to, _NUMBER))
     body = Body.of(letter.read_bytes())
     context.clients[RELAY].put_mail(owner.study.name, paths.REFUSAL_TOPIC, context.roster.requester, body)
 
@@ -96,7 +100,7 @@ def read_refusal(owner: Participant, sender: str) -> StudyRefusal:
     signed = open_letter(
         sealed,
         Signed[StudyRefusal],
-        _KIND,
+        _REFUSAL,
         owner.study_digest,
         sender,
         context.site,
@@ -107,3 +111,45 @@ def read_refusal(owner: Participant, sender: str) -> StudyRefusal:
     require_same("site", refusal.site, sender)
     require_same("study", refusal.study_digest, owner.study_digest)
     return refusal
+
+
+_HINDRANCE: Final = "hindered"
+_HINDRANCE_NUMBER: Final = 0
+
+
+def send_hindrance(owner: Participant, *, declined: bool = False, paused: bool = False) -> None:
+    """``declined``: its people take no part in the study; ``paused``: for now; else they must mend something.
+
+    The same letter after a restart. Raises: Unavailable; what the server refuses with
+    """
+    context = owner.context
+    letter = owner.journal.folder / "hindered.sealed"
+    if not letter.exists():
+        since_s = int(context.clock.now())
+        why = {"declined": declined, "paused": paused}
+        message = Hindrance(study_digest=owner.study_digest, site=context.site, since_s=since_s, **why)
+        signed = sign(message, context.site, context.keys.signing)
+        to = owner.requester_party
+        write_durably(letter, seal_letter(signed, _HINDRANCE, owner.study_digest, context.site, to, _HINDRANCE_NUMBER))
+    body = Body.of(letter.read_bytes())
+    context.clients[RELAY].put_mail(owner.study.name, paths.HINDERED_TOPIC, context.roster.requester, body)
+
+
+def hindered_sites(view: StudyView) -> frozenset[str]:
+    """The sites whose letter waits at the relaying server."""
+    prefix = f"{paths.HINDERED_TOPIC}/"
+    return frozenset(entry.removeprefix(prefix) for entry in view.mail if entry.startswith(prefix))
+
+
+def read_hindrance(owner: Participant, sender: str) -> Hindrance:
+    """A site's letter, verified. Raises: BrokenSeal, BadSignature, Unavailable, UnknownResource"""
+    context = owner.context
+    sealed = context.clients[RELAY].get_mail(
+        owner.study.name, paths.HINDERED_TOPIC, context.site, sender, NOTICE_SEALED_BYTES
+    )
+    digest, key = owner.study_digest, context.keys.sealing
+    signed = open_letter(sealed, Signed[Hindrance], _HINDRANCE, digest, sender, context.site, _HINDRANCE_NUMBER, key)
+    hindrance: Hindrance = require_signatures(signed, context.held.chain.newest_with(sender), (sender,))
+    require_same("site", hindrance.site, sender)
+    require_same("study", hindrance.study_digest, owner.study_digest)
+    return hindrance

@@ -21,7 +21,7 @@ from sklearn.model_selection import cross_val_predict
 from client_agent.learning.data import Examples
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
-from client_agent.site.letter import WeightMail
+from client_agent.site.letters import WeightMail
 from harness.attack.attack import Attempt, Found
 from harness.attack.forgeries import honest_contribution
 from harness.attack.scripted_agents import GRID, PARTIES, REQUESTER, ROSTER, SITES, How, announced, study

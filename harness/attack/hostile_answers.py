@@ -12,9 +12,9 @@ from typing import Final
 import httpx
 
 from client_agent.cli.agent import _print_event, _print_json
-from client_agent.network.answer import Answer, UnsignedAnswer
-from client_agent.network.exchange import problem_to_error
-from client_agent.network.server_client import RetryPolicy, ServerClient
+from client_agent.net.answers import Answer, UnsignedAnswer
+from client_agent.net.exchange import problem_to_error
+from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.site.events import AgentEvent, EventKind
 from harness.attack.attack import Attempt, Found, found
 from harness.attack.scripted_agents import PARTIES, REQUESTER, ROSTER, SITES
@@ -107,7 +107,7 @@ _PLACES: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 ATTEMPTS: Final = {
-    "answers-without-end": Attempt(_without_end, {"client_agent.network.answer.Answer._raw": _unbounded}),
+    "answers-without-end": Attempt(_without_end, {"client_agent.net.answers.Answer._raw": _unbounded}),
     "words-that-write-on-a-terminal": Attempt(
         lambda _: found([name for name, shown in _PLACES.items() if not shown().isprintable()]),
         {"protocol.printable._shown": lambda character: character},

@@ -24,11 +24,11 @@ from torch import nn
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, model_vector
+from client_agent.learning.layers import shared_parameters
+from client_agent.learning.losses import cross_entropy
 from client_agent.learning.models import build_model, model_spec
-from client_agent.learning.personal import shared_parameters
-from client_agent.learning.private.clipped_gradients import NOISE_STEPS, Grid, clipped_sum
+from client_agent.learning.private_training import NOISE_STEPS, Grid, clipped_sum
 from client_agent.learning.trainer import loss_gradient, take
-from client_agent.tasks.losses import cross_entropy
 from harness.attack.attacked_study import Line, Reals, program_versions, rounded, timed
 from harness.datasets.mnist import DEVIATION, MEAN
 from harness.datasets.registry import DataRequest, load_data

@@ -18,8 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from scipy.stats import norm
 
-from client_agent.requester.measuring.allowed_lengths import longest_norm
-from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
+from client_agent.requester.judgement import Judgement, RequesterFacts, RoundRule, judge, longest_norm
 from harness.attack.attack import passes, taken_out
 from harness.attack.attacked_study import Line, program_versions, timed
 from harness.attack.scripted_agents import study

@@ -17,7 +17,7 @@ import numpy as np
 
 from client_agent.contributor.decisions import Decision, Decisions
 from client_agent.site.context import RELAY
-from client_agent.site.letter import WeightMail
+from client_agent.site.letters import WeightMail
 from harness.attack.attack import Attempt, Found, found, passes
 from harness.attack.scripted_agents import (
     GRID,
@@ -41,7 +41,7 @@ from protocol.wire import paths
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, RuleName, RuleSpec, WeightList
 
 _DECISIONS: Final = "client_agent.contributor.decisions.Decisions."
-_ISOLATION: Final[Mapping[str, object]] = {"client_agent.site.remembered_sums.check_isolation": passes}
+_ISOLATION: Final[Mapping[str, object]] = {"client_agent.site.sum_memory.check_isolation": passes}
 
 
 def _without(*clauses: str) -> Mapping[str, object]:

@@ -28,13 +28,13 @@ from scipy.stats import norm, spearmanr
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import nn
 
-from client_agent.learning.at_requester.sample_gradients import sample_gradients
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, load_vector
 from client_agent.learning.models import build_model
-from client_agent.learning.private.drawn_rows import drawing_probability, steps_of
+from client_agent.learning.sampling import drawing_probability, steps_of
 from client_agent.learning.trainer import take
-from client_agent.site.budget.accounting import Steps, epsilon_of
+from client_agent.learning.update_noise import sample_gradients
+from client_agent.site.privacy_budget import Steps, epsilon_of
 from harness.attack.attacked_study import AttackedStudy, Line, Recorder, program_versions, rounded, timed
 from harness.datasets.site_data import Federation, SiteData, parts_of, split_random
 from harness.engine.history import RunHistory, alpha_series, distance_series

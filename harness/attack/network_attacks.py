@@ -199,7 +199,7 @@ ATTEMPTS: Final = {
         Trouble(_holds_back, everybody=False, afterwards_s=_HELD_BACK_S),
         {"protocol.wire.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
     ),
-    "network-cuts-messages": _attempt(Trouble(_cuts), {"client_agent.network.exchange._ALTERED": ()}),
+    "network-cuts-messages": _attempt(Trouble(_cuts), {"client_agent.net.exchange._ALTERED": ()}),
     "network-delays-messages": _attempt(
         Trouble(_delays, Plan(rounds=2, deadline_s=300.0)),
         {
@@ -217,7 +217,7 @@ ATTEMPTS: Final = {
     ),
     "network-trickles-answers": _attempt(
         Trouble(_trickles, _IMPATIENT, everybody=False),
-        {"client_agent.network.answer.Answer._require_speed": passes},
+        {"client_agent.net.answers.Answer._require_speed": passes},
     ),
     "network-keeps-a-site-out": _attempt(
         Trouble(

@@ -19,9 +19,9 @@ from typing import Final, TypeAlias
 import httpx
 from fastapi import FastAPI
 
-from client_agent.network import server_client
-from client_agent.network.body import Body
-from client_agent.network.server_client import RetryPolicy, ServerClient
+from client_agent.net import server_client
+from client_agent.net.envelopes import Body
+from client_agent.net.server_client import RetryPolicy, ServerClient
 from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes, replaced
 from harness.attack.scripted_rounds import OTHER, SITES, VICTIM, OpenRound, RoundInMemory, pair_in_memory
 from harness.attack.signed_client import Reached, digest_of, there
@@ -477,10 +477,10 @@ ATTEMPTS: Final = {
     ),
     "proxy-makes-answers-up": _attempt(_makes_answers_up, _UNBOUND),
     "proxy-swaps-a-sum": _attempt(_swaps_a_sum, _UNBOUND),
-    "proxy-alters-a-share": _attempt(_alters_a_share, {"client_agent.network.exchange._ALTERED": ()}),
+    "proxy-alters-a-share": _attempt(_alters_a_share, {"client_agent.net.exchange._ALTERED": ()}),
     "proxy-lengthens-requests": _attempt(_lengthens, {"servers.api.envelope._Body.put_back": _all_of_it}),
     "proxy-loses-requests": _attempt(
-        _loses, {"client_agent.network.server_client.RetryPolicy": lambda **_: RetryPolicy(attempts=1)}
+        _loses, {"client_agent.net.server_client.RetryPolicy": lambda **_: RetryPolicy(attempts=1)}
     ),
     "session-requests-replayed": _attempt(
         _replays_in_a_session,

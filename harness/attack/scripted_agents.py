@@ -17,13 +17,13 @@ import numpy as np
 
 from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
-from client_agent.network.body import Body
-from client_agent.network.held_roster import HeldRoster
-from client_agent.network.ledger import Ledger
-from client_agent.scoring.score import FinalScores, Score
+from client_agent.learning.scores import FinalScores, Score
+from client_agent.net.envelopes import Body
+from client_agent.net.ledger import Ledger
+from client_agent.net.roster import HeldRoster
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import WeightMail, Welcome
+from client_agent.site.letters import WeightMail, Welcome
 from harness.attack.forgeries import release_set
 from harness.attack.signed_client import there
 from harness.engine.parties import Parties, SiteEntry, make_parties
@@ -345,7 +345,7 @@ class Federation:
         return self.agent(site, of).decisions.decide(*views)
 
     def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
-        from client_agent.study.known_sums import drop_sum
+        from client_agent.study.sum_rows import drop_sum
 
         for site in listed:
             agent = self.agent(site, of)

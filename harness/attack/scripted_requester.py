@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from client_agent.study.measuring import seal_queries
-from client_agent.study.take_release import own_key_id
+from client_agent.requester.openings import seal_queries
+from client_agent.study.release import own_key_id
 from harness.attack.forgeries import honest_contribution, release_set, with_header
 from harness.attack.signed_client import Reached, SignedClient, opened, there
 from host.randomness import SystemRandomness

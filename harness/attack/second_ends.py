@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
-from client_agent.study.evidence import require_skip
+from client_agent.study.release import require_skip
 from harness.attack.attack import Attempt, Found, passes
 from harness.attack.forgeries import equivocating_announcement, release_set
 from harness.attack.refused_messages import unsigned
@@ -371,7 +371,7 @@ _FORKED: Final = {
     ),
     "fork-that-keeps-a-site-out": Attempt(partial(_shown, _kept_out), _ANNOUNCED),
     "fork-that-skips-alone": Attempt(
-        partial(_shown, _skipped_alone), {"client_agent.study.evidence.require_signatures": unsigned}
+        partial(_shown, _skipped_alone), {"client_agent.study.release.require_signatures": unsigned}
     ),
     "fork-of-other-contributors": Attempt(
         partial(_shown, _other_contributors), {"protocol.evidence.require_signatures": unsigned}

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
-from client_agent.network.held_roster import HeldRoster
-from client_agent.site.remembered_sums import SumMemory
+from client_agent.net.roster import HeldRoster
+from client_agent.site.sum_memory import SumMemory
 from harness.attack import memory_attacks as memory
 from harness.attack.attack import Attempt, Found, passes
 from harness.attack.memory_attacks import ATTACKS, FEATURES, Claim, MemoryAttack, start
@@ -47,7 +47,7 @@ from protocol.wire.messages import LayerShape, Purpose, ReleaseSet, RoundState, 
 
 _READ: Final = 0.15
 """An update known this well is as good as read."""
-_AT_AGENTS: Final[Mapping[str, object]] = {"client_agent.site.remembered_sums.check_isolation": passes}
+_AT_AGENTS: Final[Mapping[str, object]] = {"client_agent.site.sum_memory.check_isolation": passes}
 
 
 def _error(estimate: np.ndarray, truth: np.ndarray) -> float:
@@ -233,7 +233,7 @@ _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
     "agents-two-release-sets": (_another_release_set, _AT_AGENTS),
     "agents-second-study": (_side_by_side, _AT_AGENTS),
     "agents-lighter-weight": (_lighter, _AT_AGENTS),
-    "agents-renewed-keys": (_renewed, {"client_agent.network.held_roster.HeldRoster.name_of": _key_of_the_day}),
+    "agents-renewed-keys": (_renewed, {"client_agent.net.roster.HeldRoster.name_of": _key_of_the_day}),
     "agents-late-joiner": (_joiner, _AT_AGENTS),
     "agents-told-by-one-server": (
         _told_by_one_server,

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.study.take_release import own_key_id
+from client_agent.study.release import own_key_id
 from harness.attack.scripted_agents import DIMENSION, GRID, PARTIES, REQUESTER, ROSTER, SITES, study
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.prg import Usage, derive, expand

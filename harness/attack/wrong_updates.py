@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
+from client_agent.requester.judgement import Judgement, RequesterFacts, RoundRule, judge
 from harness.attack import forgeries as forged
 from harness.attack.attack import Attempt, Found, passes
 from harness.attack.scripted_requester import make_study
@@ -245,9 +245,7 @@ def _long(length: float, own: float, opens: Needs, _: Path) -> Found:
     return Found(kept and abs(length) > 1, abs(length) if kept else 0.0)
 
 
-_NOT_TOO_LONG: Final[Mapping[str, object]] = {
-    "client_agent.requester.measuring.judging.too_long": lambda *_: frozenset()
-}
+_NOT_TOO_LONG: Final[Mapping[str, object]] = {"client_agent.requester.judgement.too_long": lambda *_: frozenset()}
 
 ATTEMPTS: Final = {
     **{name: Attempt(partial(_whole_round, partial(_changed, *how)), _NO_RANGE) for name, how in _VECTORS.items()},

@@ -18,9 +18,9 @@ import numpy as np
 
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
-from client_agent.network.ledger import Ledger, LedgerEntry, read_ledger
-from client_agent.network.server_client import ServerClient
-from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.net.ledger import Ledger, LedgerEntry, read_ledger
+from client_agent.net.server_client import ServerClient
+from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.site.events import AgentEvent, EventKind
 from harness.bench.meter import Benchmark, Figures, facts, scratch
 from harness.bench.processes import ServersOnly

@@ -23,8 +23,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.daemon import run_agent
-from client_agent.network.ledger import Ledger
-from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.net.ledger import Ledger
+from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from harness.bench import meter

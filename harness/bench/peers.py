@@ -18,7 +18,7 @@ import numpy as np
 
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
-from client_agent.network.ledger import read_ledger
+from client_agent.net.ledger import read_ledger
 from harness.bench.meter import Benchmark, Figures, Gauge, between, facts, scratch, table
 from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, Taken, flower_rounds, nvflare_rounds
 from harness.bench.processes import counters

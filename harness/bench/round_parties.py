@@ -15,10 +15,10 @@ from typing import Annotated, Final, Literal
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from client_agent.network.body import Body
-from client_agent.requester.measuring.allowed_lengths import longest_distance
-from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
-from client_agent.study.measuring import open_sites, query_vector, seal_queries
+from client_agent.net.envelopes import Body
+from client_agent.requester.judgement import longest_distance
+from client_agent.requester.openings import open_sites, query_vector, seal_queries
+from client_agent.study.contribution import ENCODED, ContributionRecord, EncodedFile
 from harness.bench.meter import Figures
 from harness.bench.synthetic import Place, SyntheticAgent, Vector, numerator_of, terms_of, update_of
 from host.randomness import SystemRandomness

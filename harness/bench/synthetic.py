@@ -15,18 +15,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.network.ledger import Ledger, Totals
-from client_agent.network.server_client import ServerClient
-from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.net.ledger import Ledger, Totals
+from client_agent.net.server_client import ServerClient
+from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.site.journal import StudyJournal
-from client_agent.study.contribute import (
+from client_agent.study.contribution import (
     ContributionRecord,
     encoded_path,
     journal_encoded,
     make_contribution,
     send_contribution,
 )
-from client_agent.study.take_release import Outputs
+from client_agent.study.release import Outputs
 from host.randomness import SystemRandomness
 from protocol.evidence import PastRelease
 from protocol.parameters import StudyParameters

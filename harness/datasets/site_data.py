@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.learning.data import Examples, LocalData, checked, save_folder
-from client_agent.learning.names import NO_NAMES, DataNames
-from client_agent.tasks.targets import EVENT, Targets
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, checked, save_folder
+from client_agent.learning.targets import EVENT, Targets
 from protocol.errors import ConfigurationError
 from protocol.rules.registry import require_sites
 from protocol.wire.messages import RuleSpec, TaskKind, TaskSpec

@@ -10,9 +10,16 @@ import hashlib
 from collections.abc import Collection
 from pathlib import Path
 
-from client_agent.data.kept import require_folder_of_schema
-from client_agent.learning.data import Examples, LocalData, folder_files, folder_names, load_folder
-from client_agent.learning.names import Named, require_same_names
+from client_agent.data.schema_check import require_folder_of_schema
+from client_agent.learning.data import (
+    Examples,
+    LocalData,
+    Named,
+    folder_files,
+    folder_names,
+    load_folder,
+    require_same_names,
+)
 from client_agent.learning.plugin import Plugin
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.site_data import Federation, SiteData, check_targets

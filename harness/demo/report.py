@@ -13,11 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from client_agent.drawn.curves import Curve, chart
-from client_agent.drawn.document import document, figure, table
-from client_agent.report.settings_words import RULE_NAMES, protection_words, rule_words, training_words
-from client_agent.scoring.score import MetricName, shown_score, value_of
+from client_agent.learning.scores import MetricName, shown_score, value_of
+from client_agent.page.charts import Curve, chart, document, figure, table
 from client_agent.site.events import RoundEnd, RoundRecord, after_each
+from client_agent.study.plain_words import RULE_NAMES, protection_words, rule_words, training_words
 from harness.datasets.site_data import Federation, describe
 from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series, isolation_series

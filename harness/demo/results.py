@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
-from client_agent.scoring.score import MetricName, value_of
+from client_agent.learning.scores import MetricName, value_of
 from harness.datasets.site_data import SplitRow
 from harness.engine.history import RoundKind, RunHistory, Series, alpha_series, distance_series
 from harness.federation.federated_run import FederatedRun, Traffic

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 from client_agent.learning.data import LocalData
-from client_agent.report.settings_words import RULE_NAMES
+from client_agent.study.plain_words import RULE_NAMES
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation, describe

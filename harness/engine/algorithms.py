@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
-from client_agent.architectures.statistics import has_statistics
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, flat_vector, load_vector
-from client_agent.learning.personal import personal_parameters
+from client_agent.learning.layers import has_statistics, personal_parameters
+from client_agent.learning.losses import Batch, Loss
 from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
-from client_agent.tasks.losses import Batch, Loss
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 

@@ -32,9 +32,9 @@ from client_agent.learning.flat_vector import (
     model_vector,
     personal_vector,
 )
+from client_agent.learning.losses import training_loss
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import apply_aggregate
-from client_agent.learning.training_seeds import site_seed
-from client_agent.tasks.losses import training_loss
 from harness.datasets.site_data import SiteData
 from harness.engine.algorithms import (
     Algorithm,

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.scoring.score import FinalScores, Score
+from client_agent.learning.scores import FinalScores, Score
 from client_agent.site.events import RoundValues, SiteValue
 from protocol.clauses import Clause
 from protocol.wire.messages import ListedWeight, RuleName

@@ -12,13 +12,13 @@ from functools import partial
 
 from torch import nn
 
-from client_agent.architectures.statistics import require_batches
-from client_agent.learning.at_requester.finish import LocalFinish
-from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, load_vector, model_vector, personal_vector
+from client_agent.learning.layers import require_batches
+from client_agent.learning.local_finish import LocalFinish
 from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin, assessor, site_loss
+from client_agent.learning.study_file import FinishTable
 from client_agent.learning.trial import try_once
 from harness.datasets.site_data import SiteData
 from harness.engine import training

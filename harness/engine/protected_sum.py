@@ -20,7 +20,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.requester.measuring.judging import Judgement
+from client_agent.requester.judgement import Judgement
 from harness.datasets.site_data import SiteData
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.updates import ClippedUpdate, Counted, Judge, RoundInputs, Summed, everybody_in_range

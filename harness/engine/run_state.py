@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.architectures.statistics import has_statistics
-from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.evaluation import NOTHING, Assessor, OwnMetrics
 from client_agent.learning.flat_vector import Vector
+from client_agent.learning.layers import has_statistics
 from client_agent.learning.plugin import Plugin, assessor
-from client_agent.learning.training_seeds import site_seed
-from client_agent.requester.measuring.judging import Judgement
-from client_agent.scoring.score import FOLLOWED, FinalScores, MetricName
+from client_agent.learning.sampling import site_seed
+from client_agent.learning.scores import FOLLOWED, FinalScores, MetricName
+from client_agent.learning.study_file import FinishTable
+from client_agent.requester.judgement import Judgement
 from client_agent.site.events import opened_values, site_values
 from harness.datasets.site_data import SiteData
 from harness.engine import training

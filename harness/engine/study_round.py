@@ -13,10 +13,10 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.learning.at_requester.update_noise import update_noise
 from client_agent.learning.plugin import site_loss
-from client_agent.learning.training_seeds import site_seed
-from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, judge
+from client_agent.learning.sampling import site_seed
+from client_agent.learning.update_noise import update_noise
+from client_agent.requester.judgement import RequesterFacts, RoundRule, judge
 from client_agent.site.events import SiteValue
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RoundRecord

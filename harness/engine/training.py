@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from client_agent.architectures.sources import ModelSources
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, load_personal, load_vector, pick_device
-from client_agent.learning.personal import personal_parameters, shared_parameters
+from client_agent.learning.layers import personal_parameters, shared_parameters
+from client_agent.learning.losses import inverse_frequency, task_loss
 from client_agent.learning.plugin import Plugin
+from client_agent.learning.settings import ModelSources
 from client_agent.learning.trainer import epoch_rows, private_randomness, rate_factor, train_round
-from client_agent.tasks.losses import inverse_frequency, task_loss
 from protocol.errors import ConfigurationError, LocalOptimumReached
 from protocol.wire.messages import TaskSpec, TrainingSpec
 from protocol.wire.task import CLASSES

@@ -34,10 +34,10 @@ from torch import nn
 
 from client_agent.learning.flat_vector import ModelParts, Vector, layer_sizes
 from client_agent.learning.plugin import Plugin, assessor, site_loss
-from client_agent.learning.private.private_round import private_round
+from client_agent.learning.private_training import private_round
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import loss_gradient, train_round
-from client_agent.learning.training_seeds import site_seed
-from client_agent.requester.measuring.judging import Judgement, judge_sum
+from client_agent.requester.judgement import Judgement, judge_sum
 from harness.datasets.site_data import SiteData
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.arithmetic.prg import derive

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from client_agent.site.remembered_sums import SumMemory, sum_memory
+from client_agent.site.sum_memory import SumMemory, sum_memory
 from protocol.arithmetic.ring import Ring
 from protocol.errors import PolicyRefusal
 from protocol.policy.isolation import SeenSums

@@ -8,7 +8,7 @@ from typing import Final
 import httpx
 import numpy as np
 
-from client_agent.study.measuring import seal_queries
+from client_agent.requester.openings import seal_queries
 from harness.attack.signed_client import opened
 from harness.faults.isolation import Told
 from harness.faults.scripted_sites import ScriptedSite

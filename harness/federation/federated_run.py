@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from client_agent.network.ledger import LedgerEntry, read_ledger
-from client_agent.network.server_client import RetryPolicy, ServerClient
-from client_agent.network.transport import tls_context
+from client_agent.net.ledger import LedgerEntry, read_ledger
+from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.net.transport import tls_context
 from client_agent.site import events
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal

@@ -17,11 +17,11 @@ from unittest import mock
 import httpx
 
 from client_agent.daemon import run_agent
-from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.network.ledger import Ledger, LedgerEntry
+from client_agent.learning.study_file import FinishTable
+from client_agent.net.ledger import Ledger, LedgerEntry
 from client_agent.settings import load_settings as agent_settings
 from client_agent.site.events import AgentEvent, EventKind
-from client_agent.site.outbox import create_study
+from client_agent.study.outbox import create_study
 from harness.engine.parties import Parties
 from harness.federation.clocks import Stop, VirtualClock
 from harness.federation.learners import Learners

@@ -8,16 +8,16 @@ from typing import Final, cast
 
 import numpy as np
 
-from client_agent.learning.at_requester.finish_table import Finished
-from client_agent.learning.at_requester.update_noise import UpdateNoise
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.learner import Learner, Vector
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form
-from client_agent.scoring.score import FinalScores, Score
+from client_agent.learning.scores import FinalScores, Score
+from client_agent.learning.study_file import Finished
+from client_agent.learning.update_noise import UpdateNoise
 from client_agent.settings import AgentSettings, with_device
+from client_agent.site.context import site_learner
 from client_agent.site.journal import StudyJournal
-from client_agent.site.models.finished_model import finish_table
-from client_agent.site.models.site_learner import site_learner
+from client_agent.site.models import finish_table
 from harness.engine.parties import Parties
 from harness.federation.processes import SiteSpec
 from protocol.parameters import StudyParameters

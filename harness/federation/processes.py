@@ -24,9 +24,9 @@ from typing import Final, Self
 import httpx
 import trustme
 
-from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import LocalData, save_folder
-from client_agent.site.outbox import create_study
+from client_agent.learning.study_file import FinishTable
+from client_agent.study.outbox import create_study
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from host.network.loopback import is_loopback
 from protocol.errors import ConfigurationError, Unavailable

@@ -9,7 +9,7 @@ from typing import Final
 
 import pandas as pd
 
-from client_agent.scoring.score import MetricName, value_of, words_of
+from client_agent.learning.scores import MetricName, value_of, words_of
 from harness.simulate.charts import Spread
 from harness.simulate.run_line import RunLine
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from client_agent.learning.private.drawn_rows import drawing_probability
-from client_agent.scoring.score import MetricName, words_of
-from client_agent.site.budget.accounting import Steps, epsilon_of
+from client_agent.learning.sampling import drawing_probability
+from client_agent.learning.scores import MetricName, words_of
+from client_agent.site.privacy_budget import Steps, epsilon_of
 from harness.attack.membership import InferenceLine
 from harness.datasets.titanic import FEATURES, SITES
 from harness.engine.history import RoundKind

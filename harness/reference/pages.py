@@ -19,8 +19,7 @@ import typer
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 
-from client_agent.notify_settings import NotifySettings
-from client_agent.settings import AgentSettings, TlsSettings
+from client_agent.settings import AgentSettings, NotifySettings, TlsSettings
 from harness.reference.study_file import taken
 from moiety import SUBCOMMANDS
 from protocol import errors

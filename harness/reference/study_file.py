@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.learning.study_file import ArchitectureTable, ModelTable, ParametersTable, StudyTable
+from client_agent.learning.study_file import ArchitectureTable, FinishTable, ModelTable, ParametersTable, StudyTable
 from protocol.wire.messages import RankingSpec, RuleSpec, SummarySpec, TaskSpec, TrainingSpec
 from protocol.wire.studies.privacy import PrivacySpec
 

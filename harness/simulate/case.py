@@ -20,8 +20,8 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from client_agent.learning.scores import METRICS, MetricName
 from client_agent.learning.study_file import StudyTable, checked_study_table
-from client_agent.scoring.score import METRICS, MetricName
 from harness.datasets.registry import path_of
 from harness.datasets.site_folders import folder_digest
 from harness.engine.algorithms import BaselineTable

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from typer.core import TyperGroup
 
 from client_agent.cli.tables import console as console_for
-from client_agent.scoring.score import words_of
+from client_agent.learning.scores import words_of
 from harness.datasets.public_data import data_folder, fetch_missing
 from harness.datasets.registry import source_of
 from harness.demo.report import accuracy_text, print_run

@@ -19,9 +19,9 @@ from client_agent.learning.evaluation import Evaluation, evaluate
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.study_file import checked_study_table, study_from_table
 from client_agent.learning.trainer import apply_aggregate, compute_update
-from client_agent.learning.training_seeds import site_seed
 from client_agent.study.ranking import losses_of
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, SiteData

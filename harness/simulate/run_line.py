@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from client_agent.scoring.score import FinalScores, MetricName, Score, value_of
+from client_agent.learning.scores import FinalScores, MetricName, Score, value_of
 from client_agent.site.events import SiteValue, site_values
 from harness.engine.history import RoundKind, RoundRecord
 from harness.simulate.case import TuneValue

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from client_agent.learning.models import build_model
+from client_agent.learning.scores import FOLLOWED, MetricName
 from client_agent.learning.study_file import StudyTable
-from client_agent.scoring.score import FOLLOWED, MetricName
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, check_federation
 from harness.datasets.transforms import pooled

@@ -24,15 +24,14 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
-from client_agent.architectures.statistics import keep_buffers
+from client_agent.learning.data import require_names_of_study
 from client_agent.learning.evaluation import OwnMetrics
 from client_agent.learning.foreign_code import came_from, words_of
-from client_agent.learning.models import completed
-from client_agent.learning.names import require_names_of_study
-from client_agent.learning.seeding import private_state
+from client_agent.learning.layers import keep_buffers
+from client_agent.learning.losses import Batch
+from client_agent.learning.models import completed, private_state
+from client_agent.learning.scores import Score
 from client_agent.learning.study_file import ModelTable, StudyTable, study_from_table
-from client_agent.scoring.score import Score
-from client_agent.tasks.losses import Batch
 from harness.datasets.site_data import Federation
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.training import own_sources

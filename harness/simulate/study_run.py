@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.flat_vector import load_personal, load_vector
 from client_agent.learning.plugin import Plugin, load_plugin
+from client_agent.learning.scores import METRICS, FinalScores, Score, value_of
 from client_agent.learning.study_file import StudyTable, checked_study_table
-from client_agent.product.export import export
-from client_agent.product.held import HeldModel, empty_network
-from client_agent.scoring.score import METRICS, FinalScores, Score, value_of
+from client_agent.model.export import export
+from client_agent.model.site_model import HeldModel, empty_network
 from client_agent.site.events import RoundEnd, RoundRecord
 from client_agent.site.journal import SiteState
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites

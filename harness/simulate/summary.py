@@ -12,8 +12,8 @@ from matplotlib.figure import Figure as PlotFigure
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
-from client_agent.scoring.score import MetricName, words_of
-from client_agent.site.rewards import Reward, rewards_in
+from client_agent.learning.scores import MetricName, words_of
+from client_agent.site.events import Reward, rewards_in
 from harness.engine.history import RunEnd
 from harness.simulate.charts import (
     Curve,

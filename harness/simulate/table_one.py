@@ -11,9 +11,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from client_agent.cli.summaries import table_of as shown_table
+from client_agent.cli.results import table_of as shown_table
 from client_agent.cli.tables import console as console_for
-from client_agent.requester.measuring.judging import judge_sum
+from client_agent.requester.judgement import judge_sum
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.parties import SiteEntry, make_parties

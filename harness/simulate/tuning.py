@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from client_agent.scoring.score import MetricName
+from client_agent.learning.scores import MetricName
 from harness.simulate.case import Setting, TuneValue, Variant
 from harness.simulate.run_line import RunLine
 from protocol.errors import ConfigurationError

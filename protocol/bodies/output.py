@@ -74,7 +74,7 @@ def most_bytes(header: OutputHeader) -> int:
 def read(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> Iterator[bytes]:
     """The content of exactly the expected output, piece by piece; the last piece once the end is authentic.
 
-    Requires: the pieces come from the server (client_agent/network/answer.py), who alone can have left out the seal
+    Requires: the pieces come from the server (client_agent/net/answers.py), who alone can have left out the seal
     Raises:   TranscriptMismatch, MalformedMessage, BrokenSeal
     """
 

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from client_agent.network.ledger import read_ledger
+from client_agent.net.ledger import read_ledger
 from client_agent.site.events import EventKind
-from client_agent.site.letter import CountedClasses, StudyRefusal, WeightMail
+from client_agent.site.letters import CountedClasses, StudyRefusal, WeightMail
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import Odd, light_learner, with_odd
 from protocol.bodies.letter import letter_info, open_letter, padded_bytes, seal_letter, told

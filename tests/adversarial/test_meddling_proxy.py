@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.network.body import Body
-from client_agent.network.server_client import ServerClient
+from client_agent.net.envelopes import Body
+from client_agent.net.server_client import ServerClient
 from harness.attack.hostile_messages import Round
 from harness.attack.proxy_attacks import Proxy, agents_client
 from harness.attack.scripted_rounds import REQUESTER, SITES, VICTIM, Pair

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.learning.names import DataNames
+from client_agent.learning.data import DataNames
 from client_agent.site.events import EventKind, RoundEnd
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import Odd, torch_learner, with_odd

@@ -16,9 +16,9 @@ import httpx
 import pytest
 import stamina
 
-from client_agent.network.answer import UnsignedAnswer
-from client_agent.network.body import Body
-from client_agent.network.server_client import RetryPolicy, ServerClient
+from client_agent.net.answers import UnsignedAnswer
+from client_agent.net.envelopes import Body
+from client_agent.net.server_client import RetryPolicy, ServerClient
 from protocol.errors import MalformedMessage
 from protocol.sharing import Side
 from protocol.wire.channel.signing import DigestField, digest_value

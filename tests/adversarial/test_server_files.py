@@ -23,7 +23,7 @@ from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import model_spec
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal
-from client_agent.site.outbox import create_study
+from client_agent.study.outbox import create_study
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.parameters import StudyParameters

@@ -10,9 +10,9 @@ import httpcore
 import httpx
 import pytest
 
-from client_agent.network.answer import SlowAnswer, UnsignedAnswer
-from client_agent.network.server_client import RetryPolicy, ServerClient
-from client_agent.network.sockets.counted import Account
+from client_agent.net.answers import SlowAnswer, UnsignedAnswer
+from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.net.transport import Account
 from harness.attack.proxy_attacks import agents_client, share_of
 from harness.attack.scripted_rounds import SITES, VICTIM, Pair
 from harness.attack.signed_client import there

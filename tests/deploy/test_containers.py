@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from client_agent.learning.study_file import study_from_toml
-from client_agent.network.ledger import read_ledger
+from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundEnd, RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from deploy.prepare_demo import PORT, STUDY_FILE, demo_sites, prepare

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from client_agent.network.ledger import read_ledger
+from client_agent.net.ledger import read_ledger
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal
 from client_agent.study.ranking import RANKING_FILE

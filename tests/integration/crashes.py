@@ -16,9 +16,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from client_agent.learning.at_requester.finish_table import FinishTable
+from client_agent.learning.study_file import FinishTable
 from client_agent.site.events import RoundEnd, RoundRecord
-from client_agent.site.remembered_sums import RememberedRow
+from client_agent.site.sum_memory import RememberedRow
 from harness.engine.parties import OPERATOR_NAMES, Parties
 from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec

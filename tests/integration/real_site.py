@@ -10,11 +10,11 @@ import numpy as np
 
 from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
-from client_agent.network.held_roster import HeldRoster
-from client_agent.network.ledger import Ledger
-from client_agent.network.server_client import ServerClient
-from client_agent.network.transport import CountingTransport, tls_context
-from client_agent.scoring.score import FinalScores, Score
+from client_agent.learning.scores import FinalScores, Score
+from client_agent.net.ledger import Ledger
+from client_agent.net.roster import HeldRoster
+from client_agent.net.server_client import ServerClient
+from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from client_agent.learning.learner import Learner, Vector
-from client_agent.network.server_client import RetryPolicy, ServerClient
+from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.settings import AgentSettings
 from harness.attack.scripted_agents import renewed_keys
 from harness.federation.clocks import Stop, VirtualClock

@@ -21,10 +21,10 @@ import pytest
 import stamina
 import trustme
 
-from client_agent.network.answer import LongAnswer, UnsignedAnswer
-from client_agent.network.ledger import Ledger
-from client_agent.network.server_client import RetryPolicy, ServerClient
-from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.net.answers import LongAnswer, UnsignedAnswer
+from client_agent.net.ledger import Ledger
+from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.net.transport import CountingTransport, tls_context
 from protocol.errors import MoietyError, PeerUnreachable
 from protocol.sharing import Side
 from protocol.wire.channel.answers import sign_answer
@@ -186,7 +186,7 @@ def test_what_a_server_would_have_the_agent_remember_is_forgotten(ca: Path, auth
 
 
 def _nothing() -> Any:
-    from client_agent.network.body import Body
+    from client_agent.net.envelopes import Body
 
     return Body.of(b"")
 

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli.agent import app as agent_app
-from client_agent.site.approval import Approval, give
 from client_agent.site.events import EventKind
+from client_agent.study.approval import Approval, give
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner
 from host.audit.command import app as audit_app

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.architectures.library import installed_version
-from client_agent.architectures.sources import ModelSources
 from client_agent.learning.data import Examples, LocalData
-from client_agent.learning.learner import Learner, TorchLearner
-from client_agent.learning.models import completed, network_of
-from client_agent.learning.personal_state import PersonalState
+from client_agent.learning.learner import Learner, PersonalState, TorchLearner
+from client_agent.learning.models import completed, installed_version, network_of
+from client_agent.learning.settings import ModelSources
 from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd
 from client_agent.site.journal import StudyJournal

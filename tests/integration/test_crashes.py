@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent import points as agent_points
+from client_agent.site import failpoints as agent_points
 from client_agent.site.events import RoundEnd
 from harness.attack.scripted_requester import ScriptedSites, make_study
 from harness.federation.learners import light_study

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.cli.watching import follow
-from client_agent.learning.at_requester.finish import LocalFinish
-from client_agent.learning.at_requester.finish_table import FinishTable
+from client_agent.cli.watch import follow
+from client_agent.learning.local_finish import LocalFinish
+from client_agent.learning.losses import cross_entropy
 from client_agent.learning.models import build_model
-from client_agent.product.card import ModelCard
-from client_agent.product.held import held_model
+from client_agent.learning.study_file import FinishTable
+from client_agent.model.card import ModelCard
+from client_agent.model.site_model import held_model
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
-from client_agent.site.models.finished_model import finished_model, load_finished
-from client_agent.tasks.losses import cross_entropy
+from client_agent.site.models import finished_model, load_finished
 from harness.datasets.site_data import SiteData
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions
@@ -181,7 +181,7 @@ def test_who_follows_the_study_reads_of_it(
     Servers.view_shown = StudyView(
         study="held", study_digest=state.study_digest, end=state.ended_by, cursor=1, ready=(), mail=()
     )
-    monkeypatch.setattr("client_agent.cli.watching.Site", Servers)
+    monkeypatch.setattr("client_agent.cli.watch.Site", Servers)
     settings = load_settings(federation.config(REQUESTER))
     follow(settings, "held", json_output=False)
     out = capsys.readouterr().out

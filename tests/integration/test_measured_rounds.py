@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import LocalData
 from client_agent.learning.learner import Vector
-from client_agent.site.events import EventKind, RoundEnd, RoundRecord
-from client_agent.site.rewards import rewards_of
-from client_agent.study.contribute import EncodedUpdate
+from client_agent.learning.study_file import FinishTable
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord, rewards_of
+from client_agent.study.contribution import EncodedUpdate
 from client_agent.study.participant import Participant
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory

@@ -21,7 +21,7 @@ from client_agent.data.site_table import PLAIN
 from client_agent.data.source import open_table
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.study_file import parse_study_table, study_from_table
-from client_agent.product.card import ModelCard
+from client_agent.model.card import ModelCard
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec

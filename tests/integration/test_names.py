@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.learning.data import LocalData, save_folder
-from client_agent.learning.names import DataNames
+from client_agent.learning.data import DataNames, LocalData, save_folder
 from client_agent.site.events import EventKind
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner

@@ -17,8 +17,8 @@ from client_agent.cli.agent import app
 from client_agent.settings import load_settings
 from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
-from client_agent.site.telling.notices import read_notices
-from client_agent.study.asked.standing import standing
+from client_agent.site.notifications import read_notices
+from client_agent.study.status import standing
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec, write_secret

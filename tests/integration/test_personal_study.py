@@ -21,11 +21,11 @@ from safetensors import safe_open
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_personal, load_vector, model_vector
+from client_agent.learning.learner import PersonalState
 from client_agent.learning.models import PersonalPlace, build_model, dimension, model_spec
-from client_agent.learning.personal_state import PersonalState
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import train_round
-from client_agent.learning.training_seeds import site_seed
-from client_agent.network.ledger import read_ledger
+from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundEnd
 from harness.attack.signed_client import opened
 from harness.datasets.site_data import SiteData

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.requester.state import RequesterState
-from client_agent.site.budget.accounting import Steps, epsilon_of, share_used
-from client_agent.site.budget.spent_budget import Training, budget_memory
 from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.privacy_budget import Steps, Training, budget_memory, epsilon_of, share_used
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import class_counts, light_learner, light_sites, light_study, torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from client_agent.quiet_hours import LARGE_TRANSFER_BYTES
+from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.site.events import EventKind, RoundEnd
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner, light_sites, light_study

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from client_agent.cli.study import app as study_app
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.site.events import RoundEnd
-from client_agent.study.contribute import EncodedUpdate
+from client_agent.study.contribution import EncodedUpdate
 from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from harness.federation.in_memory_federation import InMemoryFederation

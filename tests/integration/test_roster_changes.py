@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.network.held_roster import ACCEPTED
+from client_agent.net.roster import ACCEPTED
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_sites, light_study
 from harness.federation.processes import FederationSpec

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from client_agent.learning.learner import Learner
-from client_agent.network.server_client import ServerClient
+from client_agent.net.server_client import ServerClient
 from client_agent.settings import AgentSettings
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.site.remembered_sums import sum_memory
+from client_agent.site.sum_memory import sum_memory
 from harness.federation.clocks import Stop
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner, light_sites, light_study

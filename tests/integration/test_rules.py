@@ -13,8 +13,7 @@ import pytest
 
 from client_agent.learning.data import LocalData
 from client_agent.learning.models import dimension, model_spec
-from client_agent.site.events import EventKind, RoundEnd, RoundRecord
-from client_agent.site.rewards import rewards_of
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord, rewards_of
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunHistory
 from harness.federation.in_memory_federation import InMemoryFederation

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from client_agent.network.body import Body
-from client_agent.network.server_client import ServerClient
+from client_agent.net.envelopes import Body
+from client_agent.net.server_client import ServerClient
 from harness.attack.hostile_messages import Round
 from harness.attack.proxy_attacks import Proxy, agents_client
 from harness.attack.scripted_rounds import SITES, VICTIM, Pair
@@ -162,7 +162,7 @@ def test_what_is_refused_in_a_session_is_the_servers_refusal(asking: Asking) -> 
 def test_a_session_opens_no_other_one(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that somebody got hold of would live for ever."""
     asking.client.studies()
-    monkeypatch.setattr("client_agent.network.server_client.paths.SESSION", "elsewhere")
+    monkeypatch.setattr("client_agent.net.server_client.paths.SESSION", "elsewhere")
     with pytest.raises(MalformedMessage, match="not in another session"):
         asking.client._send("POST", "/v1/session", Body.of(b"{}"), "session")
     assert asking.forms()[-1] == SESSION_TYPE

@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from client_agent.network.ledger import read_ledger
+from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundEnd
 from harness.engine.parties import Parties
 from harness.federation.learners import light_learner, light_sites, light_study

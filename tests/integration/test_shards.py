@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from client_agent.network import server_client
+from client_agent.net import server_client
 from client_agent.site.events import RoundEnd
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.in_memory_federation import InMemoryFederation

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from client_agent.contributor.decisions import Decision
+from client_agent.site.context import lost_rounds
 from client_agent.site.events import RoundEnd
-from client_agent.site.letter import WeightMail
-from client_agent.site.reconciling import lost_rounds
+from client_agent.site.letters import WeightMail
 from harness.attack import forgeries as malicious
 from harness.attack.forgeries import entry_near_the_range_bound
 from harness.attack.scripted_requester import ScriptedSites

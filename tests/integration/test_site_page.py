@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from client_agent.network.ledger import Ledger, LedgerEntry
-from client_agent.site.approval import approval_of
+from client_agent.net.ledger import Ledger, LedgerEntry
 from client_agent.site.events import METRICS, Absence, Absent, Metrics, RoundEnd, RoundRecord, site_values
+from client_agent.study.approval import approval_of
 from tests.kit.browser import chromium
 from tests.kit.pictures import looked_at
 from tests.unit.client_agent.federation import REQUESTER

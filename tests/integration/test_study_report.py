@@ -10,16 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli.study import app
-from client_agent.report.facts import StudyReport
-from client_agent.report.made import study_report
-from client_agent.report.outcome import Federated
-from client_agent.report.written import report_html
+from client_agent.page.report import StudyReport, study_report
+from client_agent.page.report_html import report_html
+from client_agent.page.study_state import Federated
 from client_agent.settings import AgentSettings, load_settings
-from client_agent.site.budget.accounting import Steps, accountant, epsilon_of, share_used
 from client_agent.site.events import Absent
 from client_agent.site.identity import load_chain
 from client_agent.site.journal import STOPPED, SiteState, StudyJournal
-from client_agent.site.outbox import REFUSAL, create_study, queued, withdraw
+from client_agent.site.privacy_budget import Steps, accountant, epsilon_of, share_used
+from client_agent.study.outbox import REFUSAL, create_study, queued, withdraw
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from client_agent.cli.study import app as study_app
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.study.contribute import EncodedUpdate
+from client_agent.study.contribution import EncodedUpdate
 from client_agent.study.participant import Participant
-from client_agent.study.summarising import SUMMARY_FILE, Summary
+from client_agent.study.summary import SUMMARY_FILE, Summary
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner
 from protocol.clauses import Clause

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import moiety
 from client_agent.requester.state import RequesterState
 from client_agent.site.events import RoundEnd
-from client_agent.transcripts.reading import read_transcripts
+from client_agent.study.transcripts import read_transcripts
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec

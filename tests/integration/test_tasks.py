@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from client_agent.learning.data import LocalData
+from client_agent.learning.scores import METRICS, FinalScores, value_of
 from client_agent.learning.study_file import checked_study_table, study_from_table
-from client_agent.scoring.score import METRICS, FinalScores, value_of
 from client_agent.site.events import RoundEnd
 from client_agent.site.journal import FINAL_SCORES
 from harness.datasets.bundled import breast_cancer_survival, diabetes_five_practices

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from client_agent.network import server_client
-from client_agent.network.ledger import LedgerEntry, read_ledger
-from client_agent.network.server_client import ServerClient
+from client_agent.net import server_client
+from client_agent.net.ledger import LedgerEntry, read_ledger
+from client_agent.net.server_client import ServerClient
 from client_agent.site.events import RoundEnd
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner, light_sites, light_study

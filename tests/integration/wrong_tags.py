@@ -10,7 +10,7 @@ import numpy as np
 
 from client_agent.learning.learner import Learner
 from client_agent.settings import AgentSettings
-from client_agent.study.contribute import ContributionRecord, make_contribution
+from client_agent.study.contribution import ContributionRecord, make_contribution
 from harness.federation.learners import light_learner
 from protocol.arithmetic.ring import Ring
 from protocol.protection.interface import AtSite

@@ -224,7 +224,7 @@ MUTATIONS: Final = (
     Mutation(
         "sums forgotten",
         "a site and the requester do not remember which sums they agreed to",
-        {"client_agent.site.remembered_sums.SumMemory._put": passes},
+        {"client_agent.site.sum_memory.SumMemory._put": passes},
     ),
     Mutation(
         "no nonces",

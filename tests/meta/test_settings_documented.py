@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from client_agent.notify_settings import NotifySettings
-from client_agent.settings import AgentSettings, TlsSettings
-from client_agent.trainer_settings import TrainerSettings
+from client_agent.learning.settings import TrainerSettings
+from client_agent.settings import AgentSettings, NotifySettings, TlsSettings
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
@@ -96,7 +95,7 @@ def test_every_event_of_the_servers_logs_is_explained() -> None:
 
 def test_every_purpose_in_the_ledger_is_explained() -> None:
     text = (DOCS / "joining.md").read_text(encoding="utf-8")
-    source = (DOCS.parent / "client_agent" / "network" / "server_client.py").read_text(encoding="utf-8")
+    source = (DOCS.parent / "client_agent" / "net" / "server_client.py").read_text(encoding="utf-8")
     purposes = set(re.findall(r'(?:_EMPTY|body|Body\.of\(\S+\.canonical\(\)\)), "([a-z ]+)"', source))
     assert len(purposes) >= 9
     assert not [purpose for purpose in purposes if f"`{purpose}`" not in text]

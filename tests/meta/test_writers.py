@@ -20,15 +20,14 @@ OWN_WAYS = {
     "client_agent/data/transformation.py": "into a folder that host.placed_files fills",
     "client_agent/learning/data.py": "into a folder that host.placed_files fills",
     "client_agent/data/rows.py": "into a folder that host.placed_files fills",
-    "client_agent/product/export.py": "into a folder that host.placed_files fills",
-    "client_agent/network/ledger_files.py": "appends lines, and cuts off half a one",
-    "client_agent/network/server_client.py": "a download, renamed when whole",
+    "client_agent/model/export.py": "into a folder that host.placed_files fills",
+    "client_agent/net/ledger.py": "appends lines, and cuts off half a one",
+    "client_agent/net/server_client.py": "a download, renamed when whole",
     "client_agent/site/events.py": "appends a line, and takes it back where it had no room",
-    "client_agent/site/outbox.py": "a lock",
-    "client_agent/page/models.py": "a file without a name",
-    "client_agent/learning/foreign/bounded_log.py": "a trainer's log",
-    "client_agent/learning/foreign/trainer.py": "what a trainer's program reads",
-    "client_agent/learning/foreign/programs/tensor_file.py": "what a trainer's program reads",
+    "client_agent/study/outbox.py": "a lock",
+    "client_agent/page/contents.py": "a file without a name",
+    "client_agent/learning/foreign_trainer.py": "a trainer's log, and what its program reads",
+    "client_agent/trainer_programs/tensor_file.py": "what a trainer's program reads",
 }
 WRITERS = frozenset({"write_text", "write_bytes", "savez", "savez_compressed", "save_file", "savefig", "to_csv"})
 

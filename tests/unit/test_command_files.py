@@ -23,7 +23,7 @@ from typing import Any, Final, get_args, get_type_hints
 import pytest
 
 import moiety
-from client_agent.product.export import export
+from client_agent.model.export import export
 from harness.reference.pages import Command, commands
 from protocol.sharing import Side
 from tests.kit.processes import prepare_servers

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-import client_agent.points
+import client_agent.site.failpoints
 import servers.failpoints
 from client_agent.site.journal import StudyJournal
 from host.failpoints import Failpoints, parse_failpoint
@@ -87,13 +87,13 @@ def test_a_server_takes_a_failpoint_only_beside_a_seed_and_a_seed_only_on_loopba
 
 
 def test_an_agent_takes_a_failpoint_only_beside_a_seed() -> None:
-    armed = client_agent.points.failpoints_of("after_settled:2", seeded=True)
+    armed = client_agent.site.failpoints.failpoints_of("after_settled:2", seeded=True)
     assert (armed.point, armed.turn) == ("after_settled", 2)
-    assert client_agent.points.failpoints_of(None, seeded=False).point is None
+    assert client_agent.site.failpoints.failpoints_of(None, seeded=False).point is None
     with pytest.raises(ConfigurationError, match="only beside 'seed'"):
-        client_agent.points.failpoints_of("after_settled", seeded=False)
+        client_agent.site.failpoints.failpoints_of("after_settled", seeded=False)
     with pytest.raises(ConfigurationError, match="no failpoint 'lunch'"):
-        client_agent.points.failpoints_of("lunch", seeded=True)
+        client_agent.site.failpoints.failpoints_of("lunch", seeded=True)
 
 
 def test_a_full_disk_is_an_error_of_the_system() -> None:
@@ -106,7 +106,7 @@ def test_a_full_disk_is_an_error_of_the_system() -> None:
 
 def test_a_journal_reaches_its_agents_failpoints(tmp_path: Path) -> None:
     acted: list[str] = []
-    point = client_agent.points.Point.AFTER_SETTLED
+    point = client_agent.site.failpoints.Point.AFTER_SETTLED
     StudyJournal(tmp_path, "quiet").reach(point)
     StudyJournal(tmp_path, "armed", Failpoints(point.value, 1, lambda: acted.append("now"))).reach(point)
     assert acted == ["now"]

@@ -17,18 +17,18 @@ import pytest
 import structlog
 
 import client_agent.cli.agent
-import client_agent.cli.lines
-import client_agent.cli.watching
+import client_agent.cli.tables
+import client_agent.cli.watch
 from client_agent.cli.keys import show
-from client_agent.cli.ranking import show_rankings
-from client_agent.cli.records import show_rewards
+from client_agent.cli.results import show_rankings
+from client_agent.cli.status import show_rewards
 from client_agent.learning.ridge import JudgedOn
-from client_agent.network.exchange import problem_to_error
-from client_agent.network.server_client import RetryPolicy, ServerClient
-from client_agent.requester.await_sites import await_contributors
+from client_agent.net.exchange import problem_to_error
+from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.requester.admission import await_contributors
 from client_agent.requester.round import RequesterRound
 from client_agent.site.events import AgentEvent, EventKind
-from client_agent.site.letter import StudyRefusal
+from client_agent.site.letters import StudyRefusal
 from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
 from harness.demo.report import _chart
 from harness.engine.history import Series
@@ -123,7 +123,7 @@ def test_the_reason_of_a_studys_end(capsys: pytest.CaptureFixture[str]) -> None:
     worded = end.model_copy(update={"message": end.message.model_copy(update={"reason": WORDS})})
     shown = StudyView(study="unit", study_digest=DIGEST, end=worded, cursor=1, ready=(), mail=())
     for as_json in (False, True):
-        client_agent.cli.watching._print_state(shown, as_json)
+        client_agent.cli.watch._print_state(shown, as_json)
         assert harmless(capsys.readouterr().out)
 
 
@@ -144,7 +144,7 @@ def test_a_ranking(problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_rounds_and_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names are checked where they come in; a metrics file of another hand is shown all the same."""
     records = (record(1, took_part=("r0", WORDS), failed_check=(WORDS,)),)
-    client_agent.cli.watching._print_table(records)
+    client_agent.cli.watch._print_table(records)
     assert "[/]" in capsys.readouterr().out
     folder = tmp_path / "studies" / "s"
     folder.mkdir(parents=True)
@@ -172,7 +172,7 @@ def test_a_layers_name() -> None:
 
 
 def test_logs_of_both_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    for configure in (server_log.configure, client_agent.cli.lines.log_to_stderr):
+    for configure in (server_log.configure, client_agent.cli.tables.log_to_stderr):
         configure()
         try:
             structlog.get_logger("x").warning("refused", detail=WORDS, route="/v1/" + "x" * 10**6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client_agent.requester.study import _SKIPS_KEPT, RELEASES_KEPT
-from client_agent.site.letter import Attestation, StudyRefusal, WeightMail
+from client_agent.site.letters import Attestation, StudyRefusal, WeightMail
 from protocol.bodies.letter import (
     ATTESTED_BYTES,
     ATTESTED_SEALED_BYTES,

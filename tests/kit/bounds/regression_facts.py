@@ -32,8 +32,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import gradient_rows
-from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundRecord, RunHistory
 from harness.engine.updates import own_weight

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from client_agent.contributor.decisions import Decision
-from client_agent.site.letter import Attestation, WeightMail, Welcome
+from client_agent.site.letters import Attestation, WeightMail, Welcome
 from protocol.bodies.letter import seal_checkpoint, seal_letter
 from protocol.evidence import PastRelease
 from protocol.parameters import Needs

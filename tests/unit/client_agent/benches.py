@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from client_agent.contributor.run import Contributor
-from client_agent.learning.at_requester.update_noise import UpdateNoise
-from client_agent.network.body import Body
-from client_agent.network.held_roster import HeldRoster
-from client_agent.network.ledger import Ledger
+from client_agent.learning.scores import FinalScores, Score
+from client_agent.learning.update_noise import UpdateNoise
+from client_agent.net.envelopes import Body
+from client_agent.net.ledger import Ledger
+from client_agent.net.roster import HeldRoster
 from client_agent.requester.run import Requester
-from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal

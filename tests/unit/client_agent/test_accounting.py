@@ -10,16 +10,8 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from client_agent.site.budget import accounting
-from client_agent.site.budget.accounting import (
-    ORDERS,
-    Steps,
-    accountant,
-    epsilon_of,
-    filter_order,
-    noise_for,
-    share_used,
-)
+from client_agent.site import privacy_budget
+from client_agent.site.privacy_budget import ORDERS, Steps, accountant, epsilon_of, filter_order, noise_for, share_used
 from protocol.errors import ConfigurationError
 
 DELTA = 1e-5
@@ -119,6 +111,6 @@ def test_what_a_budget_reads_of_the_accountant_is_what_its_epsilon_says_at_that_
     found = share_used([Steps(probability, noise, count)], 8.0, DELTA)
     assert found == pytest.approx(divergence / (8.0 - converted), rel=1e-9)
     names = {
-        node.attr for node in ast.walk(ast.parse(inspect.getsource(accounting))) if isinstance(node, ast.Attribute)
+        node.attr for node in ast.walk(ast.parse(inspect.getsource(privacy_budget))) if isinstance(node, ast.Attribute)
     }
     assert not any(name.startswith("_") for name in names)

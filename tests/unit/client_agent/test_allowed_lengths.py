@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_agent.requester.measuring.allowed_lengths import largest_product, longest_distance, longest_norm, too_long
+from client_agent.requester.judgement import largest_product, longest_distance, longest_norm, too_long
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 

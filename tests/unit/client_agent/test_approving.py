@@ -11,11 +11,11 @@ from typer.testing import CliRunner, Result
 
 from client_agent.cli.agent import app
 from client_agent.learning.study_file import study_from_toml
-from client_agent.page.door import Door
-from client_agent.site.approval import Approval, approval_of, give
-from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
+from client_agent.page.app import Door
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.study.asked.plain_words import _OPENED, About, in_plain_words
+from client_agent.site.privacy_budget import Steps, accountant, epsilon_of
+from client_agent.study.approval import Approval, approval_of, give
+from client_agent.study.plain_words import _OPENED, About, in_plain_words
 from harness.federation.processes import write_secret
 from host.audit.log import AuditLog
 from protocol.errors import ConfigurationError, MoietyError

@@ -11,18 +11,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from client_agent.architectures.frozen import freeze, frozen_tensors
-from client_agent.architectures.library import installed_version
-from client_agent.architectures.sources import ModelSources
-from client_agent.architectures.statistics import training_mode
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import layer_shapes, model_vector
-from client_agent.learning.models import build_model, completed, network_of
+from client_agent.learning.layers import training_mode
+from client_agent.learning.models import build_model, completed, freeze, frozen_tensors, installed_version, network_of
+from client_agent.learning.settings import ModelSources
 from client_agent.learning.study_file import study_from_toml
 from client_agent.learning.trainer import train_round
-from client_agent.product.export import export
-from client_agent.product.exported import load_exported
-from client_agent.product.held import HeldModel
+from client_agent.model.export import export, load_exported
+from client_agent.model.site_model import HeldModel
 from client_agent.site.journal import SiteState
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec, Study, TrainingSpec

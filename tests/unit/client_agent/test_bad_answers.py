@@ -20,10 +20,10 @@ import pytest
 
 import client_agent.daemon
 from client_agent.daemon import Agent
-from client_agent.network.clock import WrongClock, pause_after, wrong_clock
-from client_agent.network.server_client import RetryPolicy, ServerClient
-from client_agent.network.watch import StudyWatch
-from client_agent.requester.await_sites import _hear_refusal
+from client_agent.net.exchange import WrongClock, pause_after, wrong_clock
+from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.net.watch import StudyWatch
+from client_agent.requester.admission import _hear_refusal
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.run import Requester
 from client_agent.site.connections import Site
@@ -217,7 +217,7 @@ def test_clocks_that_agree_explain_no_refusal() -> None:
 
 
 def test_a_view_that_cannot_be_read_is_said_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_agent.network.watch._PROBLEM_PAUSE_S", 0.0)
+    monkeypatch.setattr("client_agent.net.watch._PROBLEM_PAUSE_S", 0.0)
     moods: list[Exception] = [MalformedMessage("study_view: too long")] * 3 + [RuntimeError("x"), UnknownResource("y")]
 
     class Server:

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.cli import memories as budget_cli
-from client_agent.cli.foreseen import require_own_budget, require_shown_budget
-from client_agent.learning.at_requester.finish_table import FinishTable
+from client_agent.cli import agent as budget_cli
+from client_agent.cli.forecast import require_own_budget, require_shown_budget
 from client_agent.learning.models import dimension, model_spec
+from client_agent.learning.study_file import FinishTable
 from client_agent.settings import AgentSettings
-from client_agent.site.budget.accounting import Steps, epsilon_of
-from client_agent.site.budget.spent_budget import BudgetMemory, budget_memory
+from client_agent.site.privacy_budget import BudgetMemory, Steps, budget_memory, epsilon_of
 from moiety import main
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import StudyParameters

@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from client_agent.architectures.statistics import keep_buffers, normalisations
-from client_agent.learning.at_requester.update_noise import update_noise
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import (
     layer_shapes,
@@ -19,9 +17,11 @@ from client_agent.learning.flat_vector import (
     model_vector,
     personal_vector,
 )
+from client_agent.learning.layers import keep_buffers, normalisations
 from client_agent.learning.learner import TorchLearner
 from client_agent.learning.plugin import load_plugin
 from client_agent.learning.trainer import LocalRound, epoch_rows, gradient_rows, loss_gradient, take, train_round
+from client_agent.learning.update_noise import update_noise
 from protocol.arithmetic.fixed_point import clip
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.first_model import first_model

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from client_agent.site.letter import Welcome
+from client_agent.site.letters import Welcome
 from protocol.errors import AnnouncementMismatch, ConfigurationError
 from protocol.parameters import Needs
 from protocol.protection import ckks

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from client_agent.site.journal import StudyJournal
-from client_agent.study.contribute import (
+from client_agent.study.contribution import (
     ContributionRecord,
     encoded_path,
     journal_encoded,
     make_contribution,
     send_contribution,
 )
-from client_agent.study.take_release import Outputs, own_key_id
+from client_agent.study.release import Outputs, own_key_id
 from host.memory_file import MemoryFile
 from host.randomness import SystemRandomness
 from protocol.arithmetic.kernels import Scaling

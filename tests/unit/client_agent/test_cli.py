@@ -17,16 +17,15 @@ from typer.testing import CliRunner, Result
 
 import client_agent.cli.agent
 import client_agent.cli.study
-import client_agent.cli.watching
+import client_agent.cli.watch
 from client_agent.cli.agent import app as agent_app
 from client_agent.cli.study import app as study_app
 from client_agent.daemon import run_agent
-from client_agent.learning.data import Examples, LocalData, save_folder
-from client_agent.learning.names import DataNames
+from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import Metrics, RoundRecord
 from client_agent.site.journal import StudyJournal
-from client_agent.site.outbox import create_study, outbox
+from client_agent.study.outbox import create_study, outbox
 from harness.federation.processes import write_secret
 from host.durable import new_folder
 from protocol.errors import (
@@ -139,9 +138,9 @@ def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeServer], None]:
     def use(server: FakeServer) -> None:
-        for module in (client_agent.cli.study, client_agent.cli.watching):
+        for module in (client_agent.cli.study, client_agent.cli.watch):
             monkeypatch.setattr(module, "Site", lambda settings: FakeSite(settings, server))
-        monkeypatch.setattr(client_agent.cli.watching, "_POLL_S", 0.0)
+        monkeypatch.setattr(client_agent.cli.watch, "_POLL_S", 0.0)
 
     return use
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpcore
 import pytest
 
-from client_agent.network.sockets.connection import Pool
+from client_agent.net.transport import Pool
 
 LONG = bytes(range(256)) * 1024
 KEPT_S = 30.0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_agent.site.journal import StudyJournal
-from client_agent.study.contribute import (
+from client_agent.study.contribution import (
     ContributionRecord,
     EncodedFile,
     encoded_path,
@@ -202,7 +202,7 @@ def test_an_attempt_whose_folder_could_not_be_synced_is_not_sent_before_it_is(
         with pytest.raises(OSError, match="no answer"):
             made(update, journal)
     sealed = (journal.attempt_folder(1, 1) / "a.sealed").read_bytes()
-    monkeypatch.setattr("client_agent.study.contribute.sync_folder", synced.append)
+    monkeypatch.setattr("client_agent.study.contribution.sync_folder", synced.append)
     record = made(update, journal)
     assert (journal.attempt_folder(1, 1) / "a.sealed").read_bytes() == sealed
     assert digest_of(sealed).digest().hex() == record.digests[Side.A]

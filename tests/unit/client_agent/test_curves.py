@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from client_agent.drawn.curves import COLOURS, Curve, chart, ticks
-from client_agent.drawn.document import document, figure, table
+from client_agent.page.charts import COLOURS, Curve, chart, document, figure, table, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -11,15 +11,15 @@ import pytest
 import trustme
 
 from client_agent.daemon import Agent, run_agent
-from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.learning.training_seeds import site_seed, training_seed
+from client_agent.learning.sampling import site_seed, training_seed
+from client_agent.learning.study_file import FinishTable
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site, one_agent
 from client_agent.site.events import AgentEvent
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.models.finished_model import finish_table
-from client_agent.site.outbox import create_study, outbox
+from client_agent.site.models import finish_table
+from client_agent.study.outbox import create_study, outbox
 from harness.federation.processes import write_secret
 from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
 from protocol.sharing import Side

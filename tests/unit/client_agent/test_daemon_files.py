@@ -14,7 +14,7 @@ from client_agent.daemon import Agent
 from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
-from client_agent.site.outbox import create_study, outbox, waiting, withdraw
+from client_agent.study.outbox import create_study, outbox, waiting, withdraw
 from host.durable import write_durably
 from protocol.errors import ConfigurationError, StorageFull
 from protocol.sharing import Side

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.learning.data import Examples, LocalData, folder_names, load_folder, save_folder
-from client_agent.learning.names import NO_NAMES, DataNames
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, folder_names, load_folder, save_folder
 from protocol.errors import ConfigurationError
 
 

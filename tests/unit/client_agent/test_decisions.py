@@ -11,7 +11,7 @@ import pytest
 
 from client_agent.contributor.decisions import Decision
 from client_agent.site.events import EventKind
-from client_agent.site.letter import CountedClasses, WeightMail
+from client_agent.site.letters import CountedClasses, WeightMail
 from protocol.bodies.letter import seal_letter
 from protocol.errors import ConfigurationError, ErrorCode, WrongRound
 from protocol.parameters import Needs, StudyParameters

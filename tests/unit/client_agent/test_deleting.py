@@ -12,8 +12,8 @@ import pytest
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import one_agent
 from client_agent.site.journal import SiteState
-from client_agent.study.asked.at_hand import Word, keep_word, known_study, pause_study, resume_study
-from client_agent.study.asked.deleting import RECEIPT, delete_study, is_deleted
+from client_agent.study.approval import Word, keep_word, known_study, pause_study, resume_study
+from client_agent.study.deletion import RECEIPT, delete_study, is_deleted
 from host.audit.entry import Action
 from host.audit.log import AUDIT, AuditLog, read_audit
 from protocol.errors import ConfigurationError, StorageFull
@@ -70,7 +70,7 @@ def test_a_kill_in_the_middle_is_ended_by_the_next_try(
 ) -> None:
     over(config)
     with monkeypatch.context() as patch:
-        patch.setattr("client_agent.study.asked.deleting.shutil.rmtree", lambda _: 1 / 0)
+        patch.setattr("client_agent.study.deletion.shutil.rmtree", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             delete_study(settings, STUDY.name, "Dr. B", "permit 7 ended")
     (journal(config).folder / "later.txt").write_text("an agent ran in between")
@@ -126,7 +126,7 @@ def test_a_site_deletes_what_its_settings_let_it_keep(
     for number in range(settings.transcripts_kept_rounds):
         (transcripts / f"round-{number:06d}-01.json").touch()
     with monkeypatch.context() as patch:
-        patch.setattr("client_agent.study.asked.deleting.MOST_FILES", 9999)
+        patch.setattr("client_agent.study.deletion.MOST_FILES", 9999)
         with pytest.raises(
             ConfigurationError, match="holds 10,002 files, and a receipt of deletion lists at most 9,999"
         ):

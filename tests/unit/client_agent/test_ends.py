@@ -11,7 +11,7 @@ from client_agent.contributor.run import Contributor
 from client_agent.requester.study import StudyOver
 from client_agent.site.events import EventKind
 from client_agent.site.journal import StudyJournal
-from client_agent.study.ends import require_end, shown_ends
+from client_agent.study.release import require_end, shown_ends
 from protocol.errors import AnnouncementMismatch, BadSignature
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

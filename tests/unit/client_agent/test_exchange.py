@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from client_agent.network.exchange import Exchange, TransportFailure, Way
-from client_agent.network.server_client import WAITS_S
+from client_agent.net.exchange import Exchange, TransportFailure, Way
+from client_agent.net.server_client import WAITS_S
 
 MADE: Any = SimpleNamespace(follows=False, session=None)
 """A request that is in no session."""

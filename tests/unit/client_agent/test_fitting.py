@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from client_agent.learning.check_data import fitting_data, remarks
-from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, save_folder
+from client_agent.learning.data_check import fitting_data, remarks
 from client_agent.learning.learner import TorchLearner
 from client_agent.learning.models import model_spec
-from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.learning.plugin import load_plugin
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from client_agent.scoring.followed import area_under_roc, mean_log_loss, share_right
-from client_agent.scoring.predicted import NotComputable
+from client_agent.learning.predictions import NotComputable, area_under_roc, mean_log_loss, share_right
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])

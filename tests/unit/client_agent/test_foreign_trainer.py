@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.learning.at_requester.finish_table import FinishTable
+from client_agent.learning import foreign_trainer
 from client_agent.learning.data import Examples, LocalData, save_folder
-from client_agent.learning.foreign import bounded_log
-from client_agent.learning.foreign.bounded_log import LOG_BYTES, put_aside
-from client_agent.learning.foreign.learner import ForeignLearner
-from client_agent.learning.foreign.programs import tensor_file
-from client_agent.learning.foreign.trainer import ForeignTrainer
+from client_agent.learning.foreign_trainer import LOG_BYTES, ForeignLearner, ForeignTrainer, put_aside
 from client_agent.learning.models import model_spec
+from client_agent.learning.settings import TrainerSettings
+from client_agent.learning.study_file import FinishTable
 from client_agent.settings import load_settings
-from client_agent.trainer_settings import TrainerSettings
+from client_agent.trainer_programs import tensor_file
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
@@ -320,8 +318,8 @@ def app(p, t):
 
 
 def test_a_full_disk_loses_words_and_not_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_log, "LOG_BYTES", 0)
-    monkeypatch.setattr(bounded_log, "put_aside", lambda path: path / "nowhere" / "at all")
+    monkeypatch.setattr(foreign_trainer, "LOG_BYTES", 0)
+    monkeypatch.setattr(foreign_trainer, "put_aside", lambda path: path / "nowhere" / "at all")
     one = trainer(tmp_path, "def app(p, t):\n    print('words')\n    return p")
     assert np.array_equal(one.train(FIRST, 1), FIRST)
     assert (tmp_path / "state" / "trainer" / "trainer.log").read_bytes() == b""

@@ -19,8 +19,8 @@ import pytest
 from client_agent.requester.plan import hindrance
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import WeightMail
-from client_agent.study.take_release import own_key_id
+from client_agent.site.letters import WeightMail
+from client_agent.study.release import own_key_id
 from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
 from protocol.bodies.letter import seal_letter

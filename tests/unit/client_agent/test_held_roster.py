@@ -9,8 +9,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from client_agent.network.held_roster import ACCEPTED, HeldRoster
-from client_agent.network.server_client import ServerClient
+from client_agent.net.roster import ACCEPTED, HeldRoster
+from client_agent.net.server_client import ServerClient
 from protocol.errors import BadSignature, MalformedMessage, MoietyError, RosterRefused, RosterUnknown, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.requester.round_result import Refused, Settled
-from client_agent.requester.state import RoundPlan
+from client_agent.requester.state import Refused, RoundPlan, Settled
 from client_agent.site.events import RoundEnd
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode

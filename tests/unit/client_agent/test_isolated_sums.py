@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from client_agent.site.events import RoundEnd
-from client_agent.study.isolating import note_sum
+from client_agent.study.isolation import note_sum
 from harness.attack.scripted_agents import DIMENSION, SITES, START, Federation, Round, study
 from protocol.errors import AggregateOutOfBounds
 from protocol.evidence import PastRelease

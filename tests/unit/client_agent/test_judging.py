@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from client_agent.requester.measuring.allowed_lengths import largest_product, longest_distance, longest_norm
-from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
+from client_agent.requester.judgement import (
+    Judgement,
+    RequesterFacts,
+    RoundRule,
+    judge,
+    largest_product,
+    longest_distance,
+    longest_norm,
+)
 from protocol.errors import ProtocolViolation
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters

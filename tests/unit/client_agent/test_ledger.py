@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.cli.records import show_ledger
-from client_agent.network import ledger_files
-from client_agent.network.ledger import Ledger, LedgerEntry, Totals, hourly, read_ledger
+from client_agent.cli.status import show_ledger
+from client_agent.net import ledger as ledger_files
+from client_agent.net.ledger import Ledger, LedgerEntry, Totals, hourly, read_ledger
 from protocol.errors import ConfigurationError, StorageFull
 
 BEGAN_S = 500_000 * 3600.0
@@ -179,7 +179,7 @@ def test_a_folder_that_does_not_exist_has_no_ledger(tmp_path: Path, json_output:
 def test_a_clock_that_is_wrong_costs_no_byte_and_no_bound(
     order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_agent.network.ledger.OPEN_BYTES", 30_000)
+    monkeypatch.setattr("client_agent.net.ledger.OPEN_BYTES", 30_000)
     path, made = tmp_path / "ledger.jsonl", a_day(30)
     if order == "years ahead and back":
         made[100] = made[100].model_copy(update={"time_s": BEGAN_S + 9e8})
@@ -239,7 +239,7 @@ def test_a_full_disk_while_lines_move_loses_none(tmp_path: Path, monkeypatch: py
 APPENDS = """
 import sys
 from pathlib import Path
-from client_agent.network.ledger import Ledger
+from client_agent.net.ledger import Ledger
 from tests.unit.client_agent.test_ledger import entry
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(600):

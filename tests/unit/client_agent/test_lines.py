@@ -8,8 +8,7 @@ import pytest
 from rich.table import Table
 
 from client_agent.cli.agent import _print_event
-from client_agent.cli.lines import round_line
-from client_agent.cli.tables import WholeNames, add_row, console, table
+from client_agent.cli.tables import WholeNames, add_row, console, round_line, table
 from client_agent.site.events import (
     Absence,
     Absent,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, judge
+from client_agent.requester.judgement import RequesterFacts, RoundRule, judge
 from harness.attack.wrong_updates import (
     ALONG,
     CHEAT,

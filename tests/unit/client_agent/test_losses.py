@@ -12,8 +12,7 @@ from sksurv.datasets import load_veterans_lung_cancer
 from sksurv.linear_model import CoxPHSurvivalAnalysis
 from torch import nn
 
-from client_agent.tasks.cox import cox_loss
-from client_agent.tasks.losses import Batch, task_loss, training_loss
+from client_agent.learning.losses import Batch, cox_loss, task_loss, training_loss
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import LossName, TaskKind, TaskSpec, TrainingSpec
 

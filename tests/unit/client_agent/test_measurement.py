@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.learning.at_requester.update_noise import UpdateNoise
-from client_agent.requester.await_sites import bring_up_to_date, show_model
+from client_agent.learning.update_noise import UpdateNoise
+from client_agent.requester.admission import bring_up_to_date, show_model
+from client_agent.requester.judgement import Judgement
 from client_agent.requester.measurement import MeasuringRound
-from client_agent.requester.measuring.judging import Judgement
-from client_agent.requester.measuring.opened import Opened, Openings
-from client_agent.requester.measuring.own_noise import keep_from_mean, kept_from_mean, learns_from, own_noise
-from client_agent.requester.round_result import Settled
+from client_agent.requester.openings import Opened, Openings
+from client_agent.requester.own_update import keep_from_mean, kept_from_mean, learns_from, own_noise
 from client_agent.requester.run import Requester
-from client_agent.requester.state import RoundPlan, Welcomed
+from client_agent.requester.state import RoundPlan, Settled, Welcomed
 from client_agent.site.events import RoundEnd
 from host.durable import new_folder
 from protocol.clauses import Clause
@@ -334,7 +333,7 @@ class TestUnlistedSites:
             sent.extend(sites)
             return True
 
-        monkeypatch.setattr("client_agent.requester.await_sites.welcome", welcomes)
+        monkeypatch.setattr("client_agent.requester.admission.welcome", welcomes)
         bring_up_to_date(owner)
         bring_up_to_date(owner)
         return sent
@@ -349,7 +348,7 @@ class TestUnlistedSites:
         self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A site that comes late would decline its first round for want of the model."""
-        monkeypatch.setattr("client_agent.requester.await_sites.next_purpose", lambda _: Purpose.UPDATE)
+        monkeypatch.setattr("client_agent.requester.admission.next_purpose", lambda _: Purpose.UPDATE)
         assert self.behind(bench, ("c1", "c2"), monkeypatch) == []
         owner, sent, waits = bench.requester, list[str](), list[float]()
 
@@ -358,7 +357,7 @@ class TestUnlistedSites:
             waits.append(longest_s)
             return True
 
-        monkeypatch.setattr("client_agent.requester.await_sites.welcome", welcomes)
+        monkeypatch.setattr("client_agent.requester.admission.welcome", welcomes)
         announcement = planned(bench).announcement.message
         of_all = announcement.model_copy(
             update={"purpose": Purpose.UPDATE, "listed": CONTRIBUTORS, "least_contributors": 2}
@@ -378,5 +377,5 @@ class TestUnlistedSites:
         first = planned(bench)
         bench.requester.settle(first, closed(1, everybody(1)))
         assert bench.requester.progress.rule_state != state
-        monkeypatch.setattr("client_agent.requester.await_sites.welcome", pytest.fail)
+        monkeypatch.setattr("client_agent.requester.admission.welcome", pytest.fail)
         bring_up_to_date(bench.requester)

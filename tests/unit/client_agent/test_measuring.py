@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_agent.study.measuring import (
-    open_sites,
-    query_vector,
-    seal_queries,
-)
+from client_agent.requester.openings import open_sites, query_vector, seal_queries
 from harness.attack.signed_client import opened as opened_body
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import encode

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_agent.cli import memories as memory_cli
+from client_agent.cli import agent as memory_cli
 from client_agent.settings import AgentSettings
-from client_agent.site.remembered_sums import sum_memory
+from client_agent.site.sum_memory import sum_memory
 from protocol.sharing import Side
 from tests.unit.client_agent.benches import SITE, FakeServer
 from tests.unit.client_agent.federation import ROSTER, keys

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.cli.foreseen import require_shown_budget
-from client_agent.site.budget.accounting import Steps, epsilon_of, share_used
-from client_agent.study.asked.foreseen_epsilon import foreseen_epsilon, own_examples
-from client_agent.study.asked.most_spent import least_spent, most_spent
-from client_agent.study.asked.plain_words import About, in_plain_words
-from client_agent.study.spending import training_of
+from client_agent.cli.forecast import require_shown_budget
+from client_agent.site.privacy_budget import Steps, epsilon_of, share_used
+from client_agent.study.plain_words import About, in_plain_words
+from client_agent.study.privacy_spending import foreseen_epsilon, least_spent, most_spent, own_examples, training_of
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import PrivacySpec, Roster, Study, TrainingSpec

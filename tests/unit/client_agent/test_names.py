@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.learning.names import (
+from client_agent.learning.data import (
     NO_NAMES,
     DataNames,
     Named,

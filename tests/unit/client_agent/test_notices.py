@@ -17,10 +17,9 @@ import trustme
 from typer.testing import CliRunner
 
 from client_agent.cli.agent import app
-from client_agent.network.ledger import Ledger, read_ledger
+from client_agent.net.ledger import Ledger, read_ledger
 from client_agent.settings import AgentSettings, load_settings
-from client_agent.site.telling.notices import Notices, read_notices
-from client_agent.site.telling.ways import PURPOSE, SIGNATURE, NotDelivered, Notice, ways_of
+from client_agent.site.notifications import PURPOSE, SIGNATURE, NotDelivered, Notice, Notices, read_notices, ways_of
 from harness.federation.processes import write_secret
 from protocol.errors import ConfigurationError
 from tests.kit.receivers import smtp_receiver, webhook_receiver

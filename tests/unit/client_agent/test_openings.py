@@ -8,12 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from client_agent.requester.measuring.allowed_lengths import longest_distance
-from client_agent.requester.measuring.judging import RequesterFacts
-from client_agent.requester.measuring.opened import Openings
+from client_agent.requester.judgement import RequesterFacts, longest_distance
+from client_agent.requester.openings import Openings, open_sites
 from client_agent.requester.state import RoundPlan
 from client_agent.site.journal import StudyJournal
-from client_agent.study.measuring import open_sites
 from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch, UnknownResource
 from protocol.mpc.measurement import OpeningShare
 from protocol.parameters import RANGE_PROJECTIONS

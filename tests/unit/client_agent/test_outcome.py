@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.report.outcome import Federated, federated, outcome_text, sums_of
+from client_agent.page.study_state import Federated, federated, outcome_text, sums_of
 from client_agent.site.events import RoundEnd, RoundRecord
 from protocol.wire.authentic import sign
 from protocol.wire.messages import EndCause, Purpose, StudyEnd, StudyEndState, StudyView

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from client_agent.network.exchange import TransportFailure
-from client_agent.study.take_release import Outputs, own_key_id
+from client_agent.net.exchange import TransportFailure
+from client_agent.study.release import Outputs, own_key_id
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import to_bytes
 from protocol.bodies.output import share_kind

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from client_agent.network.sockets.counted import Account, CountedStream, Meter
-from client_agent.network.sockets.pace import PACED_BYTES, Pace, Paces
+from client_agent.net.transport import PACED_BYTES, Account, CountedStream, Meter, Pace, Paces
 
 RATE = 100_000
 SIZE = 500_000

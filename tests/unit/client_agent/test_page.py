@@ -10,11 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from client_agent.page.app import make_page
-from client_agent.page.door import COOKIE, Door
+from client_agent.page.app import COOKIE, Door, make_page
 from client_agent.settings import load_settings
-from client_agent.site.approval import approval_of
 from client_agent.site.journal import StudyJournal
+from client_agent.study.approval import approval_of
 from harness.federation.processes import write_secret
 from host.doctor import Report, failed, ok
 from host.web_page.guard import FORM_FIELD

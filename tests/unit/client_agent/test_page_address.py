@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from client_agent.page import serve
+from client_agent.page import app
 
 
 def test_who_opens_the_address_at_once_is_not_turned_away(
@@ -26,8 +26,8 @@ def test_who_opens_the_address_at_once_is_not_turned_away(
             connected.append(True)
         return SimpleNamespace(run=lambda sockets: [one.close() for one in sockets])
 
-    monkeypatch.setattr(serve, "make_page", lambda settings, door, look: None)
+    monkeypatch.setattr(app, "make_page", lambda settings, door, look: None)
     monkeypatch.setattr("uvicorn.Server", begins_late)
     settings: Any = SimpleNamespace(state_dir=tmp_path)
-    serve.serve_page(settings, 0, lambda: pytest.fail("nobody looks"))
+    app.serve_page(settings, 0, lambda: pytest.fail("nobody looks"))
     assert connected == [True]

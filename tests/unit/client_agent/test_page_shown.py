@@ -12,14 +12,11 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 
-from client_agent.cli.records import show_status
-from client_agent.network.contacts import CONTACTS, Contacts
-from client_agent.page.door import Door
-from client_agent.page.models import remove_leftovers, zipped_model
-from client_agent.page.picture import lines_over_rounds
+from client_agent.cli.status import show_status
+from client_agent.net.contacts import CONTACTS, Contacts
+from client_agent.page.app import Door
+from client_agent.page.contents import lines_over_rounds, remove_leftovers, zipped_model
 from client_agent.settings import load_settings
-from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
-from client_agent.site.budget.spent_budget import budget_memory
 from client_agent.site.events import (
     METRICS,
     Absence,
@@ -33,11 +30,11 @@ from client_agent.site.events import (
 )
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.models.kept_model import Kept, KeptModel, save_kept
-from client_agent.site.telling.problems import Problems
-from client_agent.study.asked.at_hand import known_study
-from client_agent.study.asked.foreseen_epsilon import foreseen_epsilon
-from client_agent.study.spending import training_of
+from client_agent.site.models import Kept, KeptModel, save_kept
+from client_agent.site.notifications import Problems
+from client_agent.site.privacy_budget import Steps, accountant, budget_memory, epsilon_of
+from client_agent.study.approval import known_study
+from client_agent.study.privacy_spending import foreseen_epsilon, training_of
 from host.audit.log import AUDIT
 from host.one_holder import one_process
 from protocol.policy.site_policy import SitePolicy

@@ -12,11 +12,9 @@ from typer.testing import CliRunner
 
 from client_agent.cli.agent import app
 from client_agent.settings import AgentSettings, load_settings
-from client_agent.site.approval import approval_of
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.study.asked.at_hand import Word, keep_word, known_study
-from client_agent.study.asked.deleting import RECEIPT
-from client_agent.study.asked.permits import end_permits
+from client_agent.study.approval import Word, approval_of, keep_word, known_study
+from client_agent.study.deletion import RECEIPT, end_permits
 from host.audit.entry import Action
 from host.audit.log import AUDIT, AuditLog, read_audit
 from protocol.errors import ConfigurationError, StorageFull
@@ -108,7 +106,7 @@ def test_a_study_that_cannot_be_deleted_is_left_and_keeps_no_other_from_it(
     def denied(path: Path) -> str:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr("client_agent.study.asked.deleting._sha256", denied)
+    monkeypatch.setattr("client_agent.study.deletion._sha256", denied)
     left, failed, other, _ = ended(settings, "2999-04-01T00:00:00")
     assert "this site has left it" in left
     assert failed.startswith("study aaa: ")

@@ -12,12 +12,11 @@ from torch import nn
 
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import layer_shapes, load_personal, load_vector, model_vector, personal_vector
-from client_agent.learning.learner import TorchLearner
+from client_agent.learning.layers import Affine, Personalised, PersonalLayer, personal_parameters, shared_parameters
+from client_agent.learning.learner import PersonalState, TorchLearner
 from client_agent.learning.models import build_model, dimension, model_spec
-from client_agent.learning.personal import Affine, Personalised, PersonalLayer, personal_parameters, shared_parameters
-from client_agent.learning.personal_state import PersonalState
+from client_agent.learning.scores import value_of
 from client_agent.learning.trainer import train_round
-from client_agent.scoring.score import value_of
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
@@ -33,7 +32,7 @@ DATA = Examples(
 PLUGIN = """
 import numpy as np
 import torch
-from client_agent.learning.personal import Affine
+from client_agent.learning.layers import Affine
 
 class Model(torch.nn.Module):
     def __init__(self):

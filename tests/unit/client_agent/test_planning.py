@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from client_agent.requester.plan import hindrance, new_plan
-from client_agent.requester.round_result import Settled
-from client_agent.requester.state import RoundPlan
+from client_agent.requester.state import RoundPlan, Settled
 from client_agent.site.events import RoundEnd
-from client_agent.site.letter import CountedClasses
+from client_agent.site.letters import CountedClasses
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_release
 from protocol.rules.interface import Measured

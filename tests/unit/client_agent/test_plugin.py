@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from client_agent.learning.data import NO_NAMES, DataNames
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import layer_shapes, load_vector, model_vector
 from client_agent.learning.models import completed
-from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.learning.plugin import Plugin, load_plugin
 from client_agent.learning.trainer import compute_update
 from protocol.errors import ConfigurationError, UnusableUpdate

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.requester.measuring.probe import make_probe, probe_file
+from client_agent.requester.own_update import make_probe, probe_file
 from client_agent.requester.plan import new_plan
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ConfigurationError

@@ -12,27 +12,23 @@ import pytest
 import torch
 from sksurv.linear_model.coxph import BreslowEstimator
 
-from client_agent.architectures.sources import NO_SOURCES
-from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import load_personal, load_vector
 from client_agent.learning.models import completed, dimension, model_spec
-from client_agent.learning.names import DataNames
 from client_agent.learning.plugin import load_plugin
-from client_agent.product.card import ModelCard
-from client_agent.product.card_text import card_markdown
-from client_agent.product.export import export
-from client_agent.product.exported import load_exported
-from client_agent.product.held import HeldModel, empty_network, held_model
-from client_agent.product.predict import features_of, kept_columns, write_predictions
-from client_agent.scoring.paired import paired_scores
-from client_agent.scoring.predicted import Predicted
-from client_agent.scoring.scoring import scores
+from client_agent.learning.predictions import Predicted
+from client_agent.learning.scoring import paired_scores, scores
+from client_agent.learning.settings import NO_SOURCES
+from client_agent.model.card import ModelCard, card_markdown
+from client_agent.model.export import export, load_exported
+from client_agent.model.prediction import features_of, kept_columns, write_predictions
+from client_agent.model.site_model import HeldModel, empty_network, held_model
 from client_agent.settings import AgentSettings
-from client_agent.site.budget.accounting import Steps, epsilon_of
 from client_agent.site.events import RoundEnd, RoundRecord, site_values
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.models.finished_model import FinishedModel
-from client_agent.study.spending import training_of
+from client_agent.site.models import FinishedModel
+from client_agent.site.privacy_budget import Steps, epsilon_of
+from client_agent.study.privacy_spending import training_of
 from protocol.errors import ConfigurationError, StorageFull
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters

@@ -10,12 +10,12 @@ from zoneinfo import ZoneInfo
 import httpx
 import pytest
 
-from client_agent.network.body import Body
-from client_agent.network.clock import pause_after
-from client_agent.network.server_client import RetryPolicy, ServerClient
-from client_agent.quiet_hours import LARGE_TRANSFER_BYTES, NO_QUIET_HOURS, QuietHours, QuietNow
+from client_agent.net.envelopes import Body
+from client_agent.net.exchange import pause_after
+from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES, NO_QUIET_HOURS, QuietHours, QuietNow
+from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.settings import AgentSettings
-from client_agent.study.asked.foreseen_transfers import contribution_bytes, transfer_remarks
+from client_agent.study.contribution import contribution_bytes, transfer_remarks
 from protocol.bodies.contribution import content_bytes
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.protection.plan import StudyProtection

@@ -11,10 +11,8 @@ import pytest
 
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
-from client_agent.requester.measuring.query import make_judging
-from client_agent.requester.ranking import RankingRound
-from client_agent.requester.round_result import Refused, Settled
-from client_agent.requester.state import RoundPlan
+from client_agent.requester.measurement import RankingRound, make_judging
+from client_agent.requester.state import Refused, RoundPlan, Settled
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
 from client_agent.study.refusals import refused_study

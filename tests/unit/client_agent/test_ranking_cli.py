@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.cli.ranking import show_rankings
+from client_agent.cli.results import show_rankings
 from client_agent.learning.ridge import JudgedOn
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
 from protocol.errors import ConfigurationError

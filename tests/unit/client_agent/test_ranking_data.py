@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.learning.ridge import JudgingForm, judging_form, ridge_model
-from client_agent.requester.measuring.query import make_judging
+from client_agent.requester.measurement import make_judging
 from client_agent.study.ranking import losses_of, spec_of
 from client_agent.study.refusals import public_text
 from protocol.errors import ProtocolViolation, UnusableUpdate

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.site.context import SiteContext
-from client_agent.site.letter import WeightMail
-from client_agent.site.reconciling import lost_rounds, reconcile, reconcile_budget
+from client_agent.site.context import SiteContext, lost_rounds, reconcile, reconcile_budget
+from client_agent.site.letters import WeightMail
 from harness.federation.clocks import ToldClock
 from protocol.bodies.letter import seal_letter
 from protocol.clauses import Clause
@@ -161,7 +160,7 @@ def test_pages_that_never_end_are_refused(bench: Bench, side: Side, monkeypatch:
         lost(context_of(bench))
     assert len(asked) == 2
     asked.clear()
-    monkeypatch.setattr("client_agent.site.reconciling.MOST_LOST", 30)
+    monkeypatch.setattr("client_agent.site.context.MOST_LOST", 30)
     bench.servers[side].contributed = endless(side, asked, 2, 5)  # type: ignore[method-assign, assignment]
     with pytest.raises(TranscriptMismatch, match=f"server {side} says .* in more than 30 rounds that nothing here"):
         lost(context_of(bench))
@@ -169,7 +168,7 @@ def test_pages_that_never_end_are_refused(bench: Bench, side: Side, monkeypatch:
 
 
 def test_rounds_that_are_remembered_count_towards_no_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_agent.site.reconciling.MOST_LOST", 1)
+    monkeypatch.setattr("client_agent.site.context.MOST_LOST", 1)
     context = context_of(bench)
     context.sums.forget([(one.study_digest, one.round) for one in HELD[1:]])
     for side in Side:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.network.watch import Stopped
-from client_agent.requester.await_sites import await_contributors
+from client_agent.net.watch import Stopped
+from client_agent.requester.admission import await_contributors
 from client_agent.site.events import EventKind
-from client_agent.site.letter import StudyRefusal
+from client_agent.site.letters import StudyRefusal
 from client_agent.study.refusals import read_refusal, refused_study, refusing_sites, send_refusal
 from protocol.bodies.letter import seal_letter
 from protocol.clauses import Clause

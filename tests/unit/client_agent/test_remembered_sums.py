@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.site import remembered_sums
-from client_agent.site.remembered_sums import SumMemory, sum_memory
+from client_agent.site import sum_memory as remembered_sums
+from client_agent.site.sum_memory import SumMemory, sum_memory
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.policy.kept_update import KEPT_LENGTH

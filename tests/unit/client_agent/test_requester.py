@@ -11,16 +11,15 @@ from typing import cast
 import numpy as np
 import pytest
 
-from client_agent.requester.attestations import welcome
-from client_agent.requester.best_model import keep_best
+from client_agent.requester.admission import welcome
+from client_agent.requester.own_models import keep_best
 from client_agent.requester.plan import hindrance, new_plan
 from client_agent.requester.round import RequesterRound
-from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.run import Requester
-from client_agent.requester.state import RoundPlan
+from client_agent.requester.state import Refused, RoundPlan, Settled
 from client_agent.site.events import Absence, Absent, EventKind, RoundEnd
-from client_agent.site.letter import Attestation, WeightMail, Welcome
-from client_agent.site.models.kept_model import Kept, KeptModel, kept_model, load_kept
+from client_agent.site.letters import Attestation, WeightMail, Welcome
+from client_agent.site.models import Kept, KeptModel, kept_model, load_kept
 from client_agent.study.attestation import checkpoint_digest
 from harness.federation.clocks import ToldClock
 from protocol.bodies.letter import open_letter, seal_letter

@@ -11,9 +11,9 @@ from sklearn.linear_model import LogisticRegression
 from sksurv.linear_model import CoxPHSurvivalAnalysis
 from sksurv.metrics import integrated_brier_score
 
-from client_agent.scoring.predicted import Predicted
-from client_agent.scoring.score import METRICS, MetricName, Score, shown_score, value_of
-from client_agent.scoring.scoring import final_scores, scores
+from client_agent.learning.predictions import Predicted
+from client_agent.learning.scores import METRICS, MetricName, Score, shown_score, value_of
+from client_agent.learning.scoring import final_scores, scores
 from protocol.wire.messages import TaskKind, TaskSpec
 
 RANDOM = np.random.default_rng(5)

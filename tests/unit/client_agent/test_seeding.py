@@ -7,8 +7,7 @@ import threading
 import torch
 
 from client_agent.learning.flat_vector import model_vector
-from client_agent.learning.models import build_model, model_spec
-from client_agent.learning.seeding import private_state
+from client_agent.learning.models import build_model, model_spec, private_state
 
 SPEC = model_spec("linear", (5,), (), 2)
 

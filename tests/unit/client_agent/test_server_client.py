@@ -13,10 +13,9 @@ import httpx
 import pytest
 import stamina
 
-from client_agent.network.body import Body
-from client_agent.network.clock import asked_pause_s
-from client_agent.network.exchange import Way, problem_to_error
-from client_agent.network.server_client import WAITS_S, RetryPolicy, ServerClient
+from client_agent.net.envelopes import Body
+from client_agent.net.exchange import Way, asked_pause_s, problem_to_error
+from client_agent.net.server_client import WAITS_S, RetryPolicy, ServerClient
 from protocol import errors
 from protocol.errors import ErrorCode, MoietyError, RefusedMessage, Unavailable
 from protocol.sharing import Side

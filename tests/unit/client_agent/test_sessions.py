@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from client_agent.network.sessions import HeldSession, SessionKeeper
+from client_agent.net.envelopes import HeldSession, SessionKeeper
 from host.clock import SystemClock
 from host.randomness import SystemRandomness
 from protocol.errors import MalformedMessage, Unavailable

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.site.budget.accounting import Steps, epsilon_of, share_used
-from client_agent.site.budget.spent_budget import BudgetMemory, Spent, Training
-from client_agent.study.spending import require_room_for, training_of
+from client_agent.site.privacy_budget import BudgetMemory, Spent, Steps, Training, epsilon_of, share_used
+from client_agent.study.privacy_spending import require_room_for, training_of
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.policy.site_policy import SitePolicy

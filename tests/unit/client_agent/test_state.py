@@ -9,7 +9,7 @@ import pytest
 
 from client_agent.settings import load_settings
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.letter import Welcome, require_same
+from client_agent.site.letters import Welcome, require_same
 from host.durable import replacing_together, write_durably, write_pieces
 from host.network.loopback import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness

@@ -11,8 +11,8 @@ import pytest
 
 from client_agent.cli.agent import app as agent_app
 from client_agent.learning.data import Examples, LocalData, save_folder
-from client_agent.learning.private.drawn_rows import steps_of
-from client_agent.site.budget.accounting import Steps, epsilon_of
+from client_agent.learning.sampling import steps_of
+from client_agent.site.privacy_budget import Steps, epsilon_of
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import TrainingSpec

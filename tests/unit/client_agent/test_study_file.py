@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.learning.check_data import names_of
-from client_agent.learning.data import Examples, LocalData, save_folder
-from client_agent.learning.names import NO_NAMES, DataNames
-from client_agent.learning.study_file import finish_from_toml, study_from_toml
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, save_folder
+from client_agent.learning.data_check import names_of
+from client_agent.learning.study_file import FinishTable, finish_from_toml, study_from_toml
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import MOST_COUNTS_ROUNDS, Purpose, RuleName
 from tests.unit.client_agent.federation import ROSTER

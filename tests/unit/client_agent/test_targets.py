@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_agent.learning.data import Examples, LocalData, load_folder, save_folder
-from client_agent.tasks.targets import checked_targets, no_targets
+from client_agent.learning.targets import checked_targets, no_targets
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TaskKind, TaskSpec
 

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 import client_agent.cli.agent
-import client_agent.cli.watching
-from client_agent.network.contacts import CONTACTS, Contacts, NotedTransport, read_contacts
+import client_agent.cli.watch
+from client_agent.net.contacts import CONTACTS, Contacts, NotedTransport, read_contacts
 from client_agent.settings import AgentSettings
 from client_agent.site import events
-from client_agent.site.awaited import Awaited, AwaitedSite, keep_awaited, read_awaited
+from client_agent.site.connections import Greeting
 from client_agent.site.events import (
     AgentEvent,
     EventKind,
@@ -24,9 +24,8 @@ from client_agent.site.events import (
     last_metrics,
     read_metrics,
 )
-from client_agent.site.journal import StudyJournal
-from client_agent.site.telling.greeting import Greeting
-from client_agent.site.telling.problems import PROBLEMS, Problems, read_problems
+from client_agent.site.journal import Awaited, AwaitedSite, StudyJournal, keep_awaited, read_awaited
+from client_agent.site.notifications import PROBLEMS, Problems, read_problems
 from host.one_holder import holder_of, one_process
 from protocol.errors import StorageFull
 from tests.unit.client_agent.test_daemon import settings
@@ -118,7 +117,7 @@ def test_a_problem_lasts_until_a_round_ends_or_the_look_goes_well(tmp_path: Path
 
 def test_whom_a_study_waits_for_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own: AgentSettings = settings(tmp_path, "c1")
-    watching = client_agent.cli.watching
+    watching = client_agent.cli.watch
     assert watching._awaited(own, "heart") is None
     journal = StudyJournal(own.state_dir, "heart")
     keep_awaited(journal, AWAITED)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.study.isolating import note_sum, show_sum
+from client_agent.study.isolation import note_sum, show_sum
 from protocol.parameters import Needs
 from protocol.policy.summed_rows import SummedRow
 from protocol.sharing import Side

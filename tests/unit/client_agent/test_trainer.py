@@ -10,7 +10,9 @@ from torch import nn
 from client_agent.learning.data import Examples
 from client_agent.learning.evaluation import evaluate, predicted
 from client_agent.learning.flat_vector import load_vector, model_vector
+from client_agent.learning.losses import Batch, cross_entropy
 from client_agent.learning.models import build_model, model_spec
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import (
     apply_aggregate,
     compute_update,
@@ -19,8 +21,6 @@ from client_agent.learning.trainer import (
     loss_gradient,
     rate_factor,
 )
-from client_agent.learning.training_seeds import site_seed
-from client_agent.tasks.losses import Batch, cross_entropy
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 

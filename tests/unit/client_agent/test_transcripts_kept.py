@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from client_agent.site.journal import StudyJournal
-from client_agent.transcripts import keeping
-from client_agent.transcripts.keeping import TRANSCRIPTS, keep_transcript
+from client_agent.study import transcripts
+from client_agent.study.transcripts import TRANSCRIPTS, keep_transcript
 
 KEPT = 100
 ALTERED = 7
@@ -24,7 +24,7 @@ class Shown(BaseModel):
 
 
 def test_the_newest_stay_and_those_of_an_altered_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "shown", lambda digest, site, views, **said: Shown(round=views[0].round))
+    monkeypatch.setattr(transcripts, "shown", lambda digest, site, views, **said: Shown(round=views[0].round))
     journal = StudyJournal(tmp_path, "long")
     context = SimpleNamespace(site="c1", transcripts_kept_rounds=KEPT)
     owner: Any = SimpleNamespace(journal=journal, context=context, study_digest="d")

@@ -14,8 +14,8 @@ import httpx
 import pytest
 import trustme
 
-from client_agent.network.ledger import CONNECTION, HANDSHAKE, Ledger, read_ledger
-from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.net.ledger import CONNECTION, HANDSHAKE, Ledger, read_ledger
+from client_agent.net.transport import CountingTransport, tls_context
 from host.network.unreachable import why_unreachable
 from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError
@@ -245,7 +245,7 @@ def test_a_ledger_goes_on_after_a_restart_and_skips_a_torn_line(tmp_path: Path, 
 
 
 def _account(sent: int, received: int):
-    from client_agent.network.sockets.counted import Account
+    from client_agent.net.transport import Account
 
     account = Account()
     account.sent_bytes, account.received_bytes = sent, received

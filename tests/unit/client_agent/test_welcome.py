@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_agent.site.events import EventKind
-from client_agent.site.letter import WeightMail
+from client_agent.site.letters import WeightMail
 from client_agent.study.attestation import needed
 from protocol.bodies.letter import seal_letter
 from protocol.clauses import Clause

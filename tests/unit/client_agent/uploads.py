@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from client_agent.network.body import Body
+from client_agent.net.envelopes import Body
 from protocol.errors import Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from client_agent.data.check import Report, check
 from client_agent.data.findings import Findings
-from client_agent.data.prepare import Prepared, Tables, prepared
+from client_agent.data.prepare import Prepared, Report, Tables, check, prepared
 from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import open_table
 from client_agent.learning.study_file import parse_study_table

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.data.kept import require_made_by_schema
 from client_agent.data.prepare import write
+from client_agent.data.schema_check import require_made_by_schema
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TableSchema
 from tests.unit.data.made import AGE, CHOL, COLUMNS, GOOD, ILL, PAIN, prepare, schema, written

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client_agent.joining import founding
-from client_agent.joining.folder import Joined, Wanted
-from client_agent.joining.operators import join, look
+from client_agent.site import founding
+from client_agent.site.enrolment import join, look
+from client_agent.site.enrolment_folder import Joined, Wanted
 from protocol.errors import MoietyError
 from protocol.sharing import Side
 from protocol.wire.enrolment.card import dump_card

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.joining import founding
-from client_agent.joining.folder import Joined
-from client_agent.joining.operators import Asking, look
+from client_agent.site import founding
+from client_agent.site.enrolment import Asking, look
+from client_agent.site.enrolment_folder import Joined
 from protocol.errors import (
     BadSignature,
     ConfigurationError,

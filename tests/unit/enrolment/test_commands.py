@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.joining import founding
-from client_agent.joining.operators import look
+from client_agent.site import founding
+from client_agent.site.enrolment import look
 from moiety import main
 from protocol.sharing import Side
 from protocol.wire.enrolment.fingerprint import fingerprint_of

@@ -18,9 +18,9 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
 
-from client_agent.joining.folder import Wanted, make_folder, open_folder
-from client_agent.joining.operators import Way
 from client_agent.settings import load_settings
+from client_agent.site.enrolment import Way
+from client_agent.site.enrolment_folder import Wanted, make_folder, open_folder
 from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.sharing import Side
@@ -230,18 +230,20 @@ def test_public_certificates_are_trusted_by_a_file_that_is_there(
     for name, ca, said in (("one", told, "told"), ("two", None, "system")):
         paths = ssl.get_default_verify_paths()._replace(cafile=str(tmp_path / "system.pem"))
         (tmp_path / "system.pem").write_text("system")
-        monkeypatch.setattr("client_agent.joining.folder.ssl.get_default_verify_paths", lambda paths=paths: paths)
+        monkeypatch.setattr(
+            "client_agent.site.enrolment_folder.ssl.get_default_verify_paths", lambda paths=paths: paths
+        )
         joined = make_folder(tmp_path / name, "clinic-1", Wanted(5, tmp_path, ca, "http://proxy:3128", told), cards)
         assert (joined.folder / "ca.pem").read_text() == f"{cards[0].ca}\n{said}"
         settings = load_settings(joined.folder / "settings.toml")
         assert (settings.proxy, settings.proxy_credentials) == ("http://proxy:3128", told)
     nothing = SimpleNamespace(cafile=None)
-    monkeypatch.setattr("client_agent.joining.folder.ssl.get_default_verify_paths", lambda: nothing)
-    monkeypatch.setattr("client_agent.joining.folder._BUNDLES", (tmp_path / "none.pem",))
+    monkeypatch.setattr("client_agent.site.enrolment_folder.ssl.get_default_verify_paths", lambda: nothing)
+    monkeypatch.setattr("client_agent.site.enrolment_folder._BUNDLES", (tmp_path / "none.pem",))
     with pytest.raises(ConfigurationError, match="this machine has no file of these: name one with --ca"):
         make_folder(tmp_path / "three", "clinic-1", Wanted(5, tmp_path), cards)
     assert not (tmp_path / "three").exists()
-    monkeypatch.setattr("client_agent.joining.folder._BUNDLES", (tmp_path / "system.pem",))  # as on Debian
+    monkeypatch.setattr("client_agent.site.enrolment_folder._BUNDLES", (tmp_path / "system.pem",))  # as on Debian
     joined = make_folder(tmp_path / "four", "clinic-1", Wanted(5, tmp_path), cards)
     assert (joined.folder / "ca.pem").read_text() == f"{cards[0].ca}\nsystem"
 

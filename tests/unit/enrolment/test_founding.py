@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.joining import founding
-from client_agent.joining.folder import Joined
-from client_agent.joining.operators import Asking, look
+from client_agent.site import founding
+from client_agent.site.enrolment import Asking, look
+from client_agent.site.enrolment_folder import Joined
 from host.private_files import read_secret
 from protocol.errors import (
     BadSignature,
@@ -359,7 +359,7 @@ def founded_while_servers_begin_anew(both: Operators, requester: Joined, times: 
 
 
 def test_servers_that_begin_anew_are_waited_for(both: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_agent.joining.founding._PAUSE_S", 0.0)
+    monkeypatch.setattr("client_agent.site.founding._PAUSE_S", 0.0)
     requester, _ = both.ready_to_found()
     assert founded_while_servers_begin_anew(both, requester, 3, 10.0) == roster_at(both, Side.A)
 
@@ -367,7 +367,7 @@ def test_servers_that_begin_anew_are_waited_for(both: Operators, monkeypatch: py
 def test_servers_that_stay_away_are_not_waited_for_without_end(
     both: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_agent.joining.founding._PAUSE_S", 0.0)
+    monkeypatch.setattr("client_agent.site.founding._PAUSE_S", 0.0)
     requester, _ = both.ready_to_found()
     with pytest.raises(Unavailable, match="nobody listens there"):
         founded_while_servers_begin_anew(both, requester, 1000, 10.0)

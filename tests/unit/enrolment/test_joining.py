@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from client_agent.joining.folder import Wanted, is_joined, open_folder
-from client_agent.joining.operators import join, look
 from client_agent.settings import load_settings
+from client_agent.site.enrolment import join, look
+from client_agent.site.enrolment_folder import Wanted, is_joined, open_folder
 from protocol.errors import (
     BadSignature,
     BrokenSeal,

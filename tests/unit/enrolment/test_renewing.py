@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.joining import founding
-from client_agent.joining.folder import Joined
-from client_agent.joining.operators import Asking, askings_of, look
+from client_agent.site import founding
+from client_agent.site.enrolment import Asking, askings_of, look
+from client_agent.site.enrolment_folder import Joined
 from moiety import main
 from protocol.errors import (
     ConfigurationError,
@@ -135,7 +135,7 @@ def test_a_word_that_comes_while_its_site_is_withdrawn_is_refused(
 
 
 def open_first(both: Operators) -> Joined:
-    from client_agent.joining.folder import open_folder
+    from client_agent.site.enrolment_folder import open_folder
 
     return open_folder(both.folder / "clinic-1")
 
@@ -199,7 +199,7 @@ def test_a_renewal_that_reached_one_server_alone_is_ended_by_the_next(
     both, requester = founded
     again = renewing(both, requester, "clinic-1")
     with monkeypatch.context() as patched:
-        patched.setattr("client_agent.joining.founding._put", first_alone(both))
+        patched.setattr("client_agent.site.founding._put", first_alone(both))
         with pytest.raises(RosterRefused, match="away"):
             change(both, requester, "clinic-1")
     assert (chain_of(both, Side.A).number, chain_of(both, Side.B).number) == (1, 0)
@@ -279,8 +279,8 @@ def first_alone(both: Operators) -> object:
 
 
 def test_the_state_of_before_goes_on(founded: tuple[Operators, Joined], tmp_path: Path) -> None:
-    from client_agent.joining.folder import Wanted
-    from client_agent.joining.operators import join
+    from client_agent.site.enrolment import join
+    from client_agent.site.enrolment_folder import Wanted
 
     both, _ = founded
     wanted = Wanted(100, both.folder / "data", state=tmp_path / "clinic-1" / "state")

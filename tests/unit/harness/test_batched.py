@@ -8,9 +8,9 @@ import torch
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import model_vector, personal_vector
+from client_agent.learning.losses import training_loss
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
-from client_agent.tasks.losses import training_loss
 from harness.engine.training import Batched, OneByOne, batchable, repeated
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec, TaskKind, TaskSpec, TrainingSpec

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.network.ledger import LedgerEntry
+from client_agent.net.ledger import LedgerEntry
 from client_agent.site.events import RoundEnd, RoundRecord
 from harness.bench import latency
 from harness.bench.cli import app

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from client_agent.learning.at_requester.finish_table import FinishTable
+from client_agent.learning.study_file import FinishTable
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind

@@ -12,8 +12,8 @@ import torch
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model, dimension, model_spec
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import compute_update, loss_gradient
-from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.run_state import Attendance, Progress

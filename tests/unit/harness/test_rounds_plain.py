@@ -11,9 +11,9 @@ import torch
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model, dimension, model_spec
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import compute_update
-from client_agent.learning.training_seeds import site_seed
-from client_agent.report.settings_words import RULE_NAMES
+from client_agent.study.plain_words import RULE_NAMES
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.site_data import SiteData
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of

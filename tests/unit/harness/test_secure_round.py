@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from client_agent.requester.measuring.judging import Judgement
+from client_agent.requester.judgement import Judgement
 from harness.attack.forgeries import wrap_around_entry
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected_sum import (

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.learning.data import Examples
-from client_agent.learning.names import DataNames
+from client_agent.learning.data import DataNames, Examples
 from harness.datasets.site_data import Federation, SiteData, check_federation
 from harness.datasets.site_folders import load_site_folders
 from protocol.errors import ConfigurationError

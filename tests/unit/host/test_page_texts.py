@@ -10,7 +10,7 @@ import pytest
 
 from client_agent.page.app import LOGIN, NOWHERE
 from client_agent.site.events import RoundEnd
-from client_agent.study.asked.plain_words import About, Said
+from client_agent.study.plain_words import About, Said
 from host.web_page.guard import FOREIGN
 from host.web_page.pages import environment_of
 from host.web_page.texts import LANGUAGES, chosen_language, texts_in

@@ -17,9 +17,9 @@ import httpx
 import pytest
 import trustme
 
-from client_agent.network.ledger import Ledger
-from client_agent.network.server_client import RetryPolicy, ServerClient
-from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.net.ledger import Ledger
+from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.net.transport import CountingTransport, tls_context
 from host.network.unreachable import why_unreachable
 from protocol.errors import MoietyError, PeerUnreachable
 from protocol.sharing import Side

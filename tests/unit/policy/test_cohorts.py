@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.site.remembered_cohorts import CohortMemory
+from client_agent.site.sum_memory import CohortMemory
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.policy.cohorts import Cohort, check_cohort

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.site.remembered_cohorts import CohortMemory
+from client_agent.site.sum_memory import CohortMemory
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
 from protocol.policy.cohorts import Cohort

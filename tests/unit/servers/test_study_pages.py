@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from client_agent.network.server_client import ServerClient
+from client_agent.net.server_client import ServerClient
 from protocol.errors import MalformedMessage
 from protocol.sharing import Side
 from protocol.wire.messages import MAX_CONTROL_BYTES, ListedStudy, StudyIndex

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ConfigDict
 
-from client_agent.site.letter import Attestation, Hindrance, StudyRefusal, WeightMail, Welcome
+from client_agent.site.letters import Attestation, Hindrance, StudyRefusal, WeightMail, Welcome
 from protocol.errors import MalformedMessage, TooLarge
 from protocol.wire.channel import compact
 from protocol.wire.channel.compact import NAMES, packed, unpacked

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.learning.at_requester.finish import PULLS, LocalFinish, _batch
-from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import Examples
+from client_agent.learning.local_finish import PULLS, LocalFinish, _batch
+from client_agent.learning.losses import BuiltIn, cross_entropy
 from client_agent.learning.models import build_model, model_spec
-from client_agent.tasks.losses import BuiltIn, cross_entropy
+from client_agent.learning.study_file import FinishTable
 from protocol.errors import ConfigurationError, UnusableUpdate
 
 MODEL = model_spec("linear", (4,), (), 2)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.learning.at_requester.update_noise import UpdateNoise, update_noise
 from client_agent.learning.data import Examples
+from client_agent.learning.losses import Loss, cross_entropy
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import train_round
-from client_agent.tasks.losses import Loss, cross_entropy
+from client_agent.learning.update_noise import UpdateNoise, update_noise
 from protocol.errors import UnusableUpdate
 from protocol.wire.messages import TrainingSpec
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.learning.at_requester.sample_gradients import sample_gradients
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import loss_gradient, take
+from client_agent.learning.update_noise import sample_gradients
 from harness.attack.attacked_study import AttackedStudy
 from harness.attack.membership import (
     InferenceLine,

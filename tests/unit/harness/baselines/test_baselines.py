@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import model_vector
 from client_agent.learning.models import build_model
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.study_file import checked_study_table
 from client_agent.learning.trainer import epoch_rows
-from client_agent.learning.training_seeds import site_seed
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import SiteData
 from harness.datasets.transforms import dealt_anew

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.scoring.score import MetricName
+from client_agent.learning.scores import MetricName
 from harness.attack.lies import Lie, LyingLine
 from harness.attack.reconstruction import AttackLine, PartyErrors, Prior
 from harness.bench.load import Sample, slopes

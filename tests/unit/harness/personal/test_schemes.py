@@ -9,9 +9,9 @@ import pytest
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
+from client_agent.learning.losses import training_loss
+from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import compute_update
-from client_agent.learning.training_seeds import site_seed
-from client_agent.tasks.losses import training_loss
 from harness.engine.algorithms import Apfl, Kept, LocalProblem
 from harness.engine.all_sites import Alone, Averaged, Centralised, Mixed, SchemeName, scheme_of, used_model
 from harness.engine.training import Batched

@@ -1,0 +1,218 @@
+"""A study followed until it ends, and ``moiety study report``: a page for people or JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import stamina
+import typer
+
+from client_agent.cli.tables import (
+    SHOWN_SCORES,
+    ConfigOption,
+    JsonOption,
+    NameArgument,
+    add_row,
+    console,
+    json_line,
+    round_line,
+    table,
+)
+from client_agent.learning.scores import FinalScores, shown_score
+from client_agent.page.report import study_report
+from client_agent.page.report_html import report_html
+from client_agent.page.study_state import federated, outcome_text, sums_of
+from client_agent.settings import AgentSettings, load_settings
+from client_agent.site.connections import Site
+from client_agent.site.events import METRICS, RoundRecord, after_each, read_metrics
+from client_agent.site.journal import FINAL_SCORES, STOPPED, Awaited, StudyJournal, read_awaited
+from client_agent.site.models import finished_model
+from client_agent.study.outbox import REFUSAL, queued
+from host.placed_files import rewrite
+from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
+from protocol.printable import printable
+from protocol.sharing import Side
+from protocol.wire.messages import StudyView
+
+_POLL_S = 0.5
+
+
+def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
+    """This site's rounds as they are recorded, and the servers' state, to standard output; tables at the end.
+
+    Whether the study ended as its requester asked; what it came to otherwise is said last.
+    """
+    stamina.instrumentation.set_on_retry_hooks(())  # said once below, not at every try
+    metrics = settings.state_dir / "studies" / name / METRICS
+    shown, state, waits = 0, None, None
+    view: StudyView | None = None
+    stop = threading.Event()
+    with Site(settings) as site:
+        server, at_requester = _PatientView(site, name), site.is_requester
+        while not stop.is_set():
+            records = read_metrics(metrics)
+            for before, record in list(after_each(records))[shown:]:
+                sys.stdout.write((record.model_dump_json() if json_output else round_line(record, before)) + "\n")
+            shown = len(records)
+            view = server.view()
+            awaited = _awaited(settings, name)
+            if awaited != waits:
+                waits = awaited
+                _print_awaited(name, awaited, json_output)
+            if view is not None and (view.state, view.reason) != state:
+                state = (view.state, view.reason)
+                _print_state(view, json_output)
+            sys.stdout.flush()
+            if view is not None and view.state.ended and _is_finished(settings, name):
+                break
+            stop.wait(_POLL_S)
+    if not json_output:
+        _print_table(read_metrics(metrics))
+        _print_finish(StudyJournal(settings.state_dir, name))
+        _print_final_scores(metrics.with_name(FINAL_SCORES))
+    return _print_outcome(view, read_metrics(metrics), json_output, at_requester)
+
+
+def _awaited(settings: AgentSettings, name: str) -> Awaited | None:
+    """Whom the study waits for, as this site's agent, the requester's, wrote it down."""
+    if not (settings.state_dir / "studies" / name).exists():
+        return None
+    return read_awaited(StudyJournal(settings.state_dir, name))
+
+
+def _print_awaited(name: str, awaited: Awaited | None, json_output: bool) -> None:
+    if json_output:
+        sites = [] if awaited is None else [one.model_dump() for one in awaited.sites]
+        json_line({"study": name, "since_s": None if awaited is None else awaited.since_s, "awaited": sites})
+    elif awaited is not None:
+        sys.stdout.write(f"study {name}: {printable(awaited.text)}\n")
+
+
+class _PatientView:
+    """Server A's view of one study; None where the server is away, which is said once, or has no such study yet."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self._site = site
+        self._name = name
+        self._away = False
+
+    def view(self) -> StudyView | None:
+        try:
+            view = self._site.clients[Side.A].view(self._name)
+        except Unavailable as later:
+            if not self._away:
+                sys.stderr.write(f"waiting for server: {later.detail}\n")
+                sys.stderr.flush()
+            self._away = True
+            return None
+        except UnknownStudy:
+            _require_not_refused(self._site, self._name)
+            if not self._is_here():
+                raise
+            view = None
+        self._away = False
+        return view
+
+    def _is_here(self) -> bool:
+        state_dir = self._site.settings.state_dir
+        return (state_dir / "studies" / self._name).exists() or queued(state_dir, self._name).exists()
+
+
+def _require_not_refused(site: Site, name: str) -> None:
+    """ConfigurationError with the agent's reason, where it refused the study or stopped before the servers had it."""
+    reasons = (
+        queued(site.settings.state_dir, name).with_suffix(REFUSAL),
+        site.settings.state_dir / "studies" / name / STOPPED,
+    )
+    for path in reasons:
+        if path.exists():
+            text = printable(path.read_text(encoding="utf-8"))
+            raise ConfigurationError(f"study {name!r} never reached the servers; this site's agent says: {text}")
+
+
+def _is_finished(settings: AgentSettings, name: str) -> bool:
+    """This site has done its last round of the study, going on alone included; true where it takes no part."""
+    if not (settings.state_dir / "studies" / name).exists():
+        return True
+    state = StudyJournal(settings.state_dir, name).site_state()
+    return state is not None and state.over
+
+
+def _print_state(view: StudyView, json_output: bool) -> None:
+    if json_output:
+        json_line({"study": view.study, "state": view.state.value, "reason": view.reason, "ready": list(view.ready)})
+    else:
+        reason = f" ({printable(view.reason)})" if view.reason else ""
+        sys.stdout.write(f"study {view.study}: {view.state.value}{reason}\n")
+
+
+def _print_outcome(
+    view: StudyView | None, records: tuple[RoundRecord, ...], json_output: bool, at_requester: bool
+) -> bool:
+    if view is None:
+        return True
+    text, how = outcome_text(view, records, at_requester=at_requester), federated(view, records)
+    if json_output:
+        json_line({"study": view.study, "federated": how.value, "sums": sums_of(records), "outcome": text})
+    elif text:
+        sys.stdout.write(f"{text}\n")
+    return not text
+
+
+def _print_finish(journal: StudyJournal) -> None:
+    facts = finished_model(journal)
+    if facts is not None:
+        kept = "" if facts.failed else "; the shared model is kept beside it (--unfinished)"
+        console().print(f"{facts.text}{kept}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_final_scores(path: Path) -> None:
+    """The last model's metrics on this site's test part, with intervals."""
+    if path.exists():
+        final = FinalScores.model_validate_json(path.read_bytes())
+        console().print(f"the last model on this site's {final.examples} test examples:", highlight=False)
+        for score in final.scores:
+            console().print(f"  {shown_score(score)}", highlight=False, markup=False)
+
+
+def _print_table(records: tuple[RoundRecord, ...]) -> None:
+    shown = table("round", "state", "took part", "not in it", "isolation", "on its own test data", "seconds")
+    for before, record in after_each(records):
+        scored = ", ".join(shown_score(score) for score in record.test_scores[:SHOWN_SCORES])
+        add_row(
+            shown,
+            str(record.round),
+            record.state.value,
+            ", ".join(record.took_part),
+            record.missing_after(before) or ", ".join(record.failed_check),
+            "" if record.isolation is None else f"{record.isolation:.3f}",
+            scored,
+            f"{record.seconds:.2f}",
+        )
+    console().print(shown)
+
+
+_OUT = "{study}-report.html"
+
+
+def report(
+    name: NameArgument,
+    config: ConfigOption,
+    out: Annotated[Path | None, typer.Option(help="The file to write; NAME-report.html here.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """One page on a study, under way or ended: settings, rounds, metrics, weights, who was left out, costs, the card.
+
+    From this site's own state folder alone: no server is asked. The page loads nothing from elsewhere.
+    """
+    found = study_report(load_settings(config), name, time.time())
+    if json_output:
+        sys.stdout.write(found.model_dump_json() + "\n")
+        return
+    path = out or Path(_OUT.format(study=name))
+    rewrite(path, report_html(found))
+    sys.stdout.write(f"{path}: study {name}, {found.state}; open it in a browser\n")

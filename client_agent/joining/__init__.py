@@ -1,1 +1,0 @@
-"""Joining a federation: two invitations, admission by people, the first roster."""

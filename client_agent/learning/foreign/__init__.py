@@ -1,1 +1,0 @@
-"""Updates that another framework computes, in a process and an environment of its own."""

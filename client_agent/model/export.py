@@ -1,0 +1,198 @@
+"""A study's model as a folder that stands by itself, written and loaded again.
+
+model.safetensors     the network's whole state_dict; torch and safetensors alone load it
+card.json, card.md    the model card
+study.json            the study, from which the network is made again
+transformation.json   from a table's row to the model's input, where the study has a schema
+model.pt2             the network as torch.export has it, if asked for: it runs without Moiety
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import nn
+
+from client_agent.data.schema_check import TRANSFORMATION_FILE, require_made_by_schema
+from client_agent.learning.foreign_code import model_code, words_of
+from client_agent.learning.settings import ModelSources
+from client_agent.model.baseline_hazard import fit_baseline
+from client_agent.model.card import CARD_FILE, ModelCard, card_markdown, card_of, file_digest
+from client_agent.model.site_model import HeldModel, unfilled_network
+from host.placed_files import filling
+from protocol.errors import ConfigurationError
+from protocol.printable import printable
+from protocol.wire.messages import Study
+
+if TYPE_CHECKING:
+    from client_agent.data.transformation import Transformation
+
+
+MODEL_FILE: Final = "model.safetensors"
+STUDY_FILE: Final = "study.json"
+PROGRAM_FILE: Final = "model.pt2"
+CARD_TEXT: Final = "card.md"
+
+
+def export(
+    held: HeldModel,
+    data: Path,
+    out: Path,
+    *,
+    is_requester: bool,
+    program: bool = False,
+    plugin: Path | None = None,
+    horizons: Sequence[float] = (),
+) -> ModelCard:
+    """Write the folder; ``data`` is the site's own, ``program`` asks for model.pt2, ``horizons`` for survival at them.
+
+    Raises: ConfigurationError when the folder holds something, the site's data were made by another schema, or do not
+            carry the horizons
+    """
+    files = {MODEL_FILE: _tensors(held), STUDY_FILE: held.study.canonical()}
+    transformation = None
+    if held.study.data_schema is not None:
+        from client_agent.data.transformation import load_transformation
+
+        require_made_by_schema(held.study, data)
+        files[TRANSFORMATION_FILE] = (data / TRANSFORMATION_FILE).read_bytes()
+        transformation = load_transformation(data / TRANSFORMATION_FILE).digest
+    if program:
+        files[PROGRAM_FILE] = _program(held.network, held.study.model.inputs)
+    baseline = fit_baseline(held, data, plugin, horizons)
+    digests = {name: file_digest(content) for name, content in files.items()}
+    card = card_of(
+        held, is_requester=is_requester, transformation_digest=transformation, files=digests, baseline=baseline
+    )
+    files |= {CARD_FILE: (card.model_dump_json(indent=1) + "\n").encode(), CARD_TEXT: card_markdown(card).encode()}
+    with filling(out, CARD_FILE) as new:
+        for name, content in files.items():
+            (new / name).write_bytes(content)
+    return card
+
+
+def digest_in(card: ModelCard) -> str:
+    """SHA-256 of the values, as the card names it."""
+    return next(one.value for one in card.files if one.name == MODEL_FILE)
+
+
+def _tensors(held: HeldModel) -> bytes:
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in held.network.state_dict().items()}
+    finished = "" if held.finish is None else ", finished by its requester"
+    made: bytes = save(tensors, metadata={"moiety": f"study {held.study.digest()}, model {held.version}{finished}"})
+    return made
+
+
+def _program(network: nn.Module, inputs: tuple[int, ...]) -> bytes:
+    """Any number of examples at a time. Raises: ConfigurationError for a network that torch cannot trace"""
+    batch = torch.export.Dim("batch", min=1)
+    into = io.BytesIO()
+    try:
+        made = torch.export.export(network, (torch.zeros(2, *inputs),), dynamic_shapes=({0: batch},))
+        torch.export.save(made, into)
+    except Exception as error:  # whatever tracing finds
+        raise ConfigurationError(f"torch.export cannot trace this network: {words_of(error)}") from None
+    return into.getvalue()
+
+
+BATCH = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """A model that predicts; ``transformation`` is what tables of rows go through, None without a schema."""
+
+    card: ModelCard
+    study: Study
+    network: nn.Module = field(repr=False)
+    transformation: Transformation | None = None
+
+    def outputs(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The network's outputs. Shapes: float32[n, ...] -> float32[n, K]. Raises: ConfigurationError"""
+        if X.dtype != np.float32 or X.shape[1:] != self.study.model.inputs or not np.isfinite(X).all():
+            raise ConfigurationError(
+                f"the model takes float32[n, {', '.join(map(str, self.study.model.inputs))}], all finite, found "
+                f"{X.dtype}{list(X.shape)}"
+            )
+        width = self.study.model.classes
+        if not len(X):
+            return np.zeros((0, width), np.float32)
+        with torch.no_grad(), model_code(self.network, "the forward pass"):
+            parts = [self.network(torch.from_numpy(X[at : at + BATCH])).numpy() for at in range(0, len(X), BATCH)]
+            found: NDArray[np.float32] = np.concatenate(parts)
+        if found.shape != (len(X), width):
+            raise ConfigurationError(f"for {len(X)} rows the model gives {list(found.shape)}, not {[len(X), width]}")
+        if not np.isfinite(found).all():
+            raise ConfigurationError("the model's outputs are no numbers for some rows: it has diverged, or those rows")
+        return found
+
+
+def load_exported(folder: Path, plugin: Path | None, sources: ModelSources) -> Exported:
+    """``plugin`` and ``sources`` are for models that are not built in.
+
+    Raises: ConfigurationError for a file that is missing, or is not the one that was exported
+    """
+    card = _card(folder)
+    contents = {one.name: _content(folder / one.name, one.value) for one in card.files}
+    if not {MODEL_FILE, STUDY_FILE} <= set(contents):
+        raise ConfigurationError(f"{folder / CARD_FILE} names no {MODEL_FILE} and {STUDY_FILE}: export again")
+    study = Study.parse(contents[STUDY_FILE])
+    if study.digest() != card.study_digest:
+        raise ConfigurationError(f"{folder / STUDY_FILE} is not the study of {CARD_FILE}: export again")
+    network = unfilled_network(study, plugin, sources)
+    _fill(network, contents[MODEL_FILE], folder / MODEL_FILE)
+    return Exported(card, study, network.eval(), _transformation(folder, card, study))
+
+
+def _card(folder: Path) -> ModelCard:
+    path = folder / CARD_FILE
+    try:
+        return ModelCard.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}; name a folder of 'moiety model export'") from None
+    except ValidationError as error:
+        raise ConfigurationError(f"{path}: {error.error_count()} fields are wrong: export again") from None
+
+
+def _content(path: Path, digest: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}; export again") from None
+    if file_digest(content) != digest:
+        raise ConfigurationError(f"{path} is not the file that was exported, as its digest says: export again")
+    return content
+
+
+def _fill(network: nn.Module, content: bytes, path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        network.load_state_dict(load(content))
+    except (SafetensorError, RuntimeError) as error:
+        raise ConfigurationError(f"{path} does not fit the study's network: {printable(str(error), 500)}") from None
+
+
+def _transformation(folder: Path, card: ModelCard, study: Study) -> Transformation | None:
+    """Raises: ConfigurationError when it is not the one that the model was exported with, or of another schema"""
+    if study.data_schema is None:
+        return None
+    from client_agent.data.transformation import load_transformation
+
+    found = load_transformation(folder / TRANSFORMATION_FILE)
+    if found.digest != card.transformation_digest or found.table.digest() != study.data_schema.digest():
+        raise ConfigurationError(
+            f"{folder / TRANSFORMATION_FILE} is not the transformation that the model was exported with: export again"
+        )
+    return found

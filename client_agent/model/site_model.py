@@ -1,0 +1,161 @@
+"""The model that a site holds of a study, requester or contributor, as a network that predicts.
+
+Every site that took a study's sums has the same shared layers in its journal; its personal layers and statistics, where
+the study has them stay, are its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from client_agent.learning.flat_vector import load_personal, load_vector, personal_vector
+from client_agent.learning.learner import PersonalState
+from client_agent.learning.models import build_model, network_of
+from client_agent.learning.plugin import Plugin, load_plugin
+from client_agent.learning.scores import FinalScores
+from client_agent.learning.settings import ModelSources
+from client_agent.settings import AgentSettings
+from client_agent.site.events import METRICS, RoundRecord, read_metrics
+from client_agent.site.identity import load_identity
+from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
+from client_agent.site.models import (
+    SHARED_SCORES,
+    FinishedModel,
+    Kept,
+    finished_model,
+    kept_model,
+    load_finished,
+    load_kept,
+)
+from client_agent.site.privacy_budget import Training, budget_memory
+from protocol.errors import ConfigurationError
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import Signed, Study, StudyState
+
+_SEED: Final = 0
+"""Of values that are all replaced."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldModel:
+    """A study's model by the journal: ``model`` float32[D], and the network with all values in place.
+
+    ``finish`` says how the requester finished it alone; None where it did not, or the shared model is asked for.
+    ``spent`` are this site's trainings with noise, in all studies, ``policy`` has its budget. ``simulated``: no site
+    holds it, a simulation made it.
+    """
+
+    study: Study
+    state: SiteState
+    version: int
+    model: NDArray[np.float32] = field(repr=False)
+    network: nn.Module = field(repr=False)
+    records: tuple[RoundRecord, ...] = field(repr=False)
+    scores: FinalScores | None = None
+    finish: FinishedModel | None = None
+    spent: tuple[Training, ...] = ()
+    policy: SitePolicy = field(default_factory=SitePolicy)
+    simulated: bool = False
+
+    @property
+    def ended(self) -> StudyState:
+        """The end of the study, by its requester's signed word; open before that."""
+        end = self.state.ended_by
+        return StudyState.OPEN if end is None else StudyState(end.message.state.value)
+
+    @property
+    def why(self) -> str:
+        """The reason that the requester gave."""
+        return "" if self.state.ended_by is None else self.state.ended_by.message.reason
+
+
+def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False, which: Kept | None = None) -> HeldModel:
+    """The study's model, finished where this site finished it; ``unfinished``: the shared one behind that.
+
+    ``which``: an earlier one that the requester kept, as it was after that round.
+
+    Raises: ConfigurationError when this site has no such study, no model of it yet, or could not finish it
+    """
+    folder = settings.state_dir / "studies" / name
+    if not (folder / "study.json").exists():
+        raise ConfigurationError(f"this site has no study {name!r} in {settings.state_dir / 'studies'}")
+    journal = StudyJournal(settings.state_dir, name)
+    signed = journal.read(folder / "study.json", Signed[Study])
+    state = journal.site_state()
+    finish = None if unfinished or which else finished_model(journal)
+    if signed is None or state is None or not (state.model_version or finish):
+        raise ConfigurationError(f"study {name!r} has no model here yet: no sum was applied at this site")
+    if finish is not None and finish.failed:
+        raise ConfigurationError(f"study {name!r}: {finish.text}; --unfinished takes the shared model as it is")
+    study, version = signed.message, state.model_version or 0
+    if which is not None:
+        version, model = _kept(journal, name, which)
+    else:
+        model = journal.load_model(version) if finish is None else load_finished(journal)
+    network = _filled(settings, study, folder, model)
+    records = read_metrics(folder / METRICS)
+    if which is not None:
+        until = tuple(record for record in records if record.model_version <= version)
+        return HeldModel(study, state, version, model, network.eval(), until)
+    of_shared = unfinished and finished_model(journal) is not None
+    scores = journal.read(folder / (SHARED_SCORES if of_shared else FINAL_SCORES), FinalScores)
+    spent: tuple[Training, ...] = ()
+    if study.record_noise is not None:
+        _, came_with = load_identity(settings)
+        spent = budget_memory(settings.state_dir, came_with).trainings
+    return HeldModel(study, state, version, model, network.eval(), records, scores, finish, spent, settings.policy)
+
+
+def _filled(settings: AgentSettings, study: Study, folder: Path, model: NDArray[np.float32]) -> nn.Module:
+    """The network with the shared layers, and this site's own where it has some. Raises: ConfigurationError"""
+    network = empty_network(study, settings.plugin, settings.sources)
+    load_vector(network, model)
+    if len(personal_vector(network)):
+        own = PersonalState(folder).latest()
+        if own is None:
+            raise ConfigurationError(
+                f"study {study.name!r} has layers that stay at their site, and this site trained none"
+            )
+        load_personal(network, own)
+    return network
+
+
+def _kept(journal: StudyJournal, name: str, which: Kept) -> tuple[int, NDArray[np.float32]]:
+    facts = kept_model(journal, which)
+    if facts is None:
+        why = {
+            Kept.FEDERATED: "this site did not go on alone after the shared part; the model is the federated one",
+            Kept.BEST: "no sum was applied at this site as a requester with a validation part",
+        }
+        raise ConfigurationError(f"study {name!r} has no such model here: {why[which]}; leave --{which.value} out")
+    return facts.version, load_kept(journal, which, facts)
+
+
+def empty_network(study: Study, plugin: Path | None, sources: ModelSources) -> nn.Module:
+    """The study's network, its values any but those of frozen layers. Raises: ConfigurationError"""
+    if study.model.kind != "plugin":
+        return build_model(study.model, _SEED, sources)
+    return plugin_of(study, plugin).model(study.model, _SEED)
+
+
+def unfilled_network(study: Study, plugin: Path | None, sources: ModelSources) -> nn.Module:
+    """As :func:`empty_network`, for whoever fills in frozen layers too: no file of theirs is asked for."""
+    if study.model.kind == "plugin":
+        return plugin_of(study, plugin).model(study.model, _SEED)
+    return network_of(study.model.model_copy(update={"frozen": None}), sources)
+
+
+def plugin_of(study: Study, plugin: Path | None) -> Plugin:
+    """The plug-in of a study that has one. Raises: ConfigurationError"""
+    if plugin is None:
+        raise ConfigurationError(
+            f"study {study.name!r} has a plug-in's model: name its file (--plugin), or the agent's settings with key "
+            "'plugin' (--config)"
+        )
+    return load_plugin(plugin)

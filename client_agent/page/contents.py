@@ -1,0 +1,255 @@
+"""The contents of a site's page: studies, rounds, what left, and models to download."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+from zipfile import ZIP_STORED, ZipFile
+
+from markupsafe import Markup
+
+from client_agent.learning.scores import shown_score
+from client_agent.net.ledger import read_ledger, without_number
+from client_agent.page.charts import Curve, chart
+from client_agent.settings import AgentSettings
+from client_agent.site.events import METRICS, RoundRecord, SiteValue, after_each, last_metrics, read_metrics
+from client_agent.site.models import Kept, finished_model, kept_model
+from client_agent.study.approval import KnownStudy, known_study, note_exported
+from client_agent.study.plain_words import Statement, in_plain_words
+from client_agent.study.privacy_spending import own_examples
+from client_agent.study.status import SiteStanding, StudyStanding, own_weight, study_standing
+from host.durable import is_full
+from protocol.errors import StorageFull, UnknownResource
+from protocol.wire.messages import Roster
+
+LAST: Final = "last"
+UNFINISHED: Final = "unfinished"
+_PREFIX: Final = "for-a-browser-"
+
+
+def models_at(known: KnownStudy) -> tuple[str, ...]:
+    """Return the models of a study that this site holds."""
+    state = known.journal.site_state()
+    if state is None or not state.model_version:
+        return ()
+    kept = [which.value for which in Kept if kept_model(known.journal, which) is not None]
+    return (LAST, *([UNFINISHED] if finished_model(known.journal) is not None else []), *kept)
+
+
+def zipped_model(settings: AgentSettings, known: KnownStudy, which: str, *, is_requester: bool) -> BinaryIO:
+    """An open file, at its begin, that has no name: it is gone once it is closed, however this process ends.
+
+    What it is made from lies in the study's folder meanwhile, so that deleting the study deletes it too.
+    Raises: UnknownResource, ConfigurationError, StorageFull
+    """
+    if which not in models_at(known):
+        raise UnknownResource(f"study {known.study.name!r} has no such model here")
+    from client_agent.model.export import digest_in, export
+    from client_agent.model.site_model import held_model
+
+    kept = None if which in (LAST, UNFINISHED) else Kept(which)
+    held = held_model(settings, known.study.name, unfinished=which == UNFINISHED, which=kept)
+    try:
+        with tempfile.TemporaryDirectory(dir=known.journal.folder, prefix=_PREFIX) as made:
+            folder = Path(made) / f"{known.study.name}-{which}"
+            card = export(held, settings.data, folder, is_requester=is_requester)
+            file = _zipped(folder, known.journal.folder)
+    except OSError as error:
+        if is_full(error):
+            raise StorageFull("no space left for this model's files: free space on this machine's disk") from None
+        raise
+    note_exported(settings, held.study, folder.name, digest_in(card))
+    return file
+
+
+def remove_leftovers(settings: AgentSettings) -> None:
+    """Remove models that a killed page left; called before one begins. Also zip files of earlier versions."""
+    for folder in settings.state_dir.glob(f"studies/*/{_PREFIX}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for path in settings.state_dir.glob("tmp*.zip"):
+        path.unlink(missing_ok=True)
+
+
+def _zipped(folder: Path, within: Path) -> BinaryIO:
+    with ExitStack() as failed:
+        file = failed.enter_context(tempfile.TemporaryFile(dir=within))
+        with ZipFile(file, "w", ZIP_STORED) as into:
+            for path in sorted(folder.iterdir()):
+                into.write(path, f"{folder.name}/{path.name}")
+        file.seek(0)
+        failed.pop_all()
+        return file
+
+
+Point = tuple[int, float]
+
+
+def lines_over_rounds(title: str, series: Mapping[str, Sequence[Point]]) -> Markup:
+    """One line for each series; nothing where there is not one finite point."""
+    curves = [Curve(name, tuple(points)) for name, points in series.items()]
+    if not any(math.isfinite(value) for one in curves for _, value in one.points):
+        return Markup("")
+    return Markup(chart(curves, title, floor=0.0))  # noqa: S704 - the chart escapes every text
+
+
+_SHOWN_ROUNDS: Final = 200
+_KILO: Final = 1000
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """A study in the list of all; ``last`` are its last model's metrics at this site."""
+
+    standing: StudyStanding
+    last: str
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """A round as a person reads it."""
+
+    number: int
+    state: str
+    reason: str
+    purpose: str
+    took_part: str
+    missing: str
+    own_weight: str
+    opened: str
+    weights: str
+    isolation: str
+    scores: str
+    kilobytes: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The traffic with one server for one purpose, all bytes at the socket."""
+
+    server: str
+    purpose: str
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class SeenStudy:
+    """One study with everything that this site knows of it."""
+
+    known: KnownStudy
+    standing: StudyStanding
+    statements: tuple[Statement, ...]
+    rounds: tuple[RoundRow, ...]
+    metrics: Markup
+    weights: Markup
+    distances: Markup
+    models: tuple[str, ...]
+    opens: str
+    may_say: bool
+    may_leave: bool
+
+    @property
+    def digest(self) -> str:
+        return self.known.study.digest()
+
+
+def all_studies(settings: AgentSettings, site: SiteStanding) -> tuple[StudyRow, ...]:
+    """Those that wait for a person first, those that are over last."""
+    rows = [StudyRow(one, _last(settings, one.study)) for one in site.studies]
+    return tuple(sorted(rows, key=lambda row: (row.standing.over, not row.standing.waits, row.standing.study)))
+
+
+def _last(settings: AgentSettings, name: str) -> str:
+    record = last_metrics(settings.state_dir / "studies" / name / METRICS)
+    return "" if record is None else _scores(record)
+
+
+def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:
+    """Raises: ConfigurationError, also for a study that this site does not know"""
+    known = known_study(settings, roster, name)
+    records = read_metrics(known.journal.folder / METRICS)
+    contributes = settings.site != roster.requester
+    opens = known.study.rule.needs.value if any(_opened(record) for record in records) else ""
+    return SeenStudy(
+        known=known,
+        standing=study_standing(settings, known),
+        statements=in_plain_words(known.study, roster, settings.policy, own_examples(settings.data)),
+        rounds=tuple(_round(*pair) for pair in reversed(list(after_each(records[-_SHOWN_ROUNDS:])))),
+        metrics=_metrics(records),
+        weights=_lines("each site's weight", records, lambda record: record.alphas),
+        distances=_lines(opens, records, _opened),
+        models=models_at(known),
+        opens=opens,
+        may_say=known.waits and not known.over,
+        may_leave=contributes and not (known.waits or known.over) and known.left is None,
+    )
+
+
+def _round(before: RoundRecord | None, record: RoundRecord) -> RoundRow:
+    missing = record.missing_after(before) or ", ".join((*record.failed_check, *record.declined))
+    weight = own_weight(record)
+    return RoundRow(
+        number=record.round,
+        state=record.state.value,
+        reason=record.reason_after(before),
+        purpose=record.purpose.value,
+        took_part=", ".join(record.took_part),
+        missing=missing,
+        own_weight="" if weight is None else f"{weight:.3f}",
+        opened=_listed(_opened(record)),
+        weights=_listed(record.alphas),
+        isolation="" if record.isolation is None else f"{record.isolation:.3f}",
+        scores=_scores(record),
+        kilobytes=f"{(record.bytes_up + record.bytes_down) / _KILO:.0f}",
+    )
+
+
+def _listed(values: tuple[SiteValue, ...]) -> str:
+    return ", ".join(f"{one.site} {one.value:.3g}" for one in values)
+
+
+def _opened(record: RoundRecord) -> tuple[SiteValue, ...]:
+    """The numbers about single sites that the requester opened; contributors' records have none."""
+    return record.distances or record.norms or record.inner_products
+
+
+def _scores(record: RoundRecord) -> str:
+    return ", ".join(shown_score(score) for score in record.test_scores[:2])
+
+
+def _metrics(records: tuple[RoundRecord, ...]) -> Markup:
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for record in records:
+        for score in record.test_scores[:2]:
+            if score.value is not None:
+                lines.setdefault(str(score.name), []).append((record.round, score.value))
+    return lines_over_rounds("the model on this site's own test examples", lines)
+
+
+def _lines(
+    title: str, records: tuple[RoundRecord, ...], values: Callable[[RoundRecord], tuple[SiteValue, ...]]
+) -> Markup:
+    """A line for each site, of what the requester alone has in its records."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for record in records:
+        for one in values(record):
+            lines.setdefault(one.site, []).append((record.round, one.value))
+    return lines_over_rounds(title, lines)
+
+
+def what_left(settings: AgentSettings) -> tuple[Sent, ...]:
+    """Sums of the ledger, by server and purpose."""
+    sent: Counter[tuple[str, str]] = Counter()
+    received: Counter[tuple[str, str]] = Counter()
+    for entry in read_ledger(settings.state_dir / "ledger.jsonl"):
+        key = entry.server, without_number(entry.purpose)
+        sent[key] += entry.socket_sent_bytes
+        received[key] += entry.socket_received_bytes
+    return tuple(Sent(*key, sent[key], received[key]) for key in sorted(sent))

@@ -1,1 +1,0 @@
-"""Absent sites and the reasons."""

@@ -1,0 +1,214 @@
+"""Open a locked round: what both servers show of it, and what the requester concludes (docs/protocol.md 4, 6, 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.net.watch import at_both
+from client_agent.requester.judgement import RequesterFacts, RoundRule, judge, judge_sum
+from client_agent.requester.state import RoundPlan
+from client_agent.requester.study import RequesterStudy
+from client_agent.site.failpoints import Point
+from host.randomness import Randomness
+from protocol.arithmetic.ring import Ring
+from protocol.bodies import opening, query
+from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
+from protocol.mpc import distance
+from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
+from protocol.mpc.sketch import sketch_shares
+from protocol.parameters import Needs, StudyParameters
+from protocol.rounds.agree import check_transcript
+from protocol.rules.interface import Measured
+from protocol.sharing import ChunkSource, Side
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import AgreedSet, OpeningHeader, ReleaseSet, Roster, RoundView, Signed
+
+
+def query_vector(challenge: bytes, own: ChunkSource, numerators: tuple[int, ...], parameters: StudyParameters) -> Ring:
+    """w_i S g_0 of every target, one after the other; with all weights 1, S v for the inner products with v.
+
+    Shapes:   -> uint64[targets * k'], ring 2^64
+    """
+    sketch = sketch_shares(challenge, [own], parameters)[0]
+    pieces = [distance.query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.uint64)
+
+
+def seal_queries(
+    queries: Ring,
+    targets: tuple[str, ...],
+    transcript_digest: str,
+    round_number: int,
+    roster: Roster,
+    parameters: StudyParameters,
+    randomness: Randomness,
+    label: str,
+) -> dict[Side, bytes]:
+    """Both servers' sealed shares of the queries."""
+    seed = randomness.bytes(32, f"query seed {label}")
+    sealed: dict[Side, bytes] = {}
+    for side in Side:
+        header = query.Queries(transcript_digest, side, targets, parameters.sketched_length).header(round_number)
+        secret = randomness.bytes(32, f"query content key {side} {label}")
+        secret += randomness.bytes(32, f"query salt {side} {label}")
+        share = query.content(header, queries, seed)
+        sealed[side] = query.seal(header, share, roster.operator(side).sealing, secret)
+    return sealed
+
+
+def open_sites(
+    shares: Mapping[Side, tuple[OpeningShare, ...]],
+    numerators: Mapping[str, int],
+    parameters: StudyParameters,
+    opens: Needs = Needs.DISTANCES,
+) -> tuple[OpenedSite, ...]:
+    """Range check of every site and what else the round opens, from both servers' shares."""
+    return open_all(shares[Side.A], shares[Side.B], numerators, parameters, opens)
+
+
+_NOBODY: Final = {"took_part": (), "pairs": ()}
+
+
+class Opened(BaseModel):
+    """The values that the requester opened about one attempt, and the release set that follows from them.
+
+    Where nothing is summed there is no such set, and nobody took part in what says nothing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    measured: Measured
+    left_out: tuple[str, ...]
+    release_set: Signed[ReleaseSet] | None
+
+
+class Openings:
+    """The evidence of one round's attempts, checked and opened."""
+
+    def __init__(self, owner: RequesterStudy, plan: RoundPlan) -> None:
+        self._owner = owner
+        self._context = owner.context
+        self._plan = plan
+        self._announcement = plan.announcement.message
+        self._number = self._announcement.round
+
+    def transcript(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, bytes, str]:
+        """The agreed set, the challenge and the transcript's digest, once both servers signed the same."""
+        agreed = self._agreed(a, b)
+        if a.transcript is None or b.transcript is None:
+            raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
+        stated = require_signatures(a.transcript, self._context.roster, self._operators)
+        if stated != b.transcript.message:
+            raise TranscriptMismatch(f"round {self._number}: the two servers show different sets or challenges")
+        challenge = check_transcript(self._number, agreed, stated)
+        return agreed, challenge, stated.digest()
+
+    def _agreed(self, a: RoundView, b: RoundView) -> AgreedSet:
+        """The agreed set that both servers signed and show."""
+        if a.agreed_set is None or b.agreed_set is None:
+            raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
+        agreed = require_signatures(a.agreed_set, self._context.roster, self._operators)
+        if agreed != b.agreed_set.message:
+            raise TranscriptMismatch(f"round {self._number}: the two servers show different sets or challenges")
+        if agreed.announcement_digest != self._announcement.digest():
+            raise TranscriptMismatch(f"round {self._number}: the agreed set is bound to another announcement")
+        return agreed
+
+    @property
+    def _operators(self) -> tuple[str, str]:
+        roster = self._context.roster
+        return roster.operator_a.name, roster.operator_b.name
+
+    def opened(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
+        """Opened once and journalled, so that one release set is signed a round."""
+        owner = self._owner
+        path = owner.journal.attempt_folder(self._number, a.attempt) / "opened.json"
+        known = owner.journal.read(path, Opened)
+        if known is not None:
+            return known
+        opened = self._judged_sites(a, b, facts)
+        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
+        owner.journal.write(path, opened)
+        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
+        return opened
+
+    def _judged_sites(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
+        """Judge by both servers' shares; where nothing can be measured, whoever is in the agreed set stays."""
+        if not self._announcement.protection.plan.opens:
+            agreed = self._agreed(a, b)
+            numerators = {site: self.numerator(site) for site in agreed.sites}
+            return self.judged(agreed, [OpenedSite(site, True) for site in agreed.sites], numerators, a.attempt, facts)
+        agreed, shares = self.shares(a, b)
+        numerators = {site: self.numerator(site) for site in agreed.sites}
+        parameters = self._owner.study.parameters_in(self._announcement.purpose)
+        sites = open_sites(shares, numerators, parameters, self._announcement.opens)
+        return self.judged(agreed, sites, numerators, a.attempt, facts)
+
+    def shares(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, dict[Side, tuple[OpeningShare, ...]]]:
+        """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
+        study = self._owner.study.name
+        agreed, _, transcript_digest = self.transcript(a, b)
+        most = opening.most_bytes(len(agreed.sites))
+        fetched = at_both(
+            lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most), self._context.clock
+        )
+        return agreed, {
+            side: opening.read(
+                fetched[side],
+                OpeningHeader(
+                    transcript_digest=transcript_digest,
+                    side=side,
+                    checked=agreed.sites,
+                    opens=self._announcement.opens,
+                ),
+                self._context.site,
+                self._context.keys.sealing,
+            )
+            for side in Side
+        }
+
+    def judged(
+        self,
+        agreed: AgreedSet,
+        sites: Sequence[OpenedSite],
+        numerators: dict[str, int],
+        attempt: int,
+        facts: RequesterFacts,
+    ) -> Opened:
+        """Keep those that are in range, no longer than a clipped update can be, and selected by the rule."""
+        owner, own = self._owner, self._context.site
+        study, opens = owner.study, self._announcement.opens
+        if self._announcement.purpose.plan.of_data:
+            judged = judge_sum(sites, own, self._number)
+        else:
+            by = RoundRule(study.rule, owner.rule, owner.progress.rule_state, study.parameters)
+            judged = judge(sites, facts, numerators, by, round=self._number, opens=opens)
+        if not self._announcement.purpose.plan.summed:
+            measured = judged.measured if judged.measured_anybody else judged.measured.model_copy(update=_NOBODY)
+            return Opened(measured=measured, left_out=judged.failed, release_set=None)
+        release = ReleaseSet(
+            study_digest=owner.study_digest,
+            round=self._number,
+            attempt=attempt,
+            agreed_set_digest=agreed.digest(),
+            sites=tuple(site for site in agreed.sites if site == own or site in judged.measured.took_part),
+            failed_check=judged.failed,
+        )
+        enough = judged.releases(self._announcement.least_contributors)
+        return Opened(
+            measured=judged.measured,
+            left_out=judged.failed,
+            release_set=sign(release, own, self._context.keys.signing) if enough else None,
+        )
+
+    def numerator(self, site: str) -> int:
+        """A site's weight over the grid. Raises: ProtocolViolation"""
+        if site == self._context.site:
+            return self._plan.weight_list.own_numerator
+        numerator = self._plan.weight_list.numerator_of(site)
+        if numerator is None:
+            raise ProtocolViolation(f"round {self._number}: the servers agreed on {site!r}, which was not listed")
+        return numerator

@@ -1,0 +1,161 @@
+"""The requester between its release set and the sum, in a round with tags (docs/protocol.md 15).
+
+Both servers fix what they will serve; then they get the seed and say by how much their half's tags are off. Zero in
+all: go. Otherwise nothing is served, and both servers' shares of single sites' errors say whose tags are wrong. Of an
+attempt one word is signed, journalled before it is sent, and sent again as it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.net.watch import at_both
+from client_agent.requester.state import RoundPlan
+from client_agent.requester.study import RequesterStudy
+from client_agent.site.failpoints import Point
+from protocol.errors import RefusedMessage, UnknownResource
+from protocol.sharing import Side
+from protocol.tags.keys import shown_seed
+from protocol.tags.verdicts import judged, require_check, require_commitment, wrong_tags
+from protocol.wire.authentic import sign
+from protocol.wire.messages import (
+    Go,
+    OutputCommitment,
+    ReleaseSet,
+    RoundView,
+    Signed,
+    TagCheck,
+    TagSeed,
+    TagsFailed,
+    TagShares,
+)
+
+_B_FIRST = (Side.B, Side.A)
+"""A ends the round as soon as it hears that tags failed."""
+
+
+class Said(BaseModel):
+    """The one word that this requester signed about an attempt's tags."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    go: Signed[Go] | None = None
+    failed: Signed[TagsFailed] | None = None
+
+
+class Wrong(BaseModel):
+    """The sites whose tags are wrong; ``server_lied``: a server's word does not fit the other's, or this site's own
+    knowledge.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    sites: tuple[str, ...]
+    server_lied: bool
+
+
+class TagChecks:
+    """The steps of one round, each taken again after a restart with the same bytes."""
+
+    def __init__(self, owner: RequesterStudy, plan: RoundPlan) -> None:
+        self._owner = owner
+        self._context = owner.context
+        self._announcement = plan.announcement.message
+        self._seed = plan.weight_list.tag_seed or ""
+
+    def take(self, release: Signed[ReleaseSet], a: RoundView, b: RoundView) -> Said:
+        """Send the seed, read both checks, say go or that tags failed.
+
+        Raises: UnknownResource, when a view lacks its commitment; BadSignature, AnnouncementMismatch
+        """
+        said = self._said(a.attempt)
+        if said is None:
+            said = self._judged(release, a, b)
+        if said.go is not None:
+            go = said.go
+            at_both(lambda side: self._context.clients[side].go(self._owner.study.name, go), self._context.clock)
+            self._owner.journal.reach(Point.AFTER_GO_SENT)
+        elif said.failed is not None:
+            self._shares(said.failed, a.attempt)
+        return said
+
+    def wrong(self, release: Signed[ReleaseSet], attempt: int) -> Wrong | None:
+        """Return who failed, in an attempt that ended without a sum; None where its tags were never found wrong.
+
+        The servers keep their shares for this: what was not fetched before a crash is asked for again.
+        """
+        said = self._said(attempt)
+        if said is None or said.failed is None:
+            return None
+        shares = self._shares(said.failed, attempt)
+        if len(shares) < len(Side):  # it had ended the round before it heard of this: nobody can tell
+            return Wrong(sites=(), server_lied=False)
+        failed, roster = said.failed.message, self._context.roster
+        found = wrong_tags(failed, release.message, (shares[Side.A], shares[Side.B]), roster)
+        own_is_wrong = self._context.site in found.sites  # this site knows that its own tags are right
+        return Wrong(sites=() if own_is_wrong else found.sites, server_lied=found.server_lied or own_is_wrong)
+
+    def _judged(self, release: Signed[ReleaseSet], a: RoundView, b: RoundView) -> Said:
+        """The seed leaves only once both servers have committed to what they will serve."""
+        owner, roster = self._owner, self._context.roster
+        committed = {side: self._committed(release, side, view) for side, view in zip(Side, (a, b), strict=True)}
+        shown = shown_seed(bytes.fromhex(self._seed)).hex()
+        seed = TagSeed(study_digest=owner.study_digest, round=self._announcement.round, attempt=a.attempt, seed=shown)
+        owner.journal.reach(Point.BEFORE_TAG_SEED_SENT)
+
+        def checked(side: Side) -> Signed[TagCheck]:
+            check = self._context.clients[side].tag_seed(owner.study.name, seed)
+            owner.journal.reach(Point.AFTER_TAG_SEED_SENT)
+            require_check(check, committed[side].message, roster)
+            return check
+
+        checks = at_both(checked, self._context.clock)
+        stated = judged(release.message, (committed[Side.A], committed[Side.B]), (checks[Side.A], checks[Side.B]))
+        signed = sign(stated, self._context.site, self._context.keys.signing)
+        said = Said(go=signed) if isinstance(stated, Go) else Said(failed=signed)
+        owner.journal.reach(Point.BEFORE_TAGS_JUDGED)
+        owner.journal.write(self._folder(a.attempt) / "tags.json", said)
+        owner.journal.reach(Point.AFTER_TAGS_JUDGED)
+        return said
+
+    def _committed(self, release: Signed[ReleaseSet], side: Side, view: RoundView) -> Signed[OutputCommitment]:
+        if view.commitment is None:
+            raise UnknownResource(
+                f"round {view.round}: server {side.value.upper()} shows no commitment to its half yet"
+            )
+        require_commitment(view.commitment, release.message, side, self._context.roster)
+        return view.commitment
+
+    def _shares(self, failed: Signed[TagsFailed], attempt: int) -> dict[Side, Signed[TagShares]]:
+        """Return both servers' shares, B's first; a server that refuses them has none."""
+        found: dict[Side, Signed[TagShares]] = {}
+        for side in _B_FIRST:
+            kept = self._folder(attempt) / f"tag-shares-{side.value}.json"
+            shares = self._owner.journal.read(kept, Signed[TagShares])
+            if shares is None:
+                try:
+                    shares = self._context.clients[side].tags_failed(self._owner.study.name, failed)
+                except RefusedMessage as refused:
+                    self._owner.problem(self._announcement.round, refused.detail)
+                    continue
+                self._owner.journal.reach(Point.BEFORE_TAG_SHARES_JOURNALLED)
+                self._owner.journal.write(kept, shares)
+                self._owner.journal.reach(Point.AFTER_TAG_SHARES_JOURNALLED)
+            found[side] = shares
+        return found
+
+    def said(self, attempt: int) -> Said:
+        """Return what was said of an attempt's tags; nothing where nothing was."""
+        return self._said(attempt) or Said()
+
+    def shares(self, attempt: int) -> tuple[Signed[TagShares], ...]:
+        """Return what the servers showed of single sites."""
+        kept = (self._folder(attempt) / f"tag-shares-{side.value}.json" for side in Side)
+        found = (self._owner.journal.read(path, Signed[TagShares]) for path in kept)
+        return tuple(shares for shares in found if shares is not None)
+
+    def _said(self, attempt: int) -> Said | None:
+        return self._owner.journal.read(self._folder(attempt) / "tags.json", Said)
+
+    def _folder(self, attempt: int) -> Path:
+        return self._owner.journal.attempt_folder(self._announcement.round, attempt)

@@ -1,1 +1,0 @@
-"""Models that a site keeps beside the shared one."""

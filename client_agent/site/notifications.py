@@ -1,0 +1,370 @@
+"""Notifications to a site's people: the ways to them, what was sent, and problems that last.
+
+Word to people that a study waits for them, sent beside everything else: nothing here keeps a study from going on.
+
+    notices.json   for each study and way: delivered when, or since when and why not
+
+Each notice has a thread of its own for each way, until it is delivered. What cannot be delivered is tried again, with
+pauses that grow, for three days, and again at the next start of the agent; what was delivered is not sent twice.
+
+Problems of an agent, study by study, until they are solved: for people, beside the running agent.
+
+problems.json   the last problem of each study; of none ("") what concerns all of them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import smtplib
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Final
+
+import httpx
+import stamina
+import structlog
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from client_agent.net.ledger import Ledger
+from client_agent.net.transport import CountingTransport
+from client_agent.settings import AgentSettings
+from client_agent.site.events import AgentEvent, EventKind, EventSink, ShownLines
+from host.durable import write_durably
+from host.network.unreachable import why_unreachable
+from host.private_files import read_secret
+from protocol.errors import ConfigurationError, MoietyError, StorageFull
+from protocol.printable import printable
+
+SIGNATURE: Final = "Moiety-Signature"
+PURPOSE: Final = "webhook"
+_TIMEOUT_S: Final = 20.0
+_FIRST_NOT_DONE: Final = 300
+
+
+class Notice(BaseModel):
+    """A study waits for a person: whose, where, and since when (1970). Nothing of it is more than a name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    federation: str
+    study: str
+    study_digest: str
+    since_s: int
+
+    @property
+    def subject(self) -> str:
+        return f"Moiety: study {self.study} waits for a person at {self.site}"
+
+    @property
+    def what_to_do(self) -> str:
+        return (
+            f"look at it and say yes or no on the agent's machine: 'moiety agent page', or 'moiety agent show "
+            f"{self.study}' and then 'moiety agent approve {self.study}' or 'decline'"
+        )
+
+    @property
+    def text(self) -> str:
+        return (
+            f"Study {self.study} of federation {self.federation} waits for a person's yes or no at {self.site}. "
+            f"Nothing trains there before.\n\nWhat to do: {self.what_to_do}.\n"
+        )
+
+
+class NotDelivered(Exception):
+    """It may go better later; the text says why, without a secret."""
+
+
+Way = Callable[[Notice], None]
+"""Raises: NotDelivered"""
+
+
+def ways_of(settings: AgentSettings, ledger: Ledger) -> dict[str, Way]:
+    """Return the channels by name; none where nothing is set. Raises: ConfigurationError that names the key"""
+    found: dict[str, Way] = {}
+    told = settings.notify
+    if told.webhook is not None and told.webhook_secret is not None:
+        path = told.webhook_secret
+        key = _secret("webhook_secret", lambda: read_secret(path))
+        found["webhook"] = _Webhook(told.webhook, key, _context(settings), settings, ledger)
+    if told.mail_to:
+        found["mail"] = _Mail(settings, _context(settings), _login(settings))
+    return found
+
+
+def described(settings: AgentSettings) -> str:
+    """Describe where notifications go, for people; secrets and certificates are read as a start would. Raises:
+    ConfigurationError
+    """
+    told, found = settings.notify, []
+    if told.webhook is not None and told.webhook_secret is not None:
+        path = told.webhook_secret
+        _secret("webhook_secret", lambda: read_secret(path))
+        found.append(f"to the webhook at {httpx.URL(told.webhook).host}")
+    if told.mail_to:
+        _login(settings)
+        found.append(f"by mail to {', '.join(told.mail_to)} through {told.smtp_host}")
+    _context(settings)
+    return f"a study that waits is told {' and '.join(found)}" if found else "nobody is told of studies that wait"
+
+
+class _Webhook:
+    """One POST; the receiver knows by the header that this site sent the body as it is."""
+
+    def __init__(self, url: str, key: str, tls: ssl.SSLContext, settings: AgentSettings, ledger: Ledger) -> None:
+        self._url = url
+        self._key = key.strip().encode()
+        self._tls = tls
+        self._proxy = settings.web_proxy
+        self._ledger = ledger
+
+    def __call__(self, notice: Notice) -> None:
+        told = {"event": "study_waits", **notice.model_dump(), "what_to_do": notice.what_to_do}
+        body = json.dumps(told, sort_keys=True).encode()
+        signature = hmac.new(self._key, body, hashlib.sha256).hexdigest()
+        headers = {"Content-Type": "application/json", SIGNATURE: f"sha256={signature}"}
+        transport = CountingTransport(PURPOSE, self._tls, self._ledger, proxy=self._proxy)
+        try:
+            with httpx.Client(transport=transport, trust_env=False, timeout=_TIMEOUT_S) as http:
+                request = http.build_request("POST", self._url, content=body, headers=headers)
+                request.extensions["purpose"] = PURPOSE
+                answer = http.send(request, stream=True)  # what it says beside its status is not read
+                answer.close()
+        except httpx.HTTPError as error:
+            raise NotDelivered(f"the webhook is out of reach: {why_unreachable(error)}") from None
+        if answer.status_code >= _FIRST_NOT_DONE:
+            raise NotDelivered(f"the webhook answered {answer.status_code}: look at its receiver's log")
+
+
+class _Mail:
+    def __init__(self, settings: AgentSettings, tls: ssl.SSLContext, login: tuple[str, str] | None) -> None:
+        self._told = settings.notify
+        self._tls = tls
+        self._login = login
+
+    def __call__(self, notice: Notice) -> None:
+        told, message = self._told, EmailMessage()
+        message["Subject"] = notice.subject
+        message["From"] = told.mail_from
+        message["To"] = ", ".join(told.mail_to)
+        message.set_content(notice.text)
+        try:
+            with smtplib.SMTP(told.smtp_host or "", told.smtp_port, timeout=_TIMEOUT_S) as smtp:
+                if told.smtp_starttls:
+                    smtp.starttls(context=self._tls)
+                if self._login is not None:
+                    smtp.login(*self._login)
+                smtp.send_message(message)
+        except smtplib.SMTPAuthenticationError:
+            raise NotDelivered("the mail server does not take the user and password of 'smtp_credentials'") from None
+        except smtplib.SMTPException as error:
+            raise NotDelivered(f"the mail server refuses: {printable(str(error))[:300]}") from None
+        except OSError as error:
+            raise NotDelivered(f"the mail server is out of reach: {why_unreachable(error)}") from None
+
+
+def _context(settings: AgentSettings) -> ssl.SSLContext:
+    """Raises: ConfigurationError"""
+    path = settings.notify.ca
+    try:
+        return ssl.create_default_context(cafile=None if path is None else str(path))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"key 'notify.ca': {path} cannot be read as PEM certificates: {error}") from None
+
+
+def _login(settings: AgentSettings) -> tuple[str, str] | None:
+    """Raises: ConfigurationError"""
+    path = settings.notify.smtp_credentials
+    if path is None:
+        return None
+    user, colon, password = _secret("smtp_credentials", lambda: read_secret(path)).strip().partition(":")
+    if not colon:
+        raise ConfigurationError(f"key 'notify.smtp_credentials': {path} has one line, user:password")
+    return user, password
+
+
+def _secret(key: str, read: Callable[[], str]) -> str:
+    try:
+        found = read()
+    except MoietyError as error:
+        raise ConfigurationError(f"key 'notify.{key}': {error.detail}") from None
+    if not found.strip():
+        raise ConfigurationError(f"key 'notify.{key}': the file is empty")
+    return found
+
+
+NOTICES: Final = "notices.json"
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 3600.0
+_TRIED_FOR_S: Final = 3 * 86400.0
+_log = structlog.get_logger("agent")
+
+
+class Sent(BaseModel):
+    """One study by one way; times are since 1970. ``delivered_at_s`` is None until it went well."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str
+    study_digest: str
+    way: str
+    delivered_at_s: float | None = None
+    failing_since_s: float | None = None
+    failure: str = ""
+
+
+_NOTICES_FILE: Final = TypeAdapter(tuple[Sent, ...])
+
+
+class Notices:
+    """Ways to people, and what went by each of them; with no ways it does nothing."""
+
+    def __init__(self, state_dir: Path, ways: Mapping[str, Way], clock: Callable[[], float]) -> None:
+        self._path = state_dir / NOTICES
+        self._ways = dict(ways)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known = {(one.study_digest, one.way): one for one in read_notices(state_dir)}
+        self._under_way: set[tuple[str, str]] = set()
+
+    def tell(self, notice: Notice) -> None:
+        """Returns at once."""
+        for way in self._ways:
+            key = (notice.study_digest, way)
+            with self._lock:
+                known = self._known.get(key)
+                if key in self._under_way or (known is not None and known.delivered_at_s is not None):
+                    continue
+                self._under_way.add(key)
+            threading.Thread(target=self._work, args=(way, notice), name=f"notice by {way}", daemon=True).start()
+
+    def _work(self, way: str, notice: Notice) -> None:
+        try:
+            self._deliver(way, notice)
+        except Exception:  # nobody else would hear of it
+            _log.exception("notice_failed", way=way, study=notice.study)
+            self._keep(notice, way, "an error nobody expected: see the agent's log")
+        finally:
+            with self._lock:
+                self._under_way.discard((notice.study_digest, way))
+
+    def _deliver(self, way: str, notice: Notice) -> None:
+        try:
+            for attempt in stamina.retry_context(
+                on=NotDelivered,
+                attempts=None,
+                timeout=_TRIED_FOR_S,
+                wait_initial=_FIRST_PAUSE_S,
+                wait_max=_LONGEST_PAUSE_S,
+            ):
+                with attempt:
+                    self._try(way, notice)
+        except NotDelivered as last:
+            _log.error("notice_given_up", way=way, study=notice.study, detail=str(last))
+
+    def _try(self, way: str, notice: Notice) -> None:
+        try:
+            self._ways[way](notice)
+        except NotDelivered as refused:
+            if self._keep(notice, way, str(refused)):
+                _log.warning("notice_not_delivered", way=way, study=notice.study, detail=str(refused))
+            raise
+        self._keep(notice, way, "")
+        _log.info("notice_delivered", way=way, study=notice.study)
+
+    def _keep(self, notice: Notice, way: str, failure: str) -> bool:
+        """Return whether this is news."""
+        key, now = (notice.study_digest, way), self._clock()
+        with self._lock:
+            known = self._known.get(key)
+            if known is not None and failure and known.failure == failure:
+                return False
+            since = None if not failure else now if known is None else known.failing_since_s or now
+            self._known[key] = Sent(
+                study=notice.study,
+                study_digest=notice.study_digest,
+                way=way,
+                delivered_at_s=None if failure else now,
+                failing_since_s=since,
+                failure=failure,
+            )
+            with suppress(OSError, StorageFull):  # word went out or did not, whether or not there is room to say so
+                write_durably(self._path, _NOTICES_FILE.dump_json(tuple(self._known.values())))
+        return True
+
+
+def read_notices(state_dir: Path) -> tuple[Sent, ...]:
+    """Read the notices; empty where the file is missing or cannot be read, since nothing rests on it."""
+    try:
+        return _NOTICES_FILE.validate_json((state_dir / NOTICES).read_bytes())
+    except (OSError, ValidationError):
+        return ()
+
+
+PROBLEMS: Final = "problems.json"
+_OVER: Final = frozenset({EventKind.ROUND, EventKind.FINISHED})
+
+
+class Problem(BaseModel):
+    """``since_s`` is when this text came first, since 1970; the text says what to do, where somebody can."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str
+    round: int | None = None
+    text: ShownLines
+    since_s: float
+
+
+_PROBLEMS_FILE: Final = TypeAdapter(tuple[Problem, ...])
+
+
+class Problems:
+    """Written when it changes; a round that ended, or a start that went well, takes a study's problem away."""
+
+    def __init__(self, state_dir: Path, clock: Callable[[], float]) -> None:
+        self._path = state_dir / PROBLEMS
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known = {one.study: one for one in read_problems(state_dir)}
+
+    def noting(self, emit: EventSink) -> EventSink:
+        """The same sink, every event of which is noted here first."""
+
+        def noted(event: AgentEvent) -> None:
+            if event.kind is EventKind.PROBLEM:
+                self._note(event)
+            elif event.kind in _OVER:
+                self.mended(event.study)
+            emit(event)
+
+        return noted
+
+    def mended(self, study: str) -> None:
+        with self._lock:
+            if self._known.pop(study, None) is not None:
+                self._write()
+
+    def _note(self, event: AgentEvent) -> None:
+        with self._lock:
+            known = self._known.get(event.study)
+            if known is None or known.text != event.text:
+                self._known[event.study] = Problem(
+                    study=event.study, round=event.round, text=event.text, since_s=self._clock()
+                )
+                self._write()
+
+    def _write(self) -> None:
+        with suppress(OSError, StorageFull):  # the problem may be that the disk is full
+            write_durably(self._path, _PROBLEMS_FILE.dump_json(tuple(self._known.values())))
+
+
+def read_problems(state_dir: Path) -> tuple[Problem, ...]:
+    """Read the problems; empty where the file is missing or cannot be read, since nothing rests on it."""
+    try:
+        return _PROBLEMS_FILE.validate_json((state_dir / PROBLEMS).read_bytes())
+    except (OSError, ValidationError):
+        return ()

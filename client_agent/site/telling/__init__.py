@@ -1,1 +1,0 @@
-"""Notifications to the people at a site: the agent is connected, something does not work, something waits."""

@@ -1,0 +1,144 @@
+"""The state of a site, from its state folder alone: for the command line and the page, agent running or not."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.net.contacts import CONTACTS, Contact, read_contacts
+from client_agent.settings import AgentSettings
+from client_agent.site.events import METRICS, RoundRecord, last_metrics
+from client_agent.site.identity import load_identity
+from client_agent.site.journal import Awaited, read_awaited
+from client_agent.site.notifications import Problem, Sent, read_notices, read_problems
+from client_agent.site.privacy_budget import MEMORY, BudgetReport, budget_memory, budget_report
+from client_agent.study.approval import Approval, KnownStudy, approval_of, known_studies
+from host.one_holder import holder_of
+from protocol.wire.messages import Roster
+
+STOPPED_FIX = "mend it, then start the agent again"
+
+
+class StudyStanding(BaseModel):
+    """One study here. ``round`` is the last that this site recorded; ``absent`` who was not in it, at the requester.
+
+    ``awaited`` are the sites that a requester's study waits for before its first round.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str
+    digest: str
+    state: str
+    waits: bool
+    over: bool
+    approval: Approval | None
+    paused: str | None
+    left: str | None
+    rounds: int
+    round: int | None = None
+    round_state: str | None = None
+    took_part: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    own_weight: float | None = None
+    isolation: float | None = None
+    problem: Problem | None = None
+    awaited: Awaited | None = None
+    stopped: str = ""
+
+
+class SiteStanding(BaseModel):
+    """``holder``: the process that runs this site's agent, None where none does; ``problem`` concerns all studies.
+
+    ``undelivered`` is word of studies that wait, which did not get through.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    federation: str
+    asks: bool
+    holder: str | None
+    servers: tuple[Contact, ...]
+    budget: BudgetReport | None
+    problem: Problem | None
+    undelivered: tuple[Sent, ...]
+    studies: tuple[StudyStanding, ...]
+
+
+def standing(settings: AgentSettings) -> SiteStanding:
+    """Reads, and writes nothing. Raises: ConfigurationError, BadSignature"""
+    roster, came_with = load_identity(settings)
+    problems = {one.study: one for one in read_problems(settings.state_dir)}
+    studies = tuple(_study(known, problems.get(known.study.name)) for known in known_studies(settings, roster))
+    waiting = {one.digest for one in studies if one.waits and not one.over}
+    notices = read_notices(settings.state_dir)
+    return SiteStanding(
+        site=settings.site,
+        federation=roster.federation,
+        asks=settings.site == roster.requester,
+        holder=holder_of(settings.state_dir),
+        servers=contacts_of(settings, roster),
+        budget=budget_of(settings, came_with),
+        problem=problems.get(""),
+        undelivered=tuple(one for one in notices if one.failure and one.study_digest in waiting),
+        studies=studies,
+    )
+
+
+def study_standing(settings: AgentSettings, known: KnownStudy) -> StudyStanding:
+    """One study alone."""
+    problems = {one.study: one for one in read_problems(settings.state_dir)}
+    return _study(known, problems.get(known.study.name))
+
+
+def contacts_of(settings: AgentSettings, roster: Roster) -> tuple[Contact, ...]:
+    """Server A's, then B's; empty ones while nothing was heard."""
+    known = {one.server: one for one in read_contacts(settings.state_dir / CONTACTS)}
+    names = (roster.operator_a.name, roster.operator_b.name)
+    return tuple(known.get(name, Contact(server=name)) for name in names)
+
+
+def budget_of(settings: AgentSettings, came_with: str) -> BudgetReport | None:
+    """None where there is neither a budget nor anything spent."""
+    if settings.policy.epsilon is None and not (settings.state_dir / MEMORY).exists():
+        return None
+    memory = budget_memory(settings.state_dir, came_with)
+    if settings.policy.epsilon is None and not memory.trainings:
+        return None
+    return budget_report(memory, settings.policy)
+
+
+def own_weight(record: RoundRecord) -> float | None:
+    """Return the weight that this site gave itself, or else the list's."""
+    if record.own_weight is not None:
+        return record.own_weight
+    listed = [one.numerator for one in record.weights if one.site == record.site]
+    return listed[0] / record.grid if listed else None
+
+
+def _study(known: KnownStudy, problem: Problem | None) -> StudyStanding:
+    last = last_metrics(known.journal.folder / METRICS)
+    return StudyStanding(
+        study=known.study.name,
+        digest=known.study.digest(),
+        state=known.state,
+        waits=known.waits,
+        over=known.over,
+        approval=approval_of(known.journal, known.study.digest()),
+        paused=known.paused,
+        left=known.left,
+        rounds=known.study.rounds,
+        problem=None if known.over else problem,
+        awaited=read_awaited(known.journal),
+        stopped=known.stopped,
+        **({} if last is None else _round(last)),
+    )
+
+
+def _round(record: RoundRecord) -> dict[str, object]:
+    return {
+        "round": record.round,
+        "round_state": record.state.value,
+        "took_part": record.took_part,
+        "absent": tuple(one.said for one in record.absences),
+        "own_weight": own_weight(record),
+        "isolation": record.isolation,
+    }

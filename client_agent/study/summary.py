@@ -1,0 +1,123 @@
+"""A summary at a site: what it shares of its table, and what all of them opened (docs/protocol.md 17)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.site.events import Shown
+from protocol.errors import ProtocolViolation
+from protocol.evidence import PastRelease
+from protocol.policy.site_policy import SitePolicy
+from protocol.protection.interface import Encoded
+from protocol.protection.shares import encode_integers
+from protocol.summary.opened import TableOne
+from protocol.summary.protect import Protection, shared_vector
+from protocol.summary.question import OwnColumn, Question, counts_question, summary_questions
+from protocol.wire.messages import ColumnRole, Study, SummarySpec, TableSchema
+from protocol.wire.studies.summary import summarised
+
+if TYPE_CHECKING:
+    from client_agent.data.values import Values
+
+SUMMARY_FILE: Final = "summary.json"
+
+
+class Summary(BaseModel):
+    """``sites`` are all in the sum, the requester among them; ``problem`` says why there is no table.
+
+    ``least_examples`` is the study's: a site may have asked for more. This is not differentially private.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str
+    round: int
+    sites: tuple[str, ...] = ()
+    least_examples: int
+    rounded_to: int
+    problem: Shown = ""
+    table: TableOne | None = None
+
+
+def spec_of(study: Study) -> SummarySpec:
+    """Raises: ProtocolViolation for a study that sums no summaries"""
+    if study.summary is None:
+        raise ProtocolViolation(f"study {study.name!r} sums no summaries")
+    return study.summary
+
+
+def opened_summary(study: Study, past: PastRelease, table: TableOne) -> Summary:
+    """As it is kept at every site of the round."""
+    spec = spec_of(study)
+    return Summary(
+        study=study.name,
+        round=past.announcement.round,
+        sites=past.release_set.message.sites,
+        least_examples=spec.least_examples,
+        rounded_to=spec.rounded_to,
+        table=table,
+    )
+
+
+def site_columns(study: Study, folder: Path) -> tuple[Values, ...]:
+    """The columns of the site's training part that a summary has, as ``moiety data prepare`` kept them.
+
+    Raises: ConfigurationError, also where the folder was made by another schema
+    """
+    from client_agent.data.rows import load_rows
+    from client_agent.data.schema_check import require_made_by_schema
+
+    schema = require_schema(study)
+    require_made_by_schema(study, folder)
+    kept = load_rows(folder, schema)
+    return tuple(kept[column.name] for column in summarised(schema))
+
+
+def require_schema(study: Study) -> TableSchema:
+    """Raises: ProtocolViolation for a study without a schema"""
+    if study.data_schema is None:
+        raise ProtocolViolation(f"study {study.name!r} has no schema")
+    return study.data_schema
+
+
+def encode_summary(study: Study, columns: Sequence[Values], policy: SitePolicy, key: bytes) -> Encoded:
+    """A site's protected table as plain ring integers; the larger of the study's and the site's threshold counts.
+
+    Raises: UnusableUpdate
+    """
+    return encode_integers(shared_vector(study.summary_layout, columns, _protection(study, policy, key)))
+
+
+def asked_of_columns(study: Study, folder: Path, policy: SitePolicy, key: bytes) -> tuple[Question, ...]:
+    """Return the questions of the study's summary to each column of this site's folder. Raises: ConfigurationError"""
+    from client_agent.data.rows import kept_own_columns
+
+    columns = site_columns(study, folder)
+    own = kept_own_columns(folder, require_schema(study))
+    called = [own[column.name] for column in summarised(require_schema(study))]
+    return summary_questions(study.summary_layout, called, columns, _protection(study, policy, key))
+
+
+def asked_of_classes(study: Study, folder: Path, counts: Sequence[int], key: bytes) -> Question:
+    """Return the question of class counts to the column of classes; without a schema it may be any. Raises:
+    ConfigurationError
+    """
+    from client_agent.data.rows import kept_own_columns
+
+    schema = study.data_schema
+    targets = () if schema is None else schema.having(ColumnRole.TARGET)
+    if schema is None or not targets:
+        return counts_question(OwnColumn("", ""), "class", counts, key)
+    kept = kept_own_columns(folder, schema)
+    own = [kept[target.name] for target in targets]
+    of_all = OwnColumn(", ".join(sorted(one.name for one in own)), own[0].named_in)
+    return counts_question(of_all, ", ".join(target.name for target in targets), counts, key)
+
+
+def _protection(study: Study, policy: SitePolicy, key: bytes) -> Protection:
+    """The larger of the study's and the site's threshold counts."""
+    spec = spec_of(study)
+    return Protection(key, max(spec.least_examples, policy.least_examples), spec.rounded_to)
