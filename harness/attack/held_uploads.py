@@ -265,7 +265,7 @@ _WRITERS_GO_ON: Final[Mapping[str, object]] = {
     "servers.store.files.chunk_tags.ChunkTags.require": passes,
 }
 """Taken out: that an upload which is given up writes nothing, that each has a file of its own, and both comparisons."""
-ATTEMPTS: Final = {
+HELD_ATTEMPTS: Final = {
     "part-pushed-out-swaps-a-share": Attempt(partial(_swapped_share, 64), _WRITERS_GO_ON),
     "part-pushed-out-swaps-a-48-bit-share": Attempt(partial(_swapped_share, 48), _WRITERS_GO_ON),
     "part-pushed-out-cuts-a-share": Attempt(_cut_share, _WRITERS_GO_ON),

@@ -34,7 +34,7 @@ def _taken(ask: Ask, client: SignedClient, study: str) -> Found:
     return Found(taken > 0, taken)
 
 
-def _on_own_servers(ask: Ask, folder: Path) -> Found:
+def _on_own_pair(ask: Ask, folder: Path) -> Found:
     with ServersInMemory(folder, SITES) as servers:
         sites = ScriptedSites(servers, make_study(servers, SMALL))
         try:
@@ -44,7 +44,7 @@ def _on_own_servers(ask: Ask, folder: Path) -> Found:
             sites.close()
 
 
-def _on_running_servers(ask: Ask, place: Deployment) -> Found:
+def _on_running_pair(ask: Ask, place: Deployment) -> Found:
     client = SignedClient(place, place.own)
     try:
         return _taken(ask, client, place.study)
@@ -61,12 +61,12 @@ def _in_anothers_name(client: SignedClient, study: str) -> list[httpx.Response]:
     pretended = replace(forgeries.impostor(client.keys, secrets.token_bytes(32)), name=other)
     forged = SignedClient(client.federation, pretended)
     try:
-        return [_answered(forged, _view(forged, study, side)) for side in Side]
+        return [_believed(forged, _view(forged, study, side)) for side in Side]
     finally:
         forged.close()
 
 
-def _answered(forged: SignedClient, asked: Outgoing) -> httpx.Response:
+def _believed(forged: SignedClient, asked: Outgoing) -> httpx.Response:
     """A server that believes it seals its answer to the site whose name was taken."""
     try:
         return forged.post(asked)
@@ -91,16 +91,16 @@ def _long_letter(client: SignedClient, study: str) -> list[httpx.Response]:
     return [client.send(Side.A, "PUT", path, bytes(2**20))]
 
 
-def _attempt(ask: Ask, without: Mapping[str, object]) -> Attempt:
-    return Attempt(partial(_on_own_servers, ask), without, partial(_on_running_servers, ask))
+def _anywhere(ask: Ask, without: Mapping[str, object]) -> Attempt:
+    return Attempt(partial(_on_own_pair, ask), without, partial(_on_running_pair, ask))
 
 
-ATTEMPTS: Final = {
-    "request-in-anothers-name": _attempt(_in_anothers_name, NO_SIGNATURE_COUNTS),
-    "request-replayed": _attempt(_replayed, {"servers.store.sql.SqlStore.remember_nonce": passes}),
-    "request-delayed": _attempt(
+OUTSIDE_ATTEMPTS: Final = {
+    "request-in-anothers-name": _anywhere(_in_anothers_name, NO_SIGNATURE_COUNTS),
+    "request-replayed": _anywhere(_replayed, {"servers.store.sql.SqlStore.remember_nonce": passes}),
+    "request-delayed": _anywhere(
         _delayed,
         {"protocol.wire.channel.signing.require_time": passes, "servers.roster.sessions.require_time": passes},
     ),
-    "letter-of-a-megabyte": _attempt(_long_letter, ANY_LETTER),
+    "letter-of-a-megabyte": _anywhere(_long_letter, ANY_LETTER),
 }
