@@ -23,7 +23,7 @@ from client_agent.learning.data import Examples, LocalData
 from harness.attack import forgeries
 from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
 from harness.attack.refused_messages import ANY_LETTER
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.scripted_rounds import SITES, SMALL, VICTIM
 from harness.attack.signed_client import (
     HEALTH,
@@ -261,7 +261,7 @@ def _taken(ask: Ask, client: SignedClient, study: str) -> Found:
 
 def _on_own_pair(ask: Ask, folder: Path) -> Found:
     with ServersInMemory(folder, SITES) as servers:
-        sites = ScriptedSites(servers, make_study(servers, SMALL))
+        sites = ScriptedRequester(servers, make_study(servers, SMALL))
         try:
             sites.create()
             return _taken(ask, sites.clients[VICTIM], sites.study.name)

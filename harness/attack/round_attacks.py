@@ -20,7 +20,7 @@ from harness.attack.ckks_attacks import sent as encrypted
 from harness.attack.forgeries import Parts
 from harness.attack.refused_messages import ANY_HEADER, ANY_RELEASE
 from harness.attack.scripted_agents import PARTIES, ROSTER
-from harness.attack.scripted_requester import ScriptedSites, TaggedSites, make_study, tagged_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.scripted_rounds import (
     EARLY,
     GRID,
@@ -168,7 +168,7 @@ def _retry_without(folder: Path) -> Found:
     The difference of what the two would open is one site's update.
     """
     with ServersInMemory(folder, SITES) as servers:
-        sites = TaggedSites(servers, tagged_study(servers, SMALL, "retry"))
+        sites = ScriptedRequester(servers, make_study(servers, SMALL, "retry", tags=True))
         try:
             sites.create()
             announcement = sites.announcement(1, listed=SITES[1:])
@@ -191,7 +191,7 @@ def _retry_without(folder: Path) -> Found:
     return Found(taken > 0, taken)
 
 
-def _taken(sites: TaggedSites[ServersInMemory], current: RoundView, fewer: Sequence[str]) -> int:
+def _taken(sites: ScriptedRequester[ServersInMemory], current: RoundView, fewer: Sequence[str]) -> int:
     body, path = sites.release_body(current, fewer), sites.path(paths.RELEASE_SET, round=1, attempt=1)
     return sum(sites.me.send(side, "PUT", path, body).is_success for side in Side)
 
@@ -388,7 +388,7 @@ def _swapped_ciphertext(folder: Path) -> Found:
     """The same of a contribution under CKKS, of which server A keeps the only copy."""
     rule, protection = RuleSpec(name=RuleName.FEDAVG), StudyProtection("ckks")
     with ServersInMemory(folder, [*SITES, STRANGER]) as servers:
-        sites = ScriptedSites(servers, make_study(servers, _VALUES, rule=rule, protection=protection))
+        sites = ScriptedRequester(servers, make_study(servers, _VALUES, rule=rule, protection=protection))
         shares = folder / servers.roster.operator(Side.A).name / "data" / "shares"
         try:
             sites.create()
@@ -416,7 +416,9 @@ def _swapped_ciphertext(folder: Path) -> Found:
     return Found(wrong > 0 and ended.state is RoundState.RELEASED, wrong)
 
 
-def _encrypted_message(sites: ScriptedSites[ServersInMemory], announced: Announcement, site: str, body: bytes) -> bytes:
+def _encrypted_message(
+    sites: ScriptedRequester[ServersInMemory], announced: Announcement, site: str, body: bytes
+) -> bytes:
     salt, content_key = secrets.token_bytes(32), secrets.token_bytes(32)
     header = ciphertext_parts(announced, 1, site, _VALUES + 1)[Side.A].header(
         {Side.A: commitment_to(body, salt, content_key)}

@@ -25,7 +25,7 @@ from schemathesis.generation import GenerationMode
 from client_agent.learning.learner import Learner, Vector
 from client_agent.settings import AgentSettings
 from harness.attack import signed_client as raw
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import Odd, light_learner, light_sites, light_study
@@ -89,11 +89,11 @@ def slow_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
 
 
 @contextmanager
-def running(folder: Path, honest: bool) -> Iterator[tuple[Federation, ScriptedSites[Federation]]]:
+def running(folder: Path, honest: bool) -> Iterator[tuple[Federation, ScriptedRequester[Federation]]]:
     """Both servers and a study to play with; ``honest``: three agents too, with a study of their own."""
     spec = FederationSpec("fuzzed", REQUESTER, light_sites((REQUESTER, *HONEST, MALLORY)), ports=free_ports())
     federation = Federation(folder, spec, slow_learner, limits=LIMITS)
-    sites = ScriptedSites(federation, make_study(federation, 60_000, name=PLAYED, round_deadline_s=4 * 3600.0))
+    sites = ScriptedRequester(federation, make_study(federation, 60_000, name=PLAYED, round_deadline_s=4 * 3600.0))
     try:
         federation.start_servers()
         sites.create()
@@ -201,7 +201,7 @@ def so_far(federation: Federation, counts: Counts, before: _Standing, seed: int)
 class _Worker:
     """A share of all requests, on connections of its own; they are closed with ``opened``."""
 
-    sites: ScriptedSites[Federation]
+    sites: ScriptedRequester[Federation]
     announcement: Announcement
     random: Random
     counts: Counts

@@ -21,7 +21,7 @@ from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds
 from harness.attack import forgeries as malicious
 from harness.attack.forgeries import entry_near_the_range_bound
-from harness.attack.scripted_requester import ScriptedSites
+from harness.attack.scripted_requester import ScriptedRequester
 from harness.attack.scripted_rounds import (
     EARLY,
     GRID,
@@ -123,7 +123,7 @@ class Case:
     decision: Decision
 
 
-def told_of(sites: ScriptedSites, row: SiteRow, listed: WeightList) -> Announcement:
+def told_of(sites: ScriptedRequester, row: SiteRow, listed: WeightList) -> Announcement:
     """The requester's announcement of the row's list, with the row's lies."""
     digest = model_digest(SITE_KEY, sites.study.digest(), 1, MODEL.tobytes())
     honest: dict[str, object] = {"model_digest": digest, "weight_list_digest": listed.digest(), "opens": Needs.NOTHING}
