@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import httpx
-import numpy as np
 
-from client_agent.learning.data import Examples, LocalData
 from harness.attack import forgeries
 from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
 from harness.attack.refused_messages import ANY_LETTER
@@ -36,7 +34,8 @@ from harness.attack.signed_client import (
     pour,
     until,
 )
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.federation.learners import light_sites
+from harness.federation.processes import FederationSpec, RunningFederation
 from harness.federation.server_apps import ServersInMemory
 from protocol.errors import BrokenSeal, Unavailable
 from protocol.sharing import Side
@@ -62,8 +61,7 @@ At = Callable[[Stranger, Limits], Found]
 @contextmanager
 def server_with(folder: Path, limits: Mapping[str, object]) -> Iterator[Stranger]:
     """Server B with these limits, as strangers reach it; its settings, keys and files are in ``folder``."""
-    nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
-    sites = tuple(SiteSpec(f"hospital-{number}", LocalData(nothing, nothing)) for number in range(4))
+    sites = light_sites([f"hospital-{number}" for number in range(4)])
     files = RunningFederation(FederationSpec("edge", sites[0].name, sites), folder)
     settings = load_settings(files.config(files.parties.roster.message.operator(Side.B).name))
     bounded = settings.limits.model_copy(update=dict(limits))
