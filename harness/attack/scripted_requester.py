@@ -290,7 +290,7 @@ class ScriptedRequester(Generic[R]):
     def with_tags(self, x: Ring, announcement: Announcement, attempt: int = 1) -> Ring:
         """The vector that an honest site shares."""
         pieces = tagged.with_tags([octets(x)], announcement, attempt, self.seed(announcement.round).hex())
-        return from_bytes(b"".join(pieces), x.size + TAG_COORDINATES)
+        return from_bytes(b"".join(pieces), x.size + TAG_COORDINATES).copy()
 
     # --- from the announcement to both commitments --------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from schemathesis.generation import GenerationMode
 
 from client_agent.learning.learner import Learner, Vector
 from client_agent.settings import AgentSettings
-from harness.attack import signed_client as raw
 from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
@@ -36,7 +35,7 @@ from protocol.wire.messages import Announcement, RuleName, RuleSpec, Study
 from tests.fuzz.requests import OF_PEERS, OF_SITES, PLAYED, Counts, Members, Strangers
 from tests.fuzz.uploads import KIND, Unfinished
 from tests.integration.agents import journal, rounds_of, wait_for
-from tests.kit.processes import Federation
+from tests.kit.processes import Federation, resident_mb
 from tests.kit.soak import keep_counts
 from tests.ports import free_ports
 
@@ -123,7 +122,7 @@ def honest_rounds(federation: Federation) -> int:
 
 
 def memory_mb(federation: Federation) -> float:
-    return max(raw.resident_mb(federation.servers[side].process.pid) for side in Side)
+    return max(resident_mb(federation.servers[side].process.pid) for side in Side)
 
 
 def data_mb(federation: Federation) -> float:
