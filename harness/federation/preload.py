@@ -1,6 +1,6 @@
 """Modules and machine code in memory of the process that forks a federation's programs.
 
-Imported by name (``forked.py``), in that process alone. Nothing here starts a thread, which a fork would lose (arrow's
+Imported by name (``processes.py``), in that process alone. Nothing here starts a thread, which a fork would lose (arrow's
 allocator has one, which it starts again in the child).
 """
 
