@@ -25,12 +25,10 @@ from harness.attack import (
     curious_servers,
     edge_floods,
     enrolment_attacks,
-    held_uploads,
     hostile_answers,
     list_attacks,
     model_attacks,
     network_attacks,
-    outside,
     proxy_attacks,
     refused_messages,
     round_attacks,
@@ -47,9 +45,9 @@ from protocol.errors import ConfigurationError
 from protocol.printable import printable
 
 _MODULES: Final = (
-    *(refused_messages, wrong_updates, wrong_sums, round_attacks, held_uploads, second_ends),
-    *(list_attacks, sum_attacks, model_attacks, chosen_queries, curious_servers),
-    *(ckks_attacks, proxy_attacks, outside, edge_floods, enrolment_attacks, hostile_answers, network_attacks),
+    *(refused_messages, wrong_updates, wrong_sums, round_attacks, second_ends, list_attacks, sum_attacks),
+    *(model_attacks, chosen_queries, curious_servers, ckks_attacks, proxy_attacks, edge_floods),
+    *(enrolment_attacks, hostile_answers, network_attacks),
 )
 _WITH_TENSEAL: Final = ("ckks-", "ciphertext")
 

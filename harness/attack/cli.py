@@ -46,7 +46,7 @@ TARGETS: Final = (
     "digits-noise-little",
     "digits-noise",
 )
-"""Names in help texts: those of ``falsified_round.Question`` and ``inversion_targets.TARGETS``, which load torch."""
+"""Names in help texts: those of ``leak.Question`` and ``inversion.TARGETS``, which load torch."""
 
 
 class _Named(TyperGroup):

@@ -25,7 +25,7 @@ from client_agent.site.letters import WeightMail
 from harness.attack.attack import Attempt, Found
 from harness.attack.forgeries import honest_contribution
 from harness.attack.scripted_agents import GRID, PARTIES, REQUESTER, ROSTER, SITES, How, announced, study
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.scripted_rounds import SMALL, database
 from harness.attack.signed_client import there
 from harness.federation.server_apps import ServersInMemory
@@ -129,7 +129,7 @@ def _all_they_store(folder: Path) -> Found:
     seen: dict[tuple[Side, bool], list[tuple[int, Floats]]] = {(s, v): [] for s in Side for v in (False, True)}
     with ServersInMemory(folder, _HOSPITALS) as servers:
         for number in range(3):
-            sites = ScriptedSites(servers, make_study(servers, SMALL, name=f"round-{number}"))
+            sites = ScriptedRequester(servers, make_study(servers, SMALL, name=f"round-{number}"))
             try:
                 kind = _contributed(sites, draw)
                 for side in Side:
@@ -145,7 +145,7 @@ def _all_they_store(folder: Path) -> Found:
     return max(results, key=lambda one: one.figure)
 
 
-def _contributed(sites: ScriptedSites[ServersInMemory], draw: np.random.Generator) -> dict[str, int]:
+def _contributed(sites: ScriptedRequester[ServersInMemory], draw: np.random.Generator) -> dict[str, int]:
     """One round of which the requester's contribution is missing, so that it stays open. -> each site's kind"""
     sites.create()
     announcement = sites.announcement(1, opens=Needs.NOTHING)
@@ -161,7 +161,7 @@ def _contributed(sites: ScriptedSites[ServersInMemory], draw: np.random.Generato
     return kind
 
 
-def _stored(sites: ScriptedSites[ServersInMemory], side: Side) -> Iterator[tuple[str, Floats]]:
+def _stored(sites: ScriptedRequester[ServersInMemory], side: Side) -> Iterator[tuple[str, Floats]]:
     """Yield each site's contribution to this round: its row in numbers, and the beginning of its file."""
     connection = database(sites.federation, side)
     try:

@@ -1,31 +1,45 @@
-"""Strangers without a key at a server's public port: what they begin and do not end, and what is too much.
-
-A real server on a loopback port, in a thread of this process, with short times; or one that runs somewhere, with its
-own.
-"""
+"""Attacks from outside, on servers of one's own or that run somewhere: without a key, or with one site's."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-import numpy as np
+import httpx
 
-from client_agent.learning.data import Examples, LocalData
-from harness.attack.attack import Attempt, Found, found, passes
-from harness.attack.signed_client import HEALTH, Deployment, Stranger, answer, closed_within, pour, until
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
-from protocol.errors import Unavailable
+from harness.attack import forgeries
+from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
+from harness.attack.refused_messages import ANY_LETTER
+from harness.attack.scripted_requester import ScriptedRequester, make_study
+from harness.attack.scripted_rounds import SITES, SMALL, VICTIM
+from harness.attack.signed_client import (
+    HEALTH,
+    Deployment,
+    Outgoing,
+    SignedClient,
+    Stranger,
+    answer,
+    closed_within,
+    pour,
+    until,
+)
+from harness.federation.learners import light_sites
+from harness.federation.processes import FederationSpec, RunningFederation
+from harness.federation.server_apps import ServersInMemory
+from protocol.errors import BrokenSeal, Unavailable
 from protocol.sharing import Side
+from protocol.wire import paths
 from servers.api.admission import Admission
 from servers.api.listener import BoundedServer, listen
 from servers.app import create_app
@@ -47,8 +61,7 @@ At = Callable[[Stranger, Limits], Found]
 @contextmanager
 def server_with(folder: Path, limits: Mapping[str, object]) -> Iterator[Stranger]:
     """Server B with these limits, as strangers reach it; its settings, keys and files are in ``folder``."""
-    nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
-    sites = tuple(SiteSpec(f"hospital-{number}", LocalData(nothing, nothing)) for number in range(4))
+    sites = light_sites([f"hospital-{number}" for number in range(4)])
     files = RunningFederation(FederationSpec("edge", sites[0].name, sites), folder)
     settings = load_settings(files.config(files.parties.roster.message.operator(Side.B).name))
     bounded = settings.limits.model_copy(update=dict(limits))
@@ -218,7 +231,7 @@ def _attempt(at: At, without: Mapping[str, object], limits: Mapping[str, object]
 
 
 _ANY_RATE: Final[Mapping[str, object]] = {"servers.api.admission.Allowance.take": lambda *_: True}
-ATTEMPTS: Final = {
+_OF_STRANGERS: Final = {
     "connections-half-open": _attempt(_half_open, {"servers.api.bounded_http.BoundedHttp._within": passes}, _ROOMY),
     "requests-that-no-party-sends": _attempt(
         _no_party_sends, {"servers.api.bounded_http.BoundedHttp._stop": passes}, _ROOMY
@@ -231,3 +244,87 @@ ATTEMPTS: Final = {
     ),
     "requests-without-end": _attempt(_without_end, _ANY_RATE, _NARROW),
 }
+
+
+# --- requests that need no more than one site's keys; refused, they leave nothing behind ------------------------------
+
+Ask: TypeAlias = Callable[[SignedClient, str], list[httpx.Response]]
+"""Requests that need no more than a site's keys and the name of a study. -> what both servers answer"""
+
+
+def _taken(ask: Ask, client: SignedClient, study: str) -> Found:
+    taken = sum(answer.is_success for answer in ask(client, study))
+    return Found(taken > 0, taken)
+
+
+def _on_own_pair(ask: Ask, folder: Path) -> Found:
+    with ServersInMemory(folder, SITES) as servers:
+        sites = ScriptedRequester(servers, make_study(servers, SMALL))
+        try:
+            sites.create()
+            return _taken(ask, sites.clients[VICTIM], sites.study.name)
+        finally:
+            sites.close()
+
+
+def _on_running_pair(ask: Ask, place: Deployment) -> Found:
+    client = SignedClient(place, place.own)
+    try:
+        return _taken(ask, client, place.study)
+    finally:
+        client.close()
+
+
+def _view(client: SignedClient, study: str, side: Side, created: int | None = None) -> Outgoing:
+    return client.enclose(side, "GET", paths.fill(paths.VIEW, study=study), created=created)
+
+
+def _in_anothers_name(client: SignedClient, study: str) -> list[httpx.Response]:
+    other = next(site.name for site in client.federation.roster.sites if site.name != client.keys.name)
+    pretended = replace(forgeries.impostor(client.keys, secrets.token_bytes(32)), name=other)
+    forged = SignedClient(client.federation, pretended)
+    try:
+        return [_believed(forged, _view(forged, study, side)) for side in Side]
+    finally:
+        forged.close()
+
+
+def _believed(forged: SignedClient, asked: Outgoing) -> httpx.Response:
+    """A server that believes it seals its answer to the site whose name was taken."""
+    try:
+        return forged.post(asked)
+    except BrokenSeal:
+        return httpx.Response(httpx.codes.OK)
+
+
+def _replayed(client: SignedClient, study: str) -> list[httpx.Response]:
+    asked = [_view(client, study, side) for side in Side]
+    for one in asked:
+        client.post(one)
+    return [client.post(one) for one in asked]
+
+
+def _delayed(client: SignedClient, study: str) -> list[httpx.Response]:
+    then = int(client.federation.clock.now()) - 3600
+    return [client.post(_view(client, study, side, then)) for side in Side]
+
+
+def _long_letter(client: SignedClient, study: str) -> list[httpx.Response]:
+    path = paths.fill(paths.MAIL, study=study, topic="refusal", recipient=client.federation.roster.requester)
+    return [client.send(Side.A, "PUT", path, bytes(2**20))]
+
+
+def _anywhere(ask: Ask, without: Mapping[str, object]) -> Attempt:
+    return Attempt(partial(_on_own_pair, ask), without, partial(_on_running_pair, ask))
+
+
+_OF_A_SITE: Final = {
+    "request-in-anothers-name": _anywhere(_in_anothers_name, NO_SIGNATURE_COUNTS),
+    "request-replayed": _anywhere(_replayed, {"servers.store.sql.SqlStore.remember_nonce": passes}),
+    "request-delayed": _anywhere(
+        _delayed,
+        {"protocol.wire.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
+    ),
+    "letter-of-a-megabyte": _anywhere(_long_letter, ANY_LETTER),
+}
+ATTEMPTS: Final = {**_OF_STRANGERS, **_OF_A_SITE}

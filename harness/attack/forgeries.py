@@ -16,7 +16,7 @@ from protocol.arithmetic.packing import packed
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring
 from protocol.bodies.contribution import share_parts
-from protocol.parameters import WORD_BITS, RingBits, StudyParameters
+from protocol.parameters import WORD_BITS, RingBits
 from protocol.sharing import Side, split
 from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
 from protocol.wire.channel.signing import TAG, DigestField, digest_value
@@ -252,10 +252,3 @@ def multiples_of_two_to_the_32(x: Ring, rand: int = 0) -> Ring:
 def scaled_update(x: Ring, factor: int) -> Ring:
     """The update times an integer, negative ones included: boosting, or pulling the model away."""
     return x * np.uint64(factor % 2**64)
-
-
-def entry_near_the_range_bound(parameters: StudyParameters, sign: int = 1, place: int = 0) -> Ring:
-    """One entry just inside what every projection lets pass, nothing else: the largest lie the range check misses."""
-    hostile = np.zeros(parameters.dimension, dtype=np.uint64)
-    hostile[place] = np.uint64((sign * (2 ** (parameters.range_bits - 1) - 1)) % 2**64)
-    return hostile

@@ -1,18 +1,26 @@
-"""A round of two real servers in which one party does something else: who is in it, what comes twice, what piles up."""
+"""A round of two real servers in which one party does otherwise: who is in it, what comes twice, late or piles up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import os
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import httpx
 import numpy as np
 
-from harness.attack.attack import Attempt, Found, taken_out
+from harness.attack.attack import Attempt, Found, passes, taken_out
+from harness.attack.ckks_attacks import sent as encrypted
+from harness.attack.forgeries import Parts
 from harness.attack.refused_messages import ANY_HEADER, ANY_RELEASE
 from harness.attack.scripted_agents import PARTIES, ROSTER
-from harness.attack.scripted_requester import TaggedSites, tagged_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.scripted_rounds import (
     EARLY,
     GRID,
@@ -22,21 +30,37 @@ from harness.attack.scripted_rounds import (
     STRANGER,
     VICTIM,
     Phase,
+    RoundInMemory,
     pair_in_memory,
     refusals,
     small_update,
 )
+from harness.attack.signed_client import ENCLOSED_OF_LONG_BODIES, Outgoing, SignedClient, digest_of
 from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.server_apps import ServersInMemory
+from protocol.bodies.contribution import ciphertext_parts
 from protocol.bodies.letter import NOTICE_BYTES
+from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.scheme import Scheme
 from protocol.errors import MoietyError
-from protocol.parameters import TAG_COORDINATES, Needs
+from protocol.parameters import TAG_COORDINATES, Needs, RingBits
 from protocol.sharing import Side
 from protocol.wire import authentic, paths
 from protocol.wire.authentic import countersign
 from protocol.wire.channel.sealing import sealed_small_length
+from protocol.wire.channel.signing import DigestField
+from protocol.wire.commitment import commitment_to
 from protocol.wire.keyfile import dump_roster, parse_roster
-from protocol.wire.messages import Roster, RoundView, Signed
+from protocol.wire.messages import (
+    Announcement,
+    Roster,
+    RoundState,
+    RoundView,
+    RuleName,
+    RuleSpec,
+    Signed,
+    StudyProtection,
+)
 from protocol.wire.peer_messages import CollectedSet
 from servers.rounds import contributions
 from servers.server import Server
@@ -144,7 +168,7 @@ def _retry_without(folder: Path) -> Found:
     The difference of what the two would open is one site's update.
     """
     with ServersInMemory(folder, SITES) as servers:
-        sites = TaggedSites(servers, tagged_study(servers, SMALL, "retry"))
+        sites = ScriptedRequester(servers, make_study(servers, SMALL, "retry", tags=True))
         try:
             sites.create()
             announcement = sites.announcement(1, listed=SITES[1:])
@@ -167,12 +191,12 @@ def _retry_without(folder: Path) -> Found:
     return Found(taken > 0, taken)
 
 
-def _taken(sites: TaggedSites[ServersInMemory], current: RoundView, fewer: Sequence[str]) -> int:
+def _taken(sites: ScriptedRequester[ServersInMemory], current: RoundView, fewer: Sequence[str]) -> int:
     body, path = sites.release_body(current, fewer), sites.path(paths.RELEASE_SET, round=1, attempt=1)
     return sum(sites.me.send(side, "PUT", path, body).is_success for side in Side)
 
 
-ATTEMPTS: Final = {
+_ROUNDS_OF_TWO: Final = {
     "sybils-in-a-roster": Attempt(_made_up_sites, {"protocol.wire.authentic.check_signature": lambda *_: None}),
     "share-of-an-earlier-round": Attempt(_share_again, ANY_HEADER),
     "server-drops-a-site": Attempt(_drops_a_site),
@@ -181,3 +205,247 @@ ATTEMPTS: Final = {
     "release-picked-by-distances": Attempt(_release_by_distances),
     "tags-retry-without-a-site": Attempt(_retry_without, ANY_RELEASE),
 }
+
+
+# --- a part of an upload that is held back until another upload has taken its place -----------------------------------
+#
+# The first upload names the digest of the site's honest message, holds other bytes and is held back; another digest
+# pushes it out; the honest message comes and gets its receipt; then the held-back part goes on. Where a writer outlives
+# its upload, it writes into the file that was checked: the site swaps its share, or cuts it, after the check.
+
+_LENGTHS: Final[Mapping[RingBits, int]] = {64: 10 * 2**15 + 5, 48: 430_000}
+"""Elements whose share has ten chunks or so: a server takes four at once."""
+_VALUES: Final = 300_000
+_FED: Final = 9 * 2**17
+"""So much of a message that a server has taken a megabyte of it."""
+_FOLLOWS: Final = DigestField.SEALED
+
+
+class HeldBack:
+    """A request that is sent at once, in a thread of its own; behind its envelope nothing arrives before `let_go`.
+
+    To servers in memory alone.
+    """
+
+    def __init__(self, client: SignedClient, outgoing: Outgoing, body: bytes) -> None:
+        self._before = len(outgoing.content) - len(body)
+        self._passed, self._allowed = 0, self._before + ENCLOSED_OF_LONG_BODIES
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._more: asyncio.Future[None] | None = None
+        self._idle = threading.Event()
+        self._answer: httpx.Response | None = None
+        self._thread = threading.Thread(target=self._send, args=(client, outgoing), name="held back")
+        self._thread.start()
+        self._idle.wait()
+
+    def let_go(self, body_bytes: int) -> None:
+        """So many of the body's first bytes arrive; returns once the server has taken them, or has answered."""
+        self._arrive(self._before + body_bytes)
+
+    def answer(self) -> httpx.Response | None:
+        """The server's answer, once everything has arrived; None where its sender had waited too long before."""
+        self._arrive(None)
+        self._thread.join()
+        return self._answer
+
+    def _arrive(self, allowed: int | None) -> None:
+        self._idle.clear()
+        self._allowed = 2**62 if allowed is None else allowed
+        if not self._thread.is_alive():
+            return
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake)
+        self._idle.wait()
+
+    def _send(self, client: SignedClient, outgoing: Outgoing) -> None:
+        try:
+            self._answer = client.post(outgoing, held_back=self)
+        except httpx.TransportError:
+            pass
+        finally:
+            self._idle.set()
+
+    # --- in the servers' event loop ---
+
+    async def next_message(self, content: bytes) -> dict[str, Any]:
+        self._loop = asyncio.get_running_loop()
+        while self._passed >= min(self._allowed, len(content)):
+            self._more = self._loop.create_future()
+            self._idle.set()
+            await self._more
+        piece = content[self._passed : self._allowed]
+        self._passed += len(piece)
+        return {"type": "http.request", "body": piece, "more_body": self._passed < len(content)}
+
+    def _wake(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+
+@dataclass(frozen=True)
+class _Uploading:
+    """The cheat's way to send messages in parts to one server."""
+
+    client: SignedClient
+    side: Side
+    path: str
+
+    def held_back(self, body: bytes, digest: bytes) -> HeldBack:
+        """The message as one part, of which nothing arrives yet."""
+        target = f"{self.path}{paths.PART}{self._asked(body, digest)}&offset=0"
+        return HeldBack(self.client, self.client.enclose(self.side, "PUT", target, body, digest_field=_FOLLOWS), body)
+
+    def pushed_out(self, body: bytes) -> None:
+        self.held_back(body, secrets.token_bytes(32)).answer()
+
+    def finish(self, body: bytes, digest: bytes) -> None:
+        target = f"{self.path}{paths.WHOLE}{self._asked(body, digest)}"
+        self.client.ok(self.side, "POST", target)
+
+    def swapped(self, honest: bytes, other: bytes) -> HeldBack:
+        """Upload until the honest message has its receipt. -> the other's held-back part, whose answer is the swap"""
+        digest = digest_of(honest, _FOLLOWS)
+        late = self.held_back(other, digest)
+        late.let_go(_FED)
+        self.pushed_out(other)
+        again = self.held_back(honest, digest)
+        again.let_go(_FED)
+        late.let_go(2 * _FED)  # its writer finds the file of the one that took its place
+        again.answer()
+        self.finish(honest, digest)
+        return late
+
+    def cut(self, honest: bytes, other: bytes) -> HeldBack:
+        """The same, but the file is begun anew before the receipt, and grows to a megabyte again."""
+        digest = digest_of(honest, _FOLLOWS)
+        late = self.held_back(other, digest)
+        self.pushed_out(other)
+        self.held_back(honest, digest).answer()
+        late.let_go(_FED)
+        self.finish(honest, digest)
+        return late
+
+    @staticmethod
+    def _asked(body: bytes, digest: bytes) -> str:
+        return f"?digest={digest.hex()}&length={len(body)}"
+
+
+def _begun(opened: RoundInMemory) -> tuple[_Uploading, bytes, bytes]:
+    """The victim's honest share at B and another message of the same header and length; A has the honest one."""
+    opened.sites.announce(opened.announcement)
+    parts = opened.honest[VICTIM]
+    assert opened.put(VICTIM, Side.A, parts[Side.A].sealed()).is_success
+    opened.sent.add(VICTIM)
+    cheat = _Uploading(opened.client(VICTIM), Side.B, opened.path(paths.CONTRIBUTION))
+    other = replace(parts[Side.B], plain=secrets.token_bytes(len(parts[Side.B].plain)))
+    return cheat, parts[Side.B].sealed(), other.sealed()
+
+
+def _swapped_share(bits: RingBits, folder: Path) -> Found:
+    """A share of which the last chunks are others after the range check; the sum is then not of what was checked."""
+    length = _LENGTHS[bits]
+    with pair_in_memory(folder, [*SITES, STRANGER]) as pair:
+        of_64 = make_study(pair.federation, length).parameters
+        pair.new_study(length, parameters=of_64.model_copy(update={"ring_bits": bits}))
+        opened = pair.round(length, opens=Needs.NOTHING)
+        cheat, honest, other = _begun(opened)
+        late = cheat.swapped(honest, other)
+        opened.lock()
+        opened.measure()
+        late.answer()
+        opened.release()
+        total = sum((opened.x[site] for site in opened.agreed), np.zeros(length, dtype=np.uint64))
+        wrong = int(np.count_nonzero(opened.sites.output(SITES[3], opened.number) != total))
+        return Found(wrong > 0 or opened.agreed != SITES, wrong)
+
+
+def _cut_share(folder: Path) -> Found:
+    """A share that is emptied and grows to a megabyte again before its receipt: no server can sum it."""
+    with pair_in_memory(folder, [*SITES, STRANGER]) as pair:
+        opened = pair.round(_LENGTHS[64], opens=Needs.NOTHING)
+        cheat, honest, other = _begun(opened)
+        late = cheat.cut(honest, other)
+        try:
+            return _ended(opened)
+        finally:
+            late.answer()
+
+
+def _ended(opened: RoundInMemory) -> Found:
+    for site in SITES:
+        if site not in opened.sent:
+            opened.contribute(site)
+    view = opened.sites.wait_round(Side.A, opened.number, RoundState.MEASURED, RoundState.SKIPPED)
+    if view.state is RoundState.SKIPPED:
+        return Found(True, 1, "skipped" if view.outcome is None else view.outcome.message.reason)
+    opened.measure()
+    opened.release()
+    opened.require_sum(SITES)
+    return Found(False, 0)
+
+
+def _swapped_ciphertext(folder: Path) -> Found:
+    """The same of a contribution under CKKS, of which server A keeps the only copy."""
+    rule, protection = RuleSpec(name=RuleName.FEDAVG), StudyProtection("ckks")
+    with ServersInMemory(folder, [*SITES, STRANGER]) as servers:
+        sites = ScriptedRequester(servers, make_study(servers, _VALUES, rule=rule, protection=protection))
+        shares = folder / servers.roster.operator(Side.A).name / "data" / "shares"
+        try:
+            sites.create()
+            key = Scheme(CkksParameters()).secret_key(bytes(range(32)), sites.study.digest())
+            announced = sites.announcement(1, listed=SITES[1:], opens=Needs.NOTHING)
+            announced = announced.model_copy(update={"ckks_key_id": key.id.hex()})
+            sites.announce(announced)
+            body, other = (encrypted(key, site, dimension=_VALUES) for site in ("hospital-1", "hospital-2"))
+            path = sites.contribution_path(1)
+            honest, swapped = (_encrypted_message(sites, announced, VICTIM, one) for one in (body, other))
+            late = _Uploading(sites.clients[VICTIM], Side.A, path).swapped(honest, swapped)
+            for site in SITES:
+                if site != VICTIM:
+                    sites.clients[site].ok(Side.A, "PUT", path, _encrypted_message(sites, announced, site, body))
+            current = sites.wait_round(Side.A, 1, RoundState.MEASURED)
+            before = {one: np.frombuffer(one.read_bytes(), np.uint8) for one in shares.iterdir()}
+            late.answer()
+            wrong = sum(
+                int(np.count_nonzero(np.frombuffer(one.read_bytes(), np.uint8) != data)) for one, data in before.items()
+            )
+            sites.release(current)
+            ended = sites.wait_round(Side.A, 1, RoundState.RELEASED, RoundState.SKIPPED)
+        finally:
+            sites.close()
+    return Found(wrong > 0 and ended.state is RoundState.RELEASED, wrong)
+
+
+def _encrypted_message(
+    sites: ScriptedRequester[ServersInMemory], announced: Announcement, site: str, body: bytes
+) -> bytes:
+    salt, content_key = secrets.token_bytes(32), secrets.token_bytes(32)
+    header = ciphertext_parts(announced, 1, site, _VALUES + 1)[Side.A].header(
+        {Side.A: commitment_to(body, salt, content_key)}
+    )
+    recipient = sites.federation.roster.operator_a.sealing
+    return Parts(header.canonical(), body, recipient, content_key, salt).sealed()
+
+
+def _emptied(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_TRUNC, 0o600)
+
+
+_IN_PARTS: Final = "servers.store.upload_parts."
+_WRITERS_GO_ON: Final[Mapping[str, object]] = {
+    f"{_IN_PARTS}ShareInParts._require_going": passes,
+    f"{_IN_PARTS}ShareInParts._require_as_checked": passes,
+    f"{_IN_PARTS}ShareInParts._forget_files": passes,
+    f"{_IN_PARTS}ShareInParts._leave_nothing": passes,
+    f"{_IN_PARTS}_own_name": lambda: "content",
+    f"{_IN_PARTS}_new_file": _emptied,
+    "servers.store.chunk_tags.ChunkTags.require": passes,
+}
+"""Taken out: that an upload which is given up writes nothing, that each has a file of its own, and both comparisons."""
+_HELD: Final = {
+    "part-pushed-out-swaps-a-share": Attempt(partial(_swapped_share, 64), _WRITERS_GO_ON),
+    "part-pushed-out-swaps-a-48-bit-share": Attempt(partial(_swapped_share, 48), _WRITERS_GO_ON),
+    "part-pushed-out-cuts-a-share": Attempt(_cut_share, _WRITERS_GO_ON),
+    "ciphertext-swapped-behind-its-receipt": Attempt(_swapped_ciphertext, _WRITERS_GO_ON),
+}
+ATTEMPTS: Final = {**_ROUNDS_OF_TWO, **_HELD}

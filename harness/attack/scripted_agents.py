@@ -145,6 +145,11 @@ def agreed_over(told: Announcement, sites: tuple[str, ...]) -> AgreedSet:
     )
 
 
+def signed_by_both(agreed: AgreedSet) -> Signed[AgreedSet]:
+    a, b = (PARTIES.keys_of(ROSTER.operator(side).name) for side in Side)
+    return countersign(sign(agreed, a.name, a.signing), b.name, b.signing)
+
+
 @dataclass
 class Relay:
     side: Side
@@ -360,13 +365,11 @@ class Federation:
     def _evidence(self, told: Announcement, weights: WeightList, accepted: tuple[str, ...]) -> PastRelease:
         sites = (REQUESTER, *accepted)
         agreed = agreed_over(told, sites)
-        a, b = (PARTIES.keys_of(ROSTER.operator(side).name) for side in Side)
-        both = countersign(sign(agreed, a.name, a.signing), b.name, b.signing)
         requester = PARTIES.keys_of(REQUESTER)
         return PastRelease(
             announcement=told,
             weight_list=weights,
-            agreed_set=both,
+            agreed_set=signed_by_both(agreed),
             release_set=sign(release_set(agreed, sites), REQUESTER, requester.signing),
         )
 

@@ -18,18 +18,19 @@ from harness.attack.signed_client import Reached, SignedClient, opened, there
 from host.randomness import SystemRandomness
 from protocol.arithmetic.packing import unpacked
 from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring, from_bytes, lifted
+from protocol.arithmetic.ring import Ring, from_bytes, lifted, octets
 from protocol.bodies import opening
 from protocol.mpc.distance import query
 from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
 from protocol.mpc.sketch import sketch_vector
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
+from protocol.protection import tagged
 from protocol.release import masking_side, open_output_chunk
 from protocol.rounds.agree import check_transcript
 from protocol.sharing import Side
 from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, kept_key, seed_hash, shown_seed
-from protocol.tags.sums import TagErrors, TagSums
+from protocol.tags.keys import attempt_key, seed_hash, shown_seed
+from protocol.tags.sums import TagErrors
 from protocol.tags.verdicts import contradicted, judged, require_check, require_commitment, require_judged
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
@@ -92,9 +93,19 @@ class Sealed:
     x: Ring
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A released sum as one site opens it. ``errors`` of its tags; ``liars``: whose signed check is not its half's."""
+
+    total: Ring
+    errors: Ring
+    liars: tuple[Side, ...]
+    as_committed: bool
+
+
 @dataclass
-class ScriptedSites(Generic[R]):
-    """All sites of a federation in one object, driven step by step."""
+class ScriptedRequester(Generic[R]):
+    """The requester and all other sites of a federation in one object, driven step by step."""
 
     federation: R
     study: Study
@@ -170,8 +181,9 @@ class ScriptedSites(Generic[R]):
         opens: Needs = Needs.DISTANCES,
         closes_in_s: float = 500.0,
     ) -> Announcement:
+        digest = self.study.digest()
         return Announcement(
-            study_digest=self.study.digest(),
+            study_digest=digest,
             round=number,
             listed=tuple(self.contributors if listed is None else listed),
             least_contributors=3,
@@ -180,6 +192,7 @@ class ScriptedSites(Generic[R]):
             model_digest="00" * 32,
             weight_list_digest="11" * 32,
             closes_at_s=int(self.federation.clock.now() + closes_in_s),
+            tag_seed_hash=seed_hash(digest, number, self.seed(number)) if self.study.tags else None,
         )
 
     def announce(self, announcement: Announcement, sides: Sequence[Side] = tuple(Side)) -> None:
@@ -266,50 +279,18 @@ class ScriptedSites(Generic[R]):
     def transcript_of(self, current: RoundView) -> ChallengeTranscript:
         return there(current.transcript, "transcript").message
 
-
-def tagged_study(federation: Reached, dimension: int, name: str) -> Study:
-    return make_study(federation, dimension, name=name, tags=True)
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A released sum as one site opens it. ``errors`` of its tags; ``liars``: whose signed check is not its half's."""
-
-    total: Ring
-    errors: Ring
-    liars: tuple[Side, ...]
-    as_committed: bool
-
-
-class TaggedSites(ScriptedSites[R]):
-    """Sites of a :func:`tagged_study`; the seed of a round's tags follows from its number."""
+    # --- sums with tags; the seed of a round's tags follows from its number -------------------------------------------
 
     def seed(self, number: int) -> bytes:
         return hashlib.sha256(f"{self.study.name} seed of tags {number}".encode()).digest()
-
-    def announcement(
-        self,
-        number: int,
-        *,
-        listed: Sequence[str] | None = None,
-        opens: Needs = Needs.DISTANCES,
-        closes_in_s: float = 500.0,
-    ) -> Announcement:
-        plain = super().announcement(number, listed=listed, opens=opens, closes_in_s=closes_in_s)
-        hashed = seed_hash(plain.study_digest, number, self.seed(number))
-        return plain.model_copy(update={"tag_seed_hash": hashed})
 
     def key(self, announcement: Announcement, attempt: int = 1) -> bytes:
         return attempt_key(announcement, attempt, shown_seed(self.seed(announcement.round)))
 
     def with_tags(self, x: Ring, announcement: Announcement, attempt: int = 1) -> Ring:
         """The vector that an honest site shares."""
-        pairs = []
-        for key in (self.key(announcement, attempt), kept_key(announcement, attempt, self.seed(announcement.round))):
-            sums = TagSums(key)
-            sums.add(x)
-            pairs.append(sums.values()[0])
-        return np.concatenate([x, *pairs])
+        pieces = tagged.with_tags([octets(x)], announcement, attempt, self.seed(announcement.round).hex())
+        return from_bytes(b"".join(pieces), x.size + TAG_COORDINATES).copy()
 
     # --- from the announcement to both commitments --------------------------------------------------------------------
 

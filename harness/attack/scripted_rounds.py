@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 
 from harness.attack.forgeries import Contribution, honest_contribution
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import Reached, SignedClient, there
 from harness.federation.server_apps import ServersInMemory
 from protocol.arithmetic.ring import Ring
@@ -90,8 +90,8 @@ class Pair(Generic[R]):
     def __init__(self, federation: R) -> None:
         self.federation = federation
         self._rng = np.random.default_rng(3)
-        self._studies: dict[int, ScriptedSites[R]] = {}
-        self._made: list[ScriptedSites[R]] = []
+        self._studies: dict[int, ScriptedRequester[R]] = {}
+        self._made: list[ScriptedRequester[R]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -103,7 +103,7 @@ class Pair(Generic[R]):
         for sites in self._made:
             sites.close()
 
-    def study(self, dimension: int) -> tuple[ScriptedSites[R], int]:
+    def study(self, dimension: int) -> tuple[ScriptedRequester[R], int]:
         """A study whose last round is over, and the number of its next round."""
         if dimension in self._studies:
             current = self._studies[dimension].view(Side.A).current
@@ -113,9 +113,11 @@ class Pair(Generic[R]):
                 return self._studies[dimension], current.round + 1
         return self.new_study(dimension), 1
 
-    def new_study(self, dimension: int, **changes: object) -> ScriptedSites[R]:
+    def new_study(self, dimension: int, **changes: object) -> ScriptedRequester[R]:
         name = f"trial-{len(self._made)}"
-        made = ScriptedSites(self.federation, make_study(self.federation, dimension, name=name, rounds=500, **changes))
+        made = ScriptedRequester(
+            self.federation, make_study(self.federation, dimension, name=name, rounds=500, **changes)
+        )
         made.create()
         self._studies[dimension] = made
         self._made.append(made)
@@ -142,7 +144,7 @@ def pair_in_memory(folder: Path, sites: Sequence[str] = SITES) -> Iterator[Pair[
 class OpenRound(Generic[R]):
     """One round with everybody's updates and honest contributions."""
 
-    sites: ScriptedSites[R]
+    sites: ScriptedRequester[R]
     announcement: Announcement
     x: Mapping[str, Ring]
     view: RoundView | None = None

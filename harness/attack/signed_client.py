@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import select
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -226,18 +225,6 @@ def opened(body: bytes, key: SealingKey, form: type[H]) -> tuple[H, bytes]:
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 ME, PROXY = "127.0.0.1", "127.0.0.3"
-
-
-def set_limits(config: Path, limits: Mapping[str, object], forwarded_by: Sequence[str] = ()) -> None:
-    head = config.read_text().split("[limits]")[0]
-    table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in limits.items())
-    config.write_text(f"{head}forwarded_by = {json.dumps(list(forwarded_by))}\n[limits]\n{table}")
-
-
-def resident_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
 
 
 class Stranger:

@@ -15,7 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.study.release import own_key_id
-from harness.attack.scripted_agents import DIMENSION, GRID, PARTIES, REQUESTER, ROSTER, SITES, study
+from harness.attack.forgeries import release_set
+from harness.attack.scripted_agents import (
+    DIMENSION,
+    GRID,
+    PARTIES,
+    REQUESTER,
+    ROSTER,
+    SITES,
+    agreed_over,
+    signed_by_both,
+    study,
+)
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.prg import Usage, derive, expand
 from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
@@ -30,11 +41,10 @@ from protocol.tags.halves import VectorDigest, mask_digest
 from protocol.tags.keys import attempt_key, seed_hash, shown_seed
 from protocol.tags.sums import errors_of
 from protocol.tags.verdicts import WrongTags, check_of, commitment_to, judged, require_judged, shares_of, wrong_tags
-from protocol.wire.authentic import countersign, sign
+from protocol.wire.authentic import sign
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
-    CollectedContribution,
     Go,
     LayerShape,
     ListedWeight,
@@ -182,31 +192,11 @@ class TaggedRound:
 
     @cached_property
     def agreed_set(self) -> Signed[AgreedSet]:
-        held = tuple(
-            CollectedContribution(
-                site=site, announcement_digest=self.announcement.digest(), commitment_a=_DIGEST, commitment_b=_DIGEST
-            )
-            for site in RELEASED
-        )
-        agreed = AgreedSet(
-            study_digest=self.study.digest(),
-            round=self.number,
-            attempt=_ATTEMPT,
-            announcement_digest=self.announcement.digest(),
-            contributions=held,
-        )
-        first = sign(agreed, ROSTER.operator_a.name, PARTIES.keys_of(ROSTER.operator_a.name).signing)
-        return countersign(first, ROSTER.operator_b.name, PARTIES.keys_of(ROSTER.operator_b.name).signing)
+        return signed_by_both(agreed_over(self.announcement, RELEASED))
 
     @cached_property
     def release(self) -> ReleaseSet:
-        return ReleaseSet(
-            study_digest=self.study.digest(),
-            round=self.number,
-            attempt=_ATTEMPT,
-            agreed_set_digest=self.agreed_set.message.digest(),
-            sites=RELEASED,
-        )
+        return release_set(self.agreed_set.message, RELEASED)
 
     @cached_property
     def commitments(self) -> tuple[Signed[OutputCommitment], Signed[OutputCommitment]]:
@@ -250,12 +240,12 @@ class TaggedRound:
 
     def past(self) -> PastRelease:
         """The evidence, as a site has it."""
-        release_set = sign(self.release, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+        released = sign(self.release, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
         return PastRelease(
             announcement=self.announcement,
             weight_list=self.weight_list,
             agreed_set=self.agreed_set,
-            release_set=release_set,
+            release_set=released,
             go=cast(Signed[Go], self.said),
         )
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.bench import meter
-from harness.bench.meter import Benchmark, Figures, RoundBenchmark, facts, scratch
+from harness.bench.meter import TEXTS, Benchmark, Figures, RoundBenchmark, facts, scratch
 from harness.bench.synthetic import CLIP_NORM, Vector, numerator_of, parameters_for, update_of
 from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import scaling_of
@@ -293,8 +293,4 @@ def ckks_text(result: CkksBenchmark) -> str:
 def ckks_section(result: CkksBenchmark) -> str:
     lines = "\n".join(f"- {line}" for line in ckks_text(result).splitlines()[1:])
     title = f"## Under CKKS: {result.parameters:,} parameters, {result.sites} contributors"
-    why = (
-        "Both in one run. `check` is parsing a contribution when it comes, `add` reading, parsing and adding it "
-        "when the round is summed. Why these parameters: [decision 10](adr/0010-ckks-ring-2048-one-prime.md).\n"
-    )
-    return f"{title}\n\n{lines}\n\n{why}"
+    return f"{title}\n\n{lines}\n\n{TEXTS['ckks']}"

@@ -22,7 +22,7 @@ from client_agent.net.ledger import Ledger, LedgerEntry, read_ledger
 from client_agent.net.server_client import ServerClient
 from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.site.events import AgentEvent, EventKind
-from harness.bench.meter import Benchmark, Figures, facts, scratch
+from harness.bench.meter import TEXTS, Benchmark, Figures, facts, scratch
 from harness.bench.processes import ServersOnly
 from harness.federation.federated_run import FederatedRun, Traffic, measure, run_study
 from harness.federation.in_memory_federation import InMemoryFederation
@@ -219,16 +219,7 @@ def latency_section(result: LatencyBenchmark) -> str:
         f"{'-' if one.round_trips is None else f'{one.round_trips:.1f}'} |\n"
         for one in result.delayed
     )
-    return (
-        "## What a round waits for\n\n"
-        f"A study of {result.contributors} contributors and {result.parameters} parameters, as real processes on one "
-        f"machine without any delay: {result.whole_round_s:.2f} s a round, most of it computing on two cores. The same "
-        "agents and servers of four contributors in one process, on a clock that stands still while anybody works, "
-        "over a network in which every request and its answer take so long together:\n\n"
-        "| rule | delay, ms | a round waits, s | round trips |\n| --- | ---: | ---: | ---: |\n" + rows + "\n"
-        "Round trips are the wait over the delay, less what is waited without one: what follows one another, from the "
-        "announcement to the requester's next one, timers included.\n"
-    )
+    return "## What a round waits for\n\n" + TEXTS["latency"].format(rows=rows, **dict(result))
 
 
 DAY_S: Final = 86400.0

@@ -21,7 +21,7 @@ from client_agent.site.events import METRICS, RoundEnd, RoundRecord, read_metric
 from client_agent.site.journal import StudyJournal
 from harness.bench import meter
 from harness.bench.load_agents import CallTimes, Played, called
-from harness.bench.meter import Benchmark, Figures, facts, scratch, table
+from harness.bench.meter import TEXTS, Benchmark, Figures, facts, scratch, table
 from harness.bench.processes import PROJECT, Processes, ServersOnly, counters
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import light_sites, light_study
@@ -405,14 +405,6 @@ def _slope_line(one: Slope) -> str:
     )
 
 
-_WHAT = (
-    "The agents' own code in a few processes, over TLS and sockets, with a learner that trains nothing; all must be in "
-    "every sum. CPU and growth are counted from the end of the first round on; the agents share the machine with "
-    "the servers, so times of calls are those of a machine that is as busy as its load says. A call's time runs from "
-    "its first byte to the last one of the answer; calls that wait for news are answered when there is some.\n"
-)
-
-
 def load_section(result: LoadBenchmark) -> str:
     lines = "\n".join(f"- {line}" for line in load_lines(result))
     rows = [
@@ -421,4 +413,4 @@ def load_section(result: LoadBenchmark) -> str:
     ]
     calls = table(("call", "calls", "p50, ms", "p95, ms", "p99, ms", "most, ms"), rows, texts=1)
     title = f"## Held: {result.sites} sites, {result.parameters:,} parameters, {result.rounds} rounds"
-    return f"{title}\n\n{_WHAT}\n{lines}\n\n{calls}"
+    return f"{title}\n\n{TEXTS['load']}\n{lines}\n\n{calls}"

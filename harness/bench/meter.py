@@ -14,6 +14,7 @@ import socket
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from host.placed_files import rewrite
 from protocol.errors import ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits
 
+TEXTS: Final = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+"""What docs/benchmarks.md says beside the figures, by section."""
 _RESET_PEAK: Final = "5"
 _CPU_CLOCK: Final = 2  # CPUCLOCK_SCHED: the nanoseconds that all threads of a process have run
 _IDLE_SHARE: Final = 0.1

@@ -19,7 +19,7 @@ import numpy as np
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.net.ledger import read_ledger
-from harness.bench.meter import Benchmark, Figures, Gauge, between, facts, scratch, table
+from harness.bench.meter import TEXTS, Benchmark, Figures, Gauge, between, facts, scratch, table
 from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, Taken, flower_rounds, nvflare_rounds
 from harness.bench.processes import counters
 from harness.bench.synthetic import parameters_for
@@ -286,15 +286,6 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[WholeRounds], float | None], str], ..
     ("servers, MB", lambda one: one.server_peak_mb, ",.0f"),
     ("clients, MB", lambda one: one.client_peak_mb, ",.0f"),
 )
-_LEGEND: Final = (
-    "Per round, after one that warms up: from the moment at which a round begins to that at which the next one does. "
-    "CPU is what Linux counts for all processes of either group, those included that began and ended in between; "
-    "Moiety's clients are one more than the others', as the requester contributes too. `up`, `down`: bytes per "
-    "parameter and client at the clients' sockets, TLS included where there is TLS; `between`: between two servers. "
-    "MB: the largest sum of resident sets; what processes share counts in each. Nobody trains: clients of Flower and "
-    "NVFlare add a constant, and the average is checked; Moiety's take a gradient on one example with torch, which is "
-    "in their memory and CPU. Every system polls in its own rhythm, which is most of its `seconds`.\n"
-)
 
 
 def peers_sections(results: Sequence[PeersBenchmark]) -> list[str]:
@@ -322,7 +313,7 @@ def whole_rounds_part(*results: PeersBenchmark) -> str:
     ]
     said = [f"- {one.name}: {one.how}. Protected: {one.protected}." for one in measured]
     title = f"## Whole rounds of other systems: {results[0].parameters:,} parameters, {results[0].sites} clients"
-    return "\n".join([title, "", table(head, rows, texts=2), _LEGEND, *_sittings(results), *said, *failed, ""])
+    return "\n".join([title, "", table(head, rows, texts=2), TEXTS["peers"], *_sittings(results), *said, *failed, ""])
 
 
 def _sittings(results: Sequence[PeersBenchmark]) -> list[str]:

@@ -19,6 +19,7 @@ from client_agent.net.envelopes import Body
 from client_agent.requester.judgement import longest_distance
 from client_agent.requester.openings import open_sites, query_vector, seal_queries
 from client_agent.study.contribution import ENCODED, ContributionRecord, EncodedFile
+from harness.attack.forgeries import release_set
 from harness.bench.meter import Figures
 from harness.bench.synthetic import Place, SyntheticAgent, Vector, numerator_of, terms_of, update_of
 from host.randomness import SystemRandomness
@@ -40,7 +41,6 @@ from protocol.wire.messages import (
     ListedWeight,
     OpeningHeader,
     ReadyNotice,
-    ReleaseSet,
     RoundState,
     RoundView,
     Signed,
@@ -173,13 +173,7 @@ class ScriptedRequester:
         """Sign the release of everybody and wait until both servers have released, or committed to it."""
         agreed = opened.agreed.message
         release = sign(
-            ReleaseSet(
-                study_digest=self.study.digest(),
-                round=agreed.round,
-                attempt=agreed.attempt,
-                agreed_set_digest=agreed.digest(),
-                sites=agreed.sites,
-            ),
+            release_set(agreed, agreed.sites),
             self.agent.site,
             self.agent.keys.signing,
         )

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from harness.bench.meter import Benchmark, Figures, facts, scratch
+from harness.bench.meter import TEXTS, Benchmark, Figures, facts, scratch
 from harness.warm import warm
 from protocol.arithmetic.prg import SEED_BYTES, Usage, expand
 from protocol.arithmetic.ring import octets
@@ -63,15 +63,6 @@ class ShardsBenchmark(Benchmark):
     runs: tuple[ByWorkers, ...]
 
 
-_WHAT = (
-    "One side's linear passes over stored, encrypted shares (every second one a seed, as in a roster), cut into ranges "
-    "that tasks of a Ray cluster of this machine do; 0 workers is the server's own process, without Ray. The results "
-    "are compared bit by bit. A worker's CPU is counted in the task; `server` is what the server does itself to put "
-    "ranges together: taking pads off and adding up parts of sketches, reading and hashing the masked sum once. "
-    "Starting Ray and its workers is not in it. Seconds are those of a machine as busy as its load says.\n"
-)
-
-
 def shards_section(result: ShardsBenchmark) -> str:
     """One run of ``moiety bench shards``."""
     n = result.parameters * result.shares
@@ -87,7 +78,7 @@ def shards_section(result: ShardsBenchmark) -> str:
         for name, one in (("sketch", run.sketch), ("sum", run.sum))
     )
     title = f"## Passes by ranges: {result.parameters:,} parameters, {result.shares} shares"
-    return f"{title}\n\n{_WHAT}\nLoad before it began: {result.load:.1f}.\n\n{head}{rows}\n{_larger(result)}"
+    return f"{title}\n\n{TEXTS['shards']}\nLoad before it began: {result.load:.1f}.\n\n{head}{rows}\n{_larger(result)}"
 
 
 def _part(one: Pass) -> str:

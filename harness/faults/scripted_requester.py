@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 
 from client_agent.requester.openings import seal_queries
+from harness.attack.forgeries import release_set
 from harness.attack.signed_client import opened
 from harness.faults.isolation import Told
 from harness.faults.scripted_sites import ScriptedSite
@@ -28,7 +29,6 @@ from protocol.wire.messages import (
     Announcement,
     EndCause,
     OpeningHeader,
-    ReleaseSet,
     Roster,
     RoundState,
     RoundView,
@@ -228,13 +228,7 @@ class ScriptedRequester(ScriptedSite):
             agreed = view.agreed_set
             if agreed is None:
                 raise ProtocolViolation(f"round {view.round} is measured and shows no agreed set")
-            message = ReleaseSet(
-                study_digest=self.study.digest(),
-                round=view.round,
-                attempt=view.attempt,
-                agreed_set_digest=agreed.message.digest(),
-                sites=agreed.message.sites,
-            )
+            message = release_set(agreed.message, agreed.message.sites)
             self.journal.sent[name] = sign(message, self.name, self.keys.signing).canonical()
         target = self.path(paths.RELEASE_SET, round=view.round, attempt=view.attempt)
         for side in Side:

@@ -1,7 +1,7 @@
 """Modules and machine code in memory of the process that forks a federation's programs.
 
-Imported by name (``forked.py``), in that process alone. Nothing here starts a thread, which a fork would lose (arrow's
-allocator has one, which it starts again in the child).
+Imported by name (``processes.py``), in that process alone. Nothing here starts a thread, which a fork would lose
+(arrow's allocator has one, which it starts again in the child).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from harness.attack.poisoning import Poison, PoisonedLine
 from harness.attack.reconstruction import AttackLine, DifferencedLine, Prior
 from harness.papers import recipes as made
 from harness.papers.recipes import ALONE, Recipe, canary_shares, case_of, lies_of, recipes, settings_of
-from harness.papers.scores import Scores, Table, shown, spread_of
+from harness.papers.scores import WORDS, Scores, Table, shown, spread_of
 from harness.papers.simulated import Found, lines_of, noised, told_cell
 from harness.simulate.charts import Series, Spread, curve, curve_rows, heat_rows, number
 from harness.simulate.run_line import Values
@@ -34,20 +34,7 @@ from protocol.policy.clauses import TIMES_LEFT_OUT
 LIMIT: Final = 0.5
 """The least isolation of the settings that name one, and of the attacks on the memory."""
 _WITH_WHAT_IT_HAS: Final = (Prior.OWN, Prior.FITTED)
-_STUDIES: Final = {
-    "breast-cancer": "breast cancer (demo), Weight Erosion",
-    "breast-cancer-fedavg": "breast cancer (demo), FedAvg",
-    "digits-demo": "digits, 5 sites (demo), Weight Erosion",
-    "digits": "digits, 10 sites, Weight Erosion",
-    "heart-disease": "heart disease, Weight Erosion",
-    "heart-disease-fedavg": "heart disease, FedAvg",
-    "titanic-strict": "Titanic by age, Weight Erosion",
-    "titanic-strict-fedavg": "Titanic by age, FedAvg",
-    "titanic-some": "Titanic, two alike, Weight Erosion",
-    "har-fedavg": "HAR, 8 sites, FedAvg (15 rounds)",
-    "har-wfedavg": "HAR, 8 sites, WFedAvg (15 rounds)",
-    "mnist-b-10": "MNIST B, 10 sites, Weight Erosion (2 rounds)",
-}
+_STUDIES: Final = WORDS["studies"]
 _CURVES: Final = (
     ("remedies-titanic", "full batches", "Titanic by age: slow lists over full batches"),
     (
@@ -58,11 +45,7 @@ _CURVES: Final = (
     ("breast-cancer", "before", "breast cancer (demo), before"),
     ("breast-cancer", "now", "breast cancer (demo), now"),
 )  # fmt: skip
-_HEAT: Final = {
-    "demo_before": ("breast-cancer", "before"),
-    "demo_now": ("breast-cancer", "now"),
-    "full_batches": ("remedies-titanic", "full batches"),
-}
+_HEAT: Final = WORDS["heat"]
 
 
 def sums(runs: Path, data: Path | None) -> Found:
@@ -220,26 +203,9 @@ def _bits(found: Leaked | None) -> str:
     return "not run" if found is None else str(found)
 
 
-_WATCHED: Final = {
-    "breast_cancer": "breast cancer, 5 sites, linear",
-    "heart_disease": "heart disease, 4 hospitals, linear",
-    "poisoning": "digits, 10 sites, linear",
-    "digits": "digits, 10 sites, network",
-}
-_DIFFERENCED: Final = {
-    "heart_disease": "heart disease, 4 hospitals, linear",
-    "poisoning": "digits, 10 sites that differ",
-    "poisoning_alike": "digits, 10 sites that are alike",
-}
-_MEMORISED: Final = {
-    "linear_fedavg": "linear, FedAvg",
-    "small_fedavg": "small, FedAvg",
-    "small_noise_1": "small, FedAvg, noise 1",
-    "small_noise_4": "small, FedAvg, noise 4",
-    "large_fedavg": "large, FedAvg",
-    "large_weight_erosion": "large, Weight Erosion",
-    "large_mallows": "large, Mallows",
-}
+_WATCHED: Final = WORDS["watched"]
+_DIFFERENCED: Final = WORDS["differenced"]
+_MEMORISED: Final = WORDS["memorised"]
 _BOUNDS: Final = {"noise_heart": "heart disease, four hospitals", "noise_mnist": "MNIST, ten sites"}
 
 
@@ -582,14 +548,7 @@ def _means(heads: tuple[str, ...], rows: Mapping[str, Sequence[Sequence[float]]]
     return [heads, *((name, *(shown(spread_of(of), "not run") for of in cells)) for name, cells in rows.items())]
 
 
-_RULES: Final = {
-    "fedavg": "FedAvg",
-    "multi_krum": "multi-Krum",
-    "weight_erosion": "Weight Erosion",
-    "mallows": "Mallows, plug-in",
-    "mallows_raw": "Mallows, raw",
-    "mallows_policy": "Mallows, plug-in, default policy",
-}
+_RULES: Final = WORDS["rules"]
 
 
 def _lies(recipe: Recipe, asked: Recipe, lines: Sequence[LyingLine]) -> Found:
@@ -621,13 +580,7 @@ def _cost(spread: Spread) -> str:
     return f"{spread.mean:+.2g}" + ("" if spread.error is None else f" ± {spread.error:.2g}")
 
 
-_LOCATED: Final = {
-    "heart-full": "heart disease, full batches, 30 rounds",
-    "heart-tenth": "the same, every tenth round",
-    "heart-fresh": "heart disease, fresh batches of 8, 30 rounds",
-    "digits-full": "digits, full batches, 30 rounds",
-    "digits-network": "digits, a network, an epoch, 15 rounds",
-}
+_LOCATED: Final = WORDS["located"]
 
 
 def _distances(recipe: Recipe, lines: Sequence[LocatingLine]) -> Table:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
 from statistics import mean
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from client_agent.learning.scores import MetricName, value_of, words_of
-from harness.simulate.charts import Spread
+from harness.datasets.public_data import data_folder
+from harness.simulate.charts import Curve, Spread
 from harness.simulate.run_line import RunLine
+from protocol.errors import ConfigurationError
+from protocol.rules.risk.choice import best_choice
+from protocol.rules.risk.criterion import plug_in_risk
+from protocol.rules.risk.terms import ListTerms
 
+WORDS: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+"""Names in tables, by table, and numbers that papers published."""
 LOSS: Final = "loss"
 FINISHED: Final = "_finished"
 LOCAL: Final = "local"
@@ -203,3 +217,105 @@ def less_table(scores: Scores, rules: Mapping[str, str], metric: MetricName, bas
             rows.append((title, *cells, tally(found, metric)))
     best = "smaller is better" if metric.smaller_is_better else "larger is better"
     return [(f"{words_of(metric)} ({best})", *scores.requesters, "better / same / worse"), *rows]
+
+
+# --- what the estimate of risk behind Mallows averaging misses --------------------------------------------------------
+#
+# One round is drawn: the requester's update g_0 = e_0, with E||e_0||^2 = v_0 = 1 spread over ``parameters`` directions,
+# and those of ``sites`` others, g_i = d_i + e_i with the same noise and a bias of squared length ``bias`` (in units of
+# v_0) that points anywhere. The rule knows v_0 and sees the distances, of which the noise is part. Its weights follow
+# from the same noise that they are to average out, which the criterion does not count: with p parameters K_ij / v_0 has
+# a standard deviation of about sqrt(2 / p), however often the same examples are measured.
+#
+# From the round to the loss: let the loss be quadratic with curvature H at the optimum, and weights stay. The rounds
+# end where the weighted gradient is zero, so the model is H^-1 e away from the optimum, e the weighted gradient's error
+# there, and the excess loss is e'H^-1 e / 2. Whitened features make H nearly c I; with n examples of a model that is
+# right, v_0 = c p / n. So the excess loss is ||e||^2 / v_0 times p / 2n.
+
+_TERMS: Final = ListTerms(least=3, colluders=0, largest_share=Fraction(3, 5))
+"""Those of the sites' default policy."""
+_GRID: Final = 1024
+
+
+@dataclass(frozen=True)
+class SquaredErrors:
+    """Mean squared errors of one round's step, in units of v_0: by the rule, training alone, plain averaging."""
+
+    mallows: float
+    alone: float
+    averaged: float
+
+    @property
+    def missed(self) -> float:
+        """The rule's less that of the better of both; below 0 where the rule is better."""
+        return self.mallows - min(self.alone, self.averaged)
+
+
+def squared_errors(
+    parameters: int, bias: float, *, bias_factor: float = 2.0, sites: int = 3, draws: int = 400, seed: int = 0
+) -> SquaredErrors:
+    """The means over ``draws`` rounds; ``bias`` is every site's squared bias over v_0, ``bias_factor`` the rule's b."""
+    random = np.random.default_rng([seed, parameters, sites])
+    found = np.array([_one_round(random, parameters, bias, bias_factor, sites) for _ in range(draws)])
+    mallows, alone, averaged = found.mean(axis=0)
+    return SquaredErrors(float(mallows), float(alone), float(averaged))
+
+
+def _one_round(
+    random: np.random.Generator, parameters: int, bias: float, bias_factor: float, sites: int
+) -> tuple[float, float, float]:
+    own = _noise(random, 1, parameters)[0]
+    towards = random.normal(size=(sites, parameters))
+    biases = np.sqrt(bias) * towards / np.linalg.norm(towards, axis=1, keepdims=True)
+    apart = biases + _noise(random, sites, parameters) - own
+    risk = plug_in_risk(apart @ apart.T, np.ones(sites), bias_factor)
+    weights = best_choice(risk, _TERMS, _GRID).weights()
+    averaged = own + apart.sum(axis=0) / (sites + 1)
+    return _squared(own + weights @ apart), _squared(own), _squared(averaged)
+
+
+def _noise(random: np.random.Generator, sites: int, parameters: int) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = random.normal(size=(sites, parameters)) / np.sqrt(parameters)
+    return found
+
+
+def _squared(values: NDArray[np.float64]) -> float:
+    return float(np.sum(np.square(values)))
+
+
+MNIST_LAST: Final = WORDS["published_mnist"]
+"""Last round, WE / FedAvg / Local."""
+TITANIC: Final = WORDS["published_titanic"]
+"""Round 30, users 0 to 3: FedAvg (its code adds row sums), WE, Local; means over test batches, not pooled."""
+TITANIC_RATES: Final = {"FedAvg, row sums": 0.07, "WE": 3.0, "Local": 3.0}
+FLAMBY: Final = WORDS["published_flamby"]
+"""Accuracy."""
+_METHODS: Final = {"weight_erosion": "weight_erosion", "fedavg": "federated", "local": "local"}
+
+
+def mnist_curve(folder: Path | None, setting: str, variant: str, key: str = "acc") -> Curve | None:
+    """A published curve of one setting ("b_10"), None where the file is not there or holds none."""
+    targets = _read(folder, "mnist_weight_erosion_curves.json")
+    letter, sites = setting.split("_")
+    of = {} if targets is None else targets["settings"].get(f"{letter.upper()}_{sites}", {})
+    values = of.get(_METHODS[variant], {}).get(key)
+    return None if values is None else Curve(variant, tuple(values), (0.0,) * len(values))
+
+
+def titanic_curve(folder: Path | None, split: str, user: int, key: str) -> Curve | None:
+    """A published curve (``weight_erosion``, ``global_fedavg``, ``alpha_agent_0`` ...) without round 0."""
+    targets = _read(folder, "titanic_weight_erosion_curves.json")
+    values = None if targets is None else targets[split.upper()][f"user_{user}"].get(key)
+    return None if values is None else Curve(key, tuple(values[1:]), (0.0,) * (len(values) - 1))
+
+
+def _read(folder: Path | None, name: str) -> dict[str, Any] | None:
+    """None where the published curves are not on this machine: they are compared with, never shipped."""
+    try:
+        path = data_folder(folder) / "targets" / name
+    except ConfigurationError:
+        return None
+    if not path.is_file():
+        return None
+    read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return read

@@ -15,26 +15,32 @@ from client_agent.site.privacy_budget import Steps, epsilon_of
 from harness.attack.membership import InferenceLine
 from harness.datasets.titanic import FEATURES, SITES
 from harness.engine.history import RoundKind
-from harness.papers.published import FLAMBY, MNIST_LAST, TITANIC, TITANIC_RATES, mnist_curve, titanic_curve
 from harness.papers.recipes import case_of, folder_of, recipes
-from harness.papers.risk_missed import squared_errors
 from harness.papers.scores import (
     BETTER,
     FEDAVG,
     FINISHED,
+    FLAMBY,
     LOCAL,
     LOSS,
+    MNIST_LAST,
+    TITANIC,
+    TITANIC_RATES,
+    WORDS,
     Row,
     Scores,
     Table,
     is_better,
     is_worse,
     less_table,
+    mnist_curve,
     scores_table,
     shown,
     signed,
     spread_of,
+    squared_errors,
     tally,
+    titanic_curve,
     with_rules_alone,
 )
 from harness.simulate.charts import (
@@ -59,42 +65,11 @@ Found = Iterator[tuple[str, Table | Series]]
 
 THREE: Final = {"local": "Local", "fedavg": "FedAvg", "weight_erosion": "Weight Erosion"}
 _TUNED: Final = ("local_tuned", "fedavg_tuned", "weight_erosion_tuned", "fedadam")
-_TITANIC_RULES: Final = {
-    "local": "Local",
-    "fedavg": "FedAvg",
-    "fedavg_by_samples": "FedAvg by samples",
-    "wfedavg": "WFedAvg",
-    "multi_krum": "multi-Krum",
-    "influence": "Influence, on 75 % of the half",
-    "weight_erosion": "Weight Erosion (WE)",
-    "weight_erosion_same_round": "WE, same round",
-    "fedavg_fine_tuned": "FedAvg, last 10 rounds alone",
-    "weight_erosion_fine_tuned": "WE, last 10 rounds alone",
-    "local_tuned": "Local, tuned",
-    "fedavg_tuned": "FedAvg, tuned",
-    "weight_erosion_tuned": "WE, tuned",
-    "fedadam": "FedAdam, tuned",
-}
+_TITANIC_RULES: Final = WORDS["titanic_rules"]
 _TITANIC_FEATURES: Final = (
     "fare", "female", "from Cherbourg", "Queenstown", "alone", "first class", "second class", "age", "minor",
 )  # fmt: skip
-_HEART_RULES: Final = {
-    "local": "Local",
-    "fedavg": "FedAvg",
-    "fedavg_by_samples": "FedAvg by samples",
-    "wfedavg": "WFedAvg",
-    "fedadagrad": "FedAdagrad",
-    "fedadam": "FedAdam",
-    "fedyogi": "FedYogi",
-    "multi_krum": "multi-Krum",
-    "influence": "Influence",
-    "weight_erosion": "Weight Erosion",
-    "mallows": "Mallows averaging",
-    "shrinkage": "Shrinkage",
-    "fedavg_fine_tuned": "FedAvg, last 10 rounds alone",
-    "fedavg_finished": "FedAvg, finished alone",
-    "mallows_finished": "Mallows averaging, finished alone",
-}
+_HEART_RULES: Final = WORDS["heart_rules"]
 _HEART_DRAWN: Final = ("local", "fedavg", "weight_erosion", "mallows", "fedavg_fine_tuned")
 """More curves than these cannot be told apart in one panel."""
 _CLASSES: Final = (MetricName.ACCURACY, MetricName.LOG_LOSS, MetricName.AUROC)
@@ -345,13 +320,7 @@ def mean_weight(run: RunLine) -> tuple[float | None, ...]:
     return tuple((1 + sum(value or 0.0 for value in values)) / (1 + len(run.alpha)) for values in rounds)
 
 
-_STRATEGIES: Final = {
-    "fedavg": "FedAvg",
-    "wfedavg": "WFedAvg",
-    "fedadagrad": "FedAdagrad",
-    "fedadam": "FedAdam",
-    "fedyogi": "FedYogi",
-}
+_STRATEGIES: Final = WORDS["strategies"]
 _TUNED_STRATEGIES: Final = {f"{name}_tuned": f"{title}, tuned" for name, title in _STRATEGIES.items()}
 _ACTIVITIES: Final = ("walking", "upstairs", "downstairs", "sitting", "standing", "lying")
 
@@ -419,16 +388,7 @@ def _mean_of(values: Sequence[float | None]) -> float:
     return mean(there) if there else math.nan
 
 
-_PERSONAL: Final = {
-    "ifedavg": "iFedAvg",
-    "ifedavg_target": "iFedAvg, target layer too",
-    "apfl": "APFL, adaptive",
-    "apfl_fixed": "APFL, fixed mixing",
-    "fedavg": "FedAvg",
-    "fedavg_fine_tuned": "FedAvg, fine-tuned",
-    "local": "Local",
-    "centralised": "centralised",
-}
+_PERSONAL: Final = WORDS["personal"]
 
 
 def har_ifedavg(runs: Path, data: Path | None) -> Found:
@@ -473,14 +433,7 @@ _PAYS: Final = {
 }
 """By study, what is counted. The first seven have few examples and linear models, which the page's goal is about."""
 _FEW: Final = tuple(_PAYS)[:7]
-_ALONE: Final = {
-    "local": "Local",
-    "fedavg": "FedAvg",
-    "fedavg_by_samples": "FedAvg by samples",
-    "weight_erosion": "Weight Erosion",
-    "shrinkage": "Shrinkage",
-    "mallows": "Mallows averaging",
-}
+_ALONE: Final = WORDS["alone"]
 _PAYS_RULES: Final = {
     **_ALONE,
     "mallows_sums": "Mallows averaging, sums",
@@ -596,20 +549,7 @@ def _missed() -> Table:
     return [("parameters", *(f"bias {bias:g} v_0" for bias in biases)), *rows]
 
 
-_CLINICIANS: Final = {
-    "fedavg": "FedAvg",
-    "fedavg_by_samples": "FedAvg by patients",
-    "wfedavg": "WFedAvg",
-    "fedadam": "FedAdam, FedYogi, FedAdagrad",
-    "shrinkage": "Shrinkage",
-    "mallows": "Mallows averaging",
-    "fedavg_finished": "FedAvg, then a local finish",
-    "mallows_finished": "Mallows averaging, then a local finish",
-    "multi_krum": "multi-Krum",
-    "influence": "Influence",
-    "weight_erosion": "Weight Erosion",
-    "fedavg_fine_tuned": "Fine-tuning",
-}
+_CLINICIANS: Final = WORDS["clinicians"]
 
 
 def clinicians(runs: Path, data: Path | None) -> Found:
@@ -636,10 +576,7 @@ def clinicians(runs: Path, data: Path | None) -> Found:
 
 
 EPSILONS: Final = ("none", "clipped", "8", "4", "2", "1")
-NOISED: Final[Mapping[str, tuple[float, Mapping[str, int]]]] = {
-    "noise_heart": (1e-3, {"Switzerland": 31, "VA Long Beach": 86, "Hungary": 173, "Cleveland": 200}),
-    "noise_mnist": (1e-5, {"the smallest site": 5605, "the largest site": 6423}),
-}
+NOISED: Final[Mapping[str, tuple[float, Mapping[str, int]]]] = WORDS["noised"]
 """By case its delta, and how many training examples its sites have."""
 
 

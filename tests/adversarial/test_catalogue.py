@@ -13,7 +13,7 @@ import moiety
 from harness.attack import second_ends
 from harness.attack.attack import Attack, replaced, taken_out
 from harness.attack.catalogue import catalogue, line_of, tried
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.scripted_rounds import SITES, SMALL, VICTIM
 from harness.attack.signed_client import Deployment
 from protocol.errors import ConfigurationError
@@ -159,7 +159,7 @@ def test_without_tenseal_attacks_on_ciphertexts_are_left_out_and_that_is_said(mo
 
 def test_outside_attacks_run_against_servers_that_are_there(tmp_path: Path) -> None:
     with start_servers(tmp_path, SITES, limits=AS_DEPLOYED) as federation:
-        sites = ScriptedSites(federation, make_study(federation, SMALL))
+        sites = ScriptedRequester(federation, make_study(federation, SMALL))
         sites.create()
         folder = federation.folder
         named = ["--roster", str(folder / "roster.toml"), "--keys", str(folder / VICTIM / "keys.toml")]

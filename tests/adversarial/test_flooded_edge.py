@@ -20,7 +20,7 @@ from harness.attack import signed_client as raw
 from harness.attack.signed_client import HEALTH, PROXY, Stranger
 from protocol.sharing import Side
 from protocol.wire import paths
-from tests.kit.processes import Federation, prepare_servers, running_servers
+from tests.kit.processes import Federation, prepare_servers, resident_mb, running_servers, set_limits
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 MEGABYTE = 2**20
@@ -34,8 +34,8 @@ REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     made = prepare_servers(tmp_path_factory.mktemp("edge"), SITES)
-    raw.set_limits(made.servers[Side.B].config, ROOMY)
-    raw.set_limits(made.servers[Side.A].config, NARROW, forwarded_by=[f"{PROXY}/32"])
+    set_limits(made.servers[Side.B].config, ROOMY)
+    set_limits(made.servers[Side.A].config, NARROW, forwarded_by=[f"{PROXY}/32"])
     with running_servers(made):
         yield made
 
@@ -59,10 +59,10 @@ def pid(federation: Federation, side: Side) -> int:
 
 
 def test_many_small_headers_take_no_memory(federation: Federation, times: Stranger) -> None:
-    before = raw.resident_mb(pid(federation, Side.B))
+    before = resident_mb(pid(federation, Side.B))
     with times.dial() as connection:
         raw.pour(connection, itertools.chain([REQUEST], itertools.repeat(b"a: b\r\n" * 10_000, 52 * 18)))
-        assert raw.resident_mb(pid(federation, Side.B)) - before < 20
+        assert resident_mb(pid(federation, Side.B)) - before < 20
         assert raw.closed_within([connection], SLACK_S) == 1
     assert times.ask(HEALTH)[0] == 200
 
@@ -80,24 +80,24 @@ def test_a_header_value_without_an_end_stalls_nobody(federation: Federation, tim
 
     watcher = threading.Thread(target=poll)
     watcher.start()
-    before = raw.resident_mb(pid(federation, Side.B))
+    before = resident_mb(pid(federation, Side.B))
     with times.dial() as connection:
         raw.pour(connection, itertools.chain([REQUEST + b"x: "], itertools.repeat(bytes([97]) * MEGABYTE, 32)))
         assert raw.closed_within([connection], SLACK_S) == 1
     over.set()
     watcher.join(10)
     assert waited[0] < 0.5
-    assert raw.resident_mb(pid(federation, Side.B)) - before < 20
+    assert resident_mb(pid(federation, Side.B)) - before < 20
 
 
 def test_a_pipeline_of_requests_is_not_queued(federation: Federation, times: Stranger) -> None:
-    before = raw.resident_mb(pid(federation, Side.B))
+    before = resident_mb(pid(federation, Side.B))
     with ExitStack() as held:
         connections = [held.enter_context(times.dial()) for _ in range(20)]
         for connection in connections:
             raw.pour(connection, [HEALTH * 20_000])
         assert raw.closed_within(connections, SLACK_S) == len(connections)
-    assert raw.resident_mb(pid(federation, Side.B)) - before < 40
+    assert resident_mb(pid(federation, Side.B)) - before < 40
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

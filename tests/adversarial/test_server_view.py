@@ -33,7 +33,7 @@ import pytest
 from harness.attack import scripted_requester as scripted_sites
 from harness.attack import signed_client
 from harness.attack.forgeries import honest_contribution
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.federation.clocks import ToldClock
 from protocol.arithmetic import prg
 from protocol.arithmetic.prg import Usage, derive
@@ -205,7 +205,7 @@ def refitted(made: Products, before: Products, viewers: Products) -> Products:
     return replace(made, halves=halves, masked=before.masked)
 
 
-def walk(sites: ScriptedSites, number: int, x: dict[str, Ring]) -> tuple[dict[str, float], Ring]:
+def walk(sites: ScriptedRequester, number: int, x: dict[str, Ring]) -> tuple[dict[str, float], Ring]:
     """One measured round; -> the distances that the requester opens, and the sum that a site opens."""
     announcement = sites.announcement(number)
     sites.announce(announcement)
@@ -229,7 +229,7 @@ def walk(sites: ScriptedSites, number: int, x: dict[str, Ring]) -> tuple[dict[st
     return distances, sites.output(SITES[2], number)
 
 
-def connect(sites: ScriptedSites, apps: RunningApps) -> None:
+def connect(sites: ScriptedRequester, apps: RunningApps) -> None:
     for client in sites.clients.values():
         client.http.close()
         client.http = httpx.Client(transport=apps.bridge, trust_env=False, timeout=60)
@@ -243,7 +243,7 @@ def live(folder: Path, world: World, x: Updates) -> View:
         made = prepare_servers(folder, SITES, seed=7)
         made.clock = ToldClock(lambda: NOW_S)
         with running_apps(made, lambda: NOW_S) as apps:
-            sites = ScriptedSites(made, make_study(made, D))
+            sites = ScriptedRequester(made, make_study(made, D))
             connect(sites, apps)
             sites.create()
             found = {number: walk(sites, number, x[number]) for number in ROUNDS}

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.events import RoundEnd
-from harness.attack import signed_client as raw
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
@@ -27,7 +26,7 @@ from protocol.wire.messages import RuleName, RuleSpec
 from tests.deploy.containers import ASKED, ROOT, wait_until
 from tests.documents.walk import Walk
 from tests.integration.agents import finished, rounds_of
-from tests.kit.processes import Federation
+from tests.kit.processes import Federation, set_limits
 from tests.ports import free_ports, more_free_ports
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
@@ -97,7 +96,7 @@ def settle(federation: Federation, side: Side, port: int) -> None:
     config = federation.config(OPERATOR_NAMES[side])
     before = int(federation.url(side).rsplit(":", 1)[1])
     config.write_text(config.read_text().replace(f"port = {before}\n", f"port = {port}\n", 1))
-    raw.set_limits(config, LIMITS, forwarded_by=[f"{HOST}/32"])
+    set_limits(config, LIMITS, forwarded_by=[f"{HOST}/32"])
 
 
 def run_caddy(federation: Federation, side: Side, port: int, data: Path) -> subprocess.Popen[bytes]:

@@ -24,8 +24,7 @@ from schemathesis.generation import GenerationMode
 
 from client_agent.learning.learner import Learner, Vector
 from client_agent.settings import AgentSettings
-from harness.attack import signed_client as raw
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import Odd, light_learner, light_sites, light_study
@@ -36,7 +35,7 @@ from protocol.wire.messages import Announcement, RuleName, RuleSpec, Study
 from tests.fuzz.requests import OF_PEERS, OF_SITES, PLAYED, Counts, Members, Strangers
 from tests.fuzz.uploads import KIND, Unfinished
 from tests.integration.agents import journal, rounds_of, wait_for
-from tests.kit.processes import Federation
+from tests.kit.processes import Federation, resident_mb
 from tests.kit.soak import keep_counts
 from tests.ports import free_ports
 
@@ -89,11 +88,11 @@ def slow_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
 
 
 @contextmanager
-def running(folder: Path, honest: bool) -> Iterator[tuple[Federation, ScriptedSites[Federation]]]:
+def running(folder: Path, honest: bool) -> Iterator[tuple[Federation, ScriptedRequester[Federation]]]:
     """Both servers and a study to play with; ``honest``: three agents too, with a study of their own."""
     spec = FederationSpec("fuzzed", REQUESTER, light_sites((REQUESTER, *HONEST, MALLORY)), ports=free_ports())
     federation = Federation(folder, spec, slow_learner, limits=LIMITS)
-    sites = ScriptedSites(federation, make_study(federation, 60_000, name=PLAYED, round_deadline_s=4 * 3600.0))
+    sites = ScriptedRequester(federation, make_study(federation, 60_000, name=PLAYED, round_deadline_s=4 * 3600.0))
     try:
         federation.start_servers()
         sites.create()
@@ -123,7 +122,7 @@ def honest_rounds(federation: Federation) -> int:
 
 
 def memory_mb(federation: Federation) -> float:
-    return max(raw.resident_mb(federation.servers[side].process.pid) for side in Side)
+    return max(resident_mb(federation.servers[side].process.pid) for side in Side)
 
 
 def data_mb(federation: Federation) -> float:
@@ -201,7 +200,7 @@ def so_far(federation: Federation, counts: Counts, before: _Standing, seed: int)
 class _Worker:
     """A share of all requests, on connections of its own; they are closed with ``opened``."""
 
-    sites: ScriptedSites[Federation]
+    sites: ScriptedRequester[Federation]
     announcement: Announcement
     random: Random
     counts: Counts

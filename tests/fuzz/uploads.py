@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from harness.attack.scripted_requester import ScriptedSites
+from harness.attack.scripted_requester import ScriptedRequester
 from harness.attack.signed_client import Stranger
 from protocol.sharing import Side
 from protocol.wire.messages import Announcement
@@ -25,7 +25,7 @@ _MOST_OPEN: Final = 100
 class Unfinished:
     """Uploads of one listed site to a round that collects."""
 
-    sites: ScriptedSites[Federation]
+    sites: ScriptedRequester[Federation]
     announcement: Announcement
     site: str
     random: Random

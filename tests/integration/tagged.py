@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import httpx
 import numpy as np
 
-from harness.attack.scripted_requester import R, TaggedSites, tagged_study
+from harness.attack.scripted_requester import R, ScriptedRequester, make_study
 from harness.engine.parties import OPERATOR_NAMES
 from protocol.errors import ErrorCode
 from protocol.sharing import Side
@@ -29,8 +29,8 @@ D = 20
 NUMERATORS = dict.fromkeys(SITES[1:], 4)
 
 
-def tagged_sites(federation: R, name: str) -> TaggedSites[R]:
-    sites = TaggedSites(federation, tagged_study(federation, D, name=name))
+def tagged_sites(federation: R, name: str) -> ScriptedRequester[R]:
+    sites = ScriptedRequester(federation, make_study(federation, D, name, tags=True))
     sites.create()
     return sites
 
@@ -41,7 +41,7 @@ def updates(seed: int) -> dict[str, np.ndarray]:
 
 
 def to_measured(
-    sites: TaggedSites[R], number: int, wrong: dict[str, int] | None = None, closes_in_s: float = 500.0
+    sites: ScriptedRequester[R], number: int, wrong: dict[str, int] | None = None, closes_in_s: float = 500.0
 ) -> RoundView:
     """``wrong``: what some sites add to their first tag."""
     announcement: Announcement = sites.announcement(number, closes_in_s=closes_in_s)
@@ -55,19 +55,19 @@ def to_measured(
 
 
 def to_committed(
-    sites: TaggedSites[R], number: int, wrong: dict[str, int] | None = None, closes_in_s: float = 500.0
+    sites: ScriptedRequester[R], number: int, wrong: dict[str, int] | None = None, closes_in_s: float = 500.0
 ) -> dict[Side, RoundView]:
     sites.release(to_measured(sites, number, wrong, closes_in_s))
     return sites.committed(number)
 
 
-def finish(sites: TaggedSites[R], number: int) -> None:
+def finish(sites: ScriptedRequester[R], number: int) -> None:
     """From both commitments to the sum, which every site finds right."""
     sites.go(sites.verdict(sites.committed(number)))
     require_sum(sites, number)
 
 
-def require_sum(sites: TaggedSites[R], number: int) -> None:
+def require_sum(sites: ScriptedRequester[R], number: int) -> None:
     views = sites.released(number)
     opened = sites.open_sum(SITES[1], views[Side.A])
     assert np.array_equal(opened.total, np.sum(list(updates(number).values()), axis=0, dtype=np.uint64))
@@ -137,11 +137,11 @@ def killed_in_a_round(federation: Federation, study: str, party: str, point: str
         sites.end()
 
 
-def _both(sites: TaggedSites[Federation], number: int, state: RoundState) -> dict[Side, RoundView]:
+def _both(sites: ScriptedRequester[Federation], number: int, state: RoundState) -> dict[Side, RoundView]:
     return {side: _again(sites.wait_round, side, number, state) for side in Side}
 
 
-def _goes(sites: TaggedSites[Federation], party: str, point: str, number: int) -> None:
+def _goes(sites: ScriptedRequester[Federation], party: str, point: str, number: int) -> None:
     """A round that goes is released."""
     with _killed_at(sites.federation, party, point):
         _again(_to_committed_again, sites, number)
@@ -158,7 +158,7 @@ def _goes(sites: TaggedSites[Federation], party: str, point: str, number: int) -
     assert [_again(sites.show_seed, side, number) for side in Side] == checks
 
 
-def _fails(sites: TaggedSites[Federation], party: str, point: str, number: int) -> None:
+def _fails(sites: ScriptedRequester[Federation], party: str, point: str, number: int) -> None:
     """A round whose tags fail is skipped, and the site is named."""
     with _killed_at(sites.federation, party, point):
         views = to_committed(sites, number, {SITES[2]: 9})
@@ -174,7 +174,7 @@ def _fails(sites: TaggedSites[Federation], party: str, point: str, number: int) 
         assert answer.json()["code"] == ErrorCode.UNKNOWN_RESOURCE
 
 
-def _to_committed_again(sites: TaggedSites[Federation], number: int) -> None:
+def _to_committed_again(sites: ScriptedRequester[Federation], number: int) -> None:
     """From wherever the round is to both commitments."""
     view = sites.view(Side.A).current
     if view is None or view.round < number:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness.attack.forgeries import Parts, with_header
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import opened
 from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
@@ -65,7 +65,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 class Encrypting:
     """All sites of a study under CKKS, with the key that they share."""
 
-    sites: ScriptedSites
+    sites: ScriptedRequester
     key: SecretKey
 
     def announcement(self, number: int, closes_in_s: float = 500.0) -> Announcement:
@@ -92,7 +92,7 @@ class Encrypting:
 
 def encrypting(federation: Federation, name: str) -> Encrypting:
     rule = RuleSpec(name=RuleName.FEDAVG)
-    sites = ScriptedSites(federation, make_study(federation, D, name, rule=rule, protection=StudyProtection.CKKS))
+    sites = ScriptedRequester(federation, make_study(federation, D, name, rule=rule, protection=StudyProtection.CKKS))
     sites.create()
     return Encrypting(sites, Scheme(CkksParameters()).secret_key(SEED, sites.study.digest()))
 

@@ -20,7 +20,7 @@ import pytest
 
 from client_agent.site import failpoints as agent_points
 from client_agent.site.events import RoundEnd
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.federation.learners import light_study
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState, RuleName, RuleSpec, Study
@@ -443,11 +443,11 @@ _RESERVE_BYTES = 4 * 2**20
 
 
 @pytest.fixture(params=list(Side))
-def sites(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ScriptedSites]:
+def sites(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ScriptedRequester]:
     """Both servers, one of them with its data on a disk of 24 MB."""
     federation = prepare_servers(tmp_path, SCRIPTED, limits={"disk_reserve_bytes": _RESERVE_BYTES})
     with small_disk(data_of(federation, request.param), _DISK_BYTES), running_servers(federation):
-        made = ScriptedSites(federation, make_study(federation, _DIMENSION))
+        made = ScriptedRequester(federation, make_study(federation, _DIMENSION))
         made.create()
         yield made
         made.close()
@@ -459,7 +459,7 @@ def data_of(federation: Federation, side: Side) -> Path:
 
 @pytest.mark.parametrize("leave_bytes", [_RESERVE_BYTES, 0], ids=["reserve", "nothing"])
 def test_a_full_disk_refuses_and_recovers(
-    sites: ScriptedSites, request: pytest.FixtureRequest, leave_bytes: int
+    sites: ScriptedRequester, request: pytest.FixtureRequest, leave_bytes: int
 ) -> None:
     side = next(s for s in Side if (data_of(sites.federation, s)).is_mount())
     disk = data_of(sites.federation, side)

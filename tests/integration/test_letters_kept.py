@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from protocol.bodies.letter import NOTICE_BYTES, LetterKind, most_bytes
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -37,7 +37,7 @@ D = 200
 class Flood:
     """A new study at both servers, and requests of its sites."""
 
-    def __init__(self, sites: ScriptedSites, apps: RunningApps) -> None:
+    def __init__(self, sites: ScriptedRequester, apps: RunningApps) -> None:
         self.sites, self.apps = sites, apps
         self._before = set(self._folder())
 
@@ -67,7 +67,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation,
 @pytest.fixture
 def flood(pair: tuple[Federation, RunningApps]) -> Iterator[Flood]:
     federation, apps = pair
-    sites = ScriptedSites(federation, make_study(federation, D, name=f"trial-{secrets.token_hex(4)}", rounds=20))
+    sites = ScriptedRequester(federation, make_study(federation, D, name=f"trial-{secrets.token_hex(4)}", rounds=20))
     for client in sites.clients.values():
         client.http.close()
         client.http = httpx.Client(transport=apps.bridge)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.server_apps import AppsInMemory
 from protocol.errors import BadSignature, RolledBack
@@ -69,8 +69,8 @@ class Pair:
         kept = self.server(side.other).store.history_of(OPERATOR_NAMES[side])
         return 0 if kept is None else kept.message.changes
 
-    def sites(self, name: str) -> ScriptedSites[Federation]:
-        made = ScriptedSites(self.federation, make_study(self.federation, D, name=name))
+    def sites(self, name: str) -> ScriptedRequester[Federation]:
+        made = ScriptedRequester(self.federation, make_study(self.federation, D, name=name))
         made.create()
         return made
 

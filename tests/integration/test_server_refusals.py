@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from harness.attack.forgeries import nobody
-from harness.attack.scripted_requester import ScriptedSites, Sealed, make_study
+from harness.attack.scripted_requester import ScriptedRequester, Sealed, make_study
 from harness.attack.signed_client import Outgoing, SignedClient
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.sharing import Side
@@ -39,15 +39,15 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 @pytest.fixture(scope="module")
-def sites(federation: Federation) -> Iterator[ScriptedSites]:
-    made = ScriptedSites(federation, make_study(federation, D))
+def sites(federation: Federation) -> Iterator[ScriptedRequester]:
+    made = ScriptedRequester(federation, make_study(federation, D))
     made.create()
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def first_round(sites: ScriptedSites) -> Announcement:
+def first_round(sites: ScriptedRequester) -> Announcement:
     """Round 1 lists everybody but the extra site, and stays open for contributions."""
     announcement = sites.announcement(1, listed=SITES[1:])
     sites.announce(announcement)
@@ -64,38 +64,38 @@ def problem(response: httpx.Response, status: int, code: str) -> str:
     return str(body["detail"])
 
 
-def contribution(sites: ScriptedSites, sender: str, announcement: Announcement, **changes: Any) -> Sealed:
+def contribution(sites: ScriptedRequester, sender: str, announcement: Announcement, **changes: Any) -> Sealed:
     return sites.seal_contribution(sender, updates(1)[SITES[1]], announcement, **changes)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def asked(sites: ScriptedSites, created: int | None = None) -> Outgoing:
+def asked(sites: ScriptedRequester, created: int | None = None) -> Outgoing:
     return sites.me.enclose(Side.A, "GET", paths.STUDIES, created=created)
 
 
-def test_signature_missing(sites: ScriptedSites) -> None:
+def test_signature_missing(sites: ScriptedRequester) -> None:
     detail = problem(sites.me.post(replace(asked(sites), headers=[])), 401, "bad_signature")
     assert "content-digest" in detail
 
 
 @pytest.mark.parametrize("covered", ["@method", "@target-uri", "sealed-head-digest"])
-def test_signature_without_a_required_component(sites: ScriptedSites, covered: str) -> None:
+def test_signature_without_a_required_component(sites: ScriptedRequester, covered: str) -> None:
     whole = asked(sites)
     fewer = [(name, value.replace(f'"{covered}" ', "").replace(f' "{covered}"', "")) for name, value in whole.headers]
     assert fewer != whole.headers
     problem(sites.me.post(replace(whole, headers=fewer)), 401, "bad_signature")
 
 
-def test_wrong_key(sites: ScriptedSites) -> None:
+def test_wrong_key(sites: ScriptedRequester) -> None:
     stranger: PartyKeys = replace(sites.me.keys, signing=generate_signing_key(secrets.token_bytes(32)))
     client = SignedClient(sites.federation, stranger)
     problem(client.send(Side.A, "GET", paths.STUDIES), 401, "bad_signature")
     client.close()
 
 
-def test_unknown_site(sites: ScriptedSites) -> None:
+def test_unknown_site(sites: ScriptedRequester) -> None:
     client = SignedClient(sites.federation, nobody(sites.me.keys, bytes(32)))
     known = SignedClient(sites.federation, replace(sites.me.keys, name=SITES[2]))
     texts = [problem(one.send(Side.A, "GET", paths.STUDIES), 401, "bad_signature") for one in (client, known)]
@@ -104,23 +104,23 @@ def test_unknown_site(sites: ScriptedSites) -> None:
     known.close()
 
 
-def test_replayed_request(sites: ScriptedSites) -> None:
+def test_replayed_request(sites: ScriptedRequester) -> None:
     once = asked(sites)
     assert sites.me.post(once).status_code == 200
     assert "nonce" in problem(sites.me.post(once), 401, "bad_signature")
 
 
 @pytest.mark.parametrize("offset_s", [-3600, 3600])
-def test_expired_and_future_requests(sites: ScriptedSites, offset_s: int) -> None:
+def test_expired_and_future_requests(sites: ScriptedRequester, offset_s: int) -> None:
     problem(sites.me.post(asked(sites, created=int(time.time()) + offset_s)), 401, "bad_signature")
 
 
-def test_other_body_than_signed(sites: ScriptedSites) -> None:
+def test_other_body_than_signed(sites: ScriptedRequester) -> None:
     other = sites.me.enclose(Side.A, "POST", sites.path(paths.READY), b"sent", stated=b"stated")
     problem(sites.me.post(other), 401, "bad_signature")
 
 
-def test_a_site_is_not_the_peer_nor_the_requester(sites: ScriptedSites, first_round: Announcement) -> None:
+def test_a_site_is_not_the_peer_nor_the_requester(sites: ScriptedRequester, first_round: Announcement) -> None:
     site = sites.clients[SITES[1]]
     problem(site.send(Side.B, "GET", "/v1/peer/sessions/" + "00" * 32), 403, "not_listed")
     body = sign(first_round, site.keys.name, site.keys.signing).canonical()
@@ -128,7 +128,7 @@ def test_a_site_is_not_the_peer_nor_the_requester(sites: ScriptedSites, first_ro
     problem(site.send(Side.A, "POST", path, body), 403, "not_listed")
 
 
-def test_side_a_is_not_called(sites: ScriptedSites) -> None:
+def test_side_a_is_not_called(sites: ScriptedRequester) -> None:
     operator = sites.federation.client("operator-b")
     detail = problem(operator.send(Side.A, "GET", "/v1/peer/sessions/" + "00" * 32), 403, "not_listed")
     assert "side A" in detail
@@ -136,7 +136,7 @@ def test_side_a_is_not_called(sites: ScriptedSites) -> None:
     operator.close()
 
 
-def test_no_such_route_and_malformed_parameters(sites: ScriptedSites) -> None:
+def test_no_such_route_and_malformed_parameters(sites: ScriptedRequester) -> None:
     problem(sites.me.send(Side.A, "GET", "/v1/nothing"), 404, "unknown_resource")
     problem(sites.me.send(Side.A, "PUT", paths.STUDIES), 405, "unknown_resource")
     detail = problem(sites.me.send(Side.A, "GET", sites.path(paths.VIEW) + "?wait_s=soon"), 400, "malformed_message")
@@ -146,12 +146,12 @@ def test_no_such_route_and_malformed_parameters(sites: ScriptedSites) -> None:
 # --- studies ----------------------------------------------------------------------------------------------------------
 
 
-def test_unknown_study(sites: ScriptedSites) -> None:
+def test_unknown_study(sites: ScriptedRequester) -> None:
     path = paths.fill(paths.VIEW, study="elsewhere")
     assert "elsewhere" in problem(sites.me.send(Side.A, "GET", path), 404, "unknown_study")
 
 
-def test_the_same_study_again_and_another_of_its_name(sites: ScriptedSites) -> None:
+def test_the_same_study_again_and_another_of_its_name(sites: ScriptedRequester) -> None:
     assert sites.create() == sites.create()
     other = make_study(sites.federation, D, rounds=7)
     body = sign(other, sites.requester, sites.me.keys.signing).canonical()
@@ -172,14 +172,14 @@ def refusals(federation: Federation) -> list[tuple[str, str]]:
     ],
 )
 def test_studies_this_server_cannot_serve(
-    sites: ScriptedSites, changes: dict[str, Any], status: int, code: str
+    sites: ScriptedRequester, changes: dict[str, Any], status: int, code: str
 ) -> None:
     study = make_study(sites.federation, D, name="other", **changes)
     body = sign(study, sites.requester, sites.me.keys.signing).canonical()
     problem(sites.me.send(Side.A, "POST", paths.STUDIES, body), status, code)
 
 
-def test_ready_for_somebody_else(sites: ScriptedSites) -> None:
+def test_ready_for_somebody_else(sites: ScriptedRequester) -> None:
     notice = ReadyNotice(study_digest=sites.study.digest(), site=SITES[2]).canonical()
     problem(sites.clients[SITES[1]].send(Side.A, "POST", sites.path(paths.READY), notice), 403, "not_listed")
 
@@ -187,11 +187,11 @@ def test_ready_for_somebody_else(sites: ScriptedSites) -> None:
 # --- mail -------------------------------------------------------------------------------------------------------------
 
 
-def mail(sites: ScriptedSites, topic: str, recipient: str) -> str:
+def mail(sites: ScriptedRequester, topic: str, recipient: str) -> str:
     return sites.path(paths.MAIL, topic=topic, recipient=recipient)
 
 
-def test_mail(sites: ScriptedSites, first_round: Announcement) -> None:
+def test_mail(sites: ScriptedRequester, first_round: Announcement) -> None:
     reader, other = sites.clients[SITES[1]], sites.clients[SITES[2]]
     path = mail(sites, "weights-1", SITES[1])
     sites.me.ok(Side.A, "PUT", path, b"sealed")
@@ -206,7 +206,7 @@ def test_mail(sites: ScriptedSites, first_round: Announcement) -> None:
     assert f"weights-1/{sites.requester}" not in sites.view(Side.A, SITES[2]).mail
 
 
-def test_mail_of_many_senders_and_to_every_site(sites: ScriptedSites, first_round: Announcement) -> None:
+def test_mail_of_many_senders_and_to_every_site(sites: ScriptedRequester, first_round: Announcement) -> None:
     path = mail(sites, "decline-1", sites.requester)
     notices = {name: secrets.token_bytes(sealed_small_length(NOTICE_BYTES)) for name in SITES[1:3]}
     for name, notice in notices.items():
@@ -223,7 +223,7 @@ def test_mail_of_many_senders_and_to_every_site(sites: ScriptedSites, first_roun
 # --- rounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_announcements(sites: ScriptedSites, first_round: Announcement) -> None:
+def test_announcements(sites: ScriptedRequester, first_round: Announcement) -> None:
     sites.announce(first_round)
     path = sites.path(paths.ANNOUNCEMENT, round=1)
     other = sign(first_round.model_copy(update={"weight_list_digest": "22" * 32}), SITES[0], sites.me.keys.signing)
@@ -239,7 +239,7 @@ def test_announcements(sites: ScriptedSites, first_round: Announcement) -> None:
     )
 
 
-def test_contributions_that_are_refused(sites: ScriptedSites, first_round: Announcement) -> None:
+def test_contributions_that_are_refused(sites: ScriptedRequester, first_round: Announcement) -> None:
     name = SITES[1]
     client, path = sites.clients[name], sites.contribution_path(1)
 
@@ -267,7 +267,7 @@ def test_contributions_that_are_refused(sites: ScriptedSites, first_round: Annou
     problem(stranger.send(Side.A, "PUT", path, sealed.bodies[Side.A]), 403, "not_listed")
 
 
-def test_the_round_goes_on_with_the_others(sites: ScriptedSites, first_round: Announcement) -> None:
+def test_the_round_goes_on_with_the_others(sites: ScriptedRequester, first_round: Announcement) -> None:
     """Identical redelivery, other bytes, after the lock, too early: then the round's sum is exact all the same."""
     x = updates(1)
     sealed = {site: sites.seal_contribution(site, x[site], first_round) for site in SITES}
@@ -305,7 +305,7 @@ def test_the_round_goes_on_with_the_others(sites: ScriptedSites, first_round: An
 # --- operation --------------------------------------------------------------------------------------------------------
 
 
-def test_health_metrics_and_api_description(sites: ScriptedSites) -> None:
+def test_health_metrics_and_api_description(sites: ScriptedRequester) -> None:
     for side in Side:
         assert sites.me.http.get(sites.federation.url(side) + "/healthz").json() == {"status": "ok"}
         url = sites.federation.servers[side].operations_url
@@ -319,7 +319,7 @@ def test_health_metrics_and_api_description(sites: ScriptedSites) -> None:
         assert sites.me.http.get(url + "/docs").status_code == 200
 
 
-def test_operations_are_not_on_the_public_port(sites: ScriptedSites) -> None:
+def test_operations_are_not_on_the_public_port(sites: ScriptedRequester) -> None:
     for side in Side:
         for path in ("/readyz", "/metrics", "/docs", "/redoc", "/openapi.json"):
             problem(sites.me.http.get(sites.federation.url(side) + path), 404, "unknown_resource")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import digest_of
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.sharing import Side
@@ -40,17 +40,17 @@ def federation() -> Iterator[Federation]:
 
 
 @pytest.fixture
-def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[ScriptedSites]:
+def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[ScriptedRequester]:
     """A study of its own for every test."""
     name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "").lower()[:60].rstrip("-")
-    made = ScriptedSites(federation, make_study(federation, D, name=name))
+    made = ScriptedRequester(federation, make_study(federation, D, name=name))
     made.create()
     yield made
     made.end()
     made.close()
 
 
-def finish(sites: ScriptedSites, number: int, attempt: int = 1) -> None:
+def finish(sites: ScriptedRequester, number: int, attempt: int = 1) -> None:
     """From the challenge to the release, for contributions that are all there."""
     x = updates(number)
     current = sites.wait_transcript(Side.A, number)
@@ -66,7 +66,7 @@ def finish(sites: ScriptedSites, number: int, attempt: int = 1) -> None:
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_between_two_rounds(sites: ScriptedSites, side: Side) -> None:
+def test_between_two_rounds(sites: ScriptedRequester, side: Side) -> None:
     for number in (1, 2, 3):
         x = updates(number)
         run_round(sites, number, x)
@@ -77,7 +77,7 @@ def test_between_two_rounds(sites: ScriptedSites, side: Side) -> None:
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_after_a_receipt(sites: ScriptedSites, side: Side) -> None:
+def test_after_a_receipt(sites: ScriptedRequester, side: Side) -> None:
     announcement = sites.announcement(1)
     sites.announce(announcement)
     x = updates(1)
@@ -91,7 +91,7 @@ def test_after_a_receipt(sites: ScriptedSites, side: Side) -> None:
     finish(sites, 1)
 
 
-def test_a_part_of_an_upload_survives_and_hostile_parts_do_not_count(sites: ScriptedSites) -> None:
+def test_a_part_of_an_upload_survives_and_hostile_parts_do_not_count(sites: ScriptedRequester) -> None:
     """By hand, as an agent sends large ones: one part is all of this message."""
     announcement = sites.announcement(1)
     sites.announce(announcement)
@@ -137,7 +137,7 @@ def test_a_part_of_an_upload_survives_and_hostile_parts_do_not_count(sites: Scri
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_between_the_challenge_and_the_queries(sites: ScriptedSites, side: Side) -> None:
+def test_between_the_challenge_and_the_queries(sites: ScriptedRequester, side: Side) -> None:
     contribute_all(sites, 1)
     before = sites.transcript_of(sites.wait_transcript(Side.A, 1))
     sites.federation.servers[side].restart()
@@ -146,7 +146,7 @@ def test_between_the_challenge_and_the_queries(sites: ScriptedSites, side: Side)
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_between_the_openings_and_the_release_set(sites: ScriptedSites, side: Side) -> None:
+def test_between_the_openings_and_the_release_set(sites: ScriptedRequester, side: Side) -> None:
     x = contribute_all(sites, 1)
     current = sites.wait_transcript(Side.A, 1)
     sites.send_queries(current, x[sites.requester], NUMERATORS)
@@ -162,13 +162,13 @@ def test_between_the_openings_and_the_release_set(sites: ScriptedSites, side: Si
     assert np.array_equal(sites.output(SITES[1], 1), expected_sum(x))
 
 
-def state_at(sites: ScriptedSites, side: Side) -> RoundState:
+def state_at(sites: ScriptedRequester, side: Side) -> RoundState:
     shown = sites.view(side).current
     assert shown is not None
     return shown.state
 
 
-def contribute_all(sites: ScriptedSites, number: int, attempt: int = 1) -> dict[str, np.ndarray]:
+def contribute_all(sites: ScriptedRequester, number: int, attempt: int = 1) -> dict[str, np.ndarray]:
     shown = sites.view(Side.A).current if attempt > 1 else None
     announcement = sites.announcement(number) if shown is None else shown.announcement.message
     sites.announce(announcement)
@@ -179,7 +179,7 @@ def contribute_all(sites: ScriptedSites, number: int, attempt: int = 1) -> dict[
     return x
 
 
-def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: ScriptedSites) -> None:
+def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: ScriptedRequester) -> None:
     """Side A dies after it marked its correlations as used and before it has an opening."""
     contribute_all(sites, 1)
     sites.wait_transcript(Side.A, 1)
@@ -201,7 +201,7 @@ def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: Script
     finish(sites, 1, attempt=2)
 
 
-def test_a_requester_that_stays_away_pauses_the_study(sites: ScriptedSites) -> None:
+def test_a_requester_that_stays_away_pauses_the_study(sites: ScriptedRequester) -> None:
     both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
     for number in (1, 2):
         announcement = sites.announcement(number, closes_in_s=2)
@@ -222,7 +222,7 @@ def test_a_requester_that_stays_away_pauses_the_study(sites: ScriptedSites) -> N
     assert all(sites.view(side).state is StudyState.OPEN for side in Side)
 
 
-def test_too_few_contributions_skip_the_round(sites: ScriptedSites) -> None:
+def test_too_few_contributions_skip_the_round(sites: ScriptedRequester) -> None:
     announcement = sites.announcement(1, closes_in_s=2)
     sites.announce(announcement)
     x = updates(1)
@@ -236,7 +236,7 @@ def test_too_few_contributions_skip_the_round(sites: ScriptedSites) -> None:
     run_round(sites, 2, updates(2))
 
 
-def test_a_round_that_too_few_take_part_in_ends_once_the_last_site_has_declined(sites: ScriptedSites) -> None:
+def test_a_round_that_too_few_take_part_in_ends_once_the_last_site_has_declined(sites: ScriptedRequester) -> None:
     """Long before its time; while one site is silent it goes on."""
     announcement = sites.announcement(1, closes_in_s=500)
     sites.announce(announcement)

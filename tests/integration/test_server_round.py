@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.attack.scripted_requester import ScriptedSites, make_study
+from harness.attack.scripted_requester import ScriptedRequester, make_study
 from host.randomness import server_randomness
 from protocol.arithmetic.ring import Ring
 from protocol.mpc.distance import query
@@ -42,7 +42,7 @@ def exact_distances(x: dict[str, Ring], requester: str, numerators: dict[str, in
     return result
 
 
-def run_round(sites: ScriptedSites, number: int, x: dict[str, Ring], *, opens: Needs = Needs.DISTANCES) -> float:
+def run_round(sites: ScriptedRequester, number: int, x: dict[str, Ring], *, opens: Needs = Needs.DISTANCES) -> float:
     """One round to its release; -> seconds from the last receipt to the release."""
     announcement = sites.announcement(number, opens=opens)
     sites.announce(announcement)
@@ -82,15 +82,15 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 @pytest.fixture(scope="module")
-def sites(federation: Federation) -> Iterator[ScriptedSites]:
-    made = ScriptedSites(federation, make_study(federation, D))
+def sites(federation: Federation) -> Iterator[ScriptedRequester]:
+    made = ScriptedRequester(federation, make_study(federation, D))
     made.create()
     made.ready()
     yield made
     made.close()
 
 
-def test_rounds_release_the_exact_sum(sites: ScriptedSites) -> None:
+def test_rounds_release_the_exact_sum(sites: ScriptedRequester) -> None:
     for number in (1, 2, 3, 4):
         x = updates(number)
         seconds = run_round(sites, number, x, opens=Needs.NOTHING if number == 3 else Needs.DISTANCES)
@@ -102,7 +102,7 @@ def test_rounds_release_the_exact_sum(sites: ScriptedSites) -> None:
 def test_a_model_far_above_the_sketch_length(federation: Federation) -> None:
     """Bodies of several megabytes stream to disk; sketches, not the model, go through the products."""
     dimension = 300_000
-    made = ScriptedSites(federation, make_study(federation, dimension, name="large"))
+    made = ScriptedRequester(federation, make_study(federation, dimension, name="large"))
     made.create()
     rng = np.random.default_rng(5)
     # Entries below 2^11 in size keep the norm, at most 2^11 sqrt(D) < 2^21, within what the range check lets pass.
@@ -137,7 +137,7 @@ def test_a_model_far_above_the_sketch_length(federation: Federation) -> None:
 def test_a_seeded_federation_draws_from_its_seed(tmp_path: Path) -> None:
     """The challenge's nonces depend on the seed, the party and the attempt, and on nothing else."""
     with start_servers(tmp_path, SITES, seed=11) as running:
-        made = ScriptedSites(running, make_study(running, D))
+        made = ScriptedRequester(running, make_study(running, D))
         made.create()
         announcement = made.announcement(1)
         made.announce(announcement)

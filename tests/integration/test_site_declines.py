@@ -20,8 +20,7 @@ from client_agent.site.context import lost_rounds
 from client_agent.site.events import RoundEnd
 from client_agent.site.letters import WeightMail
 from harness.attack import forgeries as malicious
-from harness.attack.forgeries import entry_near_the_range_bound
-from harness.attack.scripted_requester import ScriptedSites
+from harness.attack.scripted_requester import ScriptedRequester
 from harness.attack.scripted_rounds import (
     EARLY,
     GRID,
@@ -123,7 +122,7 @@ class Case:
     decision: Decision
 
 
-def told_of(sites: ScriptedSites, row: SiteRow, listed: WeightList) -> Announcement:
+def told_of(sites: ScriptedRequester, row: SiteRow, listed: WeightList) -> Announcement:
     """The requester's announcement of the row's list, with the row's lies."""
     digest = model_digest(SITE_KEY, sites.study.digest(), 1, MODEL.tobytes())
     honest: dict[str, object] = {"model_digest": digest, "weight_list_digest": listed.digest(), "opens": Needs.NOTHING}
@@ -293,7 +292,10 @@ def test_a_sum_beyond_its_bound_is_discarded_and_the_model_stays(pair: Pair, tmp
     sites = pair.new_study(SMALL, model=model)
     listed = weight_list(sites.study.digest(), (1, 1, 1, 1))
     told = told_of(sites, SOUND, listed).model_copy(update={"opens": Needs.DISTANCES})
-    hostile = entry_near_the_range_bound(sites.study.parameters)
+    hostile = np.zeros(sites.study.parameters.dimension, dtype=np.uint64)
+    hostile[0] = np.uint64(
+        2 ** (sites.study.parameters.range_bits - 1) - 1
+    )  # just inside what every projection lets pass
     small = np.ones(SMALL, dtype=np.uint64)
     opened = OpenRound(sites, told, {site: hostile if site in (EARLY, OTHER, LAST) else small for site in SITES})
     sites.announce(told)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.attack.scripted_requester import ScriptedSites, TaggedSites
+from harness.attack.scripted_requester import ScriptedRequester
 from protocol.errors import ErrorCode
 from protocol.sharing import Side
 from protocol.tags.verdicts import wrong_tags
@@ -40,13 +40,13 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 @pytest.fixture
-def sites(federation: Federation) -> Iterator[TaggedSites[Federation]]:
+def sites(federation: Federation) -> Iterator[ScriptedRequester[Federation]]:
     made = tagged_sites(federation, f"tagged-{next(STUDIES)}")
     yield made
     made.close()
 
 
-def walked(sites: TaggedSites[Federation], number: int) -> int:
+def walked(sites: ScriptedRequester[Federation], number: int) -> int:
     """Earlier rounds are over."""
     for before in range(1, number):
         to_committed(sites, before)
@@ -54,19 +54,19 @@ def walked(sites: TaggedSites[Federation], number: int) -> int:
     return number
 
 
-def refused(sites: ScriptedSites, site: str, side: Side, method: str, path: str, body: bytes = b"") -> str:
+def refused(sites: ScriptedRequester, site: str, side: Side, method: str, path: str, body: bytes = b"") -> str:
     answer = sites.clients[site].send(side, method, path, body)
     assert answer.status_code >= 400
     return str(answer.json()["code"])
 
 
-def place(sites: ScriptedSites, template: str, number: int) -> str:
+def place(sites: ScriptedRequester, template: str, number: int) -> str:
     return sites.path(template, round=number, attempt=1)
 
 
 @ROUNDS
 def test_nothing_is_served_before_go_and_what_a_server_said_it_says_again(
-    sites: TaggedSites[Federation], number: int
+    sites: ScriptedRequester[Federation], number: int
 ) -> None:
     views = to_committed(sites, walked(sites, number))
     output = sites.path(paths.OUTPUT, round=number)
@@ -85,7 +85,7 @@ def test_nothing_is_served_before_go_and_what_a_server_said_it_says_again(
 
 
 @pytest.mark.parametrize(("number", "to"), [(1, Side.A), (2, Side.B)], ids=["odd, to A", "even, to B"])
-def test_a_go_to_one_server_reaches_both(sites: TaggedSites[Federation], number: int, to: Side) -> None:
+def test_a_go_to_one_server_reaches_both(sites: ScriptedRequester[Federation], number: int, to: Side) -> None:
     """B's is fetched by A, since B calls nobody."""
     sites.go(sites.verdict(to_committed(sites, walked(sites, number))), [to])
     require_sum(sites, number)
@@ -93,7 +93,7 @@ def test_a_go_to_one_server_reaches_both(sites: TaggedSites[Federation], number:
 
 @pytest.mark.parametrize(("number", "off"), [(1, 1), (2, 2**63)], ids=["odd", "even, by 2^63"])
 def test_a_site_with_wrong_tags_is_named_and_nothing_is_served(
-    sites: TaggedSites[Federation], number: int, off: int
+    sites: ScriptedRequester[Federation], number: int, off: int
 ) -> None:
     views = to_committed(sites, walked(sites, number), {SITES[2]: off})
     verdict = sites.failed(views)
@@ -125,7 +125,7 @@ def require_errors(shares: tuple[Signed[TagShares], Signed[TagShares]], off: int
         assert 0 not in {int(word, 16) for word in (*mine, *theirs)}
 
 
-def require_nothing_left(sites: TaggedSites[Federation], side: Side, state: str = "skipped") -> None:
+def require_nothing_left(sites: ScriptedRequester[Federation], side: Side, state: str = "skipped") -> None:
     """Neither the vector that was committed to nor a share of the round is on disk."""
     folder: Path = sites.federation.folder / f"operator-{side.value}" / "data" / "shares"
     digest = sites.study.digest()
@@ -138,7 +138,9 @@ def require_nothing_left(sites: TaggedSites[Federation], side: Side, state: str 
 
 
 @ROUNDS
-def test_without_go_both_sign_a_skip_and_the_requester_was_absent(sites: TaggedSites[Federation], number: int) -> None:
+def test_without_go_both_sign_a_skip_and_the_requester_was_absent(
+    sites: ScriptedRequester[Federation], number: int
+) -> None:
     views = to_committed(sites, walked(sites, number), closes_in_s=5.0)
     verdict = sites.verdict(views)
     for side in Side:
@@ -152,7 +154,7 @@ def test_without_go_both_sign_a_skip_and_the_requester_was_absent(sites: TaggedS
         )
 
 
-def test_seeds_and_goes_that_are_none(sites: TaggedSites[Federation]) -> None:
+def test_seeds_and_goes_that_are_none(sites: ScriptedRequester[Federation]) -> None:
     current = to_measured(sites, 1)
     for side in Side:
         with pytest.raises(AssertionError, match="wrong_round"):
@@ -185,14 +187,14 @@ def test_seeds_and_goes_that_are_none(sites: TaggedSites[Federation]) -> None:
     finish(sites, 1)
 
 
-def test_a_study_that_ends_leaves_no_sum_that_was_not_served(sites: TaggedSites[Federation]) -> None:
+def test_a_study_that_ends_leaves_no_sum_that_was_not_served(sites: ScriptedRequester[Federation]) -> None:
     to_committed(sites, 1)
     sites.end()
     for side in Side:
         require_nothing_left(sites, side, "committed")
 
 
-def test_announcements_without_a_seed_and_shares_without_tags_are_refused(sites: TaggedSites[Federation]) -> None:
+def test_announcements_without_a_seed_and_shares_without_tags_are_refused(sites: ScriptedRequester[Federation]) -> None:
     announcement = sites.announcement(1)
     plain = announcement.model_copy(update={"tag_seed_hash": None})
     body = sign(plain, SITES[0], sites.me.keys.signing).canonical()

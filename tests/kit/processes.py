@@ -5,6 +5,7 @@ Every one of them can be killed, armed with a failpoint and started again on wha
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import subprocess
@@ -222,3 +223,15 @@ def start_servers(
     limits: dict[str, Any] | None = None,
 ) -> AbstractContextManager[Federation]:
     return running_servers(prepare_servers(folder, sites, requester=requester, seed=seed, limits=limits))
+
+
+def set_limits(config: Path, limits: Mapping[str, object], forwarded_by: Sequence[str] = ()) -> None:
+    head = config.read_text().split("[limits]")[0]
+    table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in limits.items())
+    config.write_text(f"{head}forwarded_by = {json.dumps(list(forwarded_by))}\n[limits]\n{table}")
+
+
+def resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.papers.risk_missed import SquaredErrors, squared_errors
+from harness.papers.scores import SquaredErrors, squared_errors
 
 
 def test_training_alone_and_plain_averaging_are_what_they_are_in_closed_form() -> None:

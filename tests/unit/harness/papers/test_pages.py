@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 import moiety
 from harness.papers import cli, recipes
 from harness.papers.cli import PAGES, write_from_runs
-from harness.papers.pages import _PLOT, _TABLE, markdown, render, write_data
-from harness.papers.plots import PLOTS
+from harness.papers.pages import _PLOT, _TABLE, PLOTS, markdown, render, write_data
 from harness.papers.recipes import Making
 from protocol.errors import ConfigurationError
 
