@@ -57,10 +57,8 @@ class SiteContext:
     asks_people: bool
     data: Path = Path()
     start_when: int | None = None
-    start_timeout_s: float = 3600.0
     stuck_timeout_s: float = 259_200.0
     bootstrap_samples: int = 0
-    transcripts_kept_rounds: int = 10_000
     clock: Clock = SYSTEM
     quiet: QuietHours = NO_QUIET_HOURS
     transfer_remarks: Callable[[Study], tuple[str, ...]] = lambda study: ()
@@ -122,7 +120,7 @@ def reconcile(context: SiteContext) -> None:
         what = f"this site's memory of sums lacks {len(lost)} rounds that the servers have its receipts for"
         advice = (
             "stop the agent, restore the newest backup of its state folder, and run no other agent with this key; if "
-            "there is no backup, read docs/joining.md and then run: moiety agent forget-memory"
+            "there is no backup, read docs/joining.md and then run: moiety agent accept-rollback"
         )
         raise PolicyRefusal(Clause.MEMORY_UNRECONCILED, f"{what}: {names}{more}; {_PUT_BACK}; {advice}", what)
     context.sums.reconciled_at_s = now_s
@@ -144,7 +142,7 @@ def reconcile_budget(context: SiteContext) -> None:
         what = f"this site's count of its privacy budget lacks {len(lost)} rounds that servers have its receipts for"
         advice = (
             "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, "
-            "or there is no backup, read docs/joining.md and then run: moiety agent begin-budget"
+            "or there is no backup, read docs/joining.md and then run: moiety budget reset"
         )
         raise PolicyRefusal(Clause.BUDGET_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
     context.budget.reconciled_at_s = now_s

@@ -31,7 +31,7 @@ from host.placed_files import rewrite
 from protocol.errors import ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits
 
-TEXTS: Final = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+TEXTS: Final[dict[str, str]] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 """What docs/benchmarks.md says beside the figures, by section."""
 _RESET_PEAK: Final = "5"
 _CPU_CLOCK: Final = 2  # CPUCLOCK_SCHED: the nanoseconds that all threads of a process have run
@@ -380,7 +380,7 @@ class RoundBenchmark(Benchmark):
 def facts(command: str) -> dict[str, Any]:
     """The fields of :class:`Benchmark`, for a run that ends now."""
     return {
-        "command": f"moiety bench {command}",
+        "command": f"moiety lab bench {command}",
         "date": datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": machine(),
         "versions": {one.name: one.version for one in versions()},
@@ -388,7 +388,7 @@ def facts(command: str) -> dict[str, Any]:
 
 
 def write_result(result: Benchmark, path: Path) -> None:
-    """Write the JSON file that ``moiety bench report`` reads."""
+    """Write the JSON file that ``moiety lab bench report`` reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rewrite(path, result.model_dump_json(indent=2) + "\n")
 

@@ -19,7 +19,7 @@ import typer
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 
-from client_agent.settings import AgentSettings, NotifySettings, TlsSettings
+from client_agent.settings import AgentSettings, NotifySettings
 from harness.reference.study_file import taken
 from moiety import SUBCOMMANDS
 from protocol import errors
@@ -150,7 +150,6 @@ _TABLES: Final = (
     _Table("A server's `[limits]`", "operating.md", "`[limits]`", Limits),
     _Table("An agent's settings", "joining.md", "setting", AgentSettings),
     _Table("An agent's `[policy]`", "joining.md", "`[policy]`", SitePolicy),
-    _Table("An agent's `[tls]`", "joining.md", "`[tls]`", TlsSettings),
     _Table("An agent's `[notify]`", "joining.md", "`[notify]`", NotifySettings),
 )
 

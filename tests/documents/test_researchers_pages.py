@@ -18,7 +18,7 @@ from tests.documents.lines import ROOT, commands_of
 PAGES = ("docs/start/researcher.md", "docs/simulating.md", "docs/attacking.md", "README.md")
 DATA = os.environ.get("MOIETY_DATA", "")
 ELSEWHERE = (
-    *("make ", ". .venv", "mkdir", "python -m", "for ", "chmod", "cp ", "done", "moiety keys ", "moiety server "),
+    *("make ", ". .venv", "mkdir", "python -m", "for ", "chmod", "cp ", "done", "moiety server "),
     *(
         "moiety agent ",
         "moiety study ",
@@ -28,7 +28,7 @@ ELSEWHERE = (
         "ray ",
         "export RAY",
         "moiety simulate mnist",
-        "moiety results",
+        "moiety lab results",
         "moiety simulate recurrence.toml",  # tests/unit/harness/simulation/test_folders.py
         "moiety simulate harness/studies/mnist",
     ),  # hours

@@ -48,10 +48,10 @@ columns = [
   {name = "ill", type = "boolean", role = "target", categories = ["0", "1"]},
 ]
 """
-OUTPUTS: Final = frozenset({"out", "json_file", "folder", "scaling", "runs", "cache"})
-MEASURES: Final = frozenset({"attack", "bench", "demo", "faults", "results"})
+OUTPUTS: Final = frozenset({"out", "folder", "scaling", "runs", "cache"})
+MEASURES: Final = frozenset({"attack", "demo", "lab bench", "lab faults", "lab results"})
 """Subcommands that work for minutes where nothing is wrong."""
-LATE: Final = frozenset({("moiety bench peers", "cache"), ("moiety results", "data")})
+LATE: Final = frozenset({("moiety lab bench peers", "cache"), ("moiety lab results", "data")})
 """Options of theirs that are looked at after the work that goes without."""
 LASTS: Final = frozenset({"moiety agent page"})
 """Commands that run until they are interrupted where nothing is wrong."""
@@ -248,7 +248,7 @@ def test_no_broken_folder_ends_a_command_in_a_traceback(
         "model predict --model FOLDER --input BYTES --out new.csv",
         "doctor --config BYTES",
         "data schema BYTES",
-        "keys new --name c1 --role site --samples 40 --out /sys/moiety",
+        "roster new-keys --name c1 --role site --samples 40 --out /sys/moiety",
         "roster show MISSING",
         "audit verify FOLDER",
         "audit export BYTES --json",

@@ -62,10 +62,12 @@ def only_old(folder: Path) -> ssl.SSLContext:
     return context
 
 
-def asked_by_an_agent(url: str, ca: Path, minimum: str = "1.2") -> str:
+def asked_by_an_agent(url: str, ca: Path, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> str:
     operator = ROSTER.operator_a.model_copy(update={"url": url})
     ledger = Ledger(ca.with_name("ledger.jsonl"))
-    transport = CountingTransport("op-a", tls_context(ca, minimum), ledger)
+    context = tls_context(ca)
+    context.minimum_version = minimum
+    transport = CountingTransport("op-a", context, ledger)
     client = ServerClient(Side.A, operator, keys("c1"), transport, retry=RetryPolicy(attempts=1))
     try:
         with pytest.raises(MoietyError) as caught:
@@ -137,7 +139,7 @@ def test_a_name_that_is_not_the_certificates(tmp_path: Path, ca: Path) -> None:
 
 def test_a_server_of_old_tls(tmp_path: Path, ca: Path) -> None:
     with listening(only_old(tmp_path)) as port:
-        assert "no TLS version that this machine accepts" in asked_by_an_agent(f"https://{HOST}:{port}", ca, "1.3")
+        assert "no TLS version that this machine accepts" in asked_by_an_agent(f"https://{HOST}:{port}", ca, ssl.TLSVersion.TLSv1_3)
 
 
 def test_what_nobody_expects_keeps_the_librarys_words() -> None:
