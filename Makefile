@@ -40,7 +40,7 @@ demo: install
 
 # Runs that results-out holds are not done again; RESULTS_FLAGS="--only titanic --jobs 2", or --render-only: no runs.
 results: install
-	$(BIN)/moiety results $(RESULTS_FLAGS)
+	$(BIN)/moiety lab results $(RESULTS_FLAGS)
 
 # Three workers, four where there are processors for them (tests of processes wait half of their time), a module on one of
 # them; PYTEST_FLAGS= runs one test after the other. Every line and branch of protocol/ is run by a test; of the other
@@ -69,7 +69,7 @@ soak: needed-soak install
 	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak $(PYTEST_FLAGS) --junit-xml=$(SOAK_OUT)/soak.xml || \
 	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak --last-failed --last-failed-no-failures=none \
 	  --junit-xml=$(SOAK_OUT)/soak_again.xml || failed=1; \
-	$(BIN)/moiety faults --servers --seeds 0-9999 --jobs $$(nproc) --resume --json $(SOAK_OUT)/faults.json || failed=1; \
+	$(BIN)/moiety lab faults --servers --seeds 0-9999 --jobs $$(nproc) --resume --json $(SOAK_OUT)/faults.json || failed=1; \
 	exit $$failed
 
 docs: install

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from host.unexpected import end_with
 from protocol.errors import ConfigurationError
@@ -31,6 +32,15 @@ _IN_A_CONTAINER: Final = Path("/etc/moiety") / _SETTINGS
 _API: Final = frozenset({"Case", "RayCluster", "Results", "Study", "load_results", "simulate"})
 
 
+_EVERYBODY: Final = "Sites and operators"
+_SITE: Final = "Site"
+_OPERATOR: Final = "Operator"
+_RESEARCHER: Final = "Researcher"
+_DEVELOPER: Final = "Developer"
+PANELS: Final = (_EVERYBODY, _SITE, _OPERATOR, _RESEARCHER, _DEVELOPER)
+"""Sections of ``moiety --help``, by the people who use the commands."""
+
+
 @dataclass(frozen=True)
 class Subcommand:
     """Where a subcommand lives. ``group`` says whether ``attribute`` is a typer app or one function."""
@@ -38,36 +48,50 @@ class Subcommand:
     module: str
     attribute: str
     help: str
+    panel: str
     group: bool = True
 
 
 SUBCOMMANDS: Final[dict[str, Subcommand]] = {
-    "server": Subcommand("servers.cli", "app", "Run server A or server B."),
-    "agent": Subcommand("client_agent.cli.agent", "app", "Run a site's agent."),
-    "site": Subcommand("client_agent.cli.site", "app", "Join a federation by two invitations, and found it."),
-    "study": Subcommand("client_agent.cli.study", "app", "Create, watch and cancel studies, at the requester."),
-    "data": Subcommand("client_agent.cli.data", "app", "Check a site's table and make its data folder."),
-    "model": Subcommand("client_agent.cli.model", "app", "Export a study's model, predict with it, compare it."),
     "doctor": Subcommand(
-        "moiety", "doctor", "Look at everything that a server or a site needs, before it runs.", False
+        "moiety", "doctor", "Check everything that a server or a site needs.", _EVERYBODY, group=False
     ),
-    "audit": Subcommand("host.audit.command", "app", "Who had what done, and when, at an agent or a server."),
-    "licences": Subcommand("host.licences", "licences", "Every package of this installation, with its licence.", False),
-    "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and show who has signed a roster."),
-    "roster": Subcommand("client_agent.cli.roster", "app", "Change the roster by signed links, and show its chain."),
-    "attack": Subcommand(
-        "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."
+    "audit": Subcommand("host.audit.command", "app", "Read and verify an audit log.", _EVERYBODY),
+    "roster": Subcommand("client_agent.cli.roster", "app", "Show the roster, and change it by hand.", _EVERYBODY),
+    "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and show who has signed a roster.", _EVERYBODY),
+    "licences": Subcommand(
+        "host.licences", "licences", "List installed packages with their licences.", _EVERYBODY, group=False
     ),
-    "faults": Subcommand(
-        "harness.faults.cli", "faults", "Whole studies under seeded accidents, and what must hold after each.", False
+    "site": Subcommand("client_agent.cli.site", "app", "Join a federation, or found one.", _SITE),
+    "data": Subcommand("client_agent.cli.data", "app", "Check a table, and make the site's data folder.", _SITE),
+    "agent": Subcommand("client_agent.cli.agent", "app", "Run the site's agent, and decide on studies.", _SITE),
+    "server": Subcommand("servers.cli", "app", "Run server A or server B.", _OPERATOR),
+    "study": Subcommand("client_agent.cli.study", "app", "Create, watch and cancel studies.", _RESEARCHER),
+    "model": Subcommand("client_agent.cli.model", "app", "Export a study's model, and predict with it.", _RESEARCHER),
+    "demo": Subcommand(
+        "harness.cli", "demo", "Run two servers and five sites here, and report.", _RESEARCHER, group=False
     ),
-    "demo": Subcommand("harness.cli", "demo", "Two servers and five sites on this machine, with a report.", False),
-    "bench": Subcommand("harness.bench.cli", "app", "Measure what a round costs."),
-    "results": Subcommand("harness.papers.cli", "results", "Run the papers' studies and write docs/results.", False),
-    "simulate": Subcommand(
-        "harness.simulate.command", "app", "Run studies in one process; rank sites, sum tables, join runs."
+    "simulate": Subcommand("harness.simulate.command", "app", "Run studies in one process.", _RESEARCHER),
+    "attack": Subcommand("harness.adversaries.cli", "app", "Attack a study in this process.", _RESEARCHER),
+    "lab bench": Subcommand("harness.bench.cli", "app", "Measure what a round costs.", _DEVELOPER),
+    "lab faults": Subcommand(
+        "harness.faults.cli", "faults", "Run studies under seeded faults.", _DEVELOPER, group=False
+    ),
+    "lab results": Subcommand(
+        "harness.papers.cli", "results", "Make the tables and plots of docs/results.", _DEVELOPER, group=False
     ),
 }
+"""By the words that call it, in the order of the help."""
+
+GROUPS: Final = {"lab": "Measure and test Moiety itself."}
+"""First words that several subcommands share, with their help."""
+
+MOVED: Final = {
+    "bench": "lab bench",
+    "faults": "lab faults",
+    "results": "lab results",
+}
+"""Old names and the command that does the same now; somebody who types one is told, and nothing runs."""
 
 _EXTRA_OF_MODULE: Final = {
     "alembic": "server",
@@ -102,34 +126,61 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attributes are 
         ) from error
 
 
+class _ByPanel(TyperGroup):
+    """The commands in ``moiety --help`` stand in sections, by who uses them."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # typer keeps a click of its own
+        panels = {name.split()[0]: command.panel for name, command in SUBCOMMANDS.items()}
+        for panel in PANELS:
+            named = [name for name, one in panels.items() if one == panel]
+            with formatter.section(panel):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(formatter.width)) for name in named])
+
+
 def build(chosen: str | None) -> typer.Typer:
-    """The command line with only ``chosen`` loaded; the others are there by name and help text."""
+    """Return the command line with only ``chosen``, a key of SUBCOMMANDS, loaded.
+
+    The others are there by name and help text.
+    """
     root = typer.Typer(
         name="moiety",
         help="Federated learning through two servers that see nothing.",
+        cls=_ByPanel,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
         rich_markup_mode=None,
     )
     root.callback()(_root)
-    for name, command in SUBCOMMANDS.items():
-        target: Any = _load(command) if name == chosen else None
+    groups: dict[str, typer.Typer] = {}
+    for words, command in SUBCOMMANDS.items():
+        *first, name = words.split()
+        if first and first[0] not in groups:
+            groups[first[0]] = typer.Typer(no_args_is_help=True)
+            root.add_typer(groups[first[0]], name=first[0], help=GROUPS[first[0]])
+        parent = groups[first[0]] if first else root
+        target: Any = _load(command) if words == chosen else None
         if command.group:
-            root.add_typer(target or typer.Typer(), name=name, help=command.help)
+            parent.add_typer(target or typer.Typer(), name=name, help=command.help)
         else:
-            root.command(name, help=command.help)(target or _not_loaded)
+            parent.command(name, help=None if target else command.help)(target or _not_loaded)
     return root
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; an error ends it with one line on stderr (or JSON): code 2, or 70 for an unexpected one."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    chosen = next((word for word in given if not word.startswith("-")), None)
-    end_with(
-        lambda: _naming_the_extra(lambda: build(chosen)(args=given, prog_name="moiety"), chosen),
-        as_json="--json" in given,
-    )
+    end_with(lambda: _run(given), as_json="--json" in given)
+
+
+def _run(given: list[str]) -> None:
+    words = [word for word in given if not word.startswith("-")]
+    called = [" ".join(words[:count]) for count in (2, 1)]
+    for old in called:
+        if old in MOVED:
+            raise ConfigurationError(f"there is no 'moiety {old}' any more: use 'moiety {MOVED[old]}'")
+    chosen = next((one for one in called if one in SUBCOMMANDS), None)
+    _naming_the_extra(lambda: build(chosen)(args=given, prog_name="moiety"), chosen)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,1 +1,1 @@
-"""``moiety bench``: measure what a round costs, over real processes."""
+"""``moiety lab bench``: measure what a round costs, over real processes."""

@@ -1,6 +1,6 @@
-"""``moiety bench ckks``: the CKKS path on the benchmark's vectors, with the code that sites and the server run.
+"""``moiety lab bench ckks``: the CKKS path on the benchmark's vectors, with the code that sites and the server run.
 
-Updates, weights and number of vectors (N contributors and the requester) are those of ``moiety bench round``, which
+Updates, weights and number of vectors (N contributors and the requester) are those of ``moiety lab bench round``, which
 runs beside it. Contributions lie in files, as at a server; parsing and adding happen in the worker process that a
 server uses. It runs in a process of its own, so that its peak of memory is its own.
 """

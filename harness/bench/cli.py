@@ -1,4 +1,4 @@
-"""``moiety bench``: what a round costs, what others cost, and the page that says so."""
+"""``moiety lab bench``: what a round costs, what others cost, and the page that says so."""
 
 from __future__ import annotations
 

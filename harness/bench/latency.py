@@ -1,4 +1,4 @@
-"""``moiety bench latency``: seconds from lock to release, and the network round trips that a round waits for.
+"""``moiety lab bench latency``: seconds from lock to release, and the network round trips that a round waits for.
 
 The seconds are those of real processes; server A measures from both signatures under the agreed set to the released
 sum, with the requester's queries, opening and release set in between. Round trips are counted in one process, on a

@@ -1,4 +1,4 @@
-"""``moiety bench load``: many sites' agents in a few processes, held for the rounds of one study."""
+"""``moiety lab bench load``: many sites' agents in a few processes, held for the rounds of one study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``moiety bench peers``: whole rounds of several systems, one after the other, in one sitting on one machine.
+"""``moiety lab bench peers``: whole rounds of several systems, one after the other, in one sitting on one machine.
 
 Ours runs with real agents: two servers, an agent for the requester and for each client, over HTTPS.
 """

@@ -101,7 +101,7 @@ class RoundBenchmark(Benchmark):
 def facts(command: str) -> dict[str, Any]:
     """The fields of :class:`Benchmark`, for a run that ends now."""
     return {
-        "command": f"moiety bench {command}",
+        "command": f"moiety lab bench {command}",
         "date": datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": meter.machine(),
         "versions": {one.name: one.version for one in versions()},
@@ -109,7 +109,7 @@ def facts(command: str) -> dict[str, Any]:
 
 
 def write_result(result: Benchmark, path: Path) -> None:
-    """Write the JSON file that ``moiety bench report`` reads."""
+    """Write the JSON file that ``moiety lab bench report`` reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rewrite(path, result.model_dump_json(indent=2) + "\n")
 

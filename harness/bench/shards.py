@@ -1,4 +1,4 @@
-"""``moiety bench shards``: one side's sketches and masked sum by ranges, over a Ray cluster of so many workers."""
+"""``moiety lab bench shards``: one side's sketches and masked sum by ranges, over a Ray cluster of so many workers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _WHAT = (
 
 
 def shards_section(result: ShardsBenchmark) -> str:
-    """One run of ``moiety bench shards``."""
+    """One run of ``moiety lab bench shards``."""
     n = result.parameters * result.shares
     head = (
         "| workers | pass | seconds | CPU s, workers | of the busiest | its part | CPU s, server "

@@ -1,4 +1,4 @@
-"""``moiety bench tags``: what tags cost at a site while its vector is split and a sum opened (docs/protocol.md 15).
+"""``moiety lab bench tags``: what tags cost at a site while its vector is split and a sum opened (docs/protocol.md 15).
 
 Each is timed with tags and without, one right after the other on the same bytes, in the product's own generators; the
 cost is the difference, repeat by repeat. Sealing, hashing of bodies and files are in neither: tags add nothing there

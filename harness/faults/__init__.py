@@ -1,1 +1,1 @@
-"""``moiety faults``: whole studies on virtual time under seeded accidents, and what must hold after each."""
+"""``moiety lab faults``: whole studies on virtual time under seeded accidents, and what must hold after each."""

@@ -1,4 +1,4 @@
-"""``moiety faults``: many seeds, over several processes, and one command for each that fails."""
+"""``moiety lab faults``: many seeds, over several processes, and one command for each that fails."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _kept(one: Simulated, folder: Path, shrink: bool) -> Failure:
     file = folder / f"seed-{one.seed}.json"
     rewrite(file, schedule.model_dump_json(indent=1))
     left, of = len(schedule.faults), len(one.schedule.faults)
-    command = f"moiety faults --replay {file}"
+    command = f"moiety lab faults --replay {file}"
     return Failure(seed=one.seed, broken=one.failed, again=command, faults=left, of_faults=of)
 
 

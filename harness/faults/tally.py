@@ -1,4 +1,4 @@
-"""Figures over many seeds, as ``moiety faults --json`` writes them: while seeds run, and read again to go on after a
+"""Figures over many seeds, as ``moiety lab faults --json`` writes them: while seeds run, and read again to go on after a
 stop.
 """
 

@@ -1,4 +1,4 @@
-"""``moiety results``: runs, then docs/results/data, then the tables and plots of docs/results."""
+"""``moiety lab results``: runs, then docs/results/data, then the tables and plots of docs/results."""
 
 from __future__ import annotations
 

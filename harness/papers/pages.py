@@ -48,7 +48,7 @@ def markdown(path: Path) -> str:
     Raises: ConfigurationError for a file that is missing, no CSV, or would break the page
     """
     if not path.is_file():
-        raise ConfigurationError(f"{path}: there is no such table; 'moiety results' makes it from its runs")
+        raise ConfigurationError(f"{path}: there is no such table; 'moiety lab results' makes it from its runs")
     try:
         head, *rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False).to_numpy().tolist()
     except ValueError as wrong:

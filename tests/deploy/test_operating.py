@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
 USER = 10001
 ELSEWHERE = (
     *("docker build ", "PYTHON=python3.11 deploy/fetch_wheels.sh"),  # tests/deploy/containers.py
-    *("tar -xf moiety", "PYTHON=python3.11 sh moiety-", "/opt/moiety/bin/moiety faults"),  # test_bundle.py
+    *("tar -xf moiety", "PYTHON=python3.11 sh moiety-", "/opt/moiety/bin/moiety lab faults"),  # test_bundle.py
     *("cp deploy/systemd", "install -d", "systemctl"),  # test_systemd.py, into a folder in the place of a machine
     *("kubectl ", "helm "),  # test_helm.py
     *("openssl req", "chmod 600 operator-a/tls-key.pem"),  # test_caddy.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ def _instead(**_given: Any) -> None:
 
 def found(words: list[str]) -> tuple[Any, list[str]]:
     """The command that ``words`` call, and the words that are left to it."""
-    command: Any = get_command(build(words[0])) if words[0] in SUBCOMMANDS else None
+    chosen = next((one for one in (" ".join(words[:2]), words[0]) if one in SUBCOMMANDS), None)
+    command: Any = get_command(build(chosen))
     left = list(words)
     while left and hasattr(command, "commands") and not left[0].startswith("-"):
         command = command.get_command(None, left.pop(0))
@@ -52,9 +54,8 @@ def test_every_command_of_a_block_is_understood(document: str) -> None:
 def test_every_command_in_the_text_is_there_with_its_options(document: str) -> None:
     for mention in moiety_mentions(document):
         words = re.sub(r"[\[\]]", "", mention).split()[1:]
-        for first in words[0].split("|"):
-            for second in words[1].split("|") if len(words) > 1 else [""]:
-                _check(f"{document}: `{mention}`", [first, second, *words[2:]])
+        for first in product(*(word.split("|") for word in words[:3])):
+            _check(f"{document}: `{mention}`", [*first, *words[3:]])
 
 
 def _check(where: str, words: list[str]) -> None:

@@ -28,7 +28,7 @@ ELSEWHERE = (
         "ray ",
         "export RAY",
         "moiety simulate mnist",
-        "moiety results",
+        "moiety lab results",
         "moiety simulate recurrence.toml",  # tests/unit/harness/simulation/test_folders.py
         "moiety simulate harness/studies/mnist",
     ),  # hours

@@ -35,7 +35,7 @@ def interpreter(framework: str, package: str) -> Path:
     for one in ([Path(named)] if named else []) + cached + [Path(sys.executable)]:
         if subprocess.run([str(one), "-c", f"import {package}"], capture_output=True, check=False).returncode == 0:
             return one
-    pytest.skip(f"{package} is not installed: moiety bench peers --only {framework} makes an environment with it")
+    pytest.skip(f"{package} is not installed: moiety lab bench peers --only {framework} makes an environment with it")
 
 
 def federation(folder: Path) -> InMemoryFederation:

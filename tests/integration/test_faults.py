@@ -1,4 +1,4 @@
-"""``moiety faults``: what a seed draws, schedules that are shrunk and run again, and whole studies under accidents."""
+"""``moiety lab faults``: what a seed draws, schedules that are shrunk and run again, and whole studies under accidents."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ def test_what_failed_is_shrunk_and_said_with_the_command_that_runs_it_again(
     monkeypatch.setitem(cli.RUNS, Level.STUDIES, made)
     monkeypatch.setattr(cli, "replayed", ran)
     file = tmp_path / "found.json"
-    app, runner = moiety.build("faults"), CliRunner()
-    result = runner.invoke(app, ["faults", "--seeds", "0-2", "--json", str(file)])
+    app, runner = moiety.build("lab faults"), CliRunner()
+    result = runner.invoke(app, ["lab", "faults", "--seeds", "0-2", "--json", str(file)])
     assert result.exit_code == 1
     assert "FAILED 1: no end: c1" in result.output
     kept = tmp_path / "faults-out" / "seed-1.json"
-    assert f"1 of 2 faults are left; again: moiety faults --replay {kept}" in result.output
+    assert f"1 of 2 faults are left; again: moiety lab faults --replay {kept}" in result.output
     assert "3 runs, 1 failed, 30 steps, 3 faults" in result.output
     assert [line for line in result.stderr.splitlines() if "runs done" in line] == [
         f"{done} of 3 runs done" for done in (1, 2, 3)
@@ -126,9 +126,9 @@ def test_what_failed_is_shrunk_and_said_with_the_command_that_runs_it_again(
     found = json.loads(file.read_text())
     assert (found["runs"], found["failed"], found["steps"]) == (3, 1, 30)
     assert found["faults_injected"] == {"request lost": 3}
-    again = f"moiety faults --replay {kept}"
+    again = f"moiety lab faults --replay {kept}"
     assert found["failures"] == [{"seed": 1, "broken": ["no end: c1"], "again": again, "faults": 1, "of_faults": 2}]
-    replay = runner.invoke(app, ["faults", "--replay", str(kept)])
+    replay = runner.invoke(app, ["lab", "faults", "--replay", str(kept)])
     assert (replay.exit_code, "FAILED 1: no end: c1" in replay.output) == (1, True)
 
 
@@ -145,8 +145,8 @@ def test_figures_are_kept_while_seeds_run_and_a_stop_is_gone_on_from(
 
     monkeypatch.setitem(cli.RUNS, Level.SERVERS, stopped)
     file = tmp_path / "found.json"
-    arguments = ["faults", "--servers", "--seeds", "0-29", "--json", str(file), "--resume"]
-    app, runner = moiety.build("faults"), CliRunner()
+    arguments = ["lab", "faults", "--servers", "--seeds", "0-29", "--json", str(file), "--resume"]
+    app, runner = moiety.build("lab faults"), CliRunner()
     assert runner.invoke(app, arguments).exit_code == 130
     kept = Faults.model_validate_json(file.read_text())
     assert (kept.runs, kept.next_seed, kept.seeds, kept.level) == (20, 20, "0-29", "servers")

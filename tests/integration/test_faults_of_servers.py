@@ -1,4 +1,4 @@
-"""``moiety faults --servers``: one order for one seed, promises that hold, and mutations of the code seen."""
+"""``moiety lab faults --servers``: one order for one seed, promises that hold, and mutations of the code seen."""
 
 from __future__ import annotations
 

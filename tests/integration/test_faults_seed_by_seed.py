@@ -1,4 +1,4 @@
-"""``moiety faults --servers``: what two hundred seeds draw breaks no promise; ``make soak`` runs ten thousand."""
+"""``moiety lab faults --servers``: what two hundred seeds draw breaks no promise; ``make soak`` runs ten thousand."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ columns = [
 ]
 """
 OUTPUTS: Final = frozenset({"out", "json_file", "folder", "scaling", "runs", "cache"})
-MEASURES: Final = frozenset({"attack", "bench", "demo", "faults", "results"})
+MEASURES: Final = frozenset({"attack", "demo", "lab bench", "lab faults", "lab results"})
 """Subcommands that work for minutes where nothing is wrong."""
-LATE: Final = frozenset({("moiety bench peers", "cache"), ("moiety results", "data")})
+LATE: Final = frozenset({("moiety lab bench peers", "cache"), ("moiety lab results", "data")})
 """Options of theirs that are looked at after the work that goes without."""
 LASTS: Final = frozenset({"moiety agent page"})
 """Commands that run until they are interrupted where nothing is wrong."""

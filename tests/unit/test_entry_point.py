@@ -19,6 +19,7 @@ import typer
 from pydantic import ValidationError
 
 import moiety
+from harness.reference.pages import commands
 from host.unexpected import end_with, unexpected
 from protocol.errors import BadSignature, ConfigurationError
 from protocol.text_forms import comparable
@@ -32,7 +33,7 @@ def failing(error: BaseException) -> moiety.Subcommand:
         raise error
 
     globals()["_fail"] = fail
-    return moiety.Subcommand(__name__, "_fail", "fails", group=False)
+    return moiety.Subcommand(__name__, "_fail", "fails", "Developer", group=False)
 
 
 @pytest.fixture
@@ -202,7 +203,23 @@ def test_help_lists_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None
         moiety.main(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in moiety.SUBCOMMANDS)
+    assert all(f"{name.split()[0]} " in shown for name in moiety.SUBCOMMANDS)
+    headings = [line.strip(":") for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options", *moiety.PANELS]
+
+
+@pytest.mark.parametrize("old", moiety.MOVED)
+def test_an_old_name_is_refused_with_the_new_one(old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        moiety.main([*old.split(), "--help"])
+    assert ended.value.code == 2
+    assert f"there is no 'moiety {old}' any more: use 'moiety {moiety.MOVED[old]}" in capsys.readouterr().err
+
+
+def test_an_old_name_is_no_command_and_its_new_one_is() -> None:
+    known = {command.words.removeprefix("moiety ") for command in commands()} | set(moiety.SUBCOMMANDS)
+    assert not known & set(moiety.MOVED)
+    assert {new.partition(" --")[0] for new in moiety.MOVED.values()} <= known
 
 
 def test_unknown_subcommand(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ def a_result(parameters: int = 10**6, sites: int = 10, **changes: object) -> Rou
     values: dict[str, object] = {
         "parameters": parameters,
         "sites": sites,
-        "command": f"moiety bench round --parameters {parameters} --sites {sites}",
+        "command": f"moiety lab bench round --parameters {parameters} --sites {sites}",
         "date": "2030-01-01 00:00 UTC",
         "machine": "a machine",
         "seconds": 3.0,
@@ -136,7 +136,7 @@ def test_the_page_holds_every_figure_and_names_what_falls_short(tmp_path: Path) 
     assert "| 10,000,000 | 10 | distances, ns | 59 | at most 12 | **falls short** |" in lines
     assert not [line for line in lines if line.startswith("| 1,000,000 | 10 | distances, ns")]
     assert any("40 sites is 60 MB above" in line and "falls short" in line for line in lines)
-    assert "- `moiety bench round --parameters 1000000 --sites 40`: 2030-01-01 00:00 UTC, a machine" in lines
+    assert "- `moiety lab bench round --parameters 1000000 --sites 40`: 2030-01-01 00:00 UTC, a machine" in lines
 
 
 def test_rounds_of_tiny_models_show_what_a_contributor_costs_by_itself(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``moiety bench load``, ``idle`` and ``latency``: calls, errors, windows, round trips, the page, and one tiny run."""
+"""``moiety lab bench load``, ``idle`` and ``latency``: calls, errors, windows, round trips, the page, and one tiny run."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def a_load(**changes: object) -> LoadBenchmark:
         "sites": 20,
         "rounds": 2,
         "processes": 2,
-        "command": "moiety bench load --sites 20 --parameters 1000 --rounds 2 --processes 2",
+        "command": "moiety lab bench load --sites 20 --parameters 1000 --rounds 2 --processes 2",
         "date": "2030-01-01 00:00 UTC",
         "machine": "a machine",
         "machine_load": 3.25,
@@ -210,7 +210,7 @@ def test_the_command_writes_its_figures(tmp_path: Path, monkeypatch: pytest.Monk
     assert "3 past ones, 60 s" in done.stdout
     found = json.loads(figures.read_text())
     assert (found["requests_per_day"], found["ledger_bytes_per_day"]) == (2880.0, 1234.0)
-    assert found["command"] == "moiety bench idle --past-studies 3 --seconds 60"
+    assert found["command"] == "moiety lab bench idle --past-studies 3 --seconds 60"
 
 
 def test_a_round_waits_for_a_fixed_number_of_round_trips_and_little_else() -> None:
@@ -228,7 +228,7 @@ def test_a_round_waits_for_a_fixed_number_of_round_trips_and_little_else() -> No
         whole_round_s=0.5,
         between_servers_bytes_per_contributor=1e6,
         delayed=(measured, summed),
-        command="moiety bench latency",
+        command="moiety lab bench latency",
         date="today",
         machine="one",
         versions={},

@@ -1,4 +1,4 @@
-"""``moiety bench ckks``, ``shards``, ``tags`` and ``ring``: one tiny run of each, their files and their words."""
+"""``moiety lab bench ckks``, ``shards``, ``tags`` and ``ring``: one tiny run of each, their files and their words."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def a_ckks() -> CkksBenchmark:
         **dict(ours),
         parameters=10**6,
         sites=10,
-        command="moiety bench ckks --parameters 1000000 --sites 10",
+        command="moiety lab bench ckks --parameters 1000000 --sites 10",
         date="2030-01-01 00:00 UTC",
         machine="a machine",
         shares=a_round(),
@@ -113,7 +113,7 @@ def test_the_page_shows_ckks_next_to_shares(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     assert "## Under CKKS: 1,000,000 parameters, 10 contributors" in page
     assert "2048 / [40], scale 2^36: bytes per parameter up 10.07, down 20.02" in page
-    assert "- `moiety bench ckks --parameters 1000000 --sites 10`: 2030-01-01" in page
+    assert "- `moiety lab bench ckks --parameters 1000000 --sites 10`: 2030-01-01" in page
 
 
 D = 2 * 2**15 + 5
@@ -157,7 +157,7 @@ def test_a_tiny_run_says_what_tags_add(tmp_path: Path) -> None:
     assert said.exit_code == 0, said.output
     found = TagsBenchmark.model_validate_json(file.read_text())
     assert (found.parameters, found.repeats, found.target) == (3000, 3, TARGET_NS)
-    assert found.command == "moiety bench tags --parameters 3000 --repeats 3"
+    assert found.command == "moiety lab bench tags --parameters 3000 --repeats 3"
     assert json.loads(file.read_text())["added"].keys() == {"median", "low", "high"}
     assert "both: added" in said.output
 

@@ -176,7 +176,7 @@ def test_an_answer_in_pieces_comes_if_no_pause_is_too_long(pause_s: float, comes
 
 @pytest.mark.parametrize(("after_s", "late"), [(60.97, 0), (61.0, 1)])
 def test_a_request_is_late_once_its_signature_is_too_old_in_whole_seconds(after_s: float, late: int) -> None:
-    """Seed 50002 of ``moiety faults`` holds one for 60.6 s; the phase of the second decides whether it is taken."""
+    """Seed 50002 of ``moiety lab faults`` holds one for 60.6 s; the phase of the second decides whether it is taken."""
     judge = Judge()
     judge.arrived(Passing("c3", Side.B, 0, 0, 0), after_s, httpx.Response(200))
     assert (judge.late_taken, judge.taken_twice) == (late, 0)

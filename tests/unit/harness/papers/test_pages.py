@@ -57,7 +57,7 @@ def test_a_page_is_filled_between_its_markers_and_its_text_stays(tmp_path: Path)
     page, data = tmp_path / "page.md", tmp_path / "data"
     begin, end = "By hand.\n\n<!-- table: made -->\n", "<!-- end -->\n\nBy hand too.\n"
     page.write_text(f"{begin}| old |\n{end}")
-    with pytest.raises(ConfigurationError, match=r"made\.csv: there is no such table; 'moiety results' makes it"):
+    with pytest.raises(ConfigurationError, match=r"made\.csv: there is no such table; 'moiety lab results' makes it"):
         render(page, data)
     assert write_data(data, "made", [("rule", "mean"), ("Local", ".700 ± .010"), ("FedAvg, 2", "")])
     render(page, data)
@@ -115,7 +115,7 @@ def copied(tmp_path: Path, *pages: str) -> Path:
 
 
 def run(*words: str) -> BaseException | None:
-    return CliRunner().invoke(moiety.build("results"), ["results", *words]).exception
+    return CliRunner().invoke(moiety.build("lab results"), ["lab", "results", *words]).exception
 
 
 def test_the_command_writes_the_published_pages_without_runs(tmp_path: Path) -> None:
