@@ -57,28 +57,26 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "moiety", "doctor", "Check everything that a server or a site needs.", _EVERYBODY, group=False
     ),
     "audit": Subcommand("host.audit.command", "app", "Read and verify an audit log.", _EVERYBODY),
-    "roster": Subcommand("client_agent.cli.roster", "app", "Show the roster, and change it by hand.", _EVERYBODY),
-    "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and show who has signed a roster.", _EVERYBODY),
+    "roster": Subcommand("client_agent.cli.keys", "app", "Show the roster, and change it by hand.", _EVERYBODY),
     "licences": Subcommand(
         "host.licences", "licences", "List installed packages with their licences.", _EVERYBODY, group=False
     ),
     "site": Subcommand("client_agent.cli.site", "app", "Join a federation, or found one.", _SITE),
     "data": Subcommand("client_agent.cli.data", "app", "Check a table, and make the site's data folder.", _SITE),
     "agent": Subcommand("client_agent.cli.agent", "app", "Run the site's agent, and decide on studies.", _SITE),
+    "budget": Subcommand("client_agent.cli.agent", "budget", "Show or restart the privacy budget.", _SITE),
     "server": Subcommand("servers.cli", "app", "Run server A or server B.", _OPERATOR),
     "study": Subcommand("client_agent.cli.study", "app", "Create, watch and cancel studies.", _RESEARCHER),
     "model": Subcommand("client_agent.cli.model", "app", "Export a study's model, and predict with it.", _RESEARCHER),
     "demo": Subcommand(
         "harness.cli", "demo", "Run two servers and five sites here, and report.", _RESEARCHER, group=False
     ),
-    "simulate": Subcommand("harness.simulate.command", "app", "Run studies in one process.", _RESEARCHER),
+    "simulate": Subcommand("harness.simulate.cli", "app", "Run studies in one process.", _RESEARCHER),
     "attack": Subcommand("harness.adversaries.cli", "app", "Attack a study in this process.", _RESEARCHER),
     "lab bench": Subcommand("harness.bench.cli", "app", "Measure what a round costs.", _DEVELOPER),
-    "lab faults": Subcommand(
-        "harness.faults.cli", "faults", "Run studies under seeded faults.", _DEVELOPER, group=False
-    ),
+    "lab faults": Subcommand("harness.cli", "faults", "Run studies under seeded faults.", _DEVELOPER, group=False),
     "lab results": Subcommand(
-        "harness.papers.cli", "results", "Make the tables and plots of docs/results.", _DEVELOPER, group=False
+        "harness.cli", "results", "Make the tables and plots of docs/results.", _DEVELOPER, group=False
     ),
 }
 """By the words that call it, in the order of the help."""
@@ -90,6 +88,16 @@ MOVED: Final = {
     "bench": "lab bench",
     "faults": "lab faults",
     "results": "lab results",
+    "keys new": "roster new-keys",
+    "keys show": "roster show",
+    "agent studies": "agent show",
+    "agent budget": "budget show",
+    "agent begin-budget": "budget reset",
+    "agent forget-memory": "agent accept-rollback",
+    "server restored": "server accept-rollback",
+    "server invitations": "server admissions",
+    "study check": "study create --dry-run",
+    "study noise": "study epsilon --target",
 }
 """Old names and the command that does the same now; somebody who types one is told, and nothing runs."""
 
@@ -205,10 +213,13 @@ def doctor(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="JSON on standard output, a line for each.")] = False,
 ) -> None:
-    """Look at everything that a server or a site needs; each failure says what to do. Status 1 when something failed.
+    """Check everything that a server or a site needs.
 
-    Without --config: settings.toml here, or /etc/moiety/settings.toml. What they name is opened and run, so a file
-    that others may write counts only with --config.
+    Each failure says what to do; status 1 when something failed. Without --config: settings.toml here, or
+    /etc/moiety/settings.toml. What they name is opened and run, so a file that others may write counts only with
+    --config.
+
+    Example: moiety doctor --config settings.toml
     """
     from host.doctor import show
 

@@ -66,7 +66,10 @@ def bill_of_materials() -> dict[str, Any]:
 def licences(
     json_output: Annotated[bool, typer.Option("--json", help="A bill of materials, CycloneDX 1.6.")] = False,
 ) -> None:
-    """Every package of this installation, with its version and licence."""
+    """List the packages of this installation, with version and licence.
+
+    Example: moiety licences --json
+    """
     if json_output:
         sys.stdout.write(json.dumps(bill_of_materials(), indent=1) + "\n")
         return

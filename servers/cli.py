@@ -24,7 +24,6 @@ from servers.enrolment.cli import (
     admissions,
     admit,
     card,
-    invitations,
     invite,
     pair,
     remove,
@@ -56,11 +55,14 @@ def _settings(config: Path) -> ServerSettings:
 
 @app.callback()
 def server() -> None:
-    """Run one of the two servers."""
+    """Run one of the two servers, look at it, and say who may come."""
 
 
 def run(config: ConfigOption) -> None:
-    """Upgrade the database, then serve until stopped."""
+    """Run the server until it is stopped; upgrade its database first.
+
+    Example: moiety server run --config a/settings.toml
+    """
     from host import log
     from host.private_files import UMASK
     from servers.certificate import check_tls
@@ -84,11 +86,16 @@ _STAYS: Final = (
 
 @dataclass(frozen=True)
 class _Delete:
-    """Delete what this server holds of a study that is over, with a signed receipt of every file."""
+    """Delete what this server holds of an ended study.
+
+    Leaves a signed receipt of every file.
+
+    Example: moiety server delete heart --person "R. Klein" --config a/settings.toml
+    """
 
     study: Annotated[str, typer.Argument(help="The study's name.")]
     config: ConfigOption
-    person: Annotated[str, typer.Option(help="Who says so: in the receipt and in the audit log.")]
+    person: Annotated[str, typer.Option(help="Who decides; kept in the receipt and in the audit log.")]
     reason: Annotated[str, typer.Option(help="Likewise; such as the permit that has ended.")] = ""
     json_output: JsonOption = False
 
@@ -180,11 +187,16 @@ _DRAIN_STOPS_WITHIN_S: Final = 60.0
 
 @dataclass(frozen=True)
 class _Drain:
-    """Have the server that runs take nothing new, end the rounds under way, and stop: before an upgrade or a backup."""
+    """Drain the running server: end rounds under way, and stop.
+
+    It takes nothing new meanwhile. For an upgrade or a backup.
+
+    Example: moiety server drain --config a/settings.toml
+    """
 
     config: ConfigOption
     within: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for rounds under way; what is left goes on after the start.")
+        float, typer.Option(min=0, help="Seconds to wait for rounds under way; the rest goes on after the start.")
     ] = 600.0
     stay: Annotated[
         bool,
@@ -226,17 +238,18 @@ def _waited(data_dir: Path, asked: _Drain) -> Drained:
     raise Unavailable(f"the server did not drain within {asked.within + _DRAIN_STOPS_WITHIN_S:g} s: see its log")
 
 
-def restored(
+def accept_rollback(
     config: ConfigOption,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """An older data_dir or database was put back and there is no newer one: begin anew with what it knows.
+    """Resume from an older backup, where no newer one exists.
 
-    While the server is stopped. Every study under way at either server can only be cancelled after that; a copy that
-    knows all that the server ever signed, one made after it was stopped for instance, needs no such word.
+    Stop the server first. Every study under way at either server can only be cancelled after that. A backup that was
+    made after the server stopped is not older: it needs no such command.
+
+    Example: moiety server accept-rollback --config a/settings.toml
     """
-
     settings = _settings(config)
     if not yes:
         typer.confirm(
@@ -281,9 +294,11 @@ def status(
     study: Annotated[str | None, typer.Argument(help="One study, with its sites and its last 100 rounds.")] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show readiness, alarms with their remedies, peer, disk, refusals, studies and who is awaited. Nothing is written.
+    """Show readiness, alarms and remedies, peer, disk, and studies.
 
-    Example: moiety server status --config settings.toml
+    With a study: its sites and its last 100 rounds. Nothing is written.
+
+    Example: moiety server status --config a/settings.toml
     """
     from host.one_holder import holder_of
     from protocol.errors import ConfigurationError
@@ -431,14 +446,13 @@ for one in (
     pair,
     renew,
     invite,
-    invitations,
     withdraw,
     admissions,
     admit,
     remove,
     command(_Delete, _delete),
     command(_Drain, _drain),
-    restored,
+    accept_rollback,
     status,
     run,
 ):

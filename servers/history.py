@@ -107,7 +107,7 @@ class OwnHistory:
             raise RolledBack(
                 f"server {self.party!r} knows {self.now().place} and has signed {self._later.message.place}: an older "
                 "database was put back, and it serves nothing. Its operator stops it, puts the newest copy of data_dir "
-                "and database back and starts it; if there is none: moiety server restored"
+                "and database back and starts it; if there is none: moiety server accept-rollback"
             )
 
     def require_compared(self) -> None:

@@ -101,7 +101,7 @@ FIXES: Final[dict[ErrorCode, str]] = {
     ErrorCode.PEER_UNREACHABLE: "the other server is away or out of reach: call its operator if it lasts",
     ErrorCode.OTHER_VERSION: "a party runs another release: agree on one, the refusal names it",
     ErrorCode.ROLLED_BACK: "an older database was put back: the log says whose; that operator restores the newest one, "
-    "or runs 'moiety server restored' (docs/operating.md, \"Backup and restore\")",
+    "or runs 'moiety server accept-rollback' (docs/operating.md, \"Backup and restore\")",
     ErrorCode.HISTORY_UNKNOWN: "a server has just started; the servers compare how far they came and go on",
     ErrorCode.SESSION_UNKNOWN: "nothing to do: after a restart every site opens a session anew",
 }

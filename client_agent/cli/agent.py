@@ -1,42 +1,36 @@
-"""``moiety agent``."""
+"""``moiety agent`` and ``moiety budget``: run a site's agent, look at it, decide on studies.
+
+What a command needs is imported when it runs, so that ``--help`` answers at once.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from datetime import datetime
-from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_agent.cli.approving import delete as delete_study
-from client_agent.cli.approving import list_studies, say, show_study
-from client_agent.cli.lines import json_line, log_to_stderr, round_line
-from client_agent.cli.memories import begin_budget, forget_memory, show_budget
-from client_agent.cli.records import show_ledger, show_rewards, show_status
-from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, NameArgument
-from client_agent.daemon import run_agent
-from client_agent.settings import load_settings, with_device
-from client_agent.site.events import AgentEvent, EventKind, RoundRecord
-from client_agent.site.identity import load_identity
-from client_agent.study.asked.at_hand import Word, leave_study, pause_study, resume_study
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument
 from host.private_files import UMASK
-from protocol.bodies.letter import told
 
-PersonOption = Annotated[str, typer.Option(help="Who says so: kept with the word.")]
+if TYPE_CHECKING:
+    from client_agent.site.events import AgentEvent, RoundRecord
+
+PersonOption = Annotated[str, typer.Option(help="Who decides; kept with the decision.")]
 ReasonOption = Annotated[
-    str, typer.Option(help="Kept with the word; in the middle of a study the requester reads why its site declines.")
+    str, typer.Option(help="Kept with the decision. While the study runs, the requester reads why the site declines.")
 ]
-SureOption = Annotated[bool, typer.Option("--yes", help="Do not ask once more.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DoItOption = Annotated[bool, typer.Option("--yes", help="Do it; without this, only show what would be lost.")]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+budget = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()
 def _agent() -> None:
-    """Run a site's agent."""
+    """Run the site's agent, look at it, and decide on studies."""
 
 
 @app.command()
@@ -45,7 +39,18 @@ def run(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:n; overrides the settings.")] = None,
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Run this site's agent until it is interrupted."""
+    """Run this site's agent until it is interrupted.
+
+    Example: moiety agent run --config settings.toml
+    """
+    import signal
+    import threading
+    from functools import partial
+
+    from client_agent.cli.lines import log_to_stderr
+    from client_agent.daemon import run_agent
+    from client_agent.settings import load_settings, with_device
+
     os.umask(UMASK)
     log_to_stderr()
     settings = load_settings(config)
@@ -58,46 +63,42 @@ def run(
 
 
 @app.command()
-def rewards(
+def status(config: ConfigOption, json_output: JsonOption = False) -> None:
+    """Show the servers, studies, rounds, budget and problems of this site.
+
+    Own weight and isolation stand with each study. The agent may run or not.
+
+    Example: moiety agent status --config settings.toml
+    """
+    from client_agent.cli.records import show_status
+    from client_agent.settings import load_settings
+
+    show_status(load_settings(config), json_output=json_output)
+
+
+@app.command()
+def show(
     config: ConfigOption,
-    study: Annotated[str | None, typer.Option(help="One study; without it, all that this site has records of.")] = None,
+    study: Annotated[str | None, typer.Argument(help="The study's name; without it, all that this site knows.")] = None,
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Show each site's part in a study: rounds taken part in and the sum of weights, from this site's own records."""
+    """List the studies here, or show what one of them would open and to whom.
+
+    Example: moiety agent show heart --config settings.toml
+    """
+    from client_agent.cli.approving import list_studies, show_study
+    from client_agent.settings import load_settings
+
     settings = load_settings(config)
-    roster, _ = load_identity(settings)
-    show_rewards(settings.state_dir, settings.site, roster.requester, study, json_output=json_output)
-
-
-@app.command()
-def page(
-    config: ConfigOption,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On the loopback; 0 takes a free one.")] = 8765,
-) -> None:
-    """This site's page, for a browser on this machine: studies to approve, rounds, weights, what left."""
-    os.umask(UMASK)
-    settings = load_settings(config)
-    from client_agent.doctor import examine_site
-    from client_agent.page.serve import serve_page
-
-    serve_page(settings, port, partial(examine_site, config))
-
-
-@app.command()
-def studies(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
-    """The studies that this site knows, and which of them wait for a person's approval."""
-    list_studies(load_settings(config), json_output=json_output)
-
-
-@app.command()
-def show(study: NameArgument, config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Everything that a study would open and to whom, in plain words."""
-    show_study(load_settings(config), study, json_output=json_output)
+    if study is None:
+        list_studies(settings, json_output=json_output)
+    else:
+        show_study(settings, study, json_output=json_output)
 
 
 @app.command()
 def approve(
-    study: NameArgument,
+    study: StudyArgument,
     config: ConfigOption,
     person: PersonOption,
     reason: ReasonOption = "",
@@ -105,30 +106,84 @@ def approve(
         datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="The permit's last day, UTC; then the study is left and deleted here."),
     ] = None,
-    sure: SureOption = False,
+    yes: YesOption = False,
 ) -> None:
-    """Take part in a study: shown in plain words, asked once more, kept with name, time, reason and digest."""
+    """Approve a study: read it in plain words, then confirm.
+
+    Name, time, reason and the study's digest are kept.
+
+    Example: moiety agent approve heart --person "Dr. Weiss" --config settings.toml
+    """
+    from client_agent.cli.approving import say
+    from client_agent.settings import load_settings
+    from client_agent.study.asked.at_hand import Word
+
     last = None if until is None else until.date()
-    say(load_settings(config), study, Word(approved=True, person=person, reason=reason, until=last), sure=sure)
+    say(load_settings(config), study, Word(approved=True, person=person, reason=reason, until=last), sure=yes)
 
 
 @app.command()
 def decline(
-    study: NameArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "", sure: SureOption = False
+    study: StudyArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "", yes: YesOption = False
 ) -> None:
-    """Take no part in a study; the requester is told that, and the other sites may go on."""
-    say(load_settings(config), study, Word(approved=False, person=person, reason=reason), sure=sure)
+    """Decline a study; the requester is told, and the other sites may go on.
+
+    Example: moiety agent decline heart --person "Dr. Weiss" --config settings.toml
+    """
+    from client_agent.cli.approving import say
+    from client_agent.settings import load_settings
+    from client_agent.study.asked.at_hand import Word
+
+    say(load_settings(config), study, Word(approved=False, person=person, reason=reason), sure=yes)
+
+
+@app.command()
+def pause(study: StudyArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "") -> None:
+    """Pause a study here: neither train nor contribute until it is resumed.
+
+    The requester reads the reason; the other sites go on.
+
+    Example: moiety agent pause heart --person "Dr. Weiss" --config settings.toml
+    """
+    from client_agent.settings import load_settings
+    from client_agent.study.asked.at_hand import pause_study
+
+    pause_study(load_settings(config), study, person, reason)
+    sys.stdout.write(f"study {study} is paused here; a round that this site has contributed to already goes on\n")
+
+
+@app.command()
+def resume(study: StudyArgument, config: ConfigOption) -> None:
+    """Resume a study that is paused here, from its next round on.
+
+    Example: moiety agent resume heart --config settings.toml
+    """
+    from client_agent.settings import load_settings
+    from client_agent.study.asked.at_hand import resume_study
+
+    resume_study(load_settings(config), study)
+    sys.stdout.write(f"study {study} goes on here with its next round\n")
 
 
 @app.command()
 def leave(
-    study: NameArgument,
+    study: StudyArgument,
     config: ConfigOption,
     reason: Annotated[str, typer.Option(help="Sealed to the requester, who reads it.")] = "",
-    person: Annotated[str, typer.Option(help="Who says so, for this site's audit log.")] = "",
+    person: Annotated[str, typer.Option(help="Who decides; kept in this site's audit log.")] = "",
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Take this site out of a study, for good: its agent contributes to no further round and tells the requester."""
+    """Leave a study for good: contribute to no further round.
+
+    The agent tells the requester.
+
+    Example: moiety agent leave heart --reason "permit withdrawn" --config settings.toml
+    """
+    from client_agent.cli.lines import json_line
+    from client_agent.settings import load_settings
+    from client_agent.study.asked.at_hand import leave_study
+    from protocol.bodies.letter import told
+
     leave_study(load_settings(config), study, person, reason)
     if json_output:
         json_line({"study": study, "left": True, "reason": told(reason)})
@@ -140,66 +195,124 @@ def leave(
 
 
 @app.command()
-def pause(study: NameArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "") -> None:
-    """Have this site neither train nor contribute until it is resumed; the requester reads it, the others go on."""
-    pause_study(load_settings(config), study, person, reason)
-    sys.stdout.write(f"study {study} is paused here; a round that this site has contributed to already goes on\n")
-
-
-@app.command()
-def resume(study: NameArgument, config: ConfigOption) -> None:
-    """Take part again in a study that is paused here, from its next round on."""
-    resume_study(load_settings(config), study)
-    sys.stdout.write(f"study {study} goes on here with its next round\n")
-
-
-@app.command()
 def delete(
-    study: NameArgument,
+    study: StudyArgument,
     config: ConfigOption,
     person: PersonOption,
     reason: ReasonOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Delete what this site holds of a study that is over, with a signed receipt; stop the agent before."""
+    """Delete what this site holds of an ended study, with a signed receipt.
+
+    Stop the agent first.
+
+    Example: moiety agent delete heart --person "Dr. Weiss" --config settings.toml
+    """
+    from client_agent.cli.approving import delete as delete_study
+    from client_agent.settings import load_settings
+
     delete_study(load_settings(config), study, person, reason, json_output=json_output)
 
 
 @app.command()
-def status(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Show this site: servers, studies, rounds, own weight, isolation, budget, problems; agent running or not."""
-    show_status(load_settings(config), json_output=json_output)
-
-
-@app.command()
 def ledger(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
-    """Show the bytes that left this site and came, by server and purpose, since its state folder was made."""
+    """Show the bytes that left this site and came, by server and purpose.
+
+    Counted since the state folder was made.
+
+    Example: moiety agent ledger --config settings.toml
+    """
+    from client_agent.cli.records import show_ledger
+    from client_agent.settings import load_settings
+
     show_ledger(load_settings(config).state_dir, json_output=json_output)
 
 
-@app.command(name="forget-memory")
-def forget(
+@app.command()
+def rewards(
     config: ConfigOption,
-    yes: Annotated[bool, typer.Option("--yes", help="Go on although these sums are forgotten.")] = False,
+    study: Annotated[str | None, typer.Argument(help="The study's name; without it, all with records here.")] = None,
+    json_output: JsonLinesOption = False,
 ) -> None:
-    """Rounds that the servers have this site's receipts for and its memory of sums lost; with --yes, do without."""
-    forget_memory(load_settings(config), yes=yes)
+    """Show each site's rounds and sum of weights, from this site's records.
+
+    Example: moiety agent rewards heart --config settings.toml
+    """
+    from client_agent.cli.records import show_rewards
+    from client_agent.settings import load_settings
+    from client_agent.site.identity import load_identity
+
+    settings = load_settings(config)
+    roster, _ = load_identity(settings)
+    show_rewards(settings.state_dir, settings.site, roster.requester, study, json_output=json_output)
 
 
 @app.command()
-def budget(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Show this site's spending of its privacy budget, study by study and together."""
+def page(
+    config: ConfigOption,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On the loopback; 0 takes a free one.")] = 8765,
+) -> None:
+    """Serve this site's page to a browser on this machine.
+
+    It shows studies to approve, rounds, weights, and what left.
+
+    Example: moiety agent page --config settings.toml
+    """
+    from functools import partial
+
+    from client_agent.doctor import examine_site
+    from client_agent.page.serve import serve_page
+    from client_agent.settings import load_settings
+
+    os.umask(UMASK)
+    serve_page(load_settings(config), port, partial(examine_site, config))
+
+
+@app.command("accept-rollback")
+def accept_rollback(config: ConfigOption, yes: DoItOption = False) -> None:
+    """Resume from an older state folder whose memory of sums lacks rounds.
+
+    These are rounds that the servers have this site's receipts for.
+
+    Example: moiety agent accept-rollback --config settings.toml --yes
+    """
+    from client_agent.cli.memories import forget_memory
+    from client_agent.settings import load_settings
+
+    forget_memory(load_settings(config), yes=yes)
+
+
+@budget.callback()
+def _budget() -> None:
+    """Show or restart the site's privacy budget."""
+
+
+@budget.command("show")
+def show_spent(config: ConfigOption, json_output: JsonOption = False) -> None:
+    """Show the spending of this site's privacy budget, by study and in all.
+
+    Example: moiety budget show --config settings.toml
+    """
+    from client_agent.cli.memories import show_budget
+    from client_agent.settings import load_settings
+    from client_agent.site.identity import load_identity
+
     settings = load_settings(config)
     _, came_with = load_identity(settings)
     show_budget(settings, came_with, json_output=json_output)
 
 
-@app.command(name="begin-budget")
-def begin(
-    config: ConfigOption,
-    yes: Annotated[bool, typer.Option("--yes", help="Begin although these rounds are not covered.")] = False,
-) -> None:
-    """Rounds that the servers have this site's receipts for and no budget covers; with --yes, begin after them."""
+@budget.command()
+def reset(config: ConfigOption, yes: DoItOption = False) -> None:
+    """Restart the privacy budget after unrecorded rounds.
+
+    These are rounds that the servers have this site's receipts for and no budget covers.
+
+    Example: moiety budget reset --config settings.toml --yes
+    """
+    from client_agent.cli.memories import begin_budget
+    from client_agent.settings import load_settings
+
     begin_budget(load_settings(config), yes=yes)
 
 
@@ -210,6 +323,9 @@ def _print_json(event: AgentEvent) -> None:
 
 def _print_event(event: AgentEvent, last: dict[str, RoundRecord] | None = None) -> None:
     """In a line; ``last`` keeps each study's last round, whose reasons the next one does not repeat."""
+    from client_agent.cli.lines import round_line
+    from client_agent.site.events import EventKind
+
     text, known = event.text, {} if last is None else last
     if event.record is not None:
         text = round_line(event.record, known.get(event.study))

@@ -1,4 +1,4 @@
-"""``moiety agent studies``, ``show``, ``approve``, ``decline`` and ``delete``."""
+"""``moiety agent show``, ``approve``, ``decline`` and ``delete``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``moiety data``: a site's table becomes the folder that its agent reads."""
+"""``moiety data``: a site's table becomes the folder that its agent reads.
+
+What a command needs is imported when it runs, so that ``--help`` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,21 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from client_agent.cli.tables import JsonOption
-from client_agent.data.check import Report, check
-from client_agent.data.draft import draft
-from client_agent.data.findings import Findings
-from client_agent.data.prepare import Prepared, Tables, prepared, write
-from client_agent.data.site_table import SiteTable, read_site_table
-from client_agent.data.source import Table, open_table
-from client_agent.learning.study_file import parse_schema
 from host.private_files import UMASK
-from host.settings import read_text
 from protocol.errors import ConfigurationError
-from protocol.summary.scaling import parse_scaling
-from protocol.wire.messages import TableSchema
+
+if TYPE_CHECKING:
+    from client_agent.data.check import Report
+    from client_agent.data.findings import Findings
+    from client_agent.data.prepare import Prepared
+    from client_agent.data.site_table import SiteTable
+    from client_agent.data.source import Table
+    from protocol.wire.messages import TableSchema
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -45,7 +46,7 @@ OneOutcomeOption = Annotated[
 
 @app.callback()
 def _data() -> None:
-    """A table becomes the folder that this site's agent reads; nothing of it leaves this machine."""
+    """Check a table, and make the folder that this site's agent reads; nothing leaves this machine."""
     os.umask(UMASK)
 
 
@@ -56,7 +57,13 @@ def schema_command(
     site: SiteOption = None,
     header: Annotated[bool | None, typer.Option(help="Whether the first line has names; without it, guessed.")] = None,
 ) -> None:
-    """Print a first draft of a study's [schema], for a person to edit."""
+    """Print a first draft of a study's [schema], for a person to edit.
+
+    Example: moiety data schema table.csv --target outcome
+    """
+    from client_agent.data.draft import draft
+    from client_agent.data.site_table import read_site_table
+
     sys.stdout.write(draft(file, read_site_table(site, None), target, header=header))
 
 
@@ -70,9 +77,17 @@ def check_command(
     one_outcome: OneOutcomeOption = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Check the table against the study's schema: columns and rows that do not fit, with counts and row numbers, no
-    values.
+    """Check a table against the study's schema.
+
+    Names columns and rows that do not fit, with counts and row numbers, but no values.
+
+    Example: moiety data check table.csv --study study.toml
     """
+    from client_agent.data.check import check
+    from client_agent.data.findings import Findings
+    from client_agent.data.site_table import read_site_table
+    from client_agent.data.source import open_table
+
     schema = _schema(study)
     written, findings = read_site_table(site, schema), Findings()
     table = _table(schema, file, database, written, findings)
@@ -94,7 +109,18 @@ def prepare_command(
     scaling: Annotated[Path | None, typer.Option(help="The common scale that a study's summary gave.")] = None,
     one_outcome: OneOutcomeOption = False,
 ) -> None:
-    """Make the site's folder: examples, the transformation for new patients, and the columns as they were read."""
+    """Make the site's data folder from a table that fits.
+
+    It holds the examples, the transformation for new patients, and the columns as they were read.
+
+    Example: moiety data prepare table.csv --study study.toml --out data
+    """
+    from client_agent.data.findings import Findings
+    from client_agent.data.prepare import Tables, prepared, write
+    from client_agent.data.site_table import read_site_table
+    from client_agent.data.source import open_table
+    from protocol.summary.scaling import parse_scaling
+
     schema = _schema(study)
     written, findings = read_site_table(site, schema), Findings()
     table = _table(schema, file, database, written, findings)
@@ -106,6 +132,9 @@ def prepare_command(
 
 
 def _schema(study: Path) -> TableSchema:
+    from client_agent.learning.study_file import parse_schema
+    from host.settings import read_text
+
     schema = parse_schema(read_text(study), str(study))
     if schema is None:
         raise ConfigurationError(
@@ -115,6 +144,8 @@ def _schema(study: Path) -> TableSchema:
 
 
 def _table(schema: TableSchema, file: Path | None, database: Path | None, site: SiteTable, findings: Findings) -> Table:
+    from client_agent.data.source import open_table
+
     if file is not None:
         if database is not None:
             raise ConfigurationError("give a file or a database, not both")

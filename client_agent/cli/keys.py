@@ -1,4 +1,4 @@
-"""``moiety keys``: make a party's keys, and show a roster with who has signed it.
+"""``moiety roster new-keys`` and ``show``: a party's keys, and a roster with who has signed it and its chain.
 
 A secret key file stays on the machine where it was made.
 """
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from client_agent.cli.roster import chain_summary, read_chain, show_links
+from client_agent.cli.roster import RosterArgument, app, chain_summary, read_chain, show_links
 from client_agent.cli.tables import JsonOption, console, plain
 from host.placed_files import write_new
 from protocol.configuration import explain
@@ -24,17 +24,9 @@ from protocol.wire.keyfile import PartyKeys, dump_party, dump_party_keys
 from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.wire.messages import Party, Role, Roster, Signed
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-RosterArgument = Annotated[Path, typer.Argument(metavar="ROSTER.TOML", help="The roster file.")]
 
-
-@app.callback()
-def _keys() -> None:
-    """Make keys, and show who has signed a roster."""
-
-
-@app.command()
-def new(
+@app.command("new-keys")
+def new_keys(
     name: Annotated[str, typer.Option(help="The party's name: lower-case letters, digits, '-'.")],
     role: Annotated[Role, typer.Option(help="operator or site.")],
     out: Annotated[Path, typer.Option(help="Folder for NAME.secret.toml and NAME.public.toml.")],
@@ -42,7 +34,10 @@ def new(
     samples: Annotated[int | None, typer.Option(help="A site's number of training examples.")] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Make a party's two key pairs."""
+    """Make a party's two key pairs.
+
+    Example: moiety roster new-keys --name clinic-7 --role site --samples 412 --out keys
+    """
     _require_role_options(role, url, samples)
     keys = PartyKeys(
         name=name,
@@ -69,11 +64,16 @@ def new(
 
 @app.command()
 def show(roster_file: RosterArgument, json_output: JsonOption = False) -> None:
-    """Show a roster's parties, its digest, and who has signed it."""
+    """Show a roster: parties, digest, signatures, and each change in words.
+
+    Compare the digest over the phone.
+
+    Example: moiety roster show roster.toml
+    """
     chain = read_chain(roster_file)
     signed = chain.first
     if json_output:
-        _print(_summary(signed) | ({"chain": chain_summary(chain)} if chain.changes else {}))
+        _print(chain_summary(chain) | _summary(signed))
         return
     for party in chain.head.parties:
         _print_party(signed, party)

@@ -1,4 +1,4 @@
-"""``moiety agent budget``, ``begin-budget``, ``forget-memory``: privacy budget and memory of sums (docs/joining.md)."""
+"""``moiety budget``, and ``moiety agent accept-rollback``: privacy budget and memory of sums (docs/joining.md)."""
 
 from __future__ import annotations
 

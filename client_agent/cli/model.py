@@ -1,29 +1,26 @@
-"""``moiety model``: the model in use, at every site that holds it."""
+"""``moiety model``: the model in use, at every site that holds it.
+
+What a command needs is imported when it runs, so that ``--help`` answers at once.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_agent.architectures.sources import NO_SOURCES
-from client_agent.cli.tables import ConfigOption, JsonOption, NameArgument, add_row, console, table
-from client_agent.product.card import ModelCard
-from client_agent.product.compare import Comparison, compare
-from client_agent.product.export import CARD_TEXT, digest_in, export
-from client_agent.product.exported import load_exported
-from client_agent.product.held import held_model
-from client_agent.product.predict import features_of, kept_columns, write_predictions
-from client_agent.scoring.score import Score
-from client_agent.settings import load_settings
-from client_agent.site.identity import load_identity
-from client_agent.site.models.kept_model import Kept
-from client_agent.study.asked.at_hand import note_exported
+from client_agent.cli.tables import ConfigOption, JsonOption, StudyArgument, add_row, console, table
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from client_agent.product.card import ModelCard
+    from client_agent.product.compare import Comparison
+    from client_agent.scoring.score import Score
+    from client_agent.site.models.kept_model import Kept
 
 UnfinishedOption = Annotated[
     bool, typer.Option("--unfinished", help="The shared model, where this site finished it alone.")
@@ -43,13 +40,13 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 @app.callback()
 def _model() -> None:
-    """Export a study's model, predict with it, compare it with one of this site's own; nothing leaves this machine."""
+    """Export a study's model, predict with it, and compare it; nothing leaves this machine."""
     os.umask(UMASK)
 
 
 @app.command(name="export")
 def export_command(
-    name: NameArgument,
+    name: StudyArgument,
     config: ConfigOption,
     out: Annotated[Path, typer.Option(help="The new folder.")],
     torch_export: Annotated[bool, typer.Option("--torch-export", help="Also model.pt2, which runs by itself.")] = False,
@@ -59,7 +56,18 @@ def export_command(
     horizon: HorizonOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """The model as a folder: values, the model card, the study, the transformation of rows."""
+    """Export a study's model as a folder, with its model card.
+
+    It also holds the study and the transformation of rows.
+
+    Example: moiety model export heart --out heart-model --config settings.toml
+    """
+    from client_agent.product.export import digest_in, export
+    from client_agent.product.held import held_model
+    from client_agent.settings import load_settings
+    from client_agent.site.identity import load_identity
+    from client_agent.study.asked.at_hand import note_exported
+
     settings = load_settings(config)
     roster, _ = load_identity(settings)
     held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))
@@ -80,7 +88,7 @@ def export_command(
 def predict(
     model: Annotated[Path, typer.Option(help="A folder of 'moiety model export'.")],
     input_file: Annotated[Path, typer.Option("--input", help="CSV or Parquet; without a schema .npz or CSV.")],
-    out: Annotated[Path, typer.Option(help="The CSV file to write.")],
+    out: Annotated[Path, typer.Option(help="The new CSV file.")],
     config: Annotated[
         Path | None, typer.Option(help="The agent's settings, for a plug-in or a library's network.")
     ] = None,
@@ -90,7 +98,15 @@ def predict(
     ] = None,
     plugin: Annotated[Path | None, typer.Option(help="The plug-in's file, in place of --config.")] = None,
 ) -> None:
-    """Predictions for new rows, one line each."""
+    """Predict for new rows, one line each.
+
+    Example: moiety model predict --model heart-model --input new.csv --out predictions.csv
+    """
+    from client_agent.architectures.sources import NO_SOURCES
+    from client_agent.product.exported import load_exported
+    from client_agent.product.predict import features_of, kept_columns, write_predictions
+    from client_agent.settings import load_settings
+
     if out.exists():
         raise ConfigurationError(f"{out} exists; name a new file")
     settings = None if config is None else load_settings(config)
@@ -104,18 +120,27 @@ def predict(
 
 @app.command(name="compare")
 def compare_command(
-    name: NameArgument,
+    name: StudyArgument,
     config: ConfigOption,
-    samples: Annotated[int, typer.Option(min=0, help="Bootstrap draws.")] = 1000,
+    draws: Annotated[int, typer.Option(min=0, help="Bootstrap draws.")] = 1000,
     unfinished: UnfinishedOption = False,
     federated: FederatedOption = False,
     best: BestOption = False,
     json_output: JsonOption = False,
 ) -> None:
-    """The study's model beside one that this site trains alone for as many rounds, on this site's test part."""
+    """Compare the study's model with one that this site trains alone.
+
+    Both train for as many rounds, and are scored on this site's test part.
+
+    Example: moiety model compare heart --config settings.toml
+    """
+    from client_agent.product.compare import compare
+    from client_agent.product.held import held_model
+    from client_agent.settings import load_settings
+
     settings = load_settings(config)
     held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))
-    found = compare(held, settings, samples)
+    found = compare(held, settings, draws)
     if json_output:
         sys.stdout.write(found.model_dump_json() + "\n")
     else:
@@ -123,6 +148,8 @@ def compare_command(
 
 
 def _which(unfinished: bool, federated: bool, best: bool) -> Kept | None:
+    from client_agent.site.models.kept_model import Kept
+
     if unfinished + federated + best > 1:
         raise ConfigurationError("--unfinished, --federated and --best name different models: give one of them")
     if best:
@@ -131,6 +158,8 @@ def _which(unfinished: bool, federated: bool, best: bool) -> Kept | None:
 
 
 def _exported(card: ModelCard, out: Path) -> str:
+    from client_agent.product.export import CARD_TEXT
+
     ended = ", which ended LOCAL_ONLY" if card.local_only else ""
     finished = "" if card.finish is None else f" ({card.finish.text})"
     return (

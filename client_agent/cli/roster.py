@@ -1,4 +1,4 @@
-"""``moiety roster``: propose, sign, apply and show changes of the roster, with files alone.
+"""``moiety roster``: propose, sign and apply changes of the roster, with files alone; ``keys.py`` adds the rest.
 
 A proposal is a roster file whose last change is not signed by all three yet; it travels from one signer to the next.
 """
@@ -31,7 +31,7 @@ ProposalArgument = Annotated[Path, typer.Argument(metavar="PROPOSAL", help="A fi
 
 @app.callback()
 def _roster() -> None:
-    """Change the roster by links that both operators and the requester sign, and show its chain."""
+    """Show the roster; change it by links that both operators and the requester sign."""
 
 
 @app.command()
@@ -43,7 +43,12 @@ def claim(
     url: Annotated[str | None, typer.Option(help="An operator's https address.")] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Say, signed with new keys, that they are yours: a new site, or a party whose keys are replaced."""
+    """Claim new keys: state, signed with them, that they are yours.
+
+    For a new site, or a party whose keys are replaced.
+
+    Example: moiety roster claim roster.toml --key keys/clinic-7.secret.toml --out clinic-7.toml
+    """
     chain = require_chain(read_chain(roster_file))
     keys = parse_key(key)
     had = chain.head.party(keys.name)
@@ -62,14 +67,17 @@ def change(
     roster_file: RosterArgument,
     reason: Annotated[str, typer.Option(help="Why, in a line; it is signed and shown to everybody.")],
     out: Annotated[Path, typer.Option(help="Where to write the proposal.")],
-    add: Annotated[list[Path] | None, typer.Option(help="The claimed file of a new site; once for each.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="A site's name; once for each.")] = None,
+    add: Annotated[list[Path] | None, typer.Option(help="The claimed file of a new site; may be repeated.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A site's name; may be repeated.")] = None,
     replace: Annotated[
-        list[Path] | None, typer.Option(help="The file of a party that is in the roster, as it is to be.")
+        list[Path] | None, typer.Option(help="The claimed file of a party of the roster; may be repeated.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Propose the next change; nobody has signed it yet."""
+    """Change the roster: write a proposal that nobody has signed yet.
+
+    Example: moiety roster change roster.toml --replace a.toml --reason "new key" --out proposal.toml
+    """
     chain = require_chain(read_chain(roster_file))
     new, other = [_given(path) for path in add or ()], [_given(path) for path in replace or ()]
     for given, known in ((new, False), (other, True)):
@@ -93,7 +101,10 @@ def sign_change(
     key: Annotated[Path, typer.Option(help="Your secret key file, with the keys of the roster before the change.")],
     json_output: JsonOption = False,
 ) -> None:
-    """Add your signature to a proposed change, after comparing its digest and words with the others."""
+    """Sign a proposed change, once you compared its digest and words.
+
+    Example: moiety roster sign proposal.toml --key keys/operator-a.secret.toml
+    """
     chain = signed_proposal(read_chain(proposal_file), parse_key(key))
     rewrite(proposal_file, dump_chain(chain))
     if json_output:
@@ -104,7 +115,12 @@ def sign_change(
 
 @app.command()
 def apply(roster_file: RosterArgument, proposal_file: ProposalArgument, json_output: JsonOption = False) -> None:
-    """Put a change that all three have signed into a roster file; servers and agents take it from there."""
+    """Apply a change that all three have signed to a roster file.
+
+    Servers and agents take it from there.
+
+    Example: moiety roster apply roster.toml proposal.toml
+    """
     held = require_chain(read_chain(roster_file))
     longer = require_extension(read_chain(proposal_file), held)
     if longer.number > held.number:
@@ -113,16 +129,6 @@ def apply(roster_file: RosterArgument, proposal_file: ProposalArgument, json_out
         _print(chain_summary(longer))
     else:
         _say(f"{roster_file}: change {longer.number}, digest {longer.head_digest}")
-
-
-@app.command()
-def show(roster_file: RosterArgument, json_output: JsonOption = False) -> None:
-    """Show the roster's chain: each change in words, who signed it, and the digests to compare over the phone."""
-    chain = read_chain(roster_file)
-    if json_output:
-        _print(chain_summary(chain))
-        return
-    show_links(chain)
 
 
 def read_chain(path: Path) -> RosterChain:

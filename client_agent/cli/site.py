@@ -37,12 +37,17 @@ _LONGEST_PATH: Final = 1000
 
 @app.callback()
 def _site() -> None:
-    """Join a federation, see how that stands, and found it."""
+    """Join a federation by two invitations; at the requester, found and change it."""
 
 
 @dataclass(frozen=True)
 class _Join:
-    """Make this site's keys and register at both operators; again, with the same folder, after any failure."""
+    """Join a federation: make keys, and register at both operators.
+
+    After a failure, run it again with the same folder.
+
+    Example: moiety site join INVITATION-A INVITATION-B --samples 412 --data data --out clinic-1
+    """
 
     first: InvitationArgument
     second: InvitationArgument
@@ -73,17 +78,25 @@ app.command()(command(_Join, _join))
 
 @app.command()
 def fingerprint(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """This site's fingerprint, to be read to both operators and to the requester over the phone."""
+    """Show this site's fingerprint, to be read over the phone.
+
+    Read it to both operators and to the requester.
+
+    Example: moiety site fingerprint --config clinic-1/settings.toml
+    """
     _show_fingerprint(open_folder(Path(os.path.realpath(config)).parent), json_output=json_output)
 
 
 @app.command()
 def status(
     config: ConfigOption,
-    wait: Annotated[bool, typer.Option("--wait", help="Until the roster is here; Ctrl-C ends it.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Ask again until the roster is here; Ctrl-C ends it.")] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Show this site's state at both operators; takes the roster as soon as both have it, signed by all."""
+    """Show this site's state at both operators, and take the signed roster.
+
+    Example: moiety site status --wait --config clinic-1/settings.toml
+    """
     os.umask(UMASK)
     joined, way = _opened(config)
     together, said = _looked(joined, way, wait=wait)
@@ -105,7 +118,12 @@ def status(
 
 @app.command()
 def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """At the requester: who registered, and what each still lacks to be in the roster."""
+    """List who registered, and what each lacks to be in the roster.
+
+    At the requester.
+
+    Example: moiety site admissions --config requester/settings.toml
+    """
     joined, way = _opened(config)
     found = founding.candidates(joined, look(joined, way))
     if json_output:
@@ -124,7 +142,12 @@ def admit(
     fingerprint: Annotated[str, typer.Option(help="As the site's people read it over the phone.")],
     config: ConfigOption,
 ) -> None:
-    """At the requester: let a site into the roster to come, if its card is the one that was read over the phone."""
+    """Admit a site whose fingerprint was read over the phone.
+
+    At the requester; the site is in the next roster that all sign.
+
+    Example: moiety site admit clinic-1 --fingerprint "12345 67890 ..." --config requester/settings.toml
+    """
     os.umask(UMASK)
     joined, way = _opened(config)
     founding.admit(joined, look(joined, way), name, fingerprint)
@@ -136,7 +159,12 @@ def found(
     config: ConfigOption,
     without: Annotated[list[str] | None, typer.Option(help="Leave this site out; may be repeated.")] = None,
 ) -> None:
-    """At the requester: sign the first roster, have both operators sign it, and put it in place everywhere."""
+    """Sign the first roster with both operators, and put it in place.
+
+    At the requester.
+
+    Example: moiety site found --config requester/settings.toml
+    """
     os.umask(UMASK)
     joined, way = _opened(config)
     roster = founding.found(joined, way, without or ()).message
@@ -151,7 +179,12 @@ def add(
     reason: Annotated[str, typer.Option(help="Why, in a line; it is signed and shown to everybody.")],
     config: ConfigOption,
 ) -> None:
-    """At the requester: have a change of the roster signed that adds these sites, or their renewed keys."""
+    """Add sites, or their renewed keys, to the roster.
+
+    At the requester; both operators sign the change.
+
+    Example: moiety site add clinic-7 --reason "joined in May" --config requester/settings.toml
+    """
     os.umask(UMASK)
     joined, way = _opened(config)
     chain = founding.add(joined, names, reason, way)
@@ -165,7 +198,12 @@ def remove(
     reason: Annotated[str, typer.Option(help="Why, in a line; it is signed and shown to everybody.")],
     config: ConfigOption,
 ) -> None:
-    """At the requester: have a change of the roster signed that removes these sites, and put it in place everywhere."""
+    """Remove sites from the roster.
+
+    At the requester; both operators sign the change.
+
+    Example: moiety site remove clinic-7 --reason "left in June" --config requester/settings.toml
+    """
     os.umask(UMASK)
     joined, way = _opened(config)
     chain = founding.remove(joined, names, reason, way)

@@ -1,4 +1,7 @@
-"""``moiety study``, at the requester: studies are created, watched and cancelled."""
+"""``moiety study``, at the requester: studies are created, watched and cancelled.
+
+What a command needs is imported when it runs, so that ``--help`` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -8,52 +11,22 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_agent.cli.foreseen import require_federated, require_own_budget
-from client_agent.cli.lines import json_line, log_to_stderr
-from client_agent.cli.noise import epsilon, noise
-from client_agent.cli.ranking import show_rankings
-from client_agent.cli.summaries import show_summary
-from client_agent.cli.tables import ConfigOption, JsonLinesOption, NameArgument
-from client_agent.cli.watching import follow, report
-from client_agent.data.kept import require_made_by_schema
-from client_agent.learning.at_requester.finish_table import FinishTable
-from client_agent.learning.check_data import names_of
-from client_agent.learning.study_file import finish_from_toml, study_from_toml
-from client_agent.report.outcome import EXIT_NOT_AS_ASKED
-from client_agent.settings import AgentSettings, load_settings
-from client_agent.site.connections import Site
-from client_agent.site.identity import load_chain
-from client_agent.site.journal import StudyJournal
-from client_agent.site.outbox import create_study, withdraw
-from client_agent.study.asked.at_hand import note_created
-from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon, own_examples
-from client_agent.study.asked.foreseen_transfers import transfer_remarks
-from client_agent.study.pretrained import load_pretrained
-from client_agent.transcripts.reading import verified
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument
 from host.private_files import UMASK
-from host.settings import read_text
-from protocol.errors import ConfigurationError, ConflictingMessage, UnknownStudy
-from protocol.first_model import model_digest_of
-from protocol.printable import printable
-from protocol.sharing import Side
-from protocol.transcript.deviations import Findings
-from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState
-from protocol.wire.names import NamesKind
 
-PretrainedOption = Annotated[Path | None, typer.Option(help="Begin with this model: float32 values in numpy's format.")]
-SitePolicyOption = Annotated[
-    list[Path] | None,
-    typer.Option(help="Another site's [policy], as it has shown it to you: settings file; once for each site."),
-]
+if TYPE_CHECKING:
+    from client_agent.learning.at_requester.finish_table import FinishTable
+    from client_agent.settings import AgentSettings
+    from client_agent.site.connections import Site
+    from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon
+    from protocol.transcript.deviations import Findings
+    from protocol.wire.messages import Roster, Signed, Study, StudyEnd
+
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.command()(noise)
-app.command()(epsilon)
-app.command()(report)
 _NAMED = ": every site compares its own with them, and both operators can read them"
 _NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
 
@@ -68,19 +41,48 @@ def _study() -> None:
 def create(
     study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What to study.")],
     config: ConfigOption,
-    pretrained: PretrainedOption = None,
-    site_policy: SitePolicyOption = None,
+    pretrained: Annotated[
+        Path | None, typer.Option(help="Begin with this model: float32 values in numpy's format.")
+    ] = None,
+    site_policy: Annotated[
+        list[Path] | None,
+        typer.Option(help="Another site's settings file, of which [policy] is read; may be repeated."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check file, data, model and policies only; send and keep nothing.")
+    ] = False,
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Hand a study to this site's agent, which creates it at both servers and runs it."""
+    """Create a study: hand it to this site's agent, which runs it.
+
+    Example: moiety study create study.toml --config settings.toml
+    """
+    from client_agent.cli.lines import json_line
+    from client_agent.learning.check_data import names_of
+    from client_agent.settings import load_settings
+    from client_agent.site.outbox import create_study
+    from client_agent.study.asked.at_hand import note_created
+    from protocol.wire.names import NamesKind
+
     settings = load_settings(config)
     study, finish, spends = _checked(study_file, settings, pretrained, tuple(site_policy or ()))
+    told: dict[str, object] = {
+        "study": study.name,
+        "digest": study.digest(),
+        "dimension": study.parameters.dimension,
+    }
+    if dry_run:
+        if json_output:
+            json_line({**told, **_spends_as_json(spends)})
+        else:
+            sys.stdout.write(f"study {study.name} can be created: {study.parameters.dimension} parameters are shared\n")
+            sys.stdout.write(_spends_as_text(spends))
+        return
     note_created(settings, study)
     create_study(settings.state_dir, study, pretrained, finish)
     named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
     if json_output:
-        told = {"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension, **named}
-        json_line({**told, **_spends_as_json(spends)})
+        json_line({**told, **named, **_spends_as_json(spends)})
     else:
         sys.stdout.write(f"study {study.name} is queued; follow it with: {_watch_command(study, config)}\n")
         given = " and ".join(f"{count} {kind}" for kind, count in named.items() if count)
@@ -89,29 +91,45 @@ def create(
 
 
 @app.command()
-def check(
-    study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What to study.")],
-    config: ConfigOption,
-    pretrained: PretrainedOption = None,
-    site_policy: SitePolicyOption = None,
+def epsilon(
+    study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="A study, or the plan of one.")],
+    delta: Annotated[float, typer.Option(min=1e-15, max=0.01, help="Well below one over the number of examples.")],
+    samples: Annotated[
+        int,
+        typer.Option(min=1, help="Training examples of a site. With local SGD not always the fewest spend most."),
+    ],
+    target: Annotated[
+        float | None, typer.Option(min=0.01, help="Print the least noise_multiplier that keeps this epsilon instead.")
+    ] = None,
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Look at a study file as 'create' would: file, data, model and policies; nothing is sent or kept."""
-    study, _, spends = _checked(study_file, load_settings(config), pretrained, tuple(site_policy or ()))
-    if json_output:
-        told = {"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension}
-        json_line({**told, **_spends_as_json(spends)})
+    """Show the epsilon that a study file would spend, with other noise too.
+
+    Nothing is sent or kept.
+
+    Example: moiety study epsilon study.toml --delta 1e-5 --samples 500 --target 4
+    """
+    from client_agent.cli.noise import show_epsilon, show_least_noise
+
+    if target is None:
+        show_epsilon(study_file, delta, samples, json_output=json_output)
     else:
-        sys.stdout.write(f"study {study.name} can be created: {study.parameters.dimension} parameters are shared\n")
-        sys.stdout.write(_spends_as_text(spends))
+        show_least_noise(study_file, delta, samples, target, json_output=json_output)
 
 
 @app.command()
-def watch(name: NameArgument, config: ConfigOption, json_output: JsonLinesOption = False) -> None:
-    """Follow a study until it ends: this site's rounds as they are recorded, and the servers' state.
+def watch(name: StudyArgument, config: ConfigOption, json_output: JsonLinesOption = False) -> None:
+    """Watch a study until it ends: rounds as they are recorded, and states.
 
     Ends with status 3 when the study did not end as asked: failed, or trained alone.
+
+    Example: moiety study watch heart --config settings.toml
     """
+    from client_agent.cli.lines import log_to_stderr
+    from client_agent.cli.watching import follow
+    from client_agent.report.outcome import EXIT_NOT_AS_ASKED
+    from client_agent.settings import load_settings
+
     settings = load_settings(config)
     log_to_stderr()
     if not follow(settings, name, json_output=json_output):
@@ -119,8 +137,35 @@ def watch(name: NameArgument, config: ConfigOption, json_output: JsonLinesOption
 
 
 @app.command()
+def report(
+    name: StudyArgument,
+    config: ConfigOption,
+    out: Annotated[Path | None, typer.Option(help="The file to write; STUDY-report.html here.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Write one page on a study: settings, rounds, weights, costs, card.
+
+    It is made from this site's state folder alone, and loads nothing from elsewhere.
+
+    Example: moiety study report heart --config settings.toml
+    """
+    from client_agent.report.made import study_report
+    from client_agent.report.written import report_html
+    from client_agent.settings import load_settings
+    from host.placed_files import rewrite
+
+    found = study_report(load_settings(config), name, time.time())
+    if json_output:
+        sys.stdout.write(found.model_dump_json() + "\n")
+        return
+    path = out or Path(f"{name}-report.html")
+    rewrite(path, report_html(found))
+    sys.stdout.write(f"{path}: study {name}, {found.state}; open it in a browser\n")
+
+
+@app.command()
 def summary(
-    name: NameArgument,
+    name: StudyArgument,
     config: ConfigOption,
     json_output: JsonLinesOption = False,
     csv_output: Annotated[bool, typer.Option("--csv", help="Comma-separated lines on standard output.")] = False,
@@ -128,7 +173,15 @@ def summary(
         Path | None, typer.Option(help="Write pooled means and SDs here, for 'moiety data prepare --scaling'.")
     ] = None,
 ) -> None:
-    """Table one over all sites, as their summaries were summed: at the requester, or at any site that took part."""
+    """Show table one over all sites, from their summed summaries.
+
+    At the requester, or at any site that took part.
+
+    Example: moiety study summary heart --config settings.toml --scaling scaling.json
+    """
+    from client_agent.cli.summaries import show_summary
+    from client_agent.settings import load_settings
+
     state_dir = load_settings(config).state_dir
     show_summary(state_dir, name, json_output=json_output, csv_output=csv_output, scaling=scaling)
 
@@ -137,11 +190,17 @@ def summary(
 def ranking(
     config: ConfigOption,
     name: Annotated[
-        str | None, typer.Argument(metavar="STUDY", help="Its name; without it, all that were ranked.")
+        str | None, typer.Argument(metavar="STUDY", help="The study's name; without it, all that were ranked.")
     ] = None,
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Show the sites by transfer loss: whose data resemble the requester's, in a study that ranks."""
+    """Show the sites by transfer loss: whose data resemble the requester's.
+
+    Example: moiety study ranking heart --config settings.toml
+    """
+    from client_agent.cli.ranking import show_rankings
+    from client_agent.settings import load_settings
+
     show_rankings(load_settings(config).state_dir, name, json_output=json_output)
 
 
@@ -153,7 +212,15 @@ def verify(
     roster: Annotated[Path, typer.Option(help="The signed roster of the study's federation.")],
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Find deviations in signed messages that sites kept; ends with status 3 where anybody deviated."""
+    """Verify signed messages that sites kept, and name who deviated.
+
+    Ends with status 3 where anybody deviated.
+
+    Example: moiety study verify state/studies/heart/transcripts --roster roster.toml
+    """
+    from client_agent.report.outcome import EXIT_NOT_AS_ASKED
+    from client_agent.transcripts.reading import verified
+
     found, count = verified(transcripts, roster)
     (_findings_as_json if json_output else _findings_as_text)(found, count)
     if found.deviations:
@@ -162,12 +229,23 @@ def verify(
 
 @app.command()
 def cancel(
-    name: NameArgument,
+    name: StudyArgument,
     config: ConfigOption,
     reason: Annotated[str, typer.Option(help="Shown to every site.")],
     json_output: JsonLinesOption = False,
 ) -> None:
-    """End a study at both servers, now."""
+    """Cancel a study at both servers, now.
+
+    Example: moiety study cancel heart --reason "wrong outcome" --config settings.toml
+    """
+    from client_agent.cli.lines import json_line
+    from client_agent.settings import load_settings
+    from client_agent.site.connections import Site
+    from protocol.errors import UnknownStudy
+    from protocol.sharing import Side
+    from protocol.wire.authentic import sign
+    from protocol.wire.messages import EndCause, StudyEnd, StudyEndState
+
     settings = load_settings(config)
     with Site(settings) as site:
         _require_requester(settings, site.roster)
@@ -185,6 +263,8 @@ def cancel(
 
 
 def _findings_as_json(found: Findings, transcripts: int) -> None:
+    from client_agent.cli.lines import json_line
+
     for one in found.deviations:
         json_line({"round": one.round, "parties": list(one.parties), "deviation": one.what})
     for text in found.unproven:
@@ -193,6 +273,8 @@ def _findings_as_json(found: Findings, transcripts: int) -> None:
 
 
 def _findings_as_text(found: Findings, transcripts: int) -> None:
+    from protocol.printable import printable
+
     for one in found.deviations:
         sys.stdout.write(f"round {one.round}: {' or '.join(one.parties)} {printable(one.what)}\n")
     for text in found.unproven:
@@ -208,6 +290,17 @@ def _checked(
 
     Raises: ConfigurationError
     """
+    from client_agent.cli.foreseen import require_federated, require_own_budget
+    from client_agent.data.kept import require_made_by_schema
+    from client_agent.learning.study_file import finish_from_toml, study_from_toml
+    from client_agent.site.identity import load_chain
+    from client_agent.study.asked.foreseen_epsilon import foreseen_epsilon, own_examples
+    from client_agent.study.asked.foreseen_transfers import transfer_remarks
+    from client_agent.study.pretrained import load_pretrained
+    from host.settings import read_text
+    from protocol.errors import ConfigurationError
+    from protocol.first_model import model_digest_of
+
     chain, _ = load_chain(settings)
     roster = chain.head
     _require_requester(settings, roster)
@@ -240,15 +333,21 @@ def _spends_as_text(spends: ForeseenEpsilon | None) -> str:
 
 def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) -> tuple[str, ...]:
     """Try what the agent would find out once the study is queued. Raises: ConfigurationError"""
+    from client_agent.learning.trial import try_study
+    from protocol.errors import ConfigurationError
+
     if not settings.data.exists():
         raise ConfigurationError(f"key 'data': {settings.data} does not exist; put this site's training data there")
-    from client_agent.learning.trial import try_study
-
     return try_study(study, settings.data, settings.plugin, settings.device, settings.sources, finish)
 
 
 def _withdraw(site: Site, name: str, json_output: bool) -> None:
     """A study that no server has: out of the outbox, or marked in the journal so that the agent leaves it alone."""
+    from client_agent.cli.lines import json_line
+    from client_agent.site.journal import StudyJournal
+    from client_agent.site.outbox import withdraw
+    from protocol.errors import UnknownStudy
+
     journal = site.settings.state_dir / "studies" / name
     if not withdraw(site.settings.state_dir, name):
         if not (journal / "study.json").exists():
@@ -265,6 +364,10 @@ def _watch_command(study: Study, config: Path) -> str:
 
 
 def _end_at_both(site: Site, name: str, end: Signed[StudyEnd]) -> None:
+    from protocol.errors import ConflictingMessage
+    from protocol.sharing import Side
+    from protocol.wire.messages import StudyState
+
     try:
         for side in Side:
             site.clients[side].end(name, end)
@@ -278,6 +381,8 @@ def _end_at_both(site: Site, name: str, end: Signed[StudyEnd]) -> None:
 
 
 def _refuse_dealer(study: Study, source: Path) -> None:
+    from protocol.errors import ConfigurationError
+
     if study.correlation_source == "dealer":
         raise ConfigurationError(
             f"{source}: key 'correlation_source': found 'dealer', which exists in simulation only (moiety simulate); "
@@ -286,6 +391,8 @@ def _refuse_dealer(study: Study, source: Path) -> None:
 
 
 def _require_requester(settings: AgentSettings, roster: Roster) -> None:
+    from protocol.errors import ConfigurationError
+
     if settings.site != roster.requester:
         raise ConfigurationError(
             f"only the requester {roster.requester!r} creates and ends studies; this site is {settings.site!r}"

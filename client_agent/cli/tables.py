@@ -70,4 +70,4 @@ def console(*, stderr: bool = False) -> Console:
 ConfigOption = Annotated[Path, typer.Option("--config", help="The agent's settings file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 JsonLinesOption = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
-NameArgument = Annotated[str, typer.Argument(help="The study's name.")]
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name.")]

@@ -1,30 +1,24 @@
-"""A study followed until it ends, and ``moiety study report``: a page for people or JSON for programs."""
+"""A study followed until it ends."""
 
 from __future__ import annotations
 
 import sys
 import threading
-import time
 from pathlib import Path
-from typing import Annotated
 
 import stamina
-import typer
 
 from client_agent.cli.lines import SHOWN_SCORES, json_line, round_line
-from client_agent.cli.tables import ConfigOption, JsonOption, NameArgument, add_row, console, table
-from client_agent.report.made import study_report
+from client_agent.cli.tables import add_row, console, table
 from client_agent.report.outcome import federated, outcome_text, sums_of
-from client_agent.report.written import report_html
 from client_agent.scoring.score import FinalScores, shown_score
-from client_agent.settings import AgentSettings, load_settings
+from client_agent.settings import AgentSettings
 from client_agent.site.awaited import Awaited, read_awaited
 from client_agent.site.connections import Site
 from client_agent.site.events import METRICS, RoundRecord, after_each, read_metrics
 from client_agent.site.journal import FINAL_SCORES, STOPPED, StudyJournal
 from client_agent.site.models.finished_model import finished_model
 from client_agent.site.outbox import REFUSAL, queued
-from host.placed_files import rewrite
 from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
 from protocol.printable import printable
 from protocol.sharing import Side
@@ -186,25 +180,3 @@ def _print_table(records: tuple[RoundRecord, ...]) -> None:
             f"{record.seconds:.2f}",
         )
     console().print(shown)
-
-
-_OUT = "{study}-report.html"
-
-
-def report(
-    name: NameArgument,
-    config: ConfigOption,
-    out: Annotated[Path | None, typer.Option(help="The file to write; NAME-report.html here.")] = None,
-    json_output: JsonOption = False,
-) -> None:
-    """One page on a study, under way or ended: settings, rounds, metrics, weights, who was left out, costs, the card.
-
-    From this site's own state folder alone: no server is asked. The page loads nothing from elsewhere.
-    """
-    found = study_report(load_settings(config), name, time.time())
-    if json_output:
-        sys.stdout.write(found.model_dump_json() + "\n")
-        return
-    path = out or Path(_OUT.format(study=name))
-    rewrite(path, report_html(found))
-    sys.stdout.write(f"{path}: study {name}, {found.state}; open it in a browser\n")

@@ -41,7 +41,7 @@ def reconcile(context: SiteContext) -> None:
         what = f"this site's memory of sums lacks {len(lost)} rounds that the servers have its receipts for"
         advice = (
             "stop the agent, restore the newest backup of its state folder, and run no other agent with this key; if "
-            "there is no backup, read docs/joining.md and then run: moiety agent forget-memory"
+            "there is no backup, read docs/joining.md and then run: moiety agent accept-rollback"
         )
         raise PolicyRefusal(Clause.MEMORY_UNRECONCILED, f"{what}: {names}{more}; {_PUT_BACK}; {advice}", what)
     context.sums.reconciled_at_s = now_s
@@ -63,7 +63,7 @@ def reconcile_budget(context: SiteContext) -> None:
         what = f"this site's count of its privacy budget lacks {len(lost)} rounds that servers have its receipts for"
         advice = (
             "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, "
-            "or there is no backup, read docs/joining.md and then run: moiety agent begin-budget"
+            "or there is no backup, read docs/joining.md and then run: moiety budget reset"
         )
         raise PolicyRefusal(Clause.BUDGET_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
     context.budget.reconciled_at_s = now_s

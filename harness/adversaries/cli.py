@@ -20,8 +20,6 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from client_agent.cli.tables import console as console_for
-from harness.simulate.store import append_line
-from harness.simulate.study_files import parse_names, parse_seeds
 from host.placed_files import writable
 from host.subcommand import command
 from protocol.errors import ConfigurationError
@@ -75,13 +73,18 @@ app = typer.Typer(cls=_Named, help="Attack the protocol, and print what holds.")
 @app.callback(invoke_without_command=True)
 def _attack(
     ctx: typer.Context,
-    listed: Annotated[bool, typer.Option("--list", help="Name every attack and what should hold.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List every attack and what should hold.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Run every attack, one after the other.")] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
     ] = None,
 ) -> None:
-    """Attack the protocol: --list, --all, or the NAME of one attack. Ends with 1 where a promise does not hold."""
+    """Attack the protocol: --list, --all, or the NAME of one attack.
+
+    Ends with status 1 where a promise does not hold.
+
+    Example: moiety attack --list
+    """
     if ctx.invoked_subcommand is not None:
         return
     from harness.adversaries import outcomes
@@ -98,6 +101,8 @@ def _attack(
 
 
 def _keep(out: Path | None, line: BaseModel) -> None:
+    from harness.simulate.store import append_line
+
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         append_line(out, line)
@@ -124,6 +129,7 @@ class _OverCase(ABC):
         from harness.datasets.registry import load_data
         from harness.simulate.case import read_case
         from harness.simulate.case_run import request_for, requesters_of
+        from harness.simulate.study_files import parse_seeds
 
         case = read_case(self.study_file)
         requesters = requesters_of(case, load_data(request_for(case, self.data, None, case.table.seeds[0])))
@@ -144,6 +150,8 @@ class _FirstVariant(_OverCase):
     only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise the first.")] = None
 
     def chosen(self, case: Case) -> tuple[str, ...]:
+        from harness.simulate.study_files import parse_names
+
         return case.names[:1] if self.only is None else parse_names(self.only, "--only")
 
 
@@ -152,6 +160,8 @@ class _AllVariants(_OverCase):
     only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
 
     def chosen(self, case: Case) -> tuple[str, ...]:
+        from harness.simulate.study_files import parse_names
+
         return case.names if self.only is None else parse_names(self.only, "--only")
 
 
@@ -160,7 +170,10 @@ class _AllVariants(_OverCase):
 
 @dataclass(frozen=True)
 class _Reconstruction(_FirstVariant):
-    """Run a study, then let every party estimate every other site's updates from the sums and lists it has."""
+    """Estimate every site's updates from the sums and lists of each party.
+
+    Example: moiety attack reconstruction harness/studies/breast_cancer.toml
+    """
 
 
 def _reconstruct(asked: _Reconstruction) -> None:
@@ -201,7 +214,10 @@ def cell(line: AttackLine, prior: Prior, site: str) -> str:
 
 @dataclass(frozen=True)
 class _Lies(_AllVariants):
-    """Run a study honestly, then with sites that lie to gain weight and harm, and say what they gained."""
+    """Lie to gain weight or do harm, and compare with an honest run.
+
+    Example: moiety attack lies harness/studies/breast_cancer.toml --liars 2
+    """
 
     lies: Annotated[str | None, typer.Option(help="Which lies, separated by commas; otherwise all.")] = None
     liars: Annotated[int, typer.Option(min=1, help="How many contributors lie.")] = 1
@@ -211,6 +227,7 @@ class _Lies(_AllVariants):
 def _lie(asked: _Lies) -> None:
     from harness.adversaries.attacked_study import AS_IT_IS, Setting
     from harness.adversaries.lies import Lie, LyingRun
+    from harness.simulate.study_files import parse_names
 
     names = tuple(Lie) if asked.lies is None else parse_names(asked.lies, "--lies")
     unknown = [name for name in names if name not in tuple(Lie)]
@@ -231,7 +248,10 @@ def _lie(asked: _Lies) -> None:
 
 @dataclass(frozen=True)
 class _Distances(_OverCase):
-    """Run a study, then locate every site's updates by their distances to the requester's and its accomplices'."""
+    """Locate every site's updates by distances to colluders' updates.
+
+    Example: moiety attack distances harness/studies/breast_cancer.toml --colluders 0,1
+    """
 
     only: Annotated[str, typer.Option(help="A variant that sums everybody.")] = "fedavg"
     colluders: Annotated[str, typer.Option(help="Numbers of accomplices, separated by commas.")] = "0,1,2"
@@ -243,6 +263,7 @@ class _Distances(_OverCase):
 
 def _locate(asked: _Distances) -> None:
     from harness.adversaries.distances import LocatingRun
+    from harness.simulate.study_files import parse_seeds
 
     counts = parse_seeds(asked.colluders)
     for attacked in asked.studies():
@@ -256,7 +277,12 @@ def _locate(asked: _Distances) -> None:
 
 @dataclass(frozen=True)
 class _Inversion:
-    """Read records out of an average of gradients, by rows over biases and by descent, beside guessing."""
+    """Invert averages of gradients: read records out of them.
+
+    By rows over biases and by descent, beside guessing.
+
+    Example: moiety attack inversion breast-linear --sites 1,4
+    """
 
     targets: Annotated[str, typer.Argument(help=f"Data and model, separated by commas: {', '.join(TARGETS)}.")]
     sites: Annotated[str, typer.Option(help="Numbers of sites in the average, separated by commas.")] = "1,2,4,8"
@@ -270,6 +296,7 @@ class _Inversion:
 def _invert(asked: _Inversion) -> None:
     from harness.adversaries import inversion_targets
     from harness.adversaries.inversion import InvertedRun
+    from harness.simulate.study_files import parse_names, parse_seeds
 
     by_key = {target.key: target for target in inversion_targets.TARGETS}
     names = parse_names(asked.targets, "TARGETS")
@@ -287,7 +314,10 @@ def _invert(asked: _Inversion) -> None:
 
 @dataclass(frozen=True)
 class _Membership(_AllVariants):
-    """Train a case over a random half of every site's records, and tell which half that was, round by round."""
+    """Tell members from others, after training on half of the records.
+
+    Example: moiety attack membership harness/studies/breast_cancer.toml
+    """
 
 
 def _tell_members(asked: _Membership) -> None:
@@ -306,7 +336,12 @@ def _tell_members(asked: _Membership) -> None:
 
 @dataclass(frozen=True)
 class _Differencing(_FirstVariant):
-    """Open two sums that differ by one site, and compare the error of the difference with the sites' isolation."""
+    """Subtract two sums that differ by one site.
+
+    Compares the error of the difference with the sites' isolation.
+
+    Example: moiety attack differencing harness/studies/breast_cancer.toml
+    """
 
     least: Annotated[int, typer.Option(min=1, help="So many contributors are enough for a sum.")] = 2
 
@@ -328,7 +363,10 @@ def _subtract(asked: _Differencing) -> None:
 
 @dataclass(frozen=True)
 class _Leak:
-    """Falsify products in a study of many rounds, one question per round, and count the bits that the answers tell."""
+    """Falsify products, one question a round, and count leaked bits.
+
+    Example: moiety attack leak --seeds 0-9 --rounds 30
+    """
 
     questions: Annotated[str, typer.Option(help=f"What is asked, separated by commas: {', '.join(QUESTIONS)}.")] = (
         ",".join(QUESTIONS)
@@ -357,6 +395,7 @@ def share_of_canaries(text: str) -> float:
 def _count(given: _Leak) -> None:
     from harness.adversaries.falsified_round import Question
     from harness.adversaries.leak import Asked, LeakRun, leaked
+    from harness.simulate.study_files import parse_names, parse_seeds
 
     names = parse_names(given.questions, "--questions")
     unknown = [name for name in names if name not in tuple(Question)]

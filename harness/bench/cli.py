@@ -54,7 +54,10 @@ def one_round(
     tags: Annotated[bool, typer.Option("--tags", help="Of a study whose sums have tags.")] = False,
     narrow: Annotated[bool, typer.Option("--ring-48", help="Of a study whose shares are modulo 2^48.")] = False,
 ) -> None:
-    """Measure one whole round over real processes, after a warm-up round."""
+    """Measure one whole round over real processes, after a warm-up.
+
+    Example: moiety lab bench round --parameters 100000 --sites 10
+    """
     from harness.bench.round import benchmark_round, round_text
 
     result = benchmark_round(parameters, sites, folder, tags=tags, ring_bits=48 if narrow else 64)
@@ -66,8 +69,11 @@ def latency(
     json_file: JsonFile = None,
     delays: Annotated[str, typer.Option(help="Milliseconds that a request and its answer take, several.")] = "0,20,100",
 ) -> None:
-    """Measure seconds from lock to release of a small study over real processes, and count the network round trips
-    that a round waits for.
+    """Measure seconds from lock to release, and count round trips.
+
+    A small study over real processes, with added delays.
+
+    Example: moiety lab bench latency --delays 0,20,100
     """
     from harness.bench.latency import benchmark_latency, latency_text
 
@@ -91,7 +97,10 @@ def peers(
     cache: Annotated[Path, typer.Option(help="Where environments of other systems are kept.")] = DEFAULT_CACHE,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure whole rounds of Flower, NVFlare and ours, with real processes."""
+    """Measure whole rounds of Flower, NVFlare and ours.
+
+    Example: moiety lab bench peers --parameters 1000000 --sites 10
+    """
     from harness.bench.peer_systems import Asked
     from harness.bench.peers import benchmark_peers, peers_text
 
@@ -101,7 +110,10 @@ def peers(
 
 @app.command("ckks")
 def ckks(parameters: Parameters = 10**6, sites: Sites = 10, json_file: JsonFile = None, folder: Folder = None) -> None:
-    """Measure the CKKS path and a round on shares, in one run."""
+    """Measure the CKKS path and a round on shares, in one run.
+
+    Example: moiety lab bench ckks --parameters 1000000 --sites 10
+    """
     from harness.bench.ckks import benchmark_ckks, ckks_text
 
     result = benchmark_ckks(parameters, sites, folder)
@@ -115,7 +127,10 @@ def idle(
     json_file: JsonFile = None,
     folder: Folder = None,
 ) -> None:
-    """Measure what an agent without a study sends, receives and stores in a day."""
+    """Measure a day of an agent without a study: bytes and storage.
+
+    Example: moiety lab bench idle --past-studies 9
+    """
     from harness.bench.idle import benchmark_idle, idle_text
 
     result = benchmark_idle(past_studies, seconds, folder)
@@ -131,8 +146,11 @@ def load(
     json_file: JsonFile = None,
     folder: Folder = None,
 ) -> None:
-    """Run many sites' agents, without training, for the rounds of one study: errors, times, what servers need, and
-    what grows from round to round.
+    """Measure servers under many agents that do not train.
+
+    Errors, times, what servers need, and what grows from round to round.
+
+    Example: moiety lab bench load --sites 20 --rounds 20
     """
     from harness.bench.load import benchmark_load, load_text
 
@@ -149,7 +167,10 @@ def shards(
     json_file: JsonFile = None,
     folder: Folder = None,
 ) -> None:
-    """Measure one side's sketches and sum by ranges, over a Ray cluster of this machine."""
+    """Measure one side's sketches and sum, over a Ray cluster here.
+
+    Example: moiety lab bench shards --workers 1,2
+    """
     from harness.bench.shards import benchmark_shards, shards_section
 
     counts = [int(one) for one in workers.split(",") if one.strip().isdigit() and int(one) > 0]
@@ -161,7 +182,10 @@ def shards(
 
 @app.command("tags")
 def tags(parameters: Parameters = 10**6, repeats: Repeats = 15, json_file: JsonFile = None) -> None:
-    """Measure what tags cost a site: while its vector is split, and while a sum is opened."""
+    """Measure what tags cost a site when it splits, and opens a sum.
+
+    Example: moiety lab bench tags --parameters 1000000
+    """
     from harness.bench.tags import benchmark_tags, tags_text
 
     result = benchmark_tags(parameters, repeats)
@@ -174,7 +198,12 @@ def ring(
     repeats: Repeats = 9,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure the ring of 48 bits beside that of 64 for each party, and how often lifting a sketch errs."""
+    """Measure the ring of 48 bits beside that of 64, for each party.
+
+    And how often lifting a sketch errs.
+
+    Example: moiety lab bench ring --parameters 1000000
+    """
     from harness.bench.ring import benchmark_ring, ring_text
 
     result = benchmark_ring(parameters, repeats)
@@ -186,7 +215,10 @@ def report(
     results: Annotated[Path, typer.Option(help="The folder of JSON files.")] = Path("docs/benchmarks"),
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/benchmarks.md"),
 ) -> None:
-    """Write the page of all figures from the JSON files, and its charts beside them."""
+    """Write the page of all figures and its charts, from JSON files.
+
+    Example: moiety lab bench report
+    """
     from harness.bench.report import charts_of, page_of
 
     rewrite(out, page_of(results))

@@ -1,4 +1,4 @@
-"""``moiety lab bench idle``: what an agent without a study sends, receives and notes in a day, after studies that ended.
+"""``moiety lab bench idle``: a day's traffic and notes of an agent without a study, after studies that ended.
 
 Two servers and one contributor's agent as processes on loopback, TLS included. The studies were created and ended
 before the agent starts; once it has heard of them, its ledger is read at both ends of a window, and the window's

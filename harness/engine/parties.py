@@ -1,6 +1,6 @@
 """Keys and a signed roster for a whole federation on one machine, for the demo, simulations and tests.
 
-Here one place makes everybody's keys, which a real federation never does: there every party runs ``moiety keys``.
+Here one place makes everybody's keys, which a real federation never does: there every party makes its own.
 """
 
 from __future__ import annotations

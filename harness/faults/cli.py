@@ -8,13 +8,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import structlog
-import typer
 
 from client_agent.cli.tables import console as console_for
 from harness.faults.schedule import Level, Schedule
@@ -22,7 +21,7 @@ from harness.faults.shrinking import Shrinking
 from harness.faults.simulation import Simulated
 from harness.faults.simulator import replayed, simulated
 from harness.faults.tally import Failure, Tally
-from host.placed_files import rewrite, writable
+from host.placed_files import rewrite
 from host.settings import read_text
 from protocol.errors import ConfigurationError
 
@@ -33,30 +32,30 @@ Run = Callable[[int], Simulated]
 RUNS: Final[dict[Level, Run]] = {level: partial(simulated, level=level) for level in Level}
 
 
-def faults(
-    seeds: Annotated[str, typer.Option(help="A seed, or a range of them: 0-99.")] = "0-9",
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
-    ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on after the last seed that is in the file of --json.")] = False,
-    replay: Annotated[Path | None, typer.Option(help="Run this schedule of faults, which a failure left.")] = None,
-    shrink: Annotated[bool, typer.Option(help="Leave out of a failing schedule what it does not need.")] = True,
-    servers: Annotated[bool, typer.Option(help="Both servers alone, with scripted sites.")] = False,
-) -> None:
-    """Whole studies under seeded accidents: a troubled network, parties that die, full disks, clocks that jump.
+@dataclass(frozen=True)
+class FaultRuns:
+    """The runs to make; ``resume``: after the last seed that is in ``json_file``."""
 
-    Schedules of seeds that fail lie in faults-out, beside the JSON where there is one.
-    """
-    console, level = console_for(stderr=False), Level.SERVERS if servers else Level.STUDIES
-    schedules = (json_file.parent if json_file is not None else Path()) / "faults-out"
-    tally = Tally(json_file, level.value, parsed(seeds), go_on=resume)
-    planned = parsed(seeds)
-    running = [_replay(replay)] if replay is not None else _run(RUNS[level], tally.left, jobs)
-    for one in _with_progress(running, len(planned) - len(tally.left), 1 if replay is not None else len(planned)):
+    seeds: str
+    jobs: int
+    json_file: Path | None
+    resume: bool
+    replay: Path | None
+    shrink: bool
+    servers: bool
+
+
+def run_faults(asked: FaultRuns) -> bool:
+    """Make all runs and say what failed. Schedules of failing seeds lie in faults-out. Returns: whether all held"""
+    console, level = console_for(stderr=False), Level.SERVERS if asked.servers else Level.STUDIES
+    schedules = (asked.json_file.parent if asked.json_file is not None else Path()) / "faults-out"
+    tally = Tally(asked.json_file, level.value, parsed(asked.seeds), go_on=asked.resume)
+    planned = parsed(asked.seeds)
+    running = [_replay(asked.replay)] if asked.replay is not None else _run(RUNS[level], tally.left, asked.jobs)
+    for one in _with_progress(running, len(planned) - len(tally.left), 1 if asked.replay is not None else len(planned)):
         for broken in one.failed:
             console.print(f"FAILED {one.seed}: {broken}", soft_wrap=True, highlight=False)
-        failure = _kept(one, schedules, shrink) if one.failed and replay is None else None
+        failure = _kept(one, schedules, asked.shrink) if one.failed and asked.replay is None else None
         if failure is not None:
             of = f"{failure.faults} of {failure.of_faults} faults are left"
             console.print(f"{of}; again: {failure.again}", soft_wrap=True, highlight=False)
@@ -65,7 +64,7 @@ def faults(
     together = tally.found
     injected = sum(together.faults_injected.values())
     console.print(f"{together.runs} runs, {together.failed} failed, {together.steps} steps, {injected} faults")
-    raise typer.Exit(1 if together.failed else 0)
+    return not together.failed
 
 
 def _with_progress(running: Iterable[Simulated], before: int, total: int) -> Iterator[Simulated]:

@@ -1,1 +1,1 @@
-"""``moiety lab results``: the papers' tables and plots from the simulations' result lines, as pages in docs/results/."""
+"""``moiety lab results``: the papers' tables and plots from result lines, as pages in docs/results/."""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from client_agent.cli.tables import console as console_for
 from harness.papers import attacked, simulated, soak
+from harness.papers.options import ResultsOptions
 from harness.papers.pages import render, write_data
 from harness.papers.recipes import Making, run_missing
 from harness.papers.simulated import Found
 from harness.simulate.workers import Engine, cluster_of
-from host.placed_files import writable_folder
-from host.subcommand import command
 from protocol.errors import ConfigurationError, MoietyError
 
 PAGES: Final[Mapping[str, Callable[[Path, Path | None], Found]]] = {
@@ -39,44 +35,14 @@ PAGES: Final[Mapping[str, Callable[[Path, Path | None], Found]]] = {
 """By page, the tables and plots that its runs come to."""
 
 
-@dataclass(frozen=True)
-class _Results:
-    """Run what is missing and write the pages' tables and plots; it can be stopped at any time and goes on where it
-    was.
-    """
-
-    out: Annotated[Path, typer.Option(callback=writable_folder, help="Where the pages go.")] = Path("docs/results")
-    runs: Annotated[
-        Path,
-        typer.Option(callback=writable_folder, help="Where runs are kept; those that are there are not done again."),
-    ] = Path("results-out")
-    data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
-    only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None
-    jobs: Annotated[int, typer.Option(min=1, help="Processes at once, one core each.")] = 1
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; a GPU makes all 28 MNIST settings.")] = "auto"
-    engine: Annotated[
-        Engine, typer.Option(help="processes of this machine, or tasks of a Ray cluster (extra scale).")
-    ] = Engine.PROCESSES
-    address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster; without: one of this machine alone, --jobs CPUs large.")
-    ] = None
-    cpus_per_run: Annotated[float | None, typer.Option(help="What a run asks of the Ray cluster. [1]")] = None
-    gpus_per_run: Annotated[float | None, typer.Option(help="Likewise; with GPUs all 28 MNIST settings. [0]")] = None
-    download: Annotated[bool, typer.Option("--download", help="Fetch missing public data into the data folder.")] = (
-        False
-    )
-    render_only: Annotated[
-        bool, typer.Option("--render-only", help="Write the pages from their data files, without runs.")
-    ] = False
-
-
-def _results(asked: _Results) -> None:
+def write_results(asked: ResultsOptions) -> None:
+    """Write the pages that are asked for. Raises: ConfigurationError, where some could not be made"""
     console = console_for(stderr=True)
 
     def tell(text: str) -> None:
         console.print(text, highlight=False)
 
-    cluster = cluster_of(asked.engine, asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
+    cluster = cluster_of(Engine(asked.engine), asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
     making = Making(asked.runs, asked.data, asked.jobs, asked.device, tell, asked.download, cluster)
     failed = []
     for page in _chosen(asked.only):
@@ -93,9 +59,6 @@ def _results(asked: _Results) -> None:
         raise ConfigurationError(
             f"not written: {', '.join(failed)}, for the reasons above; --render-only writes pages from their data files"
         )
-
-
-results = command(_Results, _results)
 
 
 def write_from_runs(page: str, making: Making, out: Path) -> None:

@@ -160,9 +160,10 @@ def page() -> str:
     parts = [
         "# The study file",
         "Every key of the TOML file that `moiety study create` takes. Strict: an unknown key stops it; "
-        "`moiety study check STUDY.TOML --config settings.toml` says what is wrong and sends nothing. Tables "
-        "`[schema]` and `[task]` are explained in [preparing_data.md](preparing_data.md) and [models.md](models.md), "
-        "an example is [first.toml](examples/first.toml). This page is made by `python -m harness.reference`.",
+        "`moiety study create STUDY.TOML --config settings.toml --dry-run` says what is wrong and sends nothing. "
+        "Tables `[schema]` and `[task]` are explained in [preparing_data.md](preparing_data.md) and "
+        "[models.md](models.md), an example is [first.toml](examples/first.toml). This page is made by "
+        "`python -m harness.reference`.",
     ]
     for name, table in TABLES.items():
         heading = f"## `[{name}]`" if name else "## The study"

@@ -1,17 +1,15 @@
-"""``moiety simulate``: what a person asks, and what is printed."""
+"""The runs of ``moiety simulate STUDY.TOML`` and ``merge``, and what is printed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Final, Self
+from typing import Final, Self
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from typer.core import TyperGroup
 
 from client_agent.cli.tables import console as console_for
 from client_agent.scoring.score import words_of
@@ -24,43 +22,23 @@ from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulate.comparison import PersonalCase, personal_case_of
 from harness.simulate.comparison_report import PersonalOptions, run_personal_case, summary_json, summary_table
 from harness.simulate.energy import measured_into
-from harness.simulate.ranking import rank_sites
+from harness.simulate.options import StudyOptions
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
 from harness.simulate.store import Results, append_line, read_lines
 from harness.simulate.study_files import ALL_RUNS, parse_names, parse_seeds, parse_shard, read_study_file
 from harness.simulate.study_run import SimulationOptions, run_simulation
 from harness.simulate.summary import summarise_case, table_of, write_summary
-from harness.simulate.table_one import summarise_sites
 from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.tuning import TUNING, TuningLine
 from harness.simulate.workers import Engine, cluster_of, computing_of
 from host.extensions import load_plugins
 from host.placed_files import rewrite, writable
-from host.subcommand import command
 from protocol.errors import ConfigurationError
 
 _SPEED_OVER_S: Final = 600.0
-_STUDY: Final = "study"
 SIMULATED: Final = Path("simulated")
 """Where a case keeps its runs if nobody says otherwise."""
-
-
-class _StudyFirst(TyperGroup):
-    """``moiety simulate STUDY.TOML`` is ``moiety simulate study STUDY.TOML``; the group's help has its options."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # typer keeps a click of its own
-        named = bool(args) and (args[0] in self.commands or args[0] == "--help")
-        return super().parse_args(ctx, args if named else [_STUDY, *args])
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        super().format_help(ctx, formatter)
-        formatter.write_paragraph()
-        study = self.commands[_STUDY]
-        study.format_help(study.make_context(_STUDY, [], parent=ctx, resilient_parsing=True), formatter)
-
-
-app = typer.Typer(cls=_StudyFirst, help="Run studies in one process: STUDY.TOML by itself, or one of the commands.")
 
 
 class CaseBar:
@@ -102,111 +80,29 @@ class CaseBar:
             self._printed = text
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A study, or all runs of a case, in one process or several, without HTTP, over several seeds."""
+def _seeds(asked: StudyOptions) -> tuple[int, ...] | None:
+    return parse_seeds(asked.seeds) if asked.seeds else None
 
-    study_file: Annotated[
-        Path,
-        typer.Argument(metavar="STUDY.TOML", help="A study as for 'study create', or a case."),
-    ]
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="A study: breast_cancer (the default), digits, or a folder that holds one folder per site. A case: "
-            "the folder with the public data sets (or MOIETY_DATA)."
-        ),
-    ] = None
-    requester: Annotated[str | None, typer.Option(help="A study: the requester's folder, with a folder.")] = None
-    seeds: Annotated[
-        str | None, typer.Option(help="Whole numbers and ranges, such as 0-9,12. [the case's, the study's, or 0]")
-    ] = None
-    requesters: Annotated[
-        str | None, typer.Option(help="A case: sites that are the requester in turn, separated by commas, or each.")
-    ] = None
-    shard: Annotated[
-        str | None,
-        typer.Option(help="A case: i/n, only the i-th of n parts of all runs; 'simulate merge' joins them."),
-    ] = None
-    protection: Annotated[
-        Protection, typer.Option(help="plain: in the open. secure: shares and sketches. ckks: ciphertexts (extra he).")
-    ] = Protection.PLAIN
-    only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None
-    jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1
-    engine: Annotated[
-        Engine, typer.Option(help="A case: processes of this machine, or tasks of a Ray cluster (extra scale).")
-    ] = Engine.PROCESSES
-    address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster; without: one of this machine alone, --jobs CPUs large.")
-    ] = None
-    cpus_per_run: Annotated[float | None, typer.Option(help="What a run asks of the Ray cluster. [1]")] = None
-    gpus_per_run: Annotated[float | None, typer.Option(help="Likewise; 0.25: four runs share one. [0]")] = None
-    site_plugin: Annotated[
-        Path | None, typer.Option(help="A study: the Python file that sites would have as their plug-in.")
-    ] = None
-    save_model: Annotated[
-        Path | None,
-        typer.Option(help="A study: a new folder for the last model, as 'model export' makes it; by seed, if several."),
-    ] = None
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped. [simulated/<case>]")
-    ] = None
-    download: Annotated[
-        bool, typer.Option("--download", help="A case: fetch missing public files into the data folder first.")
-    ] = False
-    energy: Annotated[
-        str | None, typer.Option(help="Three-letter country: estimate energy and CO2 into OUT/energy.json.")
-    ] = None
-    device: Annotated[str, typer.Option(help="A case: auto, cpu, cuda or cuda:N; plain local SGD only.")] = "auto"
-    batched: Annotated[
-        bool | None,
-        typer.Option(
-            "--batched/--one-by-one",
-            help="A case: all sites' steps of a round in one call; by default on a GPU only.",
-        ),
-    ] = None
-    plugin: Annotated[
-        list[Path] | None,
-        typer.Option(help="A case: a Python file with RULES, DATASETS, MODELS, METRICS of your own; may be repeated."),
-    ] = None
-    track: Annotated[
-        str | None, typer.Option(help="A case: tensorboard, mlflow or both, separated by commas; into OUT.")
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 
-    @property
-    def folder(self) -> Path | None:
-        return Path(self.data) if self.data else None
+def _variants(asked: StudyOptions) -> tuple[str, ...] | None:
+    return parse_names(asked.only, "--only") if asked.only else None
 
-    @property
-    def parsed_seeds(self) -> tuple[int, ...] | None:
-        return parse_seeds(self.seeds) if self.seeds else None
 
-    @property
-    def variants(self) -> tuple[str, ...] | None:
-        return parse_names(self.only, "--only") if self.only else None
-
-    def case_options(self, out: Path) -> CaseOptions:
-        """Raises: ConfigurationError"""
-        cluster = cluster_of(self.engine, self.address, self.jobs, self.cpus_per_run, self.gpus_per_run)
-        return CaseOptions(
-            out,
-            self.folder,
-            self.parsed_seeds,
-            self.variants,
-            self.protection,
-            self.jobs,
-            computing=computing_of(cluster, self.device, self.batched),
-            requesters=parse_names(self.requesters, "--requesters") if self.requesters else None,
-            shard=parse_shard(self.shard) if self.shard else ALL_RUNS,
-            cluster=cluster,
-        )
-
-    def out_for(self, what: str) -> Path:
-        """Raises: ConfigurationError where no folder was given"""
-        if self.out is None:
-            raise ConfigurationError(f"{what} needs --out: the folder in which its runs are kept")
-        return self.out
+def _case_options(asked: StudyOptions, out: Path) -> CaseOptions:
+    """Raises: ConfigurationError"""
+    cluster = cluster_of(Engine(asked.engine), asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
+    return CaseOptions(
+        out,
+        Path(asked.data) if asked.data else None,
+        _seeds(asked),
+        _variants(asked),
+        Protection(asked.protection),
+        asked.jobs,
+        computing=computing_of(cluster, asked.device, asked.batched),
+        requesters=parse_names(asked.requesters, "--requesters") if asked.requesters else None,
+        shard=parse_shard(asked.shard) if asked.shard else ALL_RUNS,
+        cluster=cluster,
+    )
 
 
 def merge_results(folders: Sequence[Path], out: Path) -> tuple[RunLine, ...]:
@@ -274,14 +170,14 @@ def _tuning_of(folders: Sequence[Path]) -> tuple[TuningLine, ...]:
     return tuple(found.values())
 
 
-def simulate_study(asked: Asked, console: Console) -> None:
+def simulate_study(asked: StudyOptions, console: Console) -> None:
     """A study over its seeds, into ``simulation.json`` and a line. Raises: ConfigurationError"""
     options = SimulationOptions(
         asked.study_file,
         asked.data or "breast_cancer",
         asked.requester,
-        asked.parsed_seeds,
-        asked.protection,
+        _seeds(asked),
+        Protection(asked.protection),
         site_plugin=asked.site_plugin,
         save_model=asked.save_model,
     )
@@ -298,7 +194,7 @@ def simulate_study(asked: Asked, console: Console) -> None:
 
 
 def simulate_case(
-    case: Case, options: CaseOptions, asked: Asked, console: Console, log: Callable[[Sequence[RunLine]], None]
+    case: Case, options: CaseOptions, asked: StudyOptions, console: Console, log: Callable[[Sequence[RunLine]], None]
 ) -> None:
     """All runs of a case, into its folder and a table; ``log`` gets them all. Raises: ConfigurationError"""
     files = source_of(case.table.data).files
@@ -316,13 +212,8 @@ def simulate_case(
         console.print(f"every run is in {options.out}", highlight=False)
 
 
-@app.command()
-def merge(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
-    folders: Annotated[list[Path], typer.Argument(metavar="IN...", help="Folders of one case's runs.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
-    """Join the runs of several folders of one case, such as shards, into a new one."""
+def merge(out: Path, folders: Sequence[Path], *, as_json: bool) -> None:
+    """Join the runs of several folders of one case into ``out``, and print the table. Raises: ConfigurationError"""
     lines = merge_results(folders, out)
     summary = summarise_case(lines)
     write_summary(summary, lines, out)
@@ -332,7 +223,7 @@ def merge(
         console_for(stderr=False).print(table_of(summary))
 
 
-def _run(asked: Asked) -> None:
+def run(asked: StudyOptions) -> None:
     """A study's runs, a case's or a comparison's, by what the file holds. Raises: ConfigurationError"""
     load_plugins(asked.plugin or ())
     with measured_into(asked.out, asked.energy):
@@ -347,27 +238,24 @@ def _run(asked: Asked) -> None:
             simulate_study(asked, console)
 
 
-simulate = command(Asked, _run)
-app.command(_STUDY)(simulate)
-app.command("rank")(rank_sites)
-app.command("summary")(summarise_sites)
-
-
-def _simulate_case(case: Case, asked: Asked, console: Console) -> None:
-    options = asked.case_options(asked.out or SIMULATED / case.name)
+def _simulate_case(case: Case, asked: StudyOptions, console: Console) -> None:
+    options = _case_options(asked, asked.out or SIMULATED / case.name)
     trackers = [tracker_of(name, options.out) for name in parse_names(asked.track, "--track")] if asked.track else []
     simulate_case(case, options, asked, console, lambda lines: log_all(trackers, lines))
 
 
-def _compare(case: PersonalCase, asked: Asked, console: Console) -> None:
+def _compare(case: PersonalCase, asked: StudyOptions, console: Console) -> None:
+    out = asked.out
+    if out is None:
+        raise ConfigurationError("a comparison of personal models needs --out: the folder in which its runs are kept")
     options = PersonalOptions(
-        asked.out_for("a comparison of personal models"),
-        asked.folder,
-        asked.parsed_seeds,
-        asked.variants or (),
+        out,
+        Path(asked.data) if asked.data else None,
+        _seeds(asked),
+        _variants(asked) or (),
         asked.device,
         asked.batched,
-        asked.protection,
+        Protection(asked.protection),
     )
     lines = run_personal_case(case, options, lambda text: console.print(text, highlight=False))
     if asked.as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
 import typer
@@ -28,9 +28,9 @@ from harness.datasets.site_data import Federation, SiteData
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected_sum import Measuring, correlations_from
 from harness.engine.updates import CPU
+from harness.simulate.options import SimilarityOptions
 from harness.simulate.run_one import Protection
 from harness.simulate.study_files import read_study_file
-from host.subcommand import command
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.prg import derive
@@ -243,29 +243,12 @@ def _ranking(
     )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Every site trains alone; the requester learns how well each model does on its data, and nothing else."""
-
-    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
-    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
-    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
-    requester: Annotated[str | None, typer.Option(help="The site whose data the models are judged on.")] = None
-    folder: Annotated[
-        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
-    protection: Annotated[Protection, typer.Option(help="secure: only the losses open.")] = Protection.SECURE
-    study: Annotated[Path | None, typer.Option(help="A study file: rank with its model (plain only).")] = None
-    clip_norm: Annotated[float, typer.Option(help="Power of two that no site's model vector exceeds.")] = 16.0
-    yes: Annotated[bool, typer.Option("--yes", help="Accept what the plain variant discloses.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="The ranking as JSON.")] = False
-
-
-def _rank(asked: Asked) -> None:
-    if asked.protection is Protection.CKKS:
+def print_ranking(asked: SimilarityOptions) -> None:
+    """Rank, and print the table. Raises: ConfigurationError, UnusableUpdate"""
+    protection = Protection(asked.protection)
+    if protection is Protection.CKKS:
         raise ConfigurationError("--protection ckks adds updates and ranks no models; take secure, or plain")
-    secure = asked.protection is Protection.SECURE
+    secure = protection is Protection.SECURE
     if not secure:
         _confirm(asked.yes)
     request = DataRequest(
@@ -281,9 +264,6 @@ def _rank(asked: Asked) -> None:
         typer.echo(ranking.model_dump_json())
     else:
         console_for(stderr=False).print(_table(ranking))
-
-
-rank_sites = command(Asked, _rank)
 
 
 def _confirm(yes: bool) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import typer
@@ -19,8 +17,8 @@ from harness.datasets.site_data import Federation, SiteData
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected_sum import SecureResult, SecureRound, Tamper, correlations_from, honest
 from harness.engine.study_round import NO_SECRET
+from harness.simulate.options import SummaryOptions
 from harness.simulate.run_one import Protection
-from host.subcommand import command
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, Signed
 from protocol.errors import ConfigurationError
@@ -30,7 +28,7 @@ from protocol.summary.layout import Categories, Column, Layout, Numeric, summary
 from protocol.summary.opened import TableOne, table_one
 from protocol.summary.protect import Codes, Numbers, shared_vector
 from protocol.summary.protect import Protection as TableProtection
-from protocol.wire.messages import LEAST_EXAMPLES, Announcement, Purpose, SummarySpec
+from protocol.wire.messages import Announcement, Purpose, SummarySpec
 
 LEAST_CONTRIBUTORS = 3
 
@@ -119,30 +117,10 @@ def _range(values: Numbers) -> tuple[float, float]:
 DEFAULTS = SummarySpec()
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Counts, means, SDs and histograms of all sites' tables together, each protected before it is shared."""
-
-    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
-    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
-    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
-    folder: Annotated[
-        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
-    protection: Annotated[Protection, typer.Option(help="secure: shares at two servers; plain: added up.")] = (
-        Protection.SECURE
-    )
-    least_examples: Annotated[
-        int, typer.Option(min=LEAST_EXAMPLES, help="Columns and categories of fewer are left out.")
-    ] = LEAST_EXAMPLES
-    second_moments: Annotated[bool, typer.Option("--second-moments", help="Covariances too.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="The table as JSON.")] = False
-
-
-def summarise(asked: Asked) -> tuple[TableOne, int]:
+def summarise(asked: SummaryOptions) -> tuple[TableOne, int]:
     """The table, and how many sites are in it. Raises: ConfigurationError, UnusableUpdate"""
-    if asked.protection is Protection.CKKS:
+    protection = Protection(asked.protection)
+    if protection is Protection.CKKS:
         raise ConfigurationError("--protection ckks adds updates; a summary travels as shares: take secure, or plain")
     federation = load_data(
         DataRequest(data=asked.data, seed=asked.seed, split=asked.split, sites=asked.sites, folder=asked.folder)
@@ -166,7 +144,7 @@ def summarise(asked: Asked) -> tuple[TableOne, int]:
         )
         for site in federation.sites
     }
-    if asked.protection is Protection.PLAIN:
+    if protection is Protection.PLAIN:
         return table_one(np.sum(list(shared.values()), axis=0), layout, len(shared)), len(shared)
     result = secure_sum(layout, shared, seed)
     if result.total is None:
@@ -174,13 +152,11 @@ def summarise(asked: Asked) -> tuple[TableOne, int]:
     return table_one(result.total, layout, len(result.released)), len(result.released)
 
 
-def _summarise(asked: Asked) -> None:
+def print_summary(asked: SummaryOptions) -> None:
+    """Sum, and print the table. Raises: ConfigurationError, UnusableUpdate"""
     table, sites = summarise(asked)
     if asked.as_json:
         typer.echo(table.model_dump_json())
     else:
-        title = f"{asked.data}: {sites} sites, {asked.protection.value}"
+        title = f"{asked.data}: {sites} sites, {asked.protection}"
         console_for(stderr=False).print(shown_table(table, title))
-
-
-summarise_sites = command(Asked, _summarise)

@@ -31,7 +31,10 @@ def _audit() -> None:
 
 @dataclass(frozen=True)
 class _Export:
-    """Entries of the log, oldest first, once its chain is whole: all, or those that the options name."""
+    """Export the log's entries, oldest first, once its chain is whole.
+
+    Example: moiety audit export state --study heart --json
+    """
 
     folder: FolderArgument
     study: Annotated[str, typer.Option(help="Of this study alone.")] = ""
@@ -65,7 +68,12 @@ def answers(
         list[Path], typer.Argument(help="The state_dir of agents and the data_dir of servers, one or more.")
     ],
 ) -> None:
-    """An auditor's questions on one study: who approved what when, what left, what was deleted, which release ran."""
+    """Answer an auditor's questions on one study.
+
+    Who approved what when, what left, what was deleted, which release ran?
+
+    Example: moiety audit answers heart state
+    """
     for folder in folders:
         _log_of(folder)
         found = answers_of(folder, study)
@@ -93,7 +101,12 @@ def verify(
     folder: FolderArgument,
     against: Annotated[Path | None, typer.Option(help="An earlier export with --json, all of it.")] = None,
 ) -> None:
-    """Verify that every line follows the one before it; with --against, that the log still holds that export."""
+    """Verify that every line of the log follows the one before it.
+
+    With --against: that the log still holds an earlier export.
+
+    Example: moiety audit verify state --against export.jsonl
+    """
     entries = read_audit(_log_of(folder))
     if against is not None:
         require_continued(entries, _exported(against), str(against))

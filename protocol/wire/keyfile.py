@@ -81,7 +81,9 @@ def parse_party_keys(text: str, source: str) -> PartyKeys:
             sealing=SealingKey.from_bytes(bytes.fromhex(secret.sealing_key)),
         )
     except (ValueError, MoietyError):
-        raise ConfigurationError(f"{source}: not a valid secret key file; make one with 'moiety keys new'") from None
+        raise ConfigurationError(
+            f"{source}: not a valid secret key file; make one with 'moiety roster new-keys'"
+        ) from None
 
 
 def dump_party(party: Party) -> str:

@@ -1,6 +1,6 @@
 """`moiety server init`, `card`, `pair`, `renew`: a server from nothing, and the other operator's card.
 
-`invite`, `invitations`, `withdraw`, `admissions`, `admit`, `remove`: who may come, came and goes.
+`invite`, `withdraw`, `admissions`, `admit`, `remove`: who may come, came and goes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from protocol.text_forms import counted
 if TYPE_CHECKING:
     from servers.settings import ServerSettings
 
-ConfigOption = Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")]
+ConfigOption = Annotated[Path, typer.Option("--config", help="The server's settings file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 
 
 @dataclass(frozen=True)
 class _Init:
-    """Make a new server's folder: keys, public card, settings, compose file. All of it or nothing."""
+    """Make a new server's folder, all of it or nothing.
+
+    It holds keys, public card, settings and a compose file.
+
+    Example: moiety server init --side a --federation clinics --name operator-a --url https://a.example.org --out a
+    """
 
     side: Annotated[Side, typer.Option(help="a or b: the operators agree which of them is which.")]
     federation: Annotated[str, typer.Option(help="The federation's name, the same at both operators.")]
@@ -63,7 +68,12 @@ def _init(asked: _Init) -> None:
 
 
 def card(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """This operator's fingerprint, to be read over the phone, and where its public card lies."""
+    """Show this operator's fingerprint and its public card.
+
+    Read the fingerprint to the others over the phone.
+
+    Example: moiety server card --config a/settings.toml
+    """
     from protocol.wire.enrolment.fingerprint import fingerprint_of
     from servers.enrolment.pairing import own_card
     from servers.settings import load_settings
@@ -84,7 +94,12 @@ def pair(
     fingerprint: Annotated[str, typer.Option(help="As the other operator reads it over the phone.")],
     config: ConfigOption,
 ) -> None:
-    """Keep the other operator's public card, if it is the one whose fingerprint was read over the phone."""
+    """Pair with the other operator by its public card.
+
+    The card is kept if its fingerprint is the one that was read over the phone.
+
+    Example: moiety server pair https://b.example.org --fingerprint "12345 67890 ..." --config a/settings.toml
+    """
     from servers.enrolment import pairing
     from servers.settings import load_settings
 
@@ -96,7 +111,12 @@ def pair(
 
 
 def renew(config: ConfigOption) -> None:
-    """Another certificate by the CA that 'init --own-ca' made; a running server takes it up by itself."""
+    """Renew the certificate, by the CA that 'init --own-ca' made.
+
+    A running server takes it up by itself.
+
+    Example: moiety server renew --config a/settings.toml
+    """
     from servers.enrolment.folder import renew as renew_certificate
     from servers.settings import load_settings
 
@@ -122,7 +142,12 @@ def invite(
         bool, typer.Option("--renew", help="For other keys of a site in the roster: its own are lost, stolen or old.")
     ] = False,
 ) -> None:
-    """Print an invitation for one site, once: a line to be sent to its people by a way that you trust."""
+    """Invite a site: print a line, once, to be sent to its people.
+
+    Send it by a way that you trust. What is printed is not kept.
+
+    Example: moiety server invite clinic-1 --ttl 7d --config a/settings.toml
+    """
     from servers.enrolment.pairing import own_card
     from servers.enrolment.register import Register
     from servers.settings import load_settings
@@ -142,26 +167,13 @@ def invite(
     typer.echo(invitation_line(invitation))
 
 
-def invitations(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """The invitations that were made here: for whom, until when, and whether they were used. Secrets are not kept."""
-    from servers.enrolment.register import Register
-    from servers.settings import load_settings
-
-    now_s = time.time()
-    made = Register(load_settings(config).data_dir, time.time).invitations
-    if json_output:
-        shown = [one.model_dump(include={"site", "requester", "expires_at_s"}) for one in made]
-        typer.echo(json.dumps([{**what, "is": one.standing(now_s)} for what, one in zip(shown, made, strict=True)]))
-        return
-    for one in made:
-        until = f"{datetime.fromtimestamp(one.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
-        typer.echo(f"{one.site}{', the requester' if one.requester else ''}: {one.standing(now_s)}, until {until}")
-    if not made:
-        typer.echo("no invitations: 'moiety server invite NAME' makes one")
-
-
 def withdraw(name: SiteArgument, config: ConfigOption) -> None:
-    """Take a site's invitations back, and its registration, as long as it is not in the roster."""
+    """Withdraw a site's invitations, and its registration.
+
+    A site that is in the roster stays in it.
+
+    Example: moiety server withdraw clinic-1 --config a/settings.toml
+    """
     from servers.enrolment.place import end_renewals
     from servers.enrolment.register import Register
     from servers.settings import load_settings
@@ -174,15 +186,30 @@ def withdraw(name: SiteArgument, config: ConfigOption) -> None:
 
 
 def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """List the sites that registered here, and those whose fingerprint is still to be compared over the phone."""
+    """List whom this operator invited, who registered, and who is admitted.
+
+    An invitation is open, used or expired; a registration waits until its fingerprint was compared over the phone.
+
+    Example: moiety server admissions --config a/settings.toml
+    """
     from servers.enrolment.register import Register
     from servers.settings import load_settings
 
-    found = Register(load_settings(config).data_dir, time.time).registrants
+    now_s = time.time()
+    register = Register(load_settings(config).data_dir, time.time)
+    made, found = register.invitations, register.registrants
     if json_output:
-        rows = [{"name": one.party.name, "requester": one.requester, "admitted": one.admitted} for one in found]
-        typer.echo(json.dumps(rows))
+        fields = {"site", "requester", "expires_at_s"}
+        invited = [one.model_dump(include=fields) | {"is": one.standing(now_s)} for one in made]
+        registered = [{"name": one.party.name, "requester": one.requester, "admitted": one.admitted} for one in found]
+        typer.echo(json.dumps({"invited": invited, "registered": registered}))
         return
+    for invitation in made:
+        until = f"{datetime.fromtimestamp(invitation.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
+        whom = f"{invitation.site}{', the requester' if invitation.requester else ''}"
+        typer.echo(f"invitation for {whom}: {invitation.standing(now_s)}, until {until}")
+    if not made:
+        typer.echo("no invitations: 'moiety server invite NAME' makes one")
     for one in found:
         role = "the requester" if one.requester else counted(one.party.samples, "training example")
         standing = "admitted" if one.admitted else "waits: have its people read its fingerprint to you"
@@ -196,7 +223,12 @@ def admit(
     fingerprint: Annotated[str, typer.Option(help="As the site's people read it over the phone.")],
     config: ConfigOption,
 ) -> None:
-    """Let a site into the roster to come, if its card is the one whose fingerprint was read over the phone."""
+    """Admit a site whose fingerprint was read over the phone.
+
+    It is in the next roster that both operators and the requester sign.
+
+    Example: moiety server admit clinic-1 --fingerprint "12345 67890 ..." --config a/settings.toml
+    """
     from host.audit.entry import Action
     from host.audit.log import AuditLog
     from protocol.wire.enrolment.fingerprint import fingerprint_of
@@ -218,7 +250,12 @@ def remove(
         bool, typer.Option("--undo", help="It is to stay after all; before the requester removed it.")
     ] = False,
 ) -> None:
-    """Let the requester remove a site from the roster ('moiety site remove'); the other operator does so itself."""
+    """Allow the requester to remove a site from the roster.
+
+    The other operator allows it too; then the requester runs 'moiety site remove'.
+
+    Example: moiety server remove clinic-1 --config a/settings.toml
+    """
     from servers.enrolment.register import Register
     from servers.settings import load_settings
 

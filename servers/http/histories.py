@@ -47,7 +47,7 @@ def _keep(server: Server, signed: Signed[History]) -> None:
         _log.error("other_rolled_back", shows=theirs.place, signed=before.place)
         raise RolledBack(
             f"the other server shows {theirs.place} and has signed {before.place}: an older database of it was put "
-            "back. Its operator puts the newest one back, or runs there: moiety server restored"
+            "back. Its operator puts the newest one back, or runs there: moiety server accept-rollback"
         )
     if theirs != before:
         server.store.keep_history(signed)

@@ -314,7 +314,7 @@ class Database:
             raise RolledBack(
                 f"the database of this server has {found} changes and had {max(least - 1, self._most_changes)} a while "
                 "ago: an older copy, or a replica that lags, took its place. Put the newest one back and start again; "
-                "if there is none: moiety server restored"
+                "if there is none: moiety server accept-rollback"
             )
         return found
 

@@ -60,7 +60,7 @@ def test_a_database_that_went_back_takes_no_change(store: Store, url: str) -> No
     with engine.begin() as connection:
         connection.execute(text("UPDATE history SET changes = 1"))
     engine.dispose()
-    with pytest.raises(RolledBack, match="moiety server restored"):
+    with pytest.raises(RolledBack, match="moiety server accept-rollback"):
         store.change_study(RECORD.digest, lambda record: replace(record, reason="two"))
     with pytest.raises(RolledBack, match="has 1 changes and had 2"):
         store.changes()
@@ -81,7 +81,7 @@ def test_nothing_is_served_from_a_database_that_went_back_until_the_newest_is_th
             connection.execute(text("UPDATE history SET changes = :changes"), {"changes": changes})
         engine.dispose()
         if changes < counted:
-            with pytest.raises(RolledBack, match="moiety server restored"):
+            with pytest.raises(RolledBack, match="moiety server accept-rollback"):
                 history.count()
             assert not history.current
             with pytest.raises(RolledBack, match="a replica that lags"):

@@ -72,7 +72,7 @@ ELSEWHERE = (
     *("mkdir ", "docker run "),  # in containers: tests/deploy/test_strangers.py
     "moiety data ",  # test_preparing_data.py
     "moiety agent page",  # it runs until it is ended: tests/integration/test_site_page.py
-    *("moiety agent studies", "moiety agent show", "moiety agent approve", "moiety model "),  # test_first_federation.py
+    *("moiety agent show", "moiety agent show", "moiety agent approve", "moiety model "),  # test_first_federation.py
 )
 FINGERPRINT, SHORT = "'01234 56789 ...'", "'...'"
 TYPED_INVITATIONS = "'moiety-invitation:...' 'moiety-invitation:...'"

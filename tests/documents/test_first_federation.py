@@ -132,7 +132,7 @@ class Federation:
     def waits(self, hospital: int, study: str) -> None:
         """Until a study waits for this hospital's people."""
         deadline = time.monotonic() + OVER_WITHIN_S
-        while f"{study}" not in (said := self.at(hospital, "moiety agent studies --config clinic-1")):
+        while f"{study}" not in (said := self.at(hospital, "moiety agent show --config clinic-1")):
             assert time.monotonic() < deadline, said
             time.sleep(0.2)
 
@@ -188,10 +188,10 @@ def declined(federation: Federation) -> None:
         text = (federation.folder / "first.toml").read_text().replace('name = "first"', f'name = "{name}"')
         (federation.folder / f"{name}.toml").write_text(text)
     second = {"/etc/moiety/study.toml": "second.toml", " NAME": " second"}
-    assert "second" in federation.at(0, "moiety study check", second)
+    assert "second" in federation.at(0, "moiety study create", second)
     federation.at(0, "moiety study create", second)
     federation.waits(1, "second")
-    federation.at(1, "moiety agent studies --config /etc")
+    federation.at(1, "moiety agent show --config /etc")
     federation.at(1, "moiety agent show NAME", second)
     federation.at(0, "moiety study cancel NAME", second)
     third = {"/etc/moiety/study.toml": "third.toml", " NAME": " third"}
@@ -214,9 +214,8 @@ def used(federation: Federation) -> None:
     federation.at(0, "moiety model predict", {"heart-model": "first-model", "new.csv": "data/0/test.npz"})
     assert len((federation.folder / "predictions.csv").read_text().splitlines()) > 5
     assert "difference" in federation.at(0, "moiety model compare")
-    budgets = federation.at(0, "moiety agent budget")
+    budgets = federation.at(0, "moiety budget show")
     assert "first" in budgets or "no" in budgets
-    federation.walk.every("moiety study noise", lambda words: federation.moiety(*words))
     federation.at(0, "moiety study epsilon", {"study.toml": "second.toml"}, status=2)
 
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import sqlalchemy
 import typer
@@ -309,6 +309,8 @@ def _option(hint: Any, default: Any) -> Json:
 def _type(kind: Any) -> Json:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return [member.value for member in kind]
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
     inner = [_type(one) for one in get_args(kind)]
     return {str(get_origin(kind).__name__): inner} if inner else str(kind.__name__)
 

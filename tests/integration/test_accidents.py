@@ -232,7 +232,7 @@ def test_an_older_data_dir_of_a_server_is_refused_and_the_newest_goes_on(
         newest = put_back(data, copied)
         federation.start_party(name)
         log = federation.folder / name / "process.log"
-        wait_for("it refuses", lambda: "moiety server restored" in log.read_text(), 60.0, federation.tails)
+        wait_for("it refuses", lambda: "moiety server accept-rollback" in log.read_text(), 60.0, federation.tails)
         federation.kill(name)
         shutil.rmtree(data)
         newest.rename(data)

@@ -1,4 +1,4 @@
-"""``moiety lab faults``: what a seed draws, schedules that are shrunk and run again, and whole studies under accidents."""
+"""``moiety lab faults``: what a seed draws, schedules shrunk and run again, and whole studies under accidents."""
 
 from __future__ import annotations
 

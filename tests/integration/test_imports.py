@@ -50,8 +50,8 @@ def test_an_agent_loads_neither_harness_nor_servers() -> None:
     assert not loaded & {"fastapi", "sqlalchemy", "alembic", "sklearn", "matplotlib", "trustme", "harness", "servers"}
 
 
-def test_keys_load_neither_torch_nor_a_server() -> None:
-    loaded = loaded_by(subcommand("keys"))
+def test_the_roster_loads_neither_torch_nor_a_server() -> None:
+    loaded = loaded_by(subcommand("roster"))
     assert not loaded & {"torch", "fastapi", "sqlalchemy", "harness", "servers"}
 
 

@@ -144,12 +144,12 @@ def test_the_finished_model_is_in_use_and_the_shared_one_is_kept(
     assert losses[0] != losses[1]
     assert f"({facts.text})" in (tmp_path / "own" / "card.md").read_text()
     assert "The requester's own model" not in (tmp_path / "shared" / "card.md").read_text()
-    assert moiety("model", "compare", "held", "--config", config, "--samples", "0", "--json") == 0
+    assert moiety("model", "compare", "held", "--config", config, "--draws", "0", "--json") == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["finish"]["pull"] == facts.pull
     compared = next(one["first"]["value"] for one in found["scores"] if one["first"]["name"] == "log_loss")
     assert compared == pytest.approx(losses[0])
-    assert moiety("model", "compare", "held", "--config", config, "--samples", "0", "--unfinished") == 0
+    assert moiety("model", "compare", "held", "--config", config, "--draws", "0", "--unfinished") == 0
     assert "with the local finish" not in capsys.readouterr().out
 
 

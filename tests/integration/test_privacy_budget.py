@@ -128,7 +128,7 @@ def test_a_count_that_is_gone_contributes_nothing_until_a_person_says_so(tmp_pat
         running.until("the end of second", finished(running, "second", SITES[0], "c2", "c3"))
         declined = running.texts(EventKind.DECLINED, "c1")
         assert any("count of its privacy budget lacks 2 rounds" in text for text in declined)
-        assert any("moiety agent begin-budget" in text for text in declined)
+        assert any("moiety budget reset" in text for text in declined)
         assert trainings(running, "c1") == ()
         took_part = {site for record in rounds_of(running, SITES[0], "second") for site in record.took_part}
         assert took_part == {"requester", "c2", "c3"}

@@ -117,7 +117,7 @@ def test_a_server_that_forgot_a_released_round_serves_nothing(pair: Pair, side: 
     pair.put_back(side, copied)
     said = pair.until_refused(side)
     assert f"{OPERATOR_NAMES[side]!r} knows start" in said
-    assert "moiety server restored" in said
+    assert "moiety server accept-rollback" in said
     with pytest.raises(RolledBack):
         pair.server(side).history.require_current()
 

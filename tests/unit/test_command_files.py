@@ -248,7 +248,7 @@ def test_no_broken_folder_ends_a_command_in_a_traceback(
         "model predict --model FOLDER --input BYTES --out new.csv",
         "doctor --config BYTES",
         "data schema BYTES",
-        "keys new --name c1 --role site --samples 40 --out /sys/moiety",
+        "roster new-keys --name c1 --role site --samples 40 --out /sys/moiety",
         "roster show MISSING",
         "audit verify FOLDER",
         "audit export BYTES --json",

@@ -110,7 +110,7 @@ def journal_of(config: Path) -> StudyJournal:
 
 
 def test_a_word_is_asked_for_once_more_and_kept(contributor: Path) -> None:
-    assert "waits for a person: moiety agent approve unit" in said(contributor, "studies", "--json").stdout
+    assert "waits for a person: moiety agent approve unit" in said(contributor, "show", "--json").stdout
     no = said(contributor, "approve", STUDY.name, "--person", "Dr. A", text="n\n")
     assert no.exit_code == 1
     assert approval_of(journal_of(contributor), STUDY.digest()) is None
@@ -119,7 +119,7 @@ def test_a_word_is_asked_for_once_more_and_kept(contributor: Path) -> None:
     kept = approval_of(journal_of(contributor), STUDY.digest())
     assert kept is not None
     assert (kept.approved, kept.person, kept.reason) == (True, "Dr. A", "permit 7")
-    assert json.loads(said(contributor, "studies", "--json").stdout)["state"] == "runs"
+    assert json.loads(said(contributor, "show", "--json").stdout)["state"] == "runs"
 
 
 def test_a_change_of_mind_is_kept_beside_the_first_word(contributor: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_change_of_mind_is_kept_beside_the_first_word(contributor: Path) -> No
     lines = (contributor.parent / "state" / "approvals.jsonl").read_text().splitlines()
     assert [json.loads(line)["person"] for line in lines] == ["Dr. A", "Dr. B"]
     assert journal_of(contributor).left == "withdrawn"
-    assert json.loads(said(contributor, "studies", "--json").stdout)["state"] == "left by this site"
+    assert json.loads(said(contributor, "show", "--json").stdout)["state"] == "left by this site"
 
 
 def test_a_person_reads_the_whole_query(contributor: Path) -> None:

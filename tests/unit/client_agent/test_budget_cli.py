@@ -1,4 +1,4 @@
-"""``moiety agent budget`` and ``begin-budget``, and budgets looked at before a study is created."""
+"""``moiety budget show`` and ``reset``, and budgets looked at before a study is created."""
 
 from __future__ import annotations
 
@@ -131,16 +131,21 @@ def test_a_study_that_a_shown_budget_does_not_hold_even_unspent_is_not_created()
         require_shown_budget(noised(1000), ROSTER, shown, "the policy in x")
 
 
-def test_the_noise_for_an_epsilon_is_named_before_a_study_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["study", "noise", "--epsilon", "4", "--delta", "1e-5", "--examples", "95", "--batch-size", "20"]
-    for more, steps in (([], 30), (["--epochs", "2"], 30 * 2 * 5)):
+def test_the_noise_for_an_epsilon_is_named_before_a_study_has_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = plan(tmp_path, "")
+    asked = ["study", "epsilon", file, "--target", "4", "--delta", "1e-5", "--samples", "95"]
+    local = 'batch_size = 20\nupdate = "local_sgd"\nepochs = 2'
+    for table, steps in (("batch_size = 20", 8), (local, 8 * 2 * 5)):
+        Path(file).write_text(Path(file).read_text().replace("batch_size = 20", table))
         with pytest.raises(SystemExit, match="0"):
-            main([*asked, "--rounds", "30", *more, "--json"])
+            main([*asked, "--json"])
         told = json.loads(capsys.readouterr().out)
         assert told["epsilon"] == epsilon_of([Steps(20 / 95, told["noise_multiplier"], steps)], 1e-5)
         assert 3.9 < told["epsilon"] <= 4
     with pytest.raises(SystemExit, match="0"):
-        main([*asked, "--rounds", "30"])
+        main(asked)
     said = capsys.readouterr().out
     assert said.startswith("noise_multiplier = ")
     assert "at delta 1e-05 of a record, dp-accounting" in said
@@ -162,7 +167,7 @@ def plan(folder: Path, privacy: str) -> str:
 def test_a_study_file_says_what_it_would_spend_with_other_rounds_and_noise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["study", "epsilon", plan(tmp_path, OF_RECORD), "--delta", "1e-3", "--examples", "80"]
+    asked = ["study", "epsilon", plan(tmp_path, OF_RECORD), "--delta", "1e-3", "--samples", "80"]
     with pytest.raises(SystemExit, match="0"):
         main([*asked, "--json"])
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -180,9 +185,9 @@ def test_a_study_file_says_what_it_would_spend_with_other_rounds_and_noise(
 
 def test_what_a_study_file_does_not_say_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for privacy, more, said in (
-        ("", ["--examples", "5"], "no [privacy] table"),
-        (OF_RECORD, [], "--examples"),
-        (OF_SITE, ["--examples", "5"], "take unit = 'record'"),
+        ("", ["--samples", "5"], "no [privacy] table"),
+        (OF_RECORD, [], "--samples"),
+        (OF_SITE, ["--samples", "5"], "take unit = 'record'"),
     ):
         with pytest.raises(SystemExit, match="2"):
             main(["study", "epsilon", plan(tmp_path, privacy), "--delta", "1e-3", *more])

@@ -15,9 +15,9 @@ import torch
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-import client_agent.cli.agent
-import client_agent.cli.study
+import client_agent.cli.lines
 import client_agent.cli.watching
+import client_agent.site.connections
 from client_agent.cli.agent import app as agent_app
 from client_agent.cli.study import app as study_app
 from client_agent.daemon import run_agent
@@ -129,8 +129,7 @@ class FakeSite:
 @pytest.fixture(autouse=True)
 def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The process's log, signal handlers and retry hooks stay as they are."""
-    for module in (client_agent.cli.agent, client_agent.cli.study):
-        monkeypatch.setattr(module, "log_to_stderr", lambda: None)
+    monkeypatch.setattr(client_agent.cli.lines, "log_to_stderr", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     yield
     stamina.instrumentation.set_on_retry_hooks(None)
@@ -139,7 +138,7 @@ def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeServer], None]:
     def use(server: FakeServer) -> None:
-        for module in (client_agent.cli.study, client_agent.cli.watching):
+        for module in (client_agent.site.connections, client_agent.cli.watching):
             monkeypatch.setattr(module, "Site", lambda settings: FakeSite(settings, server))
         monkeypatch.setattr(client_agent.cli.watching, "_POLL_S", 0.0)
 
@@ -342,10 +341,10 @@ def test_who_gave_what_is_shown_a_study(tmp_path: Path) -> None:
         {"study": "second", "site": "c1", "rounds": 1, "weights": None},
         {"study": "second", "site": "c2", "rounds": 1, "weights": None},
     ]
-    shown = command("rewards", "--config", config, "--study", "second", app=agent_app).stdout
+    shown = command("rewards", "--config", config, "second", app=agent_app).stdout
     assert "first" not in shown
     with pytest.raises(ConfigurationError, match="has no round of study 'third'"):
-        command("rewards", "--config", config, "--study", "third", app=agent_app)
+        command("rewards", "--config", config, "third", app=agent_app)
     assert "its own affair" in shown
 
 

@@ -1,4 +1,4 @@
-"""``moiety keys``: new keys, and what is shown of a roster; rosters that were made by hand still hold."""
+"""``moiety roster new-keys`` and ``show``: new keys, what is shown of a roster, and old rosters hold."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(*arguments: str) -> str:
 
 
 def new(folder: Path, name: str) -> Path:
-    run("new", "--name", name, "--role", "site", "--out", str(folder), "--samples", "40")
+    run("new-keys", "--name", name, "--role", "site", "--out", str(folder), "--samples", "40")
     return folder / f"{name}.secret.toml"
 
 
@@ -85,7 +85,7 @@ def test_secret_files_are_private_and_never_overwritten(tmp_path: Path) -> None:
 def test_a_public_file_in_the_way_leaves_no_stray_secret(tmp_path: Path) -> None:
     (tmp_path / "c1.public.toml").write_text("another's")
     with pytest.raises(ConfigurationError, match=r"c1\.public\.toml exists already"):
-        run("new", "--name", "c1", "--role", "site", "--out", str(tmp_path), "--samples", "40")
+        run("new-keys", "--name", "c1", "--role", "site", "--out", str(tmp_path), "--samples", "40")
     assert [path.name for path in tmp_path.iterdir()] == ["c1.public.toml"]
     assert (tmp_path / "c1.public.toml").read_text() == "another's"
 
@@ -124,5 +124,5 @@ def test_an_altered_roster_shows_its_signatures_as_not_valid(tmp_path: Path) -> 
 )
 def test_wrong_new_keys(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        run("new", *arguments, "--out", str(tmp_path))
+        run("new-keys", *arguments, "--out", str(tmp_path))
     assert list(tmp_path.iterdir()) == []

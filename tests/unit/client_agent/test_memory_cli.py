@@ -1,4 +1,4 @@
-"""``moiety agent forget-memory``: it says what is lost, and does without only when told to."""
+"""``moiety agent accept-rollback``: it says what is lost, and does without only when told to."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_round_that_one_server_knows_of_is_missed(bench: Bench, side: Side) ->
     assert "lacks 7 rounds" in decision.reason
     assert "earlier round 1, earlier round 2" in decision.reason
     assert "and 2 more; an older copy of the state folder was put back" in decision.reason
-    assert "moiety agent forget-memory" in decision.reason
+    assert "moiety agent accept-rollback" in decision.reason
     assert "earlier" not in bench.decline().reason
     assert not context_of(bench).sums.rounds()
 

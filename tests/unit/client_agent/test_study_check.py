@@ -1,4 +1,4 @@
-"""What ``moiety study check`` and ``create`` refuse: studies that no list of sites can federate."""
+"""What ``moiety study create`` refuses, also with --dry-run: studies that no list of sites can federate."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_a_study_that_no_list_can_federate_is_not_created(tmp_path: Path) -> Non
     """Nobody is trained alone without having been told: by the own policy, and by one that another site shows."""
     config, file = study_of_own_data(tmp_path)
     shown = policy_of(tmp_path, f"assumed_colluders = {len(ROSTER.contributors)}")
-    for name in ("create", "check"):
+    for how in ([], ["--dry-run"]):
         with pytest.raises(ConfigurationError, match=r"NOT FEDERATED: the policy in .*shown.toml declines every list"):
-            command(name, str(file), "--config", str(config), "--site-policy", shown)
+            command("create", str(file), *how, "--config", str(config), "--site-policy", shown)
     refusing = policy_of(tmp_path, "may_open = []")
     with pytest.raises(ConfigurationError, match=r"shown.toml refuses the study: may_open: "):
-        command("check", str(file), "--config", str(config), "--site-policy", refusing)
+        command("create", str(file), "--dry-run", "--config", str(config), "--site-policy", refusing)
     config.write_text(f"{config.read_text()}[policy]\nassumed_colluders = {len(ROSTER.contributors)}\n")
     with pytest.raises(ConfigurationError, match="NOT FEDERATED: this site's policy declines every list"):
         command("create", str(file), "--config", str(config))
@@ -53,18 +53,18 @@ def test_a_study_that_no_list_can_federate_is_not_created(tmp_path: Path) -> Non
 
 def test_checking_a_study_file_sends_and_keeps_nothing(tmp_path: Path) -> None:
     config, file = study_of_own_data(tmp_path)
-    seen = command("check", str(file), "--config", str(config))
+    seen = command("create", str(file), "--dry-run", "--config", str(config))
     assert seen.stdout == "study first can be created: 683 parameters are shared\n"
     assert not (tmp_path / "state").exists()
     (tmp_path / "state" / "studies" / "first").mkdir(parents=True)
-    for name in ("check", "create"):
+    for how in (["--dry-run"], []):
         with pytest.raises(ConfigurationError, match="a study named 'first' is here already; choose another name"):
-            command(name, str(file), "--config", str(config))
+            command("create", str(file), *how, "--config", str(config))
     (tmp_path / "state" / "studies" / "first").rmdir()
     nothing = tmp_path / "other.toml"
     nothing.write_text("site = 'x'\n")
     with pytest.raises(ConfigurationError, match=r"other.toml: key 'policy'"):
-        command("check", str(file), "--config", str(config), "--site-policy", str(nothing))
+        command("create", str(file), "--dry-run", "--config", str(config), "--site-policy", str(nothing))
 
 
 GOOD_FEDAVG = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "fedavg"')
@@ -75,15 +75,15 @@ NOISE = "[privacy]\nrecord_clip = 1.0\nnoise_multiplier = 2.0\n"
 
 
 def test_epsilon_is_said_before_a_study_is_created(tmp_path: Path) -> None:
-    """At the delta of this site's policy, by 'check' and by 'create'."""
+    """At the delta of this site's policy, with --dry-run and without."""
     config, file = study_of_own_data(tmp_path)
     file.write_text(GOOD_FEDAVG + NOISE)
     steps = ROUNDS * steps_of(EXAMPLES, TrainingSpec(**tomllib.loads(GOOD)["training"]))
     spent = epsilon_of([Steps(1.0, 2.0, steps)], SitePolicy().delta)
-    for name in ("check", "create"):
-        told = command(name, str(file), "--config", str(config)).stdout
+    for how in (["--dry-run"], []):
+        told = command("create", str(file), *how, "--config", str(config)).stdout
         assert f"its noise: epsilon {spent:.3f} at delta 1e-05 of one record at a site of {EXAMPLES} examples" in told
-    told = json.loads(command("check", str(file), "--config", str(config), "--json").stdout)
+    told = json.loads(command("create", str(file), "--dry-run", "--config", str(config), "--json").stdout)
     assert told["privacy"]["epsilon"] == spent
     assert (told["privacy"]["examples"], told["privacy"]["rounds"]) == (EXAMPLES, ROUNDS)
 

@@ -50,11 +50,11 @@ def test_an_invitation_is_the_only_line_on_standard_output(
     invitation = read_invitation(printed)
     assert (invitation.site, invitation.requester, invitation.url) == ("clinic-1", False, "https://a.example:8443")
     assert printed.count("\n") == 1
-    assert said(capsys, "server", "invitations", *at_a).startswith("clinic-1: open, until ")
-    (listed,) = json.loads(said(capsys, "server", "invitations", "--json", *at_a))
+    assert said(capsys, "server", "admissions", *at_a).startswith("invitation for clinic-1: open, until ")
+    (listed,) = json.loads(said(capsys, "server", "admissions", "--json", *at_a))["invited"]
     assert (listed["site"], listed["is"], "secret" in listed) == ("clinic-1", "open", False)
     assert said(capsys, "server", "withdraw", "clinic-1", *at_a).startswith("clinic-1: withdrawn: 1 invitations")
-    assert "no invitations: 'moiety server invite NAME'" in said(capsys, "server", "invitations", *at_a)
+    assert "no invitations: 'moiety server invite NAME'" in said(capsys, "server", "admissions", *at_a)
 
 
 @pytest.mark.parametrize("ttl", ["", "0h", "48", "31d", "2w", "-1h", "1.5h"])
@@ -76,7 +76,7 @@ def test_who_registered_is_listed_and_admitted(
     assert "what was read is not the fingerprint" in wrong
     digits = fingerprint_of(site.party)
     assert "clinic-1: admitted here" in said(capsys, "server", "admit", "clinic-1", "--fingerprint", digits, *at_a)
-    (listed,) = json.loads(said(capsys, "server", "admissions", "--json", *at_a))
+    (listed,) = json.loads(said(capsys, "server", "admissions", "--json", *at_a))["registered"]
     assert listed == {"name": "clinic-1", "requester": False, "admitted": True}
 
 

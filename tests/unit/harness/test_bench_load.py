@@ -1,4 +1,4 @@
-"""``moiety lab bench load``, ``idle`` and ``latency``: calls, errors, windows, round trips, the page, and one tiny run."""
+"""``moiety lab bench load``, ``idle`` and ``latency``: calls, windows, round trips, the page, and one tiny run."""
 
 from __future__ import annotations
 

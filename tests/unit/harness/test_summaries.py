@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.simulate.run_one import Protection
-from harness.simulate.table_one import Asked, secure_sum, summarise
+from harness.simulate.options import SummaryOptions
+from harness.simulate.table_one import secure_sum, summarise
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.summary.layout import Layout, Numeric
@@ -17,7 +17,7 @@ SHARED = {f"s{site}": shared_vector(LAYOUT, table(site), protection(site)) for s
 
 
 def test_plain_and_secure_are_the_same_table() -> None:
-    tables = [summarise(Asked(protection=of, second_moments=True)) for of in (Protection.PLAIN, Protection.SECURE)]
+    tables = [summarise(SummaryOptions(protection=of, second_moments=True)) for of in ("plain", "secure")]
     assert tables[0] == tables[1]
     assert tables[0][1] == 5
     assert len(tables[0][0].covariances) == 30 * 29 // 2
@@ -48,7 +48,7 @@ def test_what_cannot_be_summarised_is_said() -> None:
     with pytest.raises(ConfigurationError, match="3 contributors"):
         secure_sum(LAYOUT, {site: SHARED[site] for site in ("s0", "s1", "s2")}, bytes(32))
     with pytest.raises(ConfigurationError, match="travels as shares"):
-        summarise(Asked(protection=Protection.CKKS))
+        summarise(SummaryOptions(protection="ckks"))
 
 
 def test_vectors_longer_than_the_sketch_are_sketched_in_four_blocks() -> None:

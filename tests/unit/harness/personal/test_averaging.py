@@ -14,7 +14,7 @@ from harness.datasets.site_data import Federation, SiteData
 from harness.engine.all_sites import SchemeName, Setting, UnderTheProtocol, in_the_open, scheme_of
 from harness.engine.updates import ClippedUpdate
 from harness.simulate import comparison
-from harness.simulate.command import simulate
+from harness.simulate.cli import simulate
 from harness.simulate.comparison import ResultFolder, Run, execute, parse_personal_case
 from harness.simulate.run_one import Protection
 from protocol.errors import ConfigurationError, ProtocolViolation

@@ -12,7 +12,7 @@ import pytest
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.simulate import comparison, comparison_report
-from harness.simulate.command import simulate
+from harness.simulate.cli import simulate
 from harness.simulate.comparison import (
     PersonalCase,
     ResultFolder,

@@ -1,0 +1,139 @@
+"""Options of ``moiety simulate`` and its commands; this module loads nothing that a run needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+ProtectionName = Literal["plain", "secure", "ckks"]
+EngineName = Literal["processes", "ray"]
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """Run a study, or all runs of a case, without HTTP.
+
+    In one process or several, over several seeds.
+
+    Example: moiety simulate study.toml --data breast_cancer --seeds 0-4
+    """
+
+    study_file: Annotated[
+        Path,
+        typer.Argument(metavar="STUDY.TOML", help="A study as for 'study create', or a case."),
+    ]
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A study: breast_cancer (the default), digits, or a folder that holds one folder per site. A case: "
+            "the folder with the public data sets (or MOIETY_DATA)."
+        ),
+    ] = None
+    requester: Annotated[str | None, typer.Option(help="A study: the requester's folder, with a folder.")] = None
+    seeds: Annotated[
+        str | None, typer.Option(help="Whole numbers and ranges, such as 0-9,12. [the case's, the study's, or 0]")
+    ] = None
+    requesters: Annotated[
+        str | None, typer.Option(help="A case: sites that are the requester in turn, separated by commas, or each.")
+    ] = None
+    shard: Annotated[
+        str | None,
+        typer.Option(help="A case: i/n, only the i-th of n parts of all runs; 'simulate merge' joins them."),
+    ] = None
+    protection: Annotated[
+        ProtectionName,
+        typer.Option(help="plain: in the open. secure: shares and sketches. ckks: ciphertexts (extra he)."),
+    ] = "plain"
+    only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None
+    jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1
+    engine: Annotated[
+        EngineName, typer.Option(help="A case: processes of this machine, or tasks of a Ray cluster (extra scale).")
+    ] = "processes"
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster; without: one of this machine alone, --jobs CPUs large.")
+    ] = None
+    cpus_per_run: Annotated[float | None, typer.Option(help="What a run asks of the Ray cluster. [1]")] = None
+    gpus_per_run: Annotated[float | None, typer.Option(help="Likewise; 0.25: four runs share one. [0]")] = None
+    site_plugin: Annotated[
+        Path | None, typer.Option(help="A study: the Python file that sites would have as their plug-in.")
+    ] = None
+    save_model: Annotated[
+        Path | None,
+        typer.Option(help="A study: a new folder for the last model, as 'model export' makes it; by seed, if several."),
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped. [simulated/<case>]")
+    ] = None
+    download: Annotated[
+        bool, typer.Option("--download", help="A case: fetch missing public files into the data folder first.")
+    ] = False
+    energy: Annotated[
+        str | None, typer.Option(help="Three-letter country: estimate energy and CO2 into OUT/energy.json.")
+    ] = None
+    device: Annotated[str, typer.Option(help="A case: auto, cpu, cuda or cuda:N; plain local SGD only.")] = "auto"
+    batched: Annotated[
+        bool | None,
+        typer.Option(
+            "--batched/--one-by-one",
+            help="A case: all sites' steps of a round in one call; by default on a GPU only.",
+        ),
+    ] = None
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(help="A case: a Python file with RULES, DATASETS, MODELS, METRICS of your own; may be repeated."),
+    ] = None
+    track: Annotated[
+        str | None, typer.Option(help="A case: tensorboard, mlflow or both, separated by commas; into OUT.")
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+
+
+@dataclass(frozen=True)
+class SummaryOptions:
+    """Sum the tables of all sites: counts, means, SDs and histograms.
+
+    Each table is protected before it is shared.
+
+    Example: moiety simulate summary breast_cancer --sites 4
+    """
+
+    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
+    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
+    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
+    folder: Annotated[
+        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
+    protection: Annotated[ProtectionName, typer.Option(help="secure: shares at two servers; plain: added up.")] = (
+        "secure"
+    )
+    least_examples: Annotated[int, typer.Option(min=10, help="Columns and categories of fewer are left out.")] = 10
+    second_moments: Annotated[bool, typer.Option("--second-moments", help="Covariances too.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="The table as JSON.")] = False
+
+
+@dataclass(frozen=True)
+class SimilarityOptions:
+    """Rank sites by how well their own models do on the requester's data.
+
+    Every site trains alone. The requester learns these losses, and nothing else.
+
+    Example: moiety simulate rank heart_disease --data DATA --requester cleveland
+    """
+
+    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
+    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
+    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
+    requester: Annotated[str | None, typer.Option(help="The site whose data the models are judged on.")] = None
+    folder: Annotated[
+        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
+    protection: Annotated[ProtectionName, typer.Option(help="secure: only the losses open.")] = "secure"
+    study: Annotated[Path | None, typer.Option(help="A study file: rank with its model (plain only).")] = None
+    clip_norm: Annotated[float, typer.Option(help="Power of two that no site's model vector exceeds.")] = 16.0
+    yes: Annotated[bool, typer.Option("--yes", help="Accept what the plain variant discloses.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="The ranking as JSON.")] = False

@@ -1,0 +1,61 @@
+"""``--help`` of every command: one line that begins with a verb, one example that works, and nothing heavy loaded."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import moiety
+from harness.reference.pages import Command, commands
+from tests.documents.test_every_command_is_known import found
+
+ROOT: Final = Path(__file__).parents[2]
+HEAVY: Final = frozenset(
+    {"alembic", "fastapi", "httpx", "matplotlib", "pandas", "pyarrow", "ray", "scipy", "sklearn", "sqlalchemy", "torch"}
+)
+"""Packages that take from a tenth of a second to some seconds to import."""
+ALL: Final = tuple(commands())
+VERBS: Final = frozenset(
+    """
+    Add Admit Allow Answer Apply Approve Cancel Change Check Claim Compare Create Decline Delete Drain Estimate
+    Export Falsify Invert Invite Join Leave Lie List Locate Make Measure Merge Pair Pause Predict Print Rank Remove
+    Renew Restart Resume Run Serve Show Sign Subtract Sum Tell Verify Watch Withdraw Write
+    """.split()
+)
+
+
+def words_of(command: Command) -> str:
+    """The group's default command is called without its name."""
+    return command.words.replace("moiety simulate study", "moiety simulate")
+
+
+@pytest.mark.parametrize("command", ALL, ids=lambda one: one.words)
+def test_help_is_one_line_that_begins_with_a_verb_and_one_example(command: Command) -> None:
+    text = command.run.__doc__ or ""
+    first, *rest = (" ".join(part.split()) for part in text.strip().split("\n\n"))
+    assert first.split()[0] in VERBS, f"{first!r}: a verb, which stands in VERBS"
+    assert len(first) <= 72
+    assert first.endswith(".")
+    (example,) = (part for part in rest if part.startswith("Example: "))
+    assert example == rest[-1]
+    typed = example.removeprefix("Example: ")
+    assert typed.startswith(words_of(command) + " ") or typed == words_of(command)
+    target, left = found(shlex.split(typed)[1:])
+    known = {name for one in target.params for name in (*one.opts, *one.secondary_opts)}
+    assert {word for word in left if word.startswith("--")} <= known
+
+
+def test_every_verb_is_used() -> None:
+    assert {(command.run.__doc__ or "").split()[0] for command in ALL} == VERBS
+
+
+@pytest.mark.parametrize("name", [None, *moiety.SUBCOMMANDS])
+def test_help_loads_nothing_heavy(name: str | None) -> None:
+    program = f"import moiety, sys; moiety.build({name!r}); print(' '.join({set(HEAVY)!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
