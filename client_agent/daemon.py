@@ -117,10 +117,8 @@ class Agent:
             tell_people=Notices(settings.state_dir, ways_of(settings, site.ledger), site.clock.now).tell,
             asks_people=settings.approve == "manual",
             start_when=None if settings.start_when == "all" else settings.start_when,
-            start_timeout_s=settings.start_timeout_s,
             stuck_timeout_s=settings.stuck_timeout_s,
             bootstrap_samples=settings.bootstrap_samples,
-            transcripts_kept_rounds=settings.transcripts_kept_rounds,
             quiet=settings.quiet,
             transfer_remarks=lambda study: transfer_remarks(study, settings, site.clock.now()),
         )

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, Field, StrictInt
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from client_agent.architectures.sources import ModelSources
@@ -25,27 +25,24 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import PartyName, StudyName
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
+REMOVED: Final = {
+    "tls": "TLS is 1.3 wherever the server speaks it, and 1.2 at least",
+    "start_timeout_s": "after an hour the study's least number of contributors is enough",
+    "transcripts_kept_rounds": "the signed messages of a study's newest 10000 rounds stay",
+}
+"""Settings of earlier releases, and what holds instead."""
 _SWITCH: Final = {"true": True, "false": False}
 _NUMBERS: Final = (
     "seed",
     "start_when",
-    "start_timeout_s",
     "stuck_timeout_s",
     "poll_s",
     "bootstrap_samples",
-    "transcripts_kept_rounds",
     "bandwidth_up_bytes_per_s",
     "bandwidth_down_bytes_per_s",
 )
 ArchitectureName = Annotated[str, Field(pattern=r"^monai\.[A-Za-z][A-Za-z0-9_]*$")]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
-
-
-class TlsSettings(BaseModel):
-    """``minimum``: the oldest TLS version this site accepts; 1.3 is used wherever the server speaks it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    minimum: Literal["1.2", "1.3"] = "1.2"
 
 
 class _Environment(EnvSettingsSource):
@@ -74,11 +71,10 @@ class AgentSettings(BaseSettings):
     """Everything a site's agent needs to know.
 
     ``start_when`` (requester only): how many contributors must be ready before round 1, ``"all"`` of the roster or a
-    number; after ``start_timeout_s`` the study's least number of contributors suffices. ``stuck_timeout_s`` (requester
+    number; after an hour the study's least number of contributors suffices. ``stuck_timeout_s`` (requester
     only): a round that has closed, and of which neither server shows anything new for so long, ends the study; the
     default is three days. ``bootstrap_samples`` are drawn
-    for the intervals of the last model's metrics; 0 leaves intervals out. ``transcripts_kept_rounds``: of how many of a
-    study's newest rounds the signed messages stay. ``failpoint`` is for tests: it
+    for the intervals of the last model's metrics; 0 leaves intervals out. ``failpoint`` is for tests: it
     names the place at which this agent kills itself, and is refused without a seed. ``approve``: whether a person says
     yes to each study, or the policy alone does. ``proxy`` is the HTTP proxy on the
     way to both servers, http://HOST:PORT, and ``proxy_credentials`` a file with user:password for it; none is taken
@@ -117,14 +113,11 @@ class AgentSettings(BaseSettings):
     studies: Literal["all"] | tuple[StudyName, ...] = "all"
     seed: StrictInt | None = None
     failpoint: str | None = None
-    tls: TlsSettings = TlsSettings()
     notify: NotifySettings = NotifySettings()
     start_when: Literal["all"] | Annotated[int, Field(ge=1, strict=True)] = "all"
-    start_timeout_s: Annotated[float, Field(ge=0, strict=True)] = 3600.0
     stuck_timeout_s: Annotated[float, Field(gt=0, strict=True)] = 259_200.0
     poll_s: Annotated[float, Field(gt=0, le=3600, strict=True)] = 1.0
     bootstrap_samples: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 200
-    transcripts_kept_rounds: Annotated[int, Field(ge=100, strict=True)] = 10_000
 
     @classmethod
     def settings_customise_sources(
@@ -167,7 +160,8 @@ def load_settings(path: Path) -> AgentSettings:
 
     Raises: ConfigurationError that names every wrong key, what was found and what is allowed
     """
-    return validated(AgentSettings, file_table(AgentSettings, path, Path(os.path.realpath(path)).parent), str(path))
+    table = file_table(AgentSettings, path, Path(os.path.realpath(path)).parent, REMOVED)
+    return validated(AgentSettings, table, str(path))
 
 
 class _DeviceOption(BaseModel):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
@@ -35,12 +37,17 @@ def require_begun(key: str, folder: Path, made_by: str) -> None:
         )
 
 
-def file_table(settings: type[BaseSettings], path: Path, folder: Path) -> dict[str, Any]:
+def file_table(
+    settings: type[BaseSettings], path: Path, folder: Path, removed: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """Read the file's table; relative paths start at ``folder``.
+
+    ``removed``: keys of earlier releases, ``table.key`` where they stood in a table, and what holds instead.
 
     Raises: ConfigurationError, also for a variable that has the settings' prefix and is none of them
     """
     table = parse_toml(read_text(path), str(path))
+    _refuse_removed(settings, table, str(path), removed)
     _refuse_unknown_variables(settings)
     return _placed(settings, table, folder)
 
@@ -55,6 +62,22 @@ def _placed(model: type[BaseModel], table: dict[str, Any], folder: Path) -> dict
         elif isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict):
             placed[name] = _placed(kind, value, folder)
     return placed
+
+
+def _refuse_removed(
+    settings: type[BaseSettings], table: Mapping[str, Any], path: str, removed: Mapping[str, str]
+) -> None:
+    prefix = str(settings.model_config["env_prefix"])
+    for key, instead in removed.items():
+        found: Any = table
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        variable = prefix + key.replace(".", "__").upper()
+        places = [name for name in sorted(os.environ) if name == variable or name.startswith(f"{variable}__")]
+        if found is not None:
+            places.insert(0, f"{path}: key '{key}'")
+        if places:
+            raise ConfigurationError(f"{places[0]} is no setting any more: take it out; {instead}")
 
 
 def _refuse_unknown_variables(settings: type[BaseSettings]) -> None:

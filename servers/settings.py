@@ -24,6 +24,17 @@ from protocol.wire.address import ServerUrl
 ENVIRONMENT_PREFIX = "MOIETY_SERVER_"
 _OPERATIONS_ABOVE: Final = 1000
 _LAST_PORT: Final = 65535
+REMOVED: Final = {
+    "limits.mail_bytes": "a letter has at most 8 GiB",
+    "limits.retry_window_s": "a burnt attempt is repeated for at least 60 s",
+    "limits.handshake_s": "header_s bounds the start of TLS too",
+    "limits.request_line_bytes": "a request's address has at most 4096 bytes",
+    "limits.headers": "a request has at most 64 headers",
+    "limits.header_bytes": "a request's head has at most 32768 bytes",
+    "limits.least_bytes_per_s": "a body must come with 2048 bytes a second",
+    "ray.shares_a_task": "a task sketches 32 contributions",
+}
+"""Settings of earlier releases, and what holds instead."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -32,11 +43,9 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    mail_bytes: int = Field(default=2**33, ge=1, description="largest sealed mail, checkpoints included")
     disk_reserve_bytes: int = Field(default=2**26, ge=0, description="free space below which nothing is accepted")
     long_poll_s: float = Field(default=30.0, gt=0, le=300, description="longest wait of a long poll")
     grace_s: float = Field(default=60.0, ge=0, description="for queries, release set and go, after a round closes")
-    retry_window_s: float = Field(default=60.0, ge=0, description="least time to contribute again to a burnt round")
     attempts: int = Field(default=3, ge=1, le=100, description="attempts of one round before it is skipped")
     pause_after_skips: int = Field(default=3, ge=1, description="skips in a row without the requester")
     requester_silent_s: float = Field(default=86400.0, gt=0, description="after a round, until its study is paused")
@@ -45,15 +54,10 @@ class Limits(BaseModel):
     connections: int = Field(default=1024, ge=16, description="open connections in all")
     connections_per_address: int = Field(default=64, ge=4, description="of one address; of a proxy's, requests")
     unsigned_per_s: float = Field(default=20.0, gt=0, description="connections and requests that nobody signed")
-    handshake_s: float = Field(default=10.0, gt=0, description="for TLS to begin")
-    request_line_bytes: int = Field(default=4096, ge=1024, description="of a request's address")
-    headers: int = Field(default=64, ge=16, description="header lines of a request")
-    header_bytes: int = Field(default=2**15, ge=2**13, description="of a request before its body")
-    header_s: float = Field(default=10.0, gt=0, description="from a request's first byte to its body")
+    header_s: float = Field(default=10.0, gt=0, description="for TLS to begin; from a request's first byte to its body")
     idle_s: int = Field(default=75, ge=1, description="between two requests on one connection")
     stall_s: float = Field(default=30.0, gt=0, description="over which a body's least speed is measured")
     lease_s: float = Field(default=10.0, ge=0.5, description="without a sign of the driver, until another takes over")
-    least_bytes_per_s: float = Field(default=2048.0, ge=0, description="that a body arrives with")
 
 
 class Engine(StrEnum):
@@ -79,7 +83,6 @@ class RayCluster(BaseModel):
     address: str | None = Field(default=None, description="of a cluster that runs already; none: one of this machine")
     cpus: int = Field(default=2, ge=1, description="of a cluster of this machine")
     range_parameters: int = Field(default=2**22, ge=2**15, multiple_of=2**15, description="coordinates of one task")
-    shares_a_task: int = Field(default=32, ge=1, description="contributions that a task sketches")
     storage: str | None = Field(default=None, description="where workers read shares; none: a folder in data_dir")
     wrapping_key: Path | None = Field(default=None, description="file with the key that wraps keys and seeds")
 
@@ -176,7 +179,7 @@ def load_settings(path: Path) -> ServerSettings:
 
     Raises: ConfigurationError that names every unknown key or wrong value
     """
-    table = file_table(ServerSettings, path, path.parent)
+    table = file_table(ServerSettings, path, path.parent, REMOVED)
     wrong = {detail["loc"]: detail for detail in _wrong_types(table)}
     try:
         settings = ServerSettings(**table)

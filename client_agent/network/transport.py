@@ -27,16 +27,15 @@ from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError
 
 _HEADERS_TOO_LARGE: Final = 431
-_TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
-def tls_context(ca: Path, minimum: str = "1.2") -> ssl.SSLContext:
+def tls_context(ca: Path) -> ssl.SSLContext:
     """A client context that trusts exactly the certificates in ``ca``; TLS 1.3 where the server speaks it."""
     try:
         context = ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(f"key 'ca': {ca} cannot be read as PEM certificates: {error}") from None
-    context.minimum_version = _TLS_VERSIONS[minimum]
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # for a proxy in front that speaks no newer one
     return context
 
 

@@ -23,6 +23,8 @@ from protocol.wire import paths
 from protocol.wire.messages import EndCause, Purpose, StudyEndState, StudyView
 
 _QUIET_PAUSE_S: Final = 60.0
+_START_TIMEOUT_S: Final = 3600.0
+"""For agents to start in; where not all ever will, ``start_when`` says how many are enough at once."""
 
 
 def await_contributors(owner: RequesterStudy) -> None:
@@ -33,7 +35,7 @@ def await_contributors(owner: RequesterStudy) -> None:
     everybody = len(owner.context.roster.contributors)
     wanted = everybody if owner.context.start_when is None else min(owner.context.start_when, everybody)
     least = owner.study.parameters.least_contributors
-    give_up = owner.context.clock.now() + owner.context.start_timeout_s
+    give_up = owner.context.clock.now() + _START_TIMEOUT_S
     owner.event(EventKind.STUDY, None, f"waiting for {wanted} of {everybody} contributors")
     missing = MissingSites(owner)
 

@@ -87,6 +87,6 @@ def _require_own(state_dir: Path, site: str, chain: RosterChain) -> None:
 
 
 def _over_tls(settings: AgentSettings) -> Connect:
-    context, proxy = tls_context(settings.ca, settings.tls.minimum), settings.web_proxy
+    context, proxy = tls_context(settings.ca), settings.web_proxy
     paces = Paces.of(settings.bandwidth_up_bytes_per_s, settings.bandwidth_down_bytes_per_s)  # over both servers
     return lambda server, ledger: CountingTransport(server, context, ledger, proxy=proxy, paces=paces)

@@ -52,10 +52,8 @@ class SiteContext:
     asks_people: bool
     data: Path = Path()
     start_when: int | None = None
-    start_timeout_s: float = 3600.0
     stuck_timeout_s: float = 259_200.0
     bootstrap_samples: int = 0
-    transcripts_kept_rounds: int = 10_000
     clock: Clock = SYSTEM
     quiet: QuietHours = NO_QUIET_HOURS
     transfer_remarks: Callable[[Study], tuple[str, ...]] = lambda study: ()

@@ -3,7 +3,7 @@
 studies/NAME/transcripts/round-000004-01.json     the messages of one attempt
                          round-000004-01.vector   the masked vector of a sum with wrong tags, and of no other
 
-So that a study's folder does not grow without end, those of its newest ``transcripts_kept_rounds`` stay.
+So that a study's folder does not grow without end, those of its newest ``KEPT_ROUNDS`` stay.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from protocol.transcript.kept import AlteredSum, shown
 from protocol.wire.messages import OutputHeader, RoundView, Signed, TagsFailed, TagShares
 
 TRANSCRIPTS: Final = "transcripts"
+KEPT_ROUNDS: Final = 10_000
+"""With three sites, 50 to 90 MB."""
 _VECTOR: Final = ".vector"
 _SWEPT_EVERY_ROUNDS: Final = 50
 
@@ -49,7 +51,7 @@ def keep_transcript(
     kept = shown(owner.study_digest, owner.context.site, views, failed=failed, shares=shares, go=go, altered=altered)
     owner.journal.write(path, kept)
     if views[0].round % _SWEPT_EVERY_ROUNDS == 0:
-        _forget_before(path.parent, views[0].round - owner.context.transcripts_kept_rounds)
+        _forget_before(path.parent, views[0].round - KEPT_ROUNDS)
 
 
 def _forget_before(folder: Path, round_number: int) -> None:

@@ -34,7 +34,7 @@ from servers.http.listening import BoundedServer, listen
 from servers.serving import _config
 from servers.settings import Limits, ServerSettings, load_settings
 
-_TIMES: Final = {"header_s": 0.5, "handshake_s": 0.5, "idle_s": 1, "stall_s": 0.5}
+_TIMES: Final = {"header_s": 0.5, "idle_s": 1, "stall_s": 0.5}
 _ROOMY: Final = {**_TIMES, "connections_per_address": 512, "unsigned_per_s": 1000.0}
 _NARROW: Final = {"connections": 16, "connections_per_address": 8, "unsigned_per_s": 2.0}
 _STOP_WITHIN_S: Final = 10.0
@@ -100,7 +100,7 @@ _BEGUN: Final[Mapping[str, bytes]] = {
 def _half_open(stranger: Stranger, limits: Limits) -> Found:
     """Handshakes, heads and bodies that are begun and never ended, and one that trickles."""
     each = min(15, limits.connections_per_address // (len(_BEGUN) + 5))
-    longest_s = max(limits.header_s, limits.handshake_s, float(limits.idle_s), limits.stall_s)
+    longest_s = max(limits.header_s, float(limits.idle_s), limits.stall_s)
     with ExitStack() as held:
         connections = []
         for begun in _BEGUN.values():
@@ -180,7 +180,7 @@ def _answered(stranger: Stranger, source: str | None) -> bool:
 
 def _few_addresses(folder: Path) -> Found:
     """Connections of two addresses, as many as a server has in all, idle before TLS or after an answer."""
-    given = {**_NARROW, "idle_s": 600, "handshake_s": 600.0}
+    given = {**_NARROW, "idle_s": 600, "header_s": 600.0}
     with server_with(folder, given) as stranger, ExitStack() as held:
         holding: list[socket.socket] = []
         for number in range(Limits.model_validate(given).connections):

@@ -146,7 +146,7 @@ def _server(side: Side, store: SqlStore) -> Any:  # noqa: ANN401  # what a Serve
     operator = _OPERATORS[side]
     counter = SimpleNamespace(labels=lambda *_: SimpleNamespace(inc=lambda *_: None))
     signing = PARTIES.keys_of(operator).signing
-    limits = SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3, attempts=3, grace_s=60, retry_window_s=60)
+    limits = SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3, attempts=3, grace_s=60)
     return SimpleNamespace(
         side=side,
         name=operator,

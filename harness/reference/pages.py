@@ -20,7 +20,7 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 
 from client_agent.notify_settings import NotifySettings
-from client_agent.settings import AgentSettings, TlsSettings
+from client_agent.settings import AgentSettings
 from harness.reference.study_file import taken
 from moiety import SUBCOMMANDS
 from protocol import errors
@@ -152,7 +152,6 @@ _TABLES: Final = (
     _Table("A server's `[limits]`", "operating.md", "`[limits]`", Limits),
     _Table("An agent's settings", "joining.md", "setting", AgentSettings),
     _Table("An agent's `[policy]`", "joining.md", "`[policy]`", SitePolicy),
-    _Table("An agent's `[tls]`", "joining.md", "`[tls]`", TlsSettings),
     _Table("An agent's `[notify]`", "joining.md", "`[notify]`", NotifySettings),
 )
 

@@ -65,7 +65,7 @@ class Listener:
         self._admission = admission
         self._make = make
         self._tls = tls
-        self._handshake_s = limits.handshake_s
+        self._handshake_s = limits.header_s
         self._beginning: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept())
 

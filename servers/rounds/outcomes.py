@@ -58,6 +58,10 @@ def _count_absence(server: Server, digest: str, cause: OutcomeCause) -> None:
     server.store.change_study(digest, counted)
 
 
+_RETRY_WINDOW_S = 60.0
+"""For sites to hear of the burnt attempt and send again: they poll every second, and a large share takes its time."""
+
+
 def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
     """The attempt's contributions are deleted unmeasured; the next attempt takes the same updates again."""
     burnt = step(record.progress, RoundEvent.BURNT)
@@ -66,7 +70,7 @@ def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcom
         key=RoundKey(record.key.study, record.key.round, retried.attempt),
         state=retried.state,
         announcement=record.announcement,
-        closes_at_s=max(record.closes_at_s, server.clock() + server.settings.limits.retry_window_s),
+        closes_at_s=max(record.closes_at_s, server.clock() + _RETRY_WINDOW_S),
     )
     server.note_round(record, RoundState.BURNT)
     server.store.change_round(record.key, lambda r: replace(r, state=burnt.state, outcome=outcome), then_add=again)

@@ -10,6 +10,9 @@ from servers.shards.wrapping import WrappingKey, read_wrapping_key
 from servers.storage.opened import open_storage
 from servers.storage.place import Storage
 
+_SHARES_A_TASK = 32
+"""At the usual range 1 GB of shares: a worker's memory; fewer make more tasks of the same work."""
+
 
 def open_shards(settings: ServerSettings, owner: str) -> Shards | None:
     """None where the server does its passes itself. ``owner``: whose the storage is.
@@ -29,7 +32,7 @@ def open_shards(settings: ServerSettings, owner: str) -> Shards | None:
         wrapping,
         settings.data_dir / "sums",
         range_elements=cluster.range_parameters,
-        shares_a_task=cluster.shares_a_task,
+        shares_a_task=_SHARES_A_TASK,
     )
 
 

@@ -24,7 +24,7 @@ from tests.kit.processes import Federation, prepare_servers, running_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 MEGABYTE = 2**20
-TIMES = {"header_s": 1.0, "handshake_s": 1.0, "idle_s": 2, "stall_s": 1.0}
+TIMES = {"header_s": 1.0, "idle_s": 2, "stall_s": 1.0}
 SLACK_S = 6.0
 ROOMY = {"connections_per_address": 512, "unsigned_per_s": 1000.0, **TIMES}
 NARROW = {"connections_per_address": 8, "unsigned_per_s": 1.0}

@@ -100,13 +100,13 @@ def settings_in(folder: Path, manifests: dict[str, Any], monkeypatch: pytest.Mon
 
 
 def test_the_settings_are_a_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = ("--set", "server.limits.mail_bytes=8589934592", "--set-json", "server.limits.peer_timeout_s=12.5")
+    limits = ("--set", "server.limits.disk_reserve_bytes=8589934592", "--set-json", "server.limits.peer_timeout_s=12.5")
     days = ("--set", "server.deleteEndedAfterDays=0", "--set", "server.forwardedBy={10.1.0.0/16}")
     text = ("--set-string", 'card=name = "a"\nurl = "b"')
     manifests = rendered(*SIMPLEST, *limits, *days, *text)
     settings = settings_in(tmp_path, manifests, monkeypatch)
     assert (settings.side, settings.public_url, settings.peer_url) == ("a", "https://a.example.org:8443", None)
-    assert (settings.limits.mail_bytes, settings.limits.peer_timeout_s) == (2**33, 12.5)
+    assert (settings.limits.disk_reserve_bytes, settings.limits.peer_timeout_s) == (2**33, 12.5)
     assert (settings.delete_ended_after_days, str(settings.forwarded_by[0])) == (0, "10.1.0.0/16")
     assert settings.card.read_text() == 'name = "a"\nurl = "b"\n'
     ports = {one["name"]: one["containerPort"] for one in pod(manifests)["containers"][0]["ports"]}

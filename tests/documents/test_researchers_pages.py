@@ -18,7 +18,7 @@ from tests.documents.lines import ROOT, commands_of
 PAGES = ("docs/start/researcher.md", "docs/simulating.md", "docs/attacking.md", "README.md")
 DATA = os.environ.get("MOIETY_DATA", "")
 ELSEWHERE = (
-    *("make ", ". .venv", "mkdir", "python -m", "for ", "chmod", "cp ", "done", "moiety keys ", "moiety server "),
+    *("make ", ". .venv", "mkdir", "python -m", "for ", "chmod", "cp ", "done", "moiety server "),
     *(
         "moiety agent ",
         "moiety study ",

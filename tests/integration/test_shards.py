@@ -118,7 +118,7 @@ def test_two_servers_each_on_a_cluster_of_its_own_make_the_same_study(tmp_path: 
         for side in Side:
             name, key = OPERATOR_NAMES[side], federation.folder / f"{side.value}.key"
             write_secret(key, secrets.token_hex(32))
-            cluster = f'{{ cpus = 1, range_parameters = {STEP}, shares_a_task = 3, wrapping_key = "{key}" }}'
+            cluster = f'{{ cpus = 1, range_parameters = {STEP}, wrapping_key = "{key}" }}'
             federation.plain[name] = f'engine = "ray"\nray = {cluster}\n' + federation.plain[name]
             federation.config(name).write_text(federation.plain[name])
         try:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from client_agent.notify_settings import NotifySettings
-from client_agent.settings import AgentSettings, TlsSettings
+from client_agent.settings import AgentSettings
 from client_agent.trainer_settings import TrainerSettings
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
@@ -22,10 +22,9 @@ TABLES = [
     ("operating.md", "setting", ServerSettings, {"limits", "ray"}),
     ("operating.md", "`[ray]`", RayCluster, set()),
     ("operating.md", "`[limits]`", Limits, set()),
-    ("joining.md", "setting", AgentSettings, {"policy", "tls", "notify", "trainer"}),
+    ("joining.md", "setting", AgentSettings, {"policy", "notify", "trainer"}),
     ("adapters.md", "`[trainer]`", TrainerSettings, set()),
     ("joining.md", "`[policy]`", SitePolicy, set()),
-    ("joining.md", "`[tls]`", TlsSettings, set()),
     ("joining.md", "`[notify]`", NotifySettings, set()),
 ]
 UNITS = {"8 GiB": 2**33, "64 MiB": 2**26, "4 Mi": 2**22}

@@ -20,13 +20,12 @@ HEAVY: Final = frozenset(
 )
 """Packages that take from a tenth of a second to some seconds to import."""
 ALL: Final = tuple(commands())
-VERBS: Final = frozenset(
-    """
+_WORDS: Final = """
     Add Admit Allow Answer Apply Approve Cancel Change Check Claim Compare Create Decline Delete Drain Estimate
     Export Falsify Invert Invite Join Leave Lie List Locate Make Measure Merge Pair Pause Predict Print Rank Remove
     Renew Restart Resume Run Serve Show Sign Subtract Sum Tell Verify Watch Withdraw Write
-    """.split()
-)
+"""
+VERBS: Final = frozenset(_WORDS.split())
 
 
 def words_of(command: Command) -> str:

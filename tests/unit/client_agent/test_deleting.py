@@ -14,6 +14,7 @@ from client_agent.site.connections import one_agent
 from client_agent.site.journal import SiteState
 from client_agent.study.asked.at_hand import Word, keep_word, known_study, pause_study, resume_study
 from client_agent.study.asked.deleting import RECEIPT, delete_study, is_deleted
+from client_agent.transcripts.keeping import KEPT_ROUNDS
 from host.audit.entry import Action
 from host.audit.log import AUDIT, AuditLog, read_audit
 from protocol.errors import ConfigurationError, StorageFull
@@ -123,7 +124,7 @@ def test_a_site_deletes_what_its_settings_let_it_keep(
     over(config)
     transcripts = journal(config).folder / "transcripts"
     transcripts.mkdir()
-    for number in range(settings.transcripts_kept_rounds):
+    for number in range(KEPT_ROUNDS):
         (transcripts / f"round-{number:06d}-01.json").touch()
     with monkeypatch.context() as patch:
         patch.setattr("client_agent.study.asked.deleting.MOST_FILES", 9999)

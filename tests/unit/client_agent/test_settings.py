@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
     [
         ("poll_s = true", "key 'poll_s': Input should be a valid number, found True"),
         ('poll_s = "1"', "key 'poll_s': Input should be a valid number, found '1'"),
-        ('start_timeout_s = "1"', "key 'start_timeout_s': Input should be a valid number, found '1'"),
+        ('stuck_timeout_s = "1"', "key 'stuck_timeout_s': Input should be a valid number, found '1'"),
         ("start_when = true", "key 'start_when': Input should be 'all' or a valid integer, found True"),
         ('start_when = "2"', "key 'start_when': Input should be 'all' or a valid integer, found '2'"),
         ("start_when = 0", "key 'start_when': Input should be 'all' or greater than or equal to 1, found 0"),

@@ -40,12 +40,11 @@ def test_settings_with_their_defaults(tmp_path: Path) -> None:
     assert settings.state_dir == Path("/var/state")
     assert (settings.device, settings.plugin, settings.seed, settings.studies) == ("auto", None, None, "all")
     assert settings.policy == SitePolicy()
-    assert settings.tls.minimum == "1.2"
     assert settings.takes_part_in("anything")
 
 
 def test_tables_lists_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = GOOD + 'studies = ["one"]\n[policy]\nleast_contributors = 5\nlargest_share = 0.5\n[tls]\nminimum = "1.3"\n'
+    text = GOOD + 'studies = ["one"]\n[policy]\nleast_contributors = 5\nlargest_share = 0.5\n'
     monkeypatch.setenv("MOIETY_AGENT_DEVICE", "cpu")
     monkeypatch.setenv("MOIETY_AGENT_SITE", "c2")
     settings = load(tmp_path, text)
@@ -64,7 +63,8 @@ def test_tables_lists_and_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
         (GOOD + 'seed = "1"\n', "key 'seed'"),
         (GOOD + "[policy]\nleast = 2\n", "unknown key 'policy.least'.*least_contributors"),
         (GOOD + "[policy]\nlargest_share = 2.0\n", "key 'policy.largest_share'.*found 2.0"),
-        (GOOD + '[tls]\nminimum = "1.1"\n', "key 'tls.minimum'"),
+        (GOOD + '[tls]\nminimum = "1.3"\n', "key 'tls' is no setting any more: take it out; TLS is 1.3 wherever"),
+        (GOOD + "start_timeout_s = 60.0\n", "key 'start_timeout_s' is no setting any more: take it out; after an hour"),
         ("site = ", "not valid TOML"),
     ],
 )

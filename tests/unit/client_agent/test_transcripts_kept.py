@@ -25,8 +25,9 @@ class Shown(BaseModel):
 
 def test_the_newest_stay_and_those_of_an_altered_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "shown", lambda digest, site, views, **said: Shown(round=views[0].round))
+    monkeypatch.setattr(keeping, "KEPT_ROUNDS", KEPT)
     journal = StudyJournal(tmp_path, "long")
-    context = SimpleNamespace(site="c1", transcripts_kept_rounds=KEPT)
+    context = SimpleNamespace(site="c1")
     owner: Any = SimpleNamespace(journal=journal, context=context, study_digest="d")
     folder = journal.folder / TRANSCRIPTS
 

@@ -12,7 +12,7 @@ from host.network.loopback import is_loopback
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.certificate import check_tls
-from servers.settings import Engine, ServerSettings, load_settings
+from servers.settings import REMOVED, Engine, ServerSettings, load_settings
 from servers.shards import opening
 from servers.shards.passes import Here
 from servers.shards.wrapping import read_wrapping_key
@@ -53,6 +53,21 @@ def test_the_environment_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("MOIETY_SERVER_LIMITS__GRACE_S", "5")
     settings = load_settings(file)
     assert (settings.port, settings.limits.grace_s) == (9000, 5.0)
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_a_setting_of_an_earlier_release_is_refused_with_what_holds_instead(
+    file: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, name = key.split(".")
+    file.write_text(f"{GOOD}[{table}]\n{name} = 64\n")
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(file)
+    assert refused.value.detail == f"{file}: key '{key}' is no setting any more: take it out; {REMOVED[key]}"
+    file.write_text(GOOD)
+    monkeypatch.setenv(f"MOIETY_SERVER_{table.upper()}__{name.upper()}", "64")
+    with pytest.raises(ConfigurationError, match=rf"^MOIETY_SERVER_{table.upper()}__{name.upper()} is no setting any "):
+        load_settings(file)
 
 
 def test_an_unknown_variable_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
