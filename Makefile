@@ -69,7 +69,7 @@ soak: needed-soak install
 	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak $(PYTEST_FLAGS) --junit-xml=$(SOAK_OUT)/soak.xml || \
 	MOIETY_SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m pytest -m soak --last-failed --last-failed-no-failures=none \
 	  --junit-xml=$(SOAK_OUT)/soak_again.xml || failed=1; \
-	$(BIN)/moiety lab faults --servers --seeds 0-9999 --jobs $$(nproc) --resume --json $(SOAK_OUT)/faults.json || failed=1; \
+	$(BIN)/moiety lab faults --servers --seeds 0-9999 --jobs $$(nproc) --resume --out $(SOAK_OUT)/faults.json || failed=1; \
 	exit $$failed
 
 docs: install

@@ -55,10 +55,8 @@ def _end(number: int, frame: FrameType | None) -> None:
 def faults(
     seeds: Annotated[str, typer.Option(help="A seed, or a range of them: 0-99.")] = "0-9",
     jobs: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
-    ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on after the last seed that is in the file of --json.")] = False,
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File for what was found, as JSON.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on after the last seed that is in the file of --out.")] = False,
     replay: Annotated[Path | None, typer.Option(help="Run this schedule of faults, which a failure left.")] = None,
     shrink: Annotated[bool, typer.Option(help="Leave out of a failing schedule what it does not need.")] = True,
     servers: Annotated[bool, typer.Option(help="Both servers alone, with scripted sites.")] = False,
@@ -72,7 +70,7 @@ def faults(
     """
     from harness.faults.cli import FaultRuns, run_faults
 
-    if not run_faults(FaultRuns(seeds, jobs, json_file, resume, replay, shrink, servers)):
+    if not run_faults(FaultRuns(seeds, jobs, out, resume, replay, shrink, servers)):
         raise typer.Exit(1)
 
 

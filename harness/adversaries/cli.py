@@ -75,9 +75,7 @@ def _attack(
     ctx: typer.Context,
     listed: Annotated[bool, typer.Option("--list", help="List every attack and what should hold.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Run every attack, one after the other.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File for what was found, as JSON.")] = None,
 ) -> None:
     """Attack the protocol: --list, --all, or the NAME of one attack.
 
@@ -92,7 +90,7 @@ def _attack(
     if listed:
         outcomes.show_list()
     elif everything:
-        raise typer.Exit(outcomes.run_all(json_file))
+        raise typer.Exit(outcomes.run_all(out))
     else:
         typer.echo(ctx.get_help())
 

@@ -138,14 +138,14 @@ def show_list() -> None:
     _say_what_is_missing(console)
 
 
-def run_all(json_file: Path | None) -> int:
+def run_all(out: Path | None) -> int:
     """All of them, one after the other. -> the exit code: 0 when everything is as the threat model says"""
     console, outcomes = console_for(stderr=False), []
     for attack in catalogue().values():
         outcomes.append(tried(attack))
         console.print(line_of(outcomes[-1]), highlight=False, soft_wrap=True)
     found = collected(outcomes)
-    _write(found, json_file)
+    _write(found, out)
     _summarise(console, found)
     _say_what_is_missing(console)
     return _HELD if all(one.as_documented for one in found.attacks) else _NOT_HELD
@@ -157,9 +157,7 @@ def command_of(attack: Attack) -> typer.Typer:
     said = f"{attack.party.value} {attack.tries}. What should hold: {attack.defence}. The figure: {attack.figure}."
 
     def run(
-        json_file: Annotated[
-            Path | None, typer.Option("--json", callback=writable, help="File for what was found, as JSON.")
-        ] = None,
+        out: Annotated[Path | None, typer.Option(callback=writable, help="File for what was found, as JSON.")] = None,
         defence_off: Annotated[
             bool, typer.Option("--defence-off", help="Without the defence, in this process alone: is the attack real?")
         ] = False,
@@ -170,7 +168,7 @@ def command_of(attack: Attack) -> typer.Typer:
     ) -> None:
         on = None if roster is None else _deployment(roster, keys, ca, study)
         found = collected([tried(attack, defended=not defence_off, on=on)])
-        _write(found, json_file)
+        _write(found, out)
         shown = Table("attack", "by", "outcome", "figure", box=None)
         for one in found.attacks:
             shown.add_row(one.name, one.party.value, one.verdict, one.shown_figure)
@@ -212,7 +210,7 @@ def _say_what_is_missing(console: Console) -> None:
         console.print(left_out, markup=False, highlight=False, soft_wrap=True)
 
 
-def _write(found: Outcomes, json_file: Path | None) -> None:
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        rewrite(json_file, found.model_dump_json(indent=1))
+def _write(found: Outcomes, out: Path | None) -> None:
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        rewrite(out, found.model_dump_json(indent=1))

@@ -21,9 +21,7 @@ _LONGEST_DELAY_MS: Final = 5000
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
 Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", callback=writable, help="Write the figures there.")
-]
+OutFile = Annotated[Path | None, typer.Option(callback=writable, help="Write the figures there.")]
 Folder = Annotated[Path | None, typer.Option(callback=writable_folder, help="Where files lie while it runs.")]
 
 
@@ -39,9 +37,9 @@ def _end_on_sigterm() -> None:
 app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True, callback=_end_on_sigterm)
 
 
-def _finish(result: Benchmark, text: str, json_file: Path | None) -> None:
-    if json_file is not None:
-        write_result(result, json_file)
+def _finish(result: Benchmark, text: str, out: Path | None) -> None:
+    if out is not None:
+        write_result(result, out)
     typer.echo(text)
 
 
@@ -49,7 +47,7 @@ def _finish(result: Benchmark, text: str, json_file: Path | None) -> None:
 def one_round(
     parameters: Parameters = 10**6,
     sites: Sites = 10,
-    json_file: JsonFile = None,
+    out: OutFile = None,
     folder: Folder = None,
     tags: Annotated[bool, typer.Option("--tags", help="Of a study whose sums have tags.")] = False,
     narrow: Annotated[bool, typer.Option("--ring-48", help="Of a study whose shares are modulo 2^48.")] = False,
@@ -61,12 +59,12 @@ def one_round(
     from harness.bench.round import benchmark_round, round_text
 
     result = benchmark_round(parameters, sites, folder, tags=tags, ring_bits=48 if narrow else 64)
-    _finish(result, round_text(result), json_file)
+    _finish(result, round_text(result), out)
 
 
 @app.command("latency")
 def latency(
-    json_file: JsonFile = None,
+    out: OutFile = None,
     delays: Annotated[str, typer.Option(help="Milliseconds that a request and its answer take, several.")] = "0,20,100",
 ) -> None:
     """Measure seconds from lock to release, and count round trips.
@@ -85,7 +83,7 @@ def latency(
         raise typer.BadParameter(f"each from 0 to {_LONGEST_DELAY_MS}", param_hint="--delays")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     result = benchmark_latency(delays_ms)
-    _finish(result, latency_text(result), json_file)
+    _finish(result, latency_text(result), out)
 
 
 @app.command("peers")
@@ -95,7 +93,7 @@ def peers(
     rounds: Annotated[int, typer.Option(min=1, help="Measured of each system.")] = 2,
     only: Annotated[list[str] | None, typer.Option(help="Of these systems alone.")] = None,
     cache: Annotated[Path, typer.Option(help="Where environments of other systems are kept.")] = DEFAULT_CACHE,
-    json_file: JsonFile = None,
+    out: OutFile = None,
 ) -> None:
     """Measure whole rounds of Flower, NVFlare and ours.
 
@@ -105,11 +103,11 @@ def peers(
     from harness.bench.peers import benchmark_peers, peers_text
 
     result = benchmark_peers(Asked(parameters, sites, rounds), cache, only or (), typer.echo)
-    _finish(result, peers_text(result), json_file)
+    _finish(result, peers_text(result), out)
 
 
 @app.command("ckks")
-def ckks(parameters: Parameters = 10**6, sites: Sites = 10, json_file: JsonFile = None, folder: Folder = None) -> None:
+def ckks(parameters: Parameters = 10**6, sites: Sites = 10, out: OutFile = None, folder: Folder = None) -> None:
     """Measure the CKKS path and a round on shares, in one run.
 
     Example: moiety lab bench ckks --parameters 1000000 --sites 10
@@ -117,14 +115,14 @@ def ckks(parameters: Parameters = 10**6, sites: Sites = 10, json_file: JsonFile 
     from harness.bench.ckks import benchmark_ckks, ckks_text
 
     result = benchmark_ckks(parameters, sites, folder)
-    _finish(result, ckks_text(result), json_file)
+    _finish(result, ckks_text(result), out)
 
 
 @app.command("idle")
 def idle(
     past_studies: Annotated[int, typer.Option(min=0, help="Studies that ended before the agent starts.")] = 9,
     seconds: Annotated[float, typer.Option(min=10, help="In which exchanges are counted.")] = 120.0,
-    json_file: JsonFile = None,
+    out: OutFile = None,
     folder: Folder = None,
 ) -> None:
     """Measure a day of an agent without a study: bytes and storage.
@@ -134,7 +132,7 @@ def idle(
     from harness.bench.idle import benchmark_idle, idle_text
 
     result = benchmark_idle(past_studies, seconds, folder)
-    _finish(result, idle_text(result), json_file)
+    _finish(result, idle_text(result), out)
 
 
 @app.command("load")
@@ -143,7 +141,7 @@ def load(
     parameters: Parameters = 10**5,
     rounds: Annotated[int, typer.Option(min=1)] = 20,
     processes: Annotated[int, typer.Option(min=1, help="Of agents; the requester's has one of its own.")] = 2,
-    json_file: JsonFile = None,
+    out: OutFile = None,
     folder: Folder = None,
 ) -> None:
     """Measure servers under many agents that do not train.
@@ -155,7 +153,7 @@ def load(
     from harness.bench.load import benchmark_load, load_text
 
     result = benchmark_load(parameters, sites, rounds, processes, typer.echo, folder)
-    _finish(result, load_text(result), json_file)
+    _finish(result, load_text(result), out)
 
 
 @app.command("shards")
@@ -164,7 +162,7 @@ def shards(
     parameters: Parameters = 10**8,
     shares: Annotated[int, typer.Option(min=2, help="Contributions; every second one a seed.")] = 3,
     range_parameters: Annotated[int, typer.Option(min=2**15, help="Coordinates of one task.")] = 2**22,
-    json_file: JsonFile = None,
+    out: OutFile = None,
     folder: Folder = None,
 ) -> None:
     """Measure one side's sketches and sum, over a Ray cluster here.
@@ -177,11 +175,11 @@ def shards(
     if not counts:
         raise typer.BadParameter(f"--workers {workers}: give numbers above 0, such as 1,2,4")
     result = benchmark_shards(parameters, shares, counts, range_parameters, folder)
-    _finish(result, shards_section(result), json_file)
+    _finish(result, shards_section(result), out)
 
 
 @app.command("tags")
-def tags(parameters: Parameters = 10**6, repeats: Repeats = 15, json_file: JsonFile = None) -> None:
+def tags(parameters: Parameters = 10**6, repeats: Repeats = 15, out: OutFile = None) -> None:
     """Measure what tags cost a site when it splits, and opens a sum.
 
     Example: moiety lab bench tags --parameters 1000000
@@ -189,14 +187,14 @@ def tags(parameters: Parameters = 10**6, repeats: Repeats = 15, json_file: JsonF
     from harness.bench.tags import benchmark_tags, tags_text
 
     result = benchmark_tags(parameters, repeats)
-    _finish(result, tags_text(result), json_file)
+    _finish(result, tags_text(result), out)
 
 
 @app.command("ring")
 def ring(
     parameters: Annotated[int, typer.Option(min=65_536, help="D, rounded down to whole pieces of 65,536.")] = 10**6,
     repeats: Repeats = 9,
-    json_file: JsonFile = None,
+    out: OutFile = None,
 ) -> None:
     """Measure the ring of 48 bits beside that of 64, for each party.
 
@@ -207,7 +205,7 @@ def ring(
     from harness.bench.ring import benchmark_ring, ring_text
 
     result = benchmark_ring(parameters, repeats)
-    _finish(result, ring_text(result), json_file)
+    _finish(result, ring_text(result), out)
 
 
 @app.command("report")

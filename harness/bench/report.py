@@ -69,7 +69,7 @@ def page_of(folder: Path) -> str:
     rounds = [one for one in usual if one.parameters > _TINY_PARAMETERS]
     tiny = [one for one in usual if one.parameters <= _TINY_PARAMETERS]
     if not rounds:
-        raise ConfigurationError(f"{folder} holds no {ROUNDS}; write one: moiety lab bench round --json FILE")
+        raise ConfigurationError(f"{folder} holds no {ROUNDS}; write one: moiety lab bench round --out FILE")
     parts = [_INTRODUCTION, _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
     parts += [growth_section(rounds), _fixed(tiny), _tags(rounds, every), _narrow(rounds, every)]
     everything: list[Benchmark] = [*every]

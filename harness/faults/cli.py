@@ -34,11 +34,11 @@ RUNS: Final[dict[Level, Run]] = {level: partial(simulated, level=level) for leve
 
 @dataclass(frozen=True)
 class FaultRuns:
-    """The runs to make; ``resume``: after the last seed that is in ``json_file``."""
+    """The runs to make; ``resume``: after the last seed that is in ``out``."""
 
     seeds: str
     jobs: int
-    json_file: Path | None
+    out: Path | None
     resume: bool
     replay: Path | None
     shrink: bool
@@ -48,8 +48,8 @@ class FaultRuns:
 def run_faults(asked: FaultRuns) -> bool:
     """Make all runs and say what failed. Schedules of failing seeds lie in faults-out. Returns: whether all held"""
     console, level = console_for(stderr=False), Level.SERVERS if asked.servers else Level.STUDIES
-    schedules = (asked.json_file.parent if asked.json_file is not None else Path()) / "faults-out"
-    tally = Tally(asked.json_file, level.value, parsed(asked.seeds), go_on=asked.resume)
+    schedules = (asked.out.parent if asked.out is not None else Path()) / "faults-out"
+    tally = Tally(asked.out, level.value, parsed(asked.seeds), go_on=asked.resume)
     planned = parsed(asked.seeds)
     running = [_replay(asked.replay)] if asked.replay is not None else _run(RUNS[level], tally.left, asked.jobs)
     for one in _with_progress(running, len(planned) - len(tally.left), 1 if asked.replay is not None else len(planned)):

@@ -1,4 +1,4 @@
-"""Figures over many seeds, as ``moiety lab faults --json`` writes them and reads them again after a stop."""
+"""Figures over many seeds, as ``moiety lab faults --out`` writes them and reads them again after a stop."""
 
 from __future__ import annotations
 

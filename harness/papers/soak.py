@@ -76,7 +76,7 @@ class FuzzedRequests(_Count):
 
 
 class FaultCounts(BaseModel):
-    """The part of ``moiety lab faults --json`` that the page shows."""
+    """The part of ``moiety lab faults --out`` that the page shows."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     faults_injected: dict[str, int]

@@ -116,7 +116,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_one_attack_by_name_with_json(tmp_path: Path) -> None:
-    code, said = run("sum-plus-half-a-norm", "--json", str(tmp_path / "found.json"))
+    code, said = run("sum-plus-half-a-norm", "--out", str(tmp_path / "found.json"))
     assert code == 0, said
     assert "as the threat model says" in said.replace("\n", " ")
     (found,) = json.loads((tmp_path / "found.json").read_text())["attacks"]

@@ -210,5 +210,5 @@ def test_an_installation_without_a_network_runs_whole_studies(tmp_path: Path) ->
     program = str(target / "bin" / "moiety")
     reach = (*alone, sys.executable, "-c", "import socket; socket.create_connection(('192.0.2.1', 80), 1)")
     assert "unreachable" in subprocess.run(reach, capture_output=True, text=True, check=False).stderr
-    run(program, "faults", "--seeds", "0", "--json", str(tmp_path / "faults.json"))
+    run(program, "lab", "faults", "--seeds", "0", "--out", str(tmp_path / "faults.json"))
     assert (tmp_path / "faults.json").exists()

@@ -113,7 +113,7 @@ def test_what_failed_is_shrunk_and_said_with_the_command_that_runs_it_again(
     monkeypatch.setattr(cli, "replayed", ran)
     file = tmp_path / "found.json"
     app, runner = moiety.build("lab faults"), CliRunner()
-    result = runner.invoke(app, ["lab", "faults", "--seeds", "0-2", "--json", str(file)])
+    result = runner.invoke(app, ["lab", "faults", "--seeds", "0-2", "--out", str(file)])
     assert result.exit_code == 1
     assert "FAILED 1: no end: c1" in result.output
     kept = tmp_path / "faults-out" / "seed-1.json"
@@ -145,7 +145,7 @@ def test_figures_are_kept_while_seeds_run_and_a_stop_is_gone_on_from(
 
     monkeypatch.setitem(cli.RUNS, Level.SERVERS, stopped)
     file = tmp_path / "found.json"
-    arguments = ["lab", "faults", "--servers", "--seeds", "0-29", "--json", str(file), "--resume"]
+    arguments = ["lab", "faults", "--servers", "--seeds", "0-29", "--out", str(file), "--resume"]
     app, runner = moiety.build("lab faults"), CliRunner()
     assert runner.invoke(app, arguments).exit_code == 130
     kept = Faults.model_validate_json(file.read_text())

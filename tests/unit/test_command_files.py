@@ -48,7 +48,7 @@ columns = [
   {name = "ill", type = "boolean", role = "target", categories = ["0", "1"]},
 ]
 """
-OUTPUTS: Final = frozenset({"out", "json_file", "folder", "scaling", "runs", "cache"})
+OUTPUTS: Final = frozenset({"out", "folder", "scaling", "runs", "cache"})
 MEASURES: Final = frozenset({"attack", "demo", "lab bench", "lab faults", "lab results"})
 """Subcommands that work for minutes where nothing is wrong."""
 LATE: Final = frozenset({("moiety lab bench peers", "cache"), ("moiety lab results", "data")})

@@ -152,7 +152,7 @@ def test_the_page_says_what_was_found(tmp_path: Path) -> None:
 def test_one_run_holds_a_study_and_counts(tmp_path: Path) -> None:
     file = tmp_path / "load.json"
     numbers = ["--sites", "3", "--parameters", "50", "--rounds", "2", "--processes", "2"]
-    done = CliRunner().invoke(app, ["load", *numbers, "--json", str(file), "--folder", str(tmp_path)])
+    done = CliRunner().invoke(app, ["load", *numbers, "--out", str(file), "--folder", str(tmp_path)])
     assert done.exit_code == 0, done.output
     found = LoadBenchmark.model_validate(json.loads(file.read_text(encoding="utf-8")))
     assert (found.released, found.errors) == (2, {})
@@ -205,7 +205,7 @@ def test_the_command_writes_its_figures(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(idle, "benchmark_idle", measured)
     figures = tmp_path / "idle.json"
-    arguments = ["idle", "--past-studies", "3", "--seconds", "60", "--json", str(figures)]
+    arguments = ["idle", "--past-studies", "3", "--seconds", "60", "--out", str(figures)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert "3 past ones, 60 s" in done.stdout
     found = json.loads(figures.read_text())

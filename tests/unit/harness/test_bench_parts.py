@@ -38,7 +38,7 @@ ISSUED_KEYS = {
 def test_one_run_writes_what_was_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "ckks.json"
     done = CliRunner().invoke(
-        app, ["ckks", "--parameters", "8159", "--sites", "3", "--json", str(file), "--folder", str(tmp_path)]
+        app, ["ckks", "--parameters", "8159", "--sites", "3", "--out", str(file), "--folder", str(tmp_path)]
     )
     assert done.exit_code == 0, done.output
     found = json.loads(file.read_text(encoding="utf-8"))
@@ -153,7 +153,7 @@ def test_numbers_of_workers_that_are_none_are_refused() -> None:
 
 def test_a_tiny_run_says_what_tags_add(tmp_path: Path) -> None:
     file = tmp_path / "tags.json"
-    said = CliRunner().invoke(app, ["tags", "--parameters", "3000", "--repeats", "3", "--json", str(file)])
+    said = CliRunner().invoke(app, ["tags", "--parameters", "3000", "--repeats", "3", "--out", str(file)])
     assert said.exit_code == 0, said.output
     found = TagsBenchmark.model_validate_json(file.read_text())
     assert (found.parameters, found.repeats, found.target) == (3000, 3, TARGET_NS)
