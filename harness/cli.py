@@ -1,4 +1,4 @@
-"""``moiety demo``."""
+"""``moiety demo``, ``lab faults`` and ``lab results``: what a command needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from client_agent.cli.tables import console as console_for
-from harness.demo.results import summarise
-from harness.demo.run import DemoOptions, run_demo
-from host.placed_files import writable_folder
+from harness.papers.options import ResultsOptions
+from host.placed_files import writable, writable_folder
+from host.subcommand import command
 from protocol.protection.plan import USUAL, StudyProtection
 
 
@@ -31,10 +30,19 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep every process's folder and log below OUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; progress on stderr.")] = False,
 ) -> None:
-    """Two servers and five sites on this machine, from certificates to a report."""
+    """Run two servers and five sites on this machine, and report.
+
+    From certificates to a page with what was learned.
+
+    Example: moiety demo --quick --out demo-out
+    """
+    from client_agent.cli.tables import console
+    from harness.demo.results import summarise
+    from harness.demo.run import DemoOptions, run_demo
+
     signal.signal(signal.SIGTERM, _end)
     options = DemoOptions(out=out, data=data, rounds=rounds, quick=quick, seed=seed, keep=keep, protection=protection)
-    result = run_demo(options, console_for(stderr=as_json))
+    result = run_demo(options, console(stderr=as_json))
     if as_json:
         typer.echo(summarise(result).model_dump_json())
 
@@ -42,3 +50,34 @@ def demo(
 def _end(number: int, frame: FrameType | None) -> None:
     """Leave through every ``finally``, so that no process stays behind."""
     sys.exit(128 + number)
+
+
+def faults(
+    seeds: Annotated[str, typer.Option(help="A seed, or a range of them: 0-99.")] = "0-9",
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
+    out: Annotated[Path | None, typer.Option(callback=writable, help="File for what was found, as JSON.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on after the last seed that is in the file of --out.")] = False,
+    replay: Annotated[Path | None, typer.Option(help="Run this schedule of faults, which a failure left.")] = None,
+    shrink: Annotated[bool, typer.Option(help="Leave out of a failing schedule what it does not need.")] = True,
+    servers: Annotated[bool, typer.Option(help="Both servers alone, with scripted sites.")] = False,
+) -> None:
+    """Run whole studies under seeded faults, and check what must hold.
+
+    A troubled network, parties that die, full disks, clocks that jump. Schedules of seeds that fail lie in faults-out,
+    beside the JSON where there is one.
+
+    Example: moiety lab faults --seeds 0-99 --jobs 2
+    """
+    from harness.faults.cli import FaultRuns, run_faults
+
+    if not run_faults(FaultRuns(seeds, jobs, out, resume, replay, shrink, servers)):
+        raise typer.Exit(1)
+
+
+def _results(asked: ResultsOptions) -> None:
+    from harness.papers.cli import write_results
+
+    write_results(asked)
+
+
+results = command(ResultsOptions, _results)
