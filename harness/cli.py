@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from client_agent.cli.tables import console as console_for
-from harness.demo.results import summarise
+from harness.demo.results import summary_json
 from harness.demo.run import DemoOptions, run_demo
 from host.placed_files import writable_folder
 from protocol.protection.plan import USUAL, StudyProtection
@@ -36,7 +36,7 @@ def demo(
     options = DemoOptions(out=out, data=data, rounds=rounds, quick=quick, seed=seed, keep=keep, protection=protection)
     result = run_demo(options, console_for(stderr=as_json))
     if as_json:
-        typer.echo(summarise(result).model_dump_json())
+        typer.echo(summary_json(result))
 
 
 def _end(number: int, frame: FrameType | None) -> None:
