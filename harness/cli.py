@@ -11,8 +11,13 @@ from typing import Annotated
 import typer
 
 from harness.papers.options import ResultsOptions
-from host.placed_files import writable, writable_folder
+from host.placed_files import writable
+from host.placed_files import writable_folder
 from host.subcommand import command
+from client_agent.cli.tables import console as console_for
+from harness.demo.results import summary_json
+from harness.demo.run import DemoOptions
+from harness.demo.run import run_demo
 from protocol.protection.plan import USUAL, StudyProtection
 
 
@@ -44,7 +49,7 @@ def demo(
     options = DemoOptions(out=out, data=data, rounds=rounds, quick=quick, seed=seed, keep=keep, protection=protection)
     result = run_demo(options, console(stderr=as_json))
     if as_json:
-        typer.echo(summarise(result).model_dump_json())
+        typer.echo(summary_json(result))
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from host.placed_files import rewrite
 from protocol.errors import ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits
 
-TEXTS: Final[dict[str, str]] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+TEXTS: Final[Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 """What docs/benchmarks.md says beside the figures, by section."""
 _RESET_PEAK: Final = "5"
 _CPU_CLOCK: Final = 2  # CPUCLOCK_SCHED: the nanoseconds that all threads of a process have run

@@ -133,7 +133,11 @@ def summarise(result: DemoResult) -> dict[str, Any]:
 
 
 def write_summary(result: DemoResult, path: Path) -> None:
-    rewrite(path, to_json(summarise(result), indent=2, inf_nan_mode="null").decode() + "\n")
+    rewrite(path, summary_json(result, indent=2) + "\n")
+
+
+def summary_json(result: DemoResult, indent: int | None = None) -> str:
+    return to_json(summarise(result), indent=indent, inf_nan_mode="null").decode()
 
 
 def shared_round_seconds(study: StudyResult) -> tuple[float, ...]:
