@@ -1,4 +1,4 @@
-"""What an operator can watch: metrics, traffic, phases of rounds, traces, and recent events."""
+"""Monitoring for an operator: metrics, traffic, phases of rounds, traces, and recent events."""
 
 from __future__ import annotations
 
