@@ -121,8 +121,7 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
         tasks += [asyncio.create_task(one) for one in _beside_others(app, server, duties)]
     async with AsyncExitStack() as ending:  # from the last to the first, each whatever became of the others
         ending.callback(server.store.close)
-        if server.shards is not None:
-            ending.push_async_callback(asyncio.to_thread, server.shards.close)
+        ending.push_async_callback(asyncio.to_thread, server.shares.close)
         ending.callback(server.ckks.close)
         ending.push_async_callback(asyncio.to_thread, server.traces.close)
         ending.push_async_callback(duties.end)
