@@ -103,6 +103,7 @@ def create_operations(app: FastAPI) -> FastAPI:
     operations.state.server = app.state.server
     operations.state.public = app
     operations.state.readiness = Readiness(app)
+    operations.state.status_lock = asyncio.Lock()
     make_token(app.state.server.settings.data_dir)
     for router in (health.alive, health.router):
         operations.include_router(router)
@@ -181,7 +182,8 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
         except OtherVersion as newer:  # which may call at addresses that do not exist here
             return problem(newer.code, newer.detail)
         detail = f"{request.method} {request.url.path}: {error.detail}"
-        return problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code)
+        # counted alone: any stranger could push the last refusals out with addresses that do not exist
+        return problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code, noted=False)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:

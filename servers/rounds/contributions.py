@@ -168,12 +168,12 @@ def awaited(server: Server, study: StudyRecord, key: RoundKey, site: str) -> Awa
     return Awaited(server.keys.sealing, part, content_bytes(part.kind, part.length), check)
 
 
-async def _taken_in(server: Server, caller: Caller, of: Awaited, request: Request, most_bytes: int) -> TakenIn:
+async def _taken_in(server: Server, caller: Caller, of: Awaited, request: Request, limit_bytes: int) -> TakenIn:
     """Open a share into a file that no row names yet."""
     server.files.require_room(of.content_bytes)
     with server.shares.draft(of.part.kind, Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
         intake = ContributionIntake(of.key, of.part, draft, of.new_check)
-        await stream_into(request, intake, most_bytes, of.at_once_bytes)
+        await stream_into(request, intake, limit_bytes, of.at_once_bytes)
         if of.content_bytes <= of.at_once_bytes:
             header, digest = intake.finish(caller)
         else:
