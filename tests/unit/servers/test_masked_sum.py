@@ -24,15 +24,14 @@ from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.keys import generate_sealing_key
 from protocol.wire.peer_messages import MaskedSumHeader
-from servers.rounds import masked_sum as module
 from servers.rounds.intake import Caller
 from servers.rounds.masked_sum import SealedMaskedSum, masked_sum
 from servers.store.files import Draft
 from servers.store.records import RoundRecord
-from servers.store.shares import Shares
+from servers.store.shares import CHUNK_ELEMENTS, Shares
 from tests.unit.client_agent.federation import ROSTER
 
-D = module.CHUNK_ELEMENTS + 77
+D = CHUNK_ELEMENTS + 77
 RELEASE = "ab" * 32
 HEADER = MaskedSumHeader(release_digest=RELEASE, length=D)
 SEED, KEY = bytes(range(32)), generate_sealing_key(bytes(range(96)))

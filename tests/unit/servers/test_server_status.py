@@ -214,7 +214,7 @@ def test_between_two_studies_others_have_their_turn(operator: Operator, monkeypa
     (seen,) = operator.seen().studies
     turns, at_turn = [0], list[int]()
 
-    def studies(*_: object) -> Iterator[StudyStatus]:
+    def studies(*given: object) -> Iterator[StudyStatus]:
         for _ in range(20):
             at_turn.append(turns[0])
             yield seen
