@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from host import log
 from host.durable import is_full
+from host.log import BoundLogger
 from protocol.errors import ErrorCode, MoietyError, OtherVersion, Unavailable
 from protocol.wire.channel.signing import require_own_version
 from servers.api import enrolment, health, mail, peer, rounds, studies
@@ -103,6 +104,7 @@ def create_operations(app: FastAPI) -> FastAPI:
     operations.state.server = app.state.server
     operations.state.public = app
     operations.state.readiness = Readiness(app)
+    operations.state.status_lock = asyncio.Lock()
     make_token(app.state.server.settings.data_dir)
     for router in (health.alive, health.router):
         operations.include_router(router)
@@ -121,8 +123,7 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
         tasks += [asyncio.create_task(one) for one in _beside_others(app, server, duties)]
     async with AsyncExitStack() as ending:  # from the last to the first, each whatever became of the others
         ending.callback(server.store.close)
-        if server.shards is not None:
-            ending.push_async_callback(asyncio.to_thread, server.shards.close)
+        ending.push_async_callback(asyncio.to_thread, server.shares.close)
         ending.callback(server.ckks.close)
         ending.push_async_callback(asyncio.to_thread, server.traces.close)
         ending.push_async_callback(duties.end)
@@ -163,11 +164,7 @@ async def _follow_roster(server: Server) -> None:
 
 def _handle_errors(app: FastAPI, server: Server) -> None:
     problem = partial(problem_answer, server)
-
-    @app.exception_handler(MoietyError)
-    async def refused(request: Request, error: MoietyError) -> Response:
-        _log.info("refused", route=request.url.path[:_LOGGED_CHARACTERS], code=error.code, detail=error.detail)
-        return problem(error.code, error.detail)
+    _handle_common_errors(app, problem, _log)
 
     @app.exception_handler(RequestValidationError)
     async def wrong_parameters(request: Request, error: RequestValidationError) -> Response:
@@ -182,7 +179,15 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
         except OtherVersion as newer:  # which may call at addresses that do not exist here
             return problem(newer.code, newer.detail)
         detail = f"{request.method} {request.url.path}: {error.detail}"
-        return problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code)
+        # counted alone: any stranger could push the last refusals out with addresses that do not exist
+        return problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code, noted=False)
+
+
+def _handle_common_errors(app: FastAPI, problem: Callable[[ErrorCode, str], Response], said: BoundLogger) -> None:
+    @app.exception_handler(MoietyError)
+    async def refused(request: Request, error: MoietyError) -> Response:
+        said.info("refused", route=request.url.path[:_LOGGED_CHARACTERS], code=error.code, detail=error.detail)
+        return problem(error.code, error.detail)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
@@ -192,7 +197,7 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
     async def unexpected(request: Request, error: Exception) -> Response:
         if isinstance(error, OSError) and is_full(error):
             return problem(ErrorCode.STORAGE_FULL, "the server's disk is full; nothing was stored; send it again later")
-        _log.error("failed", route=request.url.path, exc_info=error)
+        said.error("failed", route=request.url.path, exc_info=error)
         return Response(internal_problem(), status_code=500, media_type=MEDIA_TYPE)
 
 
@@ -242,24 +247,10 @@ def _handle_founding_errors(app: FastAPI) -> None:
         body = problem_body(code, detail, status)
         return Response(body, status_code=status or status_of(code), media_type=MEDIA_TYPE)
 
-    @app.exception_handler(MoietyError)
-    async def refused(request: Request, error: MoietyError) -> Response:
-        _founding_log.info("refused", route=request.url.path[:_LOGGED_CHARACTERS], code=error.code, detail=error.detail)
-        return answer(error.code, error.detail)
+    _handle_common_errors(app, answer, _founding_log)
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404 and request.url.path.startswith("/v1/"):
             return answer(ErrorCode.UNAVAILABLE, "this federation is not founded yet: only enrolment is served here")
         return answer(ErrorCode.UNKNOWN_RESOURCE, f"{request.method}: {error.detail}", error.status_code)
-
-    @app.exception_handler(ClientDisconnect)
-    async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return answer(ErrorCode.UNAVAILABLE, "the connection ended before the body did; send it again")
-
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> Response:
-        if isinstance(error, OSError) and is_full(error):
-            return answer(ErrorCode.STORAGE_FULL, "the server's disk is full; nothing was stored; send it again later")
-        _founding_log.error("failed", route=request.url.path, exc_info=error)
-        return Response(internal_problem(), status_code=500, media_type=MEDIA_TYPE)

@@ -32,6 +32,8 @@ from servers.enrolment.cli import (
 )
 
 if TYPE_CHECKING:
+    import httpx
+
     from protocol.wire.messages import Signed
     from protocol.wire.studies.deletion import ServerDeletionReceipt
     from servers.background.deletion import Request
@@ -284,6 +286,8 @@ def declare_restored(settings: ServerSettings) -> list[str]:
 _TIMEOUT_S: Final = 30.0
 _LAST_REFUSED: Final = 10
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # asked at the loopback
+_MOST_ANSWER_BYTES: Final = 2**26
+_HTTP_OK: Final = 200
 _HTTP_NOT_FOUND: Final = 404
 
 
@@ -322,10 +326,14 @@ def _asked(settings: ServerSettings, study: str | None) -> Status:
 
     host = _ANY_ADDRESS.get(settings.operations_host, settings.operations_host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{settings.operations}/status"
-    given = {"authorization": f"Bearer {proof(read_token(settings.data_dir), int(time.time()))}"}
+    given = {
+        "accept-encoding": "identity",
+        "authorization": f"Bearer {proof(read_token(settings.data_dir), int(time.time()))}",
+    }
     query = {} if study is None else {"study": study}
     try:
-        answer = httpx.get(url, headers=given, params=query, timeout=_TIMEOUT_S, trust_env=False)
+        with httpx.stream("GET", url, headers=given, params=query, timeout=_TIMEOUT_S, trust_env=False) as answer:
+            body = _bounded(answer)
     except httpx.HTTPError as error:
         raise Unavailable(
             f"a server runs on {settings.data_dir} and does not answer at {url} ({error}): wait until it has started, "
@@ -333,13 +341,25 @@ def _asked(settings: ServerSettings, study: str | None) -> Status:
         ) from None
     try:
         if study is not None and answer.status_code == _HTTP_NOT_FOUND:
-            raise UnknownStudy(str(answer.json()["detail"]))
-        return Status.model_validate_json(answer.raise_for_status().content)
-    except (ValueError, KeyError, TypeError, httpx.HTTPStatusError):
+            raise UnknownStudy(str(json.loads(body)["detail"]))
+        return Status.model_validate_json(body if answer.status_code == _HTTP_OK else b"")
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigurationError(
             f"{url} answers {answer.status_code}: is the server of {settings.data_dir} another release, or another "
             "program on this port (key 'operations_port')?"
         ) from None
+
+
+def _bounded(answer: httpx.Response) -> bytes:
+    """The body, as it came; too long or too slow a one is no server's. Raises: httpx.ReadError"""
+    import httpx
+
+    body, until_s = bytearray(), time.monotonic() + _TIMEOUT_S
+    for piece in answer.iter_raw():
+        body += piece
+        if len(body) > _MOST_ANSWER_BYTES or time.monotonic() > until_s:
+            raise httpx.ReadError(f"more than {_MOST_ANSWER_BYTES} bytes, or longer than {_TIMEOUT_S:g} s")
+    return bytes(body)
 
 
 # --- as text; nothing of another party's text moves the cursor ---
@@ -427,7 +447,10 @@ def _since(at_s: float | None) -> str:
 
 
 def _moment(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):  # another program on the port may say anything
+        return f"{at_s:g} s after 1970"
 
 
 def _size(count: float) -> str:

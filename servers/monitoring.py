@@ -1,4 +1,4 @@
-"""What an operator can watch: metrics, traffic, phases of rounds, traces, and recent events."""
+"""Monitoring for an operator: metrics, traffic, phases of rounds, traces, and recent events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import ConfigurationError, ErrorCode
+from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
 
@@ -132,7 +133,7 @@ class Recent:
         self.requester_at_s = self.clock()
 
     def note_refusal(self, code: ErrorCode, detail: str) -> None:
-        self._refused.append(Refused(self.clock(), code, detail[:_KEPT_CHARACTERS]))
+        self._refused.append(Refused(self.clock(), code, printable(detail, _KEPT_CHARACTERS)))
 
     @property
     def refused(self) -> tuple[Refused, ...]:

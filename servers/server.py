@@ -36,8 +36,8 @@ from servers.identity.history import OwnHistory
 from servers.identity.roster import keep_chain, load_identity, require_continued
 from servers.identity.sessions import Sessions
 from servers.monitoring import Metrics, NoTraces, Recent, Traces, traces_to
-from servers.scale.passes import Shards
 from servers.scale.ray import open_shards
+from servers.scale.shares import ClusterShares
 from servers.settings import Role, ServerSettings
 from servers.store.cache import StudyPicture
 from servers.store.files import ShareFiles
@@ -45,6 +45,7 @@ from servers.store.interface import Store
 from servers.store.migrate import upgrade
 from servers.store.processes import beside_of
 from servers.store.records import RoundRecord
+from servers.store.shares import Shares
 from servers.store.sql import SqlStore
 from servers.store.upload_parts import UploadParts
 
@@ -63,6 +64,8 @@ class Server:
     keys: PartyKeys = field(repr=False)
     store: Store
     files: ShareFiles
+    shares: Shares
+    """Here, or in a cluster's storage with its workers."""
     randomness: Randomness
     boot: int
     changes: Changes
@@ -70,8 +73,6 @@ class Server:
     traces: Traces = field(default_factory=NoTraces)
     clock: Callable[[], float] = time.time
     failpoints: Failpoints = field(default_factory=Failpoints)
-    shards: Shards | None = None
-    """None where this server does its linear passes itself."""
     ckks: CkksProcess = field(default_factory=lambda: CkksProcess(CkksParameters()))
     certificate: ServedCertificate | None = None
     """None where nothing is served under TLS."""
@@ -231,17 +232,20 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
     keep_chain(settings, chain)
     failpoints = failpoints_of(settings.failpoint)
     shards = open_shards(settings, f"server {settings.side.value} {keys.name} of {chain.head.federation}")
-    files = _files(settings, failpoints, shards)
+    storage = None if shards is None else shards.storage
+    files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints, storage)
+    shares = Shares(store, files) if shards is None else ClusterShares(store, files, shards)
     boot = 0
     if beside is None:
         boot = store.next_boot()  # from here on no other process changes what is swept
-        _sweep(store, files, shards)
+        shares.sweep()
     server = Server(
         settings=settings,
         chain=chain,
         keys=keys,
         store=store,
         files=files,
+        shares=shares,
         randomness=server_randomness(settings.seed, keys.name),
         boot=boot,
         changes=changes,
@@ -249,7 +253,6 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
         traces=traces,
         clock=clock,
         failpoints=failpoints,
-        shards=shards,
         drives=beside is None,
     )
     start = f"start {boot}" if beside is None else f"process {beside.name}"
@@ -269,18 +272,6 @@ def _metrics(settings: ServerSettings, files: ShareFiles) -> Metrics:
     metrics = Metrics()
     metrics.watch_disk(files.free_bytes, settings.limits.disk_reserve_bytes)
     return metrics
-
-
-def _files(settings: ServerSettings, failpoints: Failpoints, shards: Shards | None) -> ShareFiles:
-    storage = None if shards is None else shards.storage
-    return ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints, storage)
-
-
-def _sweep(store: Store, files: ShareFiles, shards: Shards | None) -> None:
-    """Delete what a crash left behind: files that no row names."""
-    files.sweep(store.files())
-    if shards is not None:
-        shards.sweep(store.files())
 
 
 def _require_undisturbed(store: Store, chain: RosterChain, accepted: RosterChain | None) -> None:

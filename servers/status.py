@@ -249,12 +249,16 @@ class Status(_Seen):
 
 
 async def status_of(app: FastAPI, readiness: Readiness, study: str | None = None) -> Status:
-    """The running server; on its event loop, as all of its store's calls.
+    """The running server; on its event loop, as all of its store's calls, with turns for others between two studies.
 
     ``study``: this one alone, with its newest 100 attempts. Raises: UnknownStudy
     """
     server: Server = app.state.server
     missing = await readiness.look(_LOOK_S)
+    studies = list[StudyStatus]()
+    for one in _studies(server.store, server.chain, server.clock(), study):
+        studies.append(one)
+        await asyncio.sleep(0)
     peer, storage, counts = _peer(app, server), _storage(server), _refusals(server)
     certificate = server.certificate
     return Status(
@@ -268,7 +272,7 @@ async def status_of(app: FastAPI, readiness: Readiness, study: str | None = None
         certificate_ends_s=None if certificate is None else certificate.expires_s,
         refusals=counts,
         last_refused=server.recent.refused,
-        studies=_studies(server.store, server.chain, server.clock(), study),
+        studies=tuple(studies),
     )
 
 
@@ -282,7 +286,7 @@ def status_of_stopped(settings: ServerSettings, now_s: float, study: str | None 
     if database_exists(settings.database):
         store = SqlStore(settings.database, lambda _: None)
         try:
-            studies = _studies(store, chain, now_s, study)
+            studies = tuple(_studies(store, chain, now_s, study))
         finally:
             store.close()
     else:
@@ -398,17 +402,18 @@ def _clock(ahead_s: float) -> str:
     return f"this clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the other server's"
 
 
-def _studies(store: Store, chain: RosterChain, now_s: float, study: str | None) -> tuple[StudyStatus, ...]:
+def _studies(store: Store, chain: RosterChain, now_s: float, study: str | None) -> Iterator[StudyStatus]:
     """All by name, those under way with their sites and last attempt; or one in full. Raises: UnknownStudy"""
     roster = chain.head
     names = (roster.requester, *(party.name for party in roster.contributors))
     if study is None:
-        records = sorted(store.studies(), key=lambda one: one.name)
-        return tuple(_study(store, one, names, now_s, 0 if one.state.ended else 1) for one in records)
+        for one in sorted(store.studies(), key=lambda one: one.name):
+            yield _study(store, one, names, now_s, 0 if one.state.ended else 1)
+        return
     record = store.study_named(study)
     if record is None:
         raise UnknownStudy(f"this server has no study {study!r}: 'moiety server status' lists them")
-    return (_study(store, record, names, now_s, _SHOWN_ROUNDS),)
+    yield _study(store, record, names, now_s, _SHOWN_ROUNDS)
 
 
 def _study(store: Store, record: StudyRecord, names: tuple[str, ...], now_s: float, rounds: int) -> StudyStatus:

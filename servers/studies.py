@@ -239,8 +239,7 @@ def forget_unfinished(server: Server, study: str) -> None:
     if current is None:
         return
     server.files.delete(server.store.forget_share_files(study, before_round=current.key.round + 1))
-    if server.shards is not None:
-        server.shards.forget(study)
+    server.shares.forget(study)
     if current.state is RoundState.COMMITTED and current.output_file is not None:
         server.store.change_round(current.key, lambda r: replace(r, output_file=None))
         server.files.delete([current.output_file])

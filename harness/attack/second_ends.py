@@ -161,7 +161,7 @@ def _server(side: Side, store: SqlStore) -> Any:  # noqa: ANN401  # what a Serve
         clock=lambda: 2_000_000_001.0,
         failpoints=SimpleNamespace(reach=lambda _: None),
         files=SimpleNamespace(delete=lambda _: None),
-        shards=None,
+        shares=SimpleNamespace(forget=lambda _: None),
         metrics=SimpleNamespace(rounds=counter),
         note_round=lambda *_: None,
         randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),

@@ -67,4 +67,5 @@ async def status(
         known = False
     if not known:
         return Response(status_code=401)
-    return await status_of(request.app.state.public, request.app.state.readiness, study)
+    async with request.app.state.status_lock:  # one picture at a time, however many ask
+        return await status_of(request.app.state.public, request.app.state.readiness, study)

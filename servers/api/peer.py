@@ -44,7 +44,7 @@ from servers.rounds.release import (
     with_mask_seed,
 )
 from servers.rounds.side_b import Answering
-from servers.rounds.sketches import most_elements, parameters_of, require_unaltered
+from servers.rounds.sketches import most_elements, parameters_of
 from servers.server import Server
 from servers.store.records import RoundRecord, StudyRecord
 from servers.studies import going_study
@@ -240,7 +240,7 @@ async def get_masked_sum(study: str, round: Round, attempt: Attempt, server: Thi
     record, key = _key(server, study, round, attempt)
     current = _with_release_set(b.round(key), Side.B)
     if current.state not in _SUMMED:
-        await asyncio.to_thread(require_unaltered, server, current)
+        await asyncio.to_thread(server.shares.require_unaltered, current)
     current = with_mask_seed(server, current)
     if current.state not in _SUMMED:
         keep_mask(server, record, current)

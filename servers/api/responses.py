@@ -74,10 +74,16 @@ def octets_answer(body: bytes) -> Response:
     return Response(body, media_type=OCTETS)
 
 
-def problem_answer(server: Server, code: ErrorCode, detail: str, status: int | None = None) -> Response:
-    """A refusal as problem+json, counted; ``status`` where HTTP itself asks for another than the table's."""
+def problem_answer(
+    server: Server, code: ErrorCode, detail: str, status: int | None = None, *, noted: bool = True
+) -> Response:
+    """A refusal as problem+json, counted; ``status`` where HTTP itself asks for another than the table's.
+
+    ``noted``: among the last refusals, which the operator reads.
+    """
     server.metrics.refusals.labels(code.value).inc()
-    server.recent.note_refusal(code, detail)
+    if noted:
+        server.recent.note_refusal(code, detail)
     body = problem_body(code, detail, status)
     return Response(body, status_code=status or status_of(code), media_type=MEDIA_TYPE)
 

@@ -133,12 +133,9 @@ class Strays:
         return len(gone) + self._look_into_storage(named)
 
     def _look_into_storage(self, named: set[str]) -> int:
-        shards = self._server.shards
-        if shards is None:
-            return 0
-        strays = {*shards.strays(named)}
+        strays = self._server.shares.strays(named)
         gone = strays & self._seen_in_storage
-        shards.storage.delete(gone)
+        self._server.files.delete(gone)
         self._seen_in_storage = strays - gone
         return len(gone)
 

@@ -1,0 +1,1 @@
+"""Ciphertexts, parsed and added in a process of their own."""

@@ -8,16 +8,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
+from protocol.bodies.contribution import Part
 from protocol.ckks.ciphertext import FINGERPRINT_BYTES, BodyHeader, ChunkReader, Kind, chunk_bytes, chunk_count
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import MISSING
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
-from protocol.wire.messages import Announcement
+from protocol.wire.messages import Announcement, ShareKind
 from servers.ckks.worker import REQUEST, Operation, Verdict
 
 _PLACE: Final = Path(__file__).resolve().parents[2]
@@ -214,6 +215,15 @@ class ContributionCheck:
     def finish(self) -> None:
         """Say that nothing more comes."""
         self._reader.finish()
+
+
+def content_check(
+    process: CkksProcess, announcement: Announcement, part: Part
+) -> Callable[[Callable[[bytes], None]], ContributionCheck] | None:
+    """Return what makes the check of a contribution's content; None for one of shares."""
+    if part.kind is not ShareKind.CIPHERTEXT:
+        return None
+    return partial(ContributionCheck, process, key_id_of(announcement), part.length)
 
 
 def summed_body(process: CkksProcess, header: BodyHeader, sources: Sequence[Callable[[int], bytes]]) -> Iterator[bytes]:

@@ -1,0 +1,1 @@
+"""Correlations between the servers, made by oblivious transfer ahead of the rounds."""

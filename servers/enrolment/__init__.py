@@ -1,0 +1,1 @@
+"""Enrolment: a server from nothing, invitations, and the first roster and its changes."""

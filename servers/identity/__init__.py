@@ -1,1 +1,1 @@
-"""Who this server is: its certificate, its roster and keys, its history, its sessions with sites."""
+"""The server's identity: its certificate, its roster and keys, its history, its sessions with sites."""

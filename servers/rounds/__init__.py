@@ -1,0 +1,1 @@
+"""Rounds: contributions, measurement, release, and how a round ends."""

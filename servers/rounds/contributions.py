@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from fastapi import Request
 
@@ -27,29 +25,22 @@ from protocol.wire.messages import (
     ContributionHeader,
     Receipt,
     Roster,
-    ShareKind,
     Signed,
 )
 from protocol.wire.peer_messages import CollectedSet
-from servers.ckks.process import ContributionCheck, key_id_of
-from servers.event_loop import SHORT_BYTES
+from servers.ckks.process import content_check
 from servers.failpoints import Point
-from servers.rounds.intake import Caller, ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
+from servers.rounds.intake import Caller, ContributionDigest, ContributionIntake, stream_into
 from servers.rounds.letters import forget_rounds_before
 from servers.server import Server
-from servers.store.chunk_tags import ENCRYPTED, layout_of
-from servers.store.files import TaggedDraft, file_name
-from servers.store.object_storage import Storage
+from servers.store.files import file_name
 from servers.store.records import ContributionRecord, RoundRecord, StudyRecord
-from servers.store.upload_parts import Awaited, ShareInParts
+from servers.store.upload_parts import Awaited
 from servers.studies import refuse
-
-Feed = Callable[[Intake], Awaitable[None]]
-"""Brings a body to whoever takes it in."""
 
 
 @dataclass(frozen=True)
-class _TakenIn:
+class TakenIn:
     """A share in a file that no row names yet: its header, the sealed message's digest, the file's name and key.
 
     ``chunk_tags``: what the file is compared with whenever it is read.
@@ -159,14 +150,8 @@ async def contribute(
         again = ContributionDigest()
         await stream_into(request, again, most_bytes(study.study))
         return same_receipt(server, study, known, again.finish(caller))
-    most, at_once = most_bytes(study.study), 0 if study.study.protection.plan.keyed else SHORT_BYTES
-    return await take(server, caller, study, key, lambda intake: stream_into(request, intake, most, at_once))
-
-
-async def take(server: Server, caller: Caller, study: StudyRecord, key: RoundKey, feed: Feed) -> Signed[Receipt]:
-    """A share that is not stored yet, however its bytes come. Raises: as ``contribute``"""
     of = awaited(server, study, key, caller.name)
-    return _store(server, study, key, await _taken_in(server, caller, key, of, feed))
+    return commit_share(server, study, key, await _taken_in(server, caller, of, request, most_bytes(study.study)))
 
 
 def awaited(server: Server, study: StudyRecord, key: RoundKey, site: str) -> Awaited:
@@ -179,85 +164,40 @@ def awaited(server: Server, study: StudyRecord, key: RoundKey, site: str) -> Awa
     if site not in expected_sites(server, announcement):
         raise NotListed(f"{site!r} is not listed for round {key.round}; it takes part when the requester lists it")
     part = expected(study.study, announcement, key.attempt, site, roster_of(server, record), server.side)
-    check = None
-    if part.kind is ShareKind.CIPHERTEXT:
-        check = partial(ContributionCheck, server.ckks, key_id_of(announcement), part.length)
+    check = content_check(server.ckks, announcement, part)
     return Awaited(server.keys.sealing, part, content_bytes(part.kind, part.length), check)
 
 
-async def _taken_in(server: Server, caller: Caller, key: RoundKey, of: Awaited, feed: Feed) -> _TakenIn:
+async def _taken_in(server: Server, caller: Caller, of: Awaited, request: Request, limit_bytes: int) -> TakenIn:
     """Open a share into a file that no row names yet."""
     server.files.require_room(of.content_bytes)
-    with server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
-        shards = server.shards if of.new_check is None else None
-        tagged = TaggedDraft(draft, layout_of(of.part.kind) if shards is None else ENCRYPTED)
-        checked = None if of.new_check is None else of.new_check(tagged.write)
-        content = checked or (tagged if shards is None else Nowhere())
-        as_received = None if shards is None else tagged
-        intake = ContributionIntake(of.key, of.part, content, as_received=as_received)
-        await feed(intake)
-        if checked is None and content_bytes(of.part.kind, of.part.length) <= SHORT_BYTES:
+    with server.shares.draft(of.part.kind, Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
+        intake = ContributionIntake(of.key, of.part, draft, of.new_check)
+        await stream_into(request, intake, limit_bytes, of.at_once_bytes)
+        if of.content_bytes <= of.at_once_bytes:
             header, digest = intake.finish(caller)
         else:
             header, digest = await asyncio.to_thread(intake.finish, caller)
-        if checked is not None:
-            checked.finish()
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
-        name = _share_name()
+        name = share_name()
         server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
-        wrapped_key = None
-        if shards is None or intake.content_key is None:
-            await asyncio.to_thread(draft.keep, name)
-        else:
-            wrapped_key = shards.wrap(intake.content_key, name)
-            await asyncio.to_thread(draft.keep_in, shards.storage, name)
+        wrapped_key = await asyncio.to_thread(draft.keep, name, intake.content_key)
         server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
-    return _TakenIn(header, digest, name, tagged.tags(), wrapped_key)
+    return TakenIn(header, digest, name, draft.tags(), wrapped_key)
 
 
-def _share_name() -> str:
+def share_name() -> str:
     """A name that no other share ever has: of two requests with one share, neither writes or deletes the other's."""
     return file_name("share", secrets.token_hex(16))
 
 
-async def keep_opened(
-    server: Server,
-    study: StudyRecord,
-    key: RoundKey,
-    finished: tuple[ContributionHeader, bytes],
-    digest: str,
-    share: ShareInParts,
-) -> Signed[Receipt]:
-    """A share that came in parts, with what :meth:`ShareInParts.finish` says of it. Raises: as ``contribute``"""
-    (header, chunk_tags), name, wrapped_key = finished, _share_name(), None
-    shards = server.shards if header.share_kind is not ShareKind.CIPHERTEXT else None
-    server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
-    if shards is None:
-        await asyncio.to_thread(server.files.also, share.content, name)
-    else:
-        wrapped_key = shards.wrap(share.content_key, name)
-        chunk_tags = await asyncio.to_thread(_encrypt_into, server, shards.storage, share, name)
-    server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
-    return _store(server, study, key, _TakenIn(header, digest, name, chunk_tags, wrapped_key))
-
-
-def _encrypt_into(server: Server, storage: Storage, share: ShareInParts, name: str) -> bytes:
-    """The encrypted body, as it came, into the storage that workers read. -> its tags"""
-    with server.files.draft() as draft:
-        tagged = TaggedDraft(draft, ENCRYPTED)
-        for chunk in share.encrypted_body():
-            tagged.write(chunk)
-        draft.keep_in(storage, name)
-    return tagged.tags()
-
-
-def _store(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) -> Signed[Receipt]:
+def commit_share(server: Server, study: StudyRecord, key: RoundKey, taken: TakenIn) -> Signed[Receipt]:
     """Commit the row; what has happened since the body began to arrive is looked at again."""
     with server.store.alone(study.digest):
         return _stored(server, study, key, taken)
 
 
-def _stored(server: Server, study: StudyRecord, key: RoundKey, taken: _TakenIn) -> Signed[Receipt]:
+def _stored(server: Server, study: StudyRecord, key: RoundKey, taken: TakenIn) -> Signed[Receipt]:
     header, digest, name = taken.header, taken.digest, taken.name
     known = server.store.contribution(key, header.site)
     if known is not None:

@@ -17,7 +17,8 @@ from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import MAX_CONTROL_BYTES, Message, Party
-from servers.store.files import Draft, TaggedDraft
+from servers.store.files import Draft
+from servers.store.upload_parts import NewCheck
 
 H = TypeVar("H", bound=Message)
 
@@ -169,6 +170,12 @@ class Sink(Protocol):
     def write(self, piece: bytes) -> None: ...
 
 
+class ShareSink(Sink, Protocol):
+    """Takes a share twice: its opened content, and its encrypted body as it came."""
+
+    def write_received(self, piece: bytes | memoryview) -> None: ...
+
+
 class ContributionIntake(Generic[H]):
     """A sealed share: one pass of hashing serves the digest that was signed and the commitment.
 
@@ -177,17 +184,20 @@ class ContributionIntake(Generic[H]):
     """
 
     def __init__(
-        self, key: SealingKey, expected: Expected[H], draft: Sink, *, as_received: TaggedDraft | None = None
+        self, key: SealingKey, expected: Expected[H], draft: ShareSink, new_check: NewCheck | None = None
     ) -> None:
-        """``as_received``: is given the encrypted body, which :attr:`content_key` opens; ``draft`` what is in it."""
-        self._opening = _Opening(key, expected, draft)
-        self._encrypted = None if as_received is None else _EncryptedBody(self._opening.reader, as_received)
+        """``draft`` takes what is opened and what came; ``new_check`` makes what looks at the opened content first."""
+        self._check = None if new_check is None else new_check(draft.write)
+        self._opening = _Opening(key, expected, self._check or draft)
+        self._received = _ReceivedBody(self._opening.reader, draft)
         self._digest = MessageDigest()
         self._refused: RefusedMessage | None = None
 
     @property
-    def content_key(self) -> bytes | None:
-        """The body's content key, once the body has begun to come."""
+    def content_key(self) -> bytes:
+        """The body's content key. Raises: BrokenSeal, before it came"""
+        if self._opening.reader.content_key is None:
+            raise BrokenSeal("the sealed share's head has not come")
         return self._opening.reader.content_key
 
     def feed(self, data: bytes | bytearray) -> None:
@@ -199,15 +209,17 @@ class ContributionIntake(Generic[H]):
             except RefusedMessage as refused:
                 self._refused = refused
             else:
-                if self._encrypted is not None:
-                    self._encrypted.write(data)
+                self._received.write(data)
 
     def finish(self, caller: Caller) -> tuple[H, str]:
         """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
         digest = _required(caller, self._digest)
         if self._refused is not None:
             raise self._refused
-        return self._opening.finish(), digest
+        header = self._opening.finish()
+        if self._check is not None:
+            self._check.finish()
+        return header, digest
 
     def check_commitment(self, committed: str) -> None:
         """Check the commitment of a share that has come whole. Raises: CommitmentMismatch; BrokenSeal, when its key
@@ -219,17 +231,10 @@ class ContributionIntake(Generic[H]):
         check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
 
 
-class Nowhere:
-    """Takes what is opened only to be checked."""
-
-    def write(self, piece: bytes) -> None:
-        """Let it go."""
-
-
-class _EncryptedBody:
+class _ReceivedBody:
     """The bytes behind a sealed message's head, written as they came, once the reader has them."""
 
-    def __init__(self, reader: SealedReader, draft: TaggedDraft) -> None:
+    def __init__(self, reader: SealedReader, draft: ShareSink) -> None:
         self._reader = reader
         self._draft = draft
         self._came = 0
@@ -238,7 +243,7 @@ class _EncryptedBody:
         before, self._came = self._came, self._came + len(data)
         if self._reader.content_key is not None:
             head = len(self._reader.head)
-            self._draft.write(memoryview(data)[max(0, head - before) :])
+            self._draft.write_received(memoryview(data)[max(0, head - before) :])
 
 
 class _Opening(Generic[H]):

@@ -8,19 +8,16 @@ and the key sealed in it authenticates every chunk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Final
-
-import numpy as np
 
 from protocol.arithmetic.packing import packed
 from protocol.arithmetic.ring import Ring
 from protocol.bodies import masked_sum as body
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.parameters import TAG_COORDINATES, StudyParameters
-from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
-from protocol.sharing import ChunkSource
+from protocol.release import combine_chunk, sum_chunk
 from protocol.tags.halves import VectorDigest
 from protocol.wire import paths
 from protocol.wire.channel.sealing import Octets, SealedMessage
@@ -33,14 +30,12 @@ from servers.peer_client import PeerClient
 from servers.rounds.endings import round_path
 from servers.rounds.intake import Caller
 from servers.rounds.release import keep_mask, keep_output, output_name, with_mask_seed
-from servers.rounds.sketches import agreed_sources, bound_of, by_site, parameters_of, require_unaltered, stored_shares
-from servers.scale.passes import Shards
+from servers.rounds.sketches import parameters_of
 from servers.server import Server
 from servers.store.files import Draft
 from servers.store.records import RoundRecord, StudyRecord
+from servers.store.shares import CHUNK_ELEMENTS
 
-CHUNK_ELEMENTS: Final = 2**16
-"""Summed at once: small enough for the processor's cache, large enough that opening a share's file costs little."""
 PIECE_ELEMENTS: Final = 2**17
 """Handed on at once: every piece costs a change of threads."""
 
@@ -62,26 +57,7 @@ def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> Maske
 def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[Octets]:
     """This side's sum minus PRG(t), piece by piece."""
     length = summed_length(record, parameters)
-    if server.shards is not None:
-        yield from _masked_by_workers(server, server.shards, record, parameters)
-        return
-    mask, sources = record.mask, _sources(server, record, length)
-    for start in range(0, length, PIECE_ELEMENTS):
-        piece = np.empty(min(PIECE_ELEMENTS, length - start), dtype=np.uint64)
-        for at in range(0, piece.size, CHUNK_ELEMENTS):
-            stop = min(at + CHUNK_ELEMENTS, piece.size)
-            piece[at:stop] = masked_sum_chunk(sum_chunk(sources, start + at, start + stop), mask, start + at)
-        yield packed(piece, parameters.ring_bits)
-
-
-def _masked_by_workers(
-    server: Server, shards: Shards, record: RoundRecord, parameters: StudyParameters
-) -> Iterator[Octets]:
-    """The same bytes, of ranges that workers have summed and masked."""
-    length = summed_length(record, parameters)
-    shares = stored_shares(server, record, record.chosen.message.sites)
-    written = shards.masked_sum(bound_of(record), shares, record.mask, length)
-    masked = by_site(server, record, written.elements)
+    masked = server.shares.masked_sum(record, length)
     for start in range(0, length, PIECE_ELEMENTS):
         yield packed(masked(start, min(start + PIECE_ELEMENTS, length)), parameters.ring_bits)
 
@@ -96,20 +72,11 @@ def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyPara
     )
 
 
-def _sources(server: Server, record: RoundRecord, length: int) -> Sequence[ChunkSource]:
-    """Return the shares that add up to this side's sum."""
-    sites = record.chosen.message.sites
-    if server.shards is None:
-        return agreed_sources(server, record, sites)
-    summed = server.shards.sum(bound_of(record), stored_shares(server, record, sites), length)
-    return [by_site(server, record, summed)]
-
-
 class SealedMaskedSum:
     """Takes the peer's masked sum sealed to this server, sent or fetched; adds the own sum and writes the output."""
 
     def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
-        self._sources = _sources(server, record, summed_length(record, parameters))
+        self._summands = server.shares.summands(record, summed_length(record, parameters))
         self._bits = parameters.ring_bits
         self._draft = draft
         self._digest = VectorDigest() if record.announcement.message.tagged else None
@@ -136,7 +103,7 @@ class SealedMaskedSum:
     def _combine(self, start: int, masked: Ring) -> None:
         for at in range(0, masked.size, CHUNK_ELEMENTS):
             piece = masked[at : at + CHUNK_ELEMENTS]
-            own = sum_chunk(self._sources, start + at, start + at + piece.size)
+            own = sum_chunk(self._summands, start + at, start + at + piece.size)
             combined = packed(combine_chunk(piece, own), self._bits)
             self._draft.write(combined)
             if self._digest is not None:
@@ -158,7 +125,7 @@ async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, 
 
 async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
     """In a round that side B masks: fetch its masked sum, add the own one and commit with the output."""
-    await asyncio.to_thread(require_unaltered, server, record)
+    await asyncio.to_thread(server.shares.require_unaltered, record)
     parameters = parameters_of(study, record)
     with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
         intake = SealedMaskedSum(server, record, parameters, draft)

@@ -39,10 +39,8 @@ from protocol.wire.messages import (
 )
 from servers.failpoints import Point
 from servers.rounds.contributions import expected_sites, roster_of
-from servers.rounds.sketches import share_source
 from servers.rounds.state import known_round, standing
 from servers.server import Server
-from servers.store.chunk_tags import Scratch
 from servers.store.files import FilePieces, file_name
 from servers.store.records import Answer, AnswerKind, RoundRecord, StudyRecord
 from servers.studies import refuse
@@ -224,7 +222,7 @@ def _errors_of_sites(server: Server, record: RoundRecord, release: ReleaseSet) -
     parts = []
     for start in range(0, len(release.sites), _SITES_AT_ONCE):
         sites = release.sites[start : start + _SITES_AT_ONCE]
-        parts.append(errors_of(key, length, [share_source(server, held[site], Scratch()) for site in sites]))
+        parts.append(errors_of(key, length, [server.shares.source(held[site]) for site in sites]))
     return np.concatenate(parts)
 
 

@@ -300,8 +300,7 @@ class Driver:
         server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=signed, own_nonce=nonce))
         server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
         server.files.delete(server.store.forget_share_files(study.digest, before_round=record.key.round))
-        if server.shards is not None:
-            server.shards.forget(study.digest)
+        server.shares.forget(study.digest)
         self._phases.observe(study.digest, "announced", "collecting")
         self._phases.mark(study.digest, "locked")
 

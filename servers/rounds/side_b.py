@@ -101,8 +101,7 @@ class Answering:
         )
         server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
         server.files.delete(server.store.forget_share_files(key.study, before_round=key.round))
-        if server.shards is not None:
-            server.shards.forget(key.study)
+        server.shares.forget(key.study)
         return record
 
     def challenge(self, study: StudyRecord, key: RoundKey, reveal: ChallengeReveal) -> ChallengeReply:

@@ -3,129 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import ParamSpec, TypeVar
 
 import numpy as np
 from fastapi import Request
 
-from protocol.arithmetic.prg import Usage, expand_into
 from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
 from protocol.bodies import opening, query
 from protocol.bodies.query import Queries
 from protocol.bodies.sealed import SECRET_BYTES
-from protocol.errors import ConflictingMessage, ProtocolViolation, ShareAltered, WrongRound
+from protocol.errors import ConflictingMessage, WrongRound
 from protocol.mpc import measurement
 from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.quantity import product_lengths
-from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
-from protocol.sharing import ChunkSource
-from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
+from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, Study
 from servers.failpoints import Point
 from servers.rounds.intake import Caller, HashOnly, SealedIntake, stream_into
-from servers.scale.ranges import Bound, StoredShare
 from servers.server import Server
-from servers.store.chunk_tags import Scratch, StoredVector, read_whole, tags_of
 from servers.store.files import file_name
-from servers.store.records import ContributionRecord, RoundRecord, StudyRecord
+from servers.store.records import RoundRecord, StudyRecord
 from servers.studies import refuse
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def share_source(server: Server, record: ContributionRecord, scratch: Scratch) -> ChunkSource:
-    """Chunk access to one site's stored share: never the whole vector in memory, nor the file mapped."""
-    if record.wrapped_key is not None and server.shards is not None:
-        return server.shards.source(stored_share(record))
-    if record.file is None:
-        raise ProtocolViolation(f"the share of {record.site!r} has been deleted; its round is over")
-    path, tags = server.files.path(record.file), tags_of(record)
-    if record.header.share_kind is ShareKind.SEED:
-        seed = read_whole(path, tags)
-        return lambda start, stop: _expanded(seed, start, scratch.take(stop - start))
-    stored = StoredVector(path, record.header.length, record.header.share_kind.ring_bits, tags)
-    stored.require_whole()
-    return lambda start, stop: stored.elements(start, stop, scratch)
-
-
-def stored_share(record: ContributionRecord) -> StoredShare:
-    """Return the place of a share for a worker. Raises: ProtocolViolation, where no worker can read it"""
-    if record.file is None or record.wrapped_key is None:
-        raise ProtocolViolation(
-            f"the share of {record.site!r} has been deleted, or came before the server had a cluster; its round is over"
-        )
-    kind, length = record.header.share_kind, record.header.length
-    return StoredShare(record.file, kind, length, record.wrapped_key, record.chunk_tags)
-
-
-def stored_shares(server: Server, record: RoundRecord, sites: Sequence[str]) -> list[StoredShare]:
-    """Return the places of some sites' shares for workers, in the given order. Raises: ProtocolViolation"""
-    held = {c.site: c for c in server.store.contributions(record.key)}
-    return [stored_share(held[site]) for site in sites]
-
-
-def bound_of(record: RoundRecord) -> Bound:
-    """Return the state to which a pass over the round's shares is bound."""
-    release = "" if record.release_set is None else record.release_set.message.digest()
-    challenge = record.challenged.transcript.message.challenge
-    return Bound(record.key.study, record.key.round, record.key.attempt, challenge, release)
-
-
-def _sketched(server: Server, record: RoundRecord, parameters: StudyParameters) -> Callable[[], list[Ring]]:
-    """Return the function that computes the sketches, here or by the workers of a cluster."""
-    challenged, shards = record.challenged, server.shards
-    if shards is None:
-        sources = agreed_sources(server, record, challenged.sites)
-        return partial(sketch_shares, challenged.challenge, sources, parameters)
-    bound, shares = bound_of(record), stored_shares(server, record, challenged.sites)
-    return partial(by_site(server, record, shards.sketches), bound, shares, parameters)
-
-
-def by_site(server: Server, record: RoundRecord, work: Callable[P, T]) -> Callable[P, T]:
-    """``work`` that workers do, to whom a share has a file's name alone: its error names the site."""
-
-    def named(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return work(*args, **kwargs)
-        except ShareAltered as error:
-            for one in server.store.contributions(record.key):
-                if one.file is not None and error.is_of(one.file):
-                    raise ShareAltered(error.detail.replace(one.file, one.site)) from None
-            raise
-
-    return named
-
-
-def require_unaltered(server: Server, record: RoundRecord) -> None:
-    """Compare all that is stored of the released sites with what was received, before a byte of their sum leaves.
-
-    In a round that side B masks, B has released by the time its sum is read, and nothing ends the round otherwise.
-    Shares in a cluster's storage are compared by the workers alone. Blocks. Raises: ShareAltered
-    """
-    held = {one.site: one for one in server.store.contributions(record.key)}
-    for one in [held[site] for site in record.chosen.message.sites]:
-        if one.file is None or one.wrapped_key is not None:
-            continue
-        tags = tags_of(one)
-        with tags.reading(), server.files.path(one.file).open("rb", buffering=0) as file:
-            tags.require_file(file)
-
-
-def _expanded(seed: bytes, start: int, out: Ring) -> Ring:
-    expand_into(seed, Usage.SHARE, out, start=start)
-    return out
-
-
-def agreed_sources(server: Server, record: RoundRecord, sites: Sequence[str]) -> list[ChunkSource]:
-    """The sources of some sites' shares, in the given order; for one thread, which uses each piece at once."""
-    held = {c.site: c for c in server.store.contributions(record.key)}
-    scratch = Scratch()
-    return [share_source(server, held[site], scratch) for site in sites]
 
 
 class Sketches:
@@ -141,7 +40,7 @@ class Sketches:
         if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
             for old in [key for key in self._tasks if key.study == record.key.study]:
                 self._tasks.pop(old).cancel()
-            work = asyncio.to_thread(_sketched(self._server, record, parameters))
+            work = asyncio.to_thread(self._server.shares.sketches(record, parameters))
             task = self._tasks[record.key] = asyncio.create_task(work)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody awaits it
         return self._tasks[record.key]

@@ -17,7 +17,8 @@ from protocol.errors import BadSignature, MalformedMessage, RefusedMessage, TooL
 from protocol.rounds.states import RoundKey
 from protocol.wire.channel.sealing import Octets
 from protocol.wire.channel.signing import DigestField
-from protocol.wire.messages import HeldUpload, Receipt, Signed
+from protocol.wire.messages import ContributionHeader, HeldUpload, Receipt, Signed
+from servers.failpoints import Point
 from servers.rounds import contributions
 from servers.rounds.intake import Caller, stream_into
 from servers.server import Server
@@ -117,7 +118,7 @@ async def complete(server: Server, caller: Caller, study: StudyRecord, upload: U
     required = partial(signed.require_digest, digest_field=DigestField.SEALED)
     try:
         finished = await asyncio.to_thread(share.finish, required)
-        receipt = await contributions.keep_opened(server, study, upload.key, finished, upload.digest, share)
+        receipt = await _kept(server, study, upload, finished, share)
     except NotAsChecked:
         server.uploads.drop(upload)
         raise
@@ -132,6 +133,19 @@ async def complete(server: Server, caller: Caller, study: StudyRecord, upload: U
         raise
     server.uploads.drop(upload)
     return receipt
+
+
+async def _kept(
+    server: Server, study: StudyRecord, upload: Upload, finished: tuple[ContributionHeader, bytes], share: ShareInParts
+) -> Signed[Receipt]:
+    """Store the share, with what :meth:`ShareInParts.finish` says of it. Raises: as ``contributions.contribute``"""
+    (header, tags), name = finished, contributions.share_name()
+    server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
+    keep = partial(server.shares.keep_upload, share, header.share_kind, name, tags)
+    wrapped_key, tags = await asyncio.to_thread(keep)
+    server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
+    taken = contributions.TakenIn(header, upload.digest, name, tags, wrapped_key)
+    return contributions.commit_share(server, study, upload.key, taken)
 
 
 def _awaited(server: Server, study: StudyRecord, upload: Upload) -> Awaited:

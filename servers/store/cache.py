@@ -1,4 +1,4 @@
-"""What is read often: statements that are compiled once, rows and studies' views kept until they change."""
+"""Statements that are compiled once, and rows and studies' views that are kept until they change."""
 
 from __future__ import annotations
 

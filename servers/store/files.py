@@ -225,15 +225,24 @@ class Draft:
 
 
 class TaggedDraft:
-    """A share's draft that takes the tags of what is written to it."""
+    """A share's opened content on its way to the disk, and the tags of what is written."""
 
     def __init__(self, draft: Draft, layout: Layout) -> None:
         self._draft = draft
         self._tagger = Tagger(layout)
 
     def write(self, piece: bytes | memoryview) -> None:
+        """Take opened content. Raises: StorageFull"""
         self._draft.write(piece)
         self._tagger.write(piece)
+
+    def write_received(self, piece: bytes | memoryview) -> None:
+        """Take the encrypted body as it came, which is not kept here."""
+
+    def keep(self, name: str, content_key: bytes) -> bytes | None:
+        """Make it durable under a name; blocks. -> its wrapped key, where it lies encrypted. Raises: StorageFull"""
+        self._draft.keep(name)
+        return None
 
     def tags(self) -> bytes:
         """Once all has been written."""

@@ -39,7 +39,14 @@ def upgrade(url: str) -> None:
 
 def _require_known(connection: Connection, scripts: ScriptDirectory) -> None:
     """Refuse a database of a version that is too old or too new for this one's migrations."""
-    found = MigrationContext.configure(connection).get_current_revision()
+    heads = MigrationContext.configure(connection).get_current_heads()
+    if len(heads) > 1 or not all(isinstance(head, str) and head.isdecimal() for head in heads):
+        said = ", ".join("NULL" if head is None else repr(str(head)[:40]) for head in heads[:5])
+        raise ConfigurationError(
+            f"the server's database has no readable schema version (table alembic_version holds {said}): put a backup "
+            "in its place (docs/operating.md)"
+        )
+    found = heads[0] if heads else None
     known = [script.revision for script in scripts.walk_revisions("base", "heads")][::-1]
     if found is not None and found not in known:
         remedy = f"start a version on it once that brings it to {known[0]}, then this one"

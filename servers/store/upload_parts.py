@@ -44,6 +44,7 @@ from protocol.wire.channel.sealing import (
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import ContributionHeader
+from servers.event_loop import SHORT_BYTES
 from servers.store.chunk_tags import ChunkTags, Tagger, layout_of
 
 CHUNKS_OF_A_PART: Final = 64
@@ -77,17 +78,23 @@ class Check(Protocol):
     def finish(self) -> None: ...
 
 
+NewCheck = Callable[[Callable[[bytes], None]], Check]
+"""Makes what looks at opened content, and hands each piece on to its argument."""
+
+
 @dataclass(frozen=True)
 class Awaited:
-    """The expected part of a contribution: its server, its key, and what else looks at its content.
-
-    ``new_check`` makes what looks at it, and hands each piece on to its argument.
-    """
+    """The expected part of a contribution: its server, its key, and what else looks at its content."""
 
     key: SealingKey
     part: Part
     content_bytes: int
-    new_check: Callable[[Callable[[bytes], None]], Check] | None = None
+    new_check: NewCheck | None = None
+
+    @property
+    def at_once_bytes(self) -> int:
+        """A body up to this length is opened on the event loop; none whose check may wait for a process."""
+        return SHORT_BYTES if self.new_check is None else 0
 
     @property
     def head_bytes(self) -> int:

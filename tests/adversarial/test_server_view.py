@@ -135,7 +135,7 @@ class World:
         for module in (scripted_sites, signed_client):
             patch.setattr(module, "secrets", drawn)
         named = itertools.count()
-        patch.setattr(contributions, "_share_name", lambda: f"{next(named):064x}")
+        patch.setattr(contributions, "share_name", lambda: f"{next(named):064x}")
         patch.setattr(chunk_tags, "secrets", SimpleNamespace(token_bytes=bytes))  # of every share one key of tags
         patch.setattr(processes, "free_ports", lambda: (28441, 28442))
         patch.setattr(prg, "_fill", self._fill(prg._fill))

@@ -78,3 +78,18 @@ def test_a_database_of_another_time_is_refused_with_what_to_do(tmp_path: Path, r
     engine.dispose()
     with pytest.raises(ConfigurationError, match=rf"has schema {revision}, this version opens 0009 to .*: .*{remedy}"):
         upgrade(url)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"), [("('0010'), ('0011')", "'0010', '0011'"), ("(NULL)", "NULL"), ("('x')", "'x'")]
+)
+def test_a_version_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path, rows: str, said: str) -> None:
+    url = sqlite_url(tmp_path)
+    engine = made_by_older_code(url, "0010")
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE alembic_version"))
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        connection.execute(text(f"INSERT INTO alembic_version VALUES {rows}"))
+    engine.dispose()
+    with pytest.raises(ConfigurationError, match=rf"alembic_version holds {said}\): put a backup in its place"):
+        upgrade(url)

@@ -18,7 +18,7 @@ from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.messages import OutcomeCause, RoundState
-from servers.rounds import side_a, sketches
+from servers.rounds import side_a
 
 LENGTH = 70_000
 AT = {Side.A: OutcomeCause.SHARE_ALTERED_AT_A, Side.B: OutcomeCause.SHARE_ALTERED_AT_B}
@@ -116,7 +116,7 @@ def test_a_sketch_that_fails_is_made_again_until_the_rounds_time_is_over(
             raise OSError(errno.EMFILE, "too many open files")
         return works(*given, **named)
 
-    monkeypatch.setattr(sketches, "sketch_shares", sketch)
+    monkeypatch.setattr("servers.store.shares.sketch_shares", sketch)
     monkeypatch.setattr(side_a._log, "exception", lambda event, **_: logged.append(event))
     closes_at_s = int(pair.federation.clock.now()) + 9
     opened = pair.round(LENGTH, opens=Needs.NOTHING, closes_at_s=closes_at_s)

@@ -209,7 +209,7 @@ MUTATIONS: Final = (
     Mutation(
         "not looked at again",
         "a contribution is stored by what was there before its body came",
-        {"servers.rounds.contributions._store": _not_looked_at_again},
+        {"servers.rounds.contributions.commit_share": _not_looked_at_again},
     ),
     Mutation(
         "removed stay",

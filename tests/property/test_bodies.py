@@ -71,6 +71,9 @@ class Kept:
     def write(self, piece: bytes) -> None:
         self.content += piece
 
+    def write_received(self, piece: bytes | memoryview) -> None:
+        """The encrypted body, which is not kept."""
+
 
 def parts(length: int) -> dict[Side, Part]:
     return contribution.share_parts(ANNOUNCED, 1, SITE, ROSTER, length)

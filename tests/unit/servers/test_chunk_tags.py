@@ -17,9 +17,9 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ShareAltered
 from protocol.parameters import RingBits
 from protocol.wire.messages import ShareKind
-from servers.rounds import sketches
 from servers.rounds.ciphertexts import stored_chunks
 from servers.store.chunk_tags import ENCRYPTED, ChunkTags, Layout, Scratch, StoredVector, Tagger, layout_of, read_whole
+from servers.store.shares import Shares
 
 STEP = 2**15
 D = 2 * STEP + 77
@@ -97,11 +97,10 @@ def readers(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], ob
     """Everything that reads a stored share of a server without a cluster."""
     vector = tags_of(bytes(8 * D), layout_of(ShareKind.vector_of(64)))
     stored = StoredVector(path, D, 64, vector)
-    monkeypatch.setattr(sketches, "tags_of", lambda record: vector)
+    monkeypatch.setattr("servers.store.shares.tags_of", lambda record: vector)
     one = SimpleNamespace(site="hospital-1", file="share", wrapped_key=None)
-    server: Any = SimpleNamespace(
-        store=SimpleNamespace(contributions=lambda key: [one]), files=SimpleNamespace(path=lambda name: path)
-    )
+    store: Any = SimpleNamespace(contributions=lambda key: [one])
+    files: Any = SimpleNamespace(path=lambda name: path)
     record: Any = SimpleNamespace(key=None, chosen=SimpleNamespace(message=SimpleNamespace(sites=["hospital-1"])))
     chunk = stored_chunks(path, tags_of(bytes(9), layout_of(ShareKind.CIPHERTEXT)), CkksParameters(), 1)
     return [
@@ -109,7 +108,7 @@ def readers(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], ob
         lambda: stored.elements(0, 9, Scratch()),
         lambda: read_whole(path, tags_of(bytes(32), layout_of(ShareKind.SEED))),
         lambda: chunk(0),
-        lambda: sketches.require_unaltered(server, record),
+        lambda: Shares(store, files).require_unaltered(record),
     ]
 
 

@@ -58,7 +58,7 @@ class Server:
         self.settings = SimpleNamespace(limits=SimpleNamespace(lease_s=LEASE_S))
         self.audit = SimpleNamespace(add=lambda *_: self.reach("audit"))
         self.files = SimpleNamespace(written=dict, delete=lambda _names: None)
-        self.shards = None
+        self.shares = SimpleNamespace(strays=lambda _named: set())
         self.drives = False
         self.drove: list[int] = []
 
@@ -98,6 +98,7 @@ def time_of_a_test(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     loop = SimpleNamespace(time=lambda: now_s[0])
     there = SimpleNamespace(sleep=sleep, get_running_loop=lambda: loop, create_task=asyncio.create_task)
     monkeypatch.setattr(processes, "asyncio", there)
+    monkeypatch.setattr(processes, "_FILES_LOOKED_AT_EVERY_S", 0.0)  # who sweeps files moves no clock here
     return now_s
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,20 +17,21 @@ from protocol.bodies import masked_sum as masked_sum_body
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.errors import AnnouncementMismatch, BadSignature, BrokenSeal, MalformedMessage
 from protocol.parameters import TAG_COORDINATES
-from protocol.sharing import chunk_source, split
+from protocol.sharing import ChunkSource, chunk_source, split
 from protocol.tags.halves import VectorDigest
 from protocol.wire.channel.sealing import sealed_head_length
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.keys import generate_sealing_key
 from protocol.wire.peer_messages import MaskedSumHeader
-from servers.rounds import masked_sum as module
 from servers.rounds.intake import Caller
 from servers.rounds.masked_sum import SealedMaskedSum, masked_sum
 from servers.store.files import Draft
+from servers.store.records import RoundRecord
+from servers.store.shares import CHUNK_ELEMENTS, Shares
 from tests.unit.client_agent.federation import ROSTER
 
-D = module.CHUNK_ELEMENTS + 77
+D = CHUNK_ELEMENTS + 77
 RELEASE = "ab" * 32
 HEADER = MaskedSumHeader(release_digest=RELEASE, length=D)
 SEED, KEY = bytes(range(32)), generate_sealing_key(bytes(range(96)))
@@ -43,16 +44,19 @@ RECORD: Any = SimpleNamespace(
 )
 TAGGED: Any = SimpleNamespace(**{**vars(RECORD), "announcement": SimpleNamespace(message=SimpleNamespace(tagged=True))})
 WITHOUT_TAGS: Any = SimpleNamespace(dimension=D - TAG_COORDINATES, ring_bits=64)
-SERVER: Any = SimpleNamespace(keys=SimpleNamespace(sealing=KEY), shards=None)
 X = np.arange(D, dtype=np.uint64) * np.uint64(2**40 + 3)
 SEED_SHARE, VECTOR_SHARE = split(X, bytes(32))
 
 
-@pytest.fixture(autouse=True)
-def _own_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+class Held(Shares):
     """The receiving side holds the seed share twice, so its sum is not simply a share of X."""
-    held = [chunk_source(SEED_SHARE), chunk_source(SEED_SHARE)]
-    monkeypatch.setattr(module, "agreed_sources", lambda *_: held)
+
+    def summands(self, record: RoundRecord, length: int) -> Sequence[ChunkSource]:
+        return [chunk_source(SEED_SHARE), chunk_source(SEED_SHARE)]
+
+
+NONE: Any = None
+SERVER: Any = SimpleNamespace(keys=SimpleNamespace(sealing=KEY), shares=Held(NONE, NONE))
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def server_on(side: Side, store: SqlStore) -> Any:
         clock=lambda: 2_000_000_001.0,
         failpoints=SimpleNamespace(reach=lambda _: None),
         files=SimpleNamespace(delete=lambda _: None),
-        shards=None,
+        shares=SimpleNamespace(forget=lambda _: None),
         note_round=lambda *_: None,
         metrics=SimpleNamespace(rounds=counter),
         randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),

@@ -8,10 +8,13 @@ import json
 import re
 import sqlite3
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +26,19 @@ from typer.testing import CliRunner
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
-from protocol.errors import ConfigurationError, ErrorCode, UnknownStudy
+from protocol.errors import ConfigurationError, ErrorCode, Unavailable, UnknownStudy
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import StudyState
+from servers import cli
 from servers.app import create_operations
 from servers.cli import app as command
 from servers.cli import status_lines
 from servers.problems import FIXES
 from servers.server import Server, open_server
 from servers.settings import load_settings
-from servers.status import Status, make_token, proof, read_token, status_of_stopped
+from servers.status import Status, StudyStatus, make_token, proof, read_token, status_of_stopped
 from servers.store.records import StudyRecord
 from tests.integration.agents import rounds_of
 from tests.kit.processes import prepare_servers
@@ -187,6 +191,46 @@ def test_refusals_are_shown_with_what_to_do(operator: Operator) -> None:
     assert "\x1b" not in said
 
 
+def test_what_strangers_wrote_is_printable_in_the_json_too(operator: Operator) -> None:
+    operator.server.recent.note_refusal(ErrorCode.BAD_SIGNATURE, "a\x9b2J\u202eb" + "c" * 1000)
+    newest = operator.seen().last_refused[0].detail
+    assert newest.isprintable()
+    assert len(newest) <= 300
+
+
+@pytest.mark.parametrize("path", ["/nothing-here", "/docs/nothing"])
+def test_an_address_that_does_not_exist_is_counted_and_takes_no_place_of_a_refusal(
+    operator: Operator, path: str
+) -> None:
+    operator.server.recent.note_refusal(ErrorCode.CORRELATION_REUSED, "to be seen")
+    counted = operator.server.metrics.refusals.labels(ErrorCode.UNKNOWN_RESOURCE.value)._value.get()
+    for _ in range(60):
+        assert operator.get(path).status_code == 404
+    assert operator.server.metrics.refusals.labels(ErrorCode.UNKNOWN_RESOURCE.value)._value.get() == counted + 60
+    assert operator.server.recent.refused[0].detail == "to be seen"
+
+
+def test_between_two_studies_others_have_their_turn(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    (seen,) = operator.seen().studies
+    turns, at_turn = [0], list[int]()
+
+    def studies(*given: object) -> Iterator[StudyStatus]:
+        for _ in range(20):
+            at_turn.append(turns[0])
+            yield seen
+
+    async def others() -> None:
+        while len(at_turn) < 20:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr("servers.status._studies", studies)
+    others_in_turn = asyncio.run_coroutine_threadsafe(others(), operator._loop)
+    assert len(operator.seen().studies) == 20
+    others_in_turn.result(60)
+    assert len(set(at_turn)) == 20
+
+
 def test_every_code_has_a_next_step() -> None:
     assert set(FIXES) == set(ErrorCode)
 
@@ -201,6 +245,41 @@ def test_a_clock_that_is_off_and_a_peer_that_is_away_are_alarms(operator: Operat
         assert "let NTP set both clocks" in operator.printed()
     finally:
         peer.ahead_s = before
+
+
+# --- another program on the port --------------------------------------------------------------------------------------
+
+
+def test_no_more_is_read_than_a_server_answers_and_no_time_is_beyond_printing(
+    operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange = operator.seen().model_copy(update={"certificate_ends_s": 1e300})
+    assert "certificate: ends 1e+300 s after 1970" in "\n".join(status_lines(strange, in_full=False))
+    monkeypatch.setattr("servers.cli._MOST_ANSWER_BYTES", 1000)
+    settings = load_settings(prepare_servers(tmp_path, SITES).servers[Side.A].config)
+    settings.data_dir.mkdir(parents=True)
+    make_token(settings.data_dir)
+    taken = list[int]()
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while sum(taken) < 2**30:
+                    taken.append(self.wfile.write(bytes(2**16)))
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer((settings.operations_host, settings.operations), Endless) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(Unavailable, match="more than 1000 bytes"):
+                cli._asked(settings, None)
+        finally:
+            other.shutdown()
+    assert sum(taken) < 2**30
 
 
 def test_without_a_server_the_database_is_read_and_looking_makes_nothing(tmp_path: Path) -> None:
