@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 from rich.text import Text
@@ -53,7 +54,7 @@ from host.settings import require_begun
 from protocol.bodies.letter import told
 from protocol.errors import ConfigurationError
 from protocol.printable import printable, printable_lines
-from protocol.wire.messages import Study
+from protocol.wire.messages import ContributedRound, Study
 
 
 def list_studies(settings: AgentSettings, *, json_output: bool) -> None:
@@ -126,10 +127,32 @@ def delete_with_receipt(settings: AgentSettings, name: str, person: str, reason:
 
 
 _NONE: Final = "no budget: epsilon is not set in [policy], so noise is counted and nothing is refused for it"
-_UNCOVERED: Final = (
+
+
+class _Words(NamedTuple):
+    """Texts on rounds that a memory lacks."""
+
+    none: str
+    warning: str
+    done: str
+    offer: str
+
+
+_UNCOVERED: Final = _Words(
+    "nothing is uncovered: the count knows every round that the servers have receipts for",
     "This site's updates were shared in these rounds, and no count covers them: without noise, or their count was "
     "lost. The budget then says nothing about them; it begins after them. Restoring the newest backup of the state "
-    "folder avoids that where they were counted; this command cannot be undone."
+    "folder avoids that where they were counted; this command cannot be undone.",
+    "the budget begins after these {count} rounds; this site contributes again",
+    "nothing was changed; to begin after them, run this again with --yes",
+)
+_FORGOTTEN: Final = _Words(
+    "nothing is lost: the memory knows every round that the servers have receipts for",
+    "Sums over this site's updates were opened in these rounds, and nothing here remembers their weights. Later sums "
+    "over the same data may complete them: together they can show single updates of this site, and no check of this "
+    "site will notice. Restoring the newest backup of the state folder avoids that; this command cannot be undone.",
+    "{count} rounds are forgotten; this site contributes again",
+    "nothing was changed; to go on without them, run this again with --yes",
 )
 
 
@@ -158,24 +181,7 @@ def begin_budget(settings: AgentSettings, *, yes: bool) -> None:
     with one_agent(settings), Site(settings) as site:
         budget = budget_memory(settings.state_dir, site.came_with)
         lost = lost_rounds(budget, site.clients, site.roster, settings.site)
-        if not lost:
-            sys.stdout.write("nothing is uncovered: the count knows every round that the servers have receipts for\n")
-            return
-        for found in lost:
-            sys.stdout.write(f"{found.study} round {found.round}\n")
-        sys.stdout.write(_UNCOVERED + "\n")
-        if yes:
-            budget.begin_after([(found.study_digest, found.round) for found in lost])
-            sys.stdout.write(f"the budget begins after these {len(lost)} rounds; this site contributes again\n")
-        else:
-            sys.stdout.write("nothing was changed; to begin after them, run this again with --yes\n")
-
-
-_FORGOTTEN: Final = (
-    "Sums over this site's updates were opened in these rounds, and nothing here remembers their weights. Later sums "
-    "over the same data may complete them: together they can show single updates of this site, and no check of this "
-    "site will notice. Restoring the newest backup of the state folder avoids that; this command cannot be undone."
-)
+        _go_on_without(lost, budget.begin_after if yes else None, _UNCOVERED)
 
 
 def forget_memory(settings: AgentSettings, *, yes: bool) -> None:
@@ -184,20 +190,25 @@ def forget_memory(settings: AgentSettings, *, yes: bool) -> None:
     Raises: ConfigurationError while the agent runs; Unavailable while a server is away
     """
     with one_agent(settings), Site(settings) as site:
-        draw = partial(SystemRandomness().bytes, 32, "sketch")
-        sums = sum_memory(settings.state_dir, site.came_with, draw)
+        sums = sum_memory(settings.state_dir, site.came_with, partial(SystemRandomness().bytes, 32, "sketch"))
         lost = lost_rounds(sums, site.clients, site.roster, settings.site)
-        if not lost:
-            sys.stdout.write("nothing is lost: the memory knows every round that the servers have receipts for\n")
-            return
-        for found in lost:
-            sys.stdout.write(f"{found.study} round {found.round}\n")
-        sys.stdout.write(_FORGOTTEN + "\n")
-        if yes:
-            sums.forget([(found.study_digest, found.round) for found in lost])
-            sys.stdout.write(f"{len(lost)} rounds are forgotten; this site contributes again\n")
-        else:
-            sys.stdout.write("nothing was changed; to go on without them, run this again with --yes\n")
+        _go_on_without(lost, sums.forget if yes else None, _FORGOTTEN)
+
+
+def _go_on_without(
+    lost: Sequence[ContributedRound], accept: Callable[[list[tuple[str, int]]], None] | None, words: _Words
+) -> None:
+    if not lost:
+        sys.stdout.write(words.none + "\n")
+        return
+    for found in lost:
+        sys.stdout.write(f"{found.study} round {found.round}\n")
+    sys.stdout.write(words.warning + "\n")
+    if accept is None:
+        sys.stdout.write(words.offer + "\n")
+        return
+    accept([(found.study_digest, found.round) for found in lost])
+    sys.stdout.write(words.done.format(count=len(lost)) + "\n")
 
 
 PersonOption = Annotated[str, typer.Option(help="Who says so: kept with the word.")]

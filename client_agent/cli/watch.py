@@ -23,8 +23,6 @@ from client_agent.cli.tables import (
     table,
 )
 from client_agent.learning.scores import FinalScores, shown_score
-from client_agent.page.report import study_report
-from client_agent.page.report_html import report_html
 from client_agent.page.study_state import federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
@@ -209,6 +207,9 @@ def report(
 
     From this site's own state folder alone: no server is asked. The page loads nothing from elsewhere.
     """
+    from client_agent.page.report import study_report  # loads torch
+    from client_agent.page.report_html import report_html
+
     found = study_report(load_settings(config), name, time.time())
     if json_output:
         sys.stdout.write(found.model_dump_json() + "\n")
