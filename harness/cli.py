@@ -11,13 +11,8 @@ from typing import Annotated
 import typer
 
 from harness.papers.options import ResultsOptions
-from host.placed_files import writable
-from host.placed_files import writable_folder
+from host.placed_files import writable, writable_folder
 from host.subcommand import command
-from client_agent.cli.tables import console as console_for
-from harness.demo.results import summary_json
-from harness.demo.run import DemoOptions
-from harness.demo.run import run_demo
 from protocol.protection.plan import USUAL, StudyProtection
 
 
@@ -42,7 +37,7 @@ def demo(
     Example: moiety demo --quick --out demo-out
     """
     from client_agent.cli.tables import console
-    from harness.demo.results import summarise
+    from harness.demo.results import summary_json
     from harness.demo.run import DemoOptions, run_demo
 
     signal.signal(signal.SIGTERM, _end)

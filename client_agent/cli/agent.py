@@ -8,43 +8,15 @@ from __future__ import annotations
 import os
 import sys
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
-from client_agent.cli.tables import (
-    ConfigOption,
-    JsonLinesOption,
-    JsonOption,
-    StudyArgument,
-    add_row,
-    console,
-    json_line,
-    plain,
-    table,
-)
-from client_agent.settings import AgentSettings
-from client_agent.site.connections import Site, one_agent
-from client_agent.site.context import lost_rounds
-from client_agent.site.identity import load_identity
-from client_agent.site.privacy_budget import budget_memory, budget_report
-from client_agent.site.sum_memory import sum_memory
-from client_agent.study.approval import Word, keep_word, known_studies, known_study
-from client_agent.study.deletion import RECEIPT, delete_study
-from client_agent.study.plain_words import in_plain_words
-from client_agent.study.privacy_spending import own_examples
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument
 from host.private_files import UMASK
-from host.randomness import SystemRandomness
-from host.settings import require_begun
-from protocol.errors import ConfigurationError
-from protocol.printable import printable, printable_lines
-from protocol.wire.messages import Study
 
 if TYPE_CHECKING:
     from client_agent.site.events import AgentEvent, RoundRecord
-
 
 PersonOption = Annotated[str, typer.Option(help="Who decides; kept with the decision.")]
 ReasonOption = Annotated[
@@ -114,7 +86,7 @@ def show(
 
     Example: moiety agent show heart --config settings.toml
     """
-
+    from client_agent.cli.decisions import list_studies, show_study
     from client_agent.settings import load_settings
 
     settings = load_settings(config)
@@ -142,7 +114,7 @@ def approve(
 
     Example: moiety agent approve heart --person "Dr. Weiss" --config settings.toml
     """
-
+    from client_agent.cli.decisions import say
     from client_agent.settings import load_settings
     from client_agent.study.approval import Word
 
@@ -158,7 +130,7 @@ def decline(
 
     Example: moiety agent decline heart --person "Dr. Weiss" --config settings.toml
     """
-
+    from client_agent.cli.decisions import say
     from client_agent.settings import load_settings
     from client_agent.study.approval import Word
 
@@ -236,7 +208,7 @@ def delete(
 
     Example: moiety agent delete heart --person "Dr. Weiss" --config settings.toml
     """
-
+    from client_agent.cli.decisions import delete_with_receipt
     from client_agent.settings import load_settings
 
     delete_with_receipt(load_settings(config), study, person, reason, json_output=json_output)
@@ -304,7 +276,7 @@ def accept_rollback(config: ConfigOption, yes: DoItOption = False) -> None:
 
     Example: moiety agent accept-rollback --config settings.toml --yes
     """
-
+    from client_agent.cli.decisions import forget_memory
     from client_agent.settings import load_settings
 
     forget_memory(load_settings(config), yes=yes)
@@ -321,7 +293,7 @@ def show_spent(config: ConfigOption, json_output: JsonOption = False) -> None:
 
     Example: moiety budget show --config settings.toml
     """
-
+    from client_agent.cli.decisions import show_budget
     from client_agent.settings import load_settings
     from client_agent.site.identity import load_identity
 
@@ -338,7 +310,7 @@ def reset(config: ConfigOption, yes: DoItOption = False) -> None:
 
     Example: moiety budget reset --config settings.toml --yes
     """
-
+    from client_agent.cli.decisions import begin_budget
     from client_agent.settings import load_settings
 
     begin_budget(load_settings(config), yes=yes)
@@ -363,147 +335,3 @@ def _print_event(event: AgentEvent, last: dict[str, RoundRecord] | None = None) 
     said = text if event.kind is EventKind.CONNECTED else f"{where}: {event.kind.value}: {text}"
     sys.stdout.write(f"{event.site}: {said}\n")
     sys.stdout.flush()
-
-
-def list_studies(settings: AgentSettings, *, json_output: bool) -> None:
-    """Every study that this site knows, and what it waits for."""
-    roster, _ = load_identity(settings)
-    shown = table("study", "state at this site", "digest")
-    studies = known_studies(settings, roster)
-    if not studies and not json_output:
-        console().print("no study is here yet; an agent that runs hears of one within half a minute of its creation")
-        return
-    for known in studies:
-        name, digest = known.study.name, known.study.digest()
-        if json_output:
-            json_line({"study": name, "state": known.state, "digest": digest})
-        else:
-            add_row(shown, name, known.state, digest[:16])
-    if not json_output:
-        console().print(shown)
-
-
-def show_study(settings: AgentSettings, name: str, *, json_output: bool) -> Study:
-    """Everything that a study would open and to whom, in plain words."""
-    roster, _ = load_identity(settings)
-    study = known_study(settings, roster, name).study
-    statements = in_plain_words(study, roster, settings.policy, own_examples(settings.data))
-    if json_output:
-        said = [one.model_dump() for one in statements]
-        json_line({"study": name, "digest": study.digest(), "statements": said})
-        return study
-    shown = table("", f"study {name}, digest {study.digest()}")
-    shown.columns[1].overflow = "fold"  # a long word is no reason to cut what a person approves
-    for one in statements:
-        shown.add_row(plain(one.about), Text(printable_lines(one.words)))
-    console().print(shown)
-    return study
-
-
-def say(settings: AgentSettings, name: str, word: Word, *, sure: bool) -> None:
-    """Show the study, ask once more, and keep the word. Raises: ConfigurationError"""
-    roster, _ = load_identity(settings)
-    if settings.site == roster.requester:
-        raise ConfigurationError(f"this site asked for study {name!r}; 'moiety study create' was its word")
-    study = show_study(settings, name, json_output=False)
-    yes = "approve" if word.approved else "decline"
-    if not sure:
-        typer.confirm(f"{printable(word.person)}: {yes} study {name} for {settings.site}?", abort=True)
-    keep_word(settings, name, word, study.digest())
-    sys.stdout.write(f"study {name}: {yes}d by {printable(word.person)}; the agent goes by it within seconds\n")
-
-
-_STAYS: Final = (
-    "What stays: the signed study, people's words on it, the audit log, the ledger, and the memory of sums, cohorts "
-    "and budget, which protects this site's patients in later studies. Backups and exported models you delete yourself."
-)
-
-
-def delete_with_receipt(settings: AgentSettings, name: str, person: str, reason: str, *, json_output: bool) -> None:
-    """Delete, and say where the receipt lies. Raises: ConfigurationError"""
-    said: list[str] = []
-    signed = delete_study(settings, name, person, reason, say=said.append)
-    if json_output:
-        json_line(signed.model_dump(mode="json"))
-        return
-    count, size_bytes = len(signed.message.files), sum(one.size_bytes for one in signed.message.files)
-    where = settings.state_dir / "studies" / name / RECEIPT
-    sys.stdout.writelines(f"{text}\n" for text in said)
-    sys.stdout.write(
-        f"study {name}: {count} files of {size_bytes:,} bytes are deleted; the signed receipt is {where}\n{_STAYS}\n"
-    )
-
-
-_NONE: Final = "no budget: epsilon is not set in [policy], so noise is counted and nothing is refused for it"
-_UNCOVERED: Final = (
-    "This site's updates were shared in these rounds, and no count covers them: without noise, or their count was "
-    "lost. The budget then says nothing about them; it begins after them. Restoring the newest backup of the state "
-    "folder avoids that where they were counted; this command cannot be undone."
-)
-
-
-def show_budget(settings: AgentSettings, came_with: str, *, json_output: bool) -> None:
-    """A table, or JSON; the agent may run meanwhile. Raises: ConfigurationError, when there is no state folder"""
-    require_begun("state_dir", settings.state_dir, "'moiety agent run'")
-    report = budget_report(budget_memory(settings.state_dir, came_with), settings.policy)
-    if json_output:
-        sys.stdout.write(report.model_dump_json() + "\n")
-        return
-    rows = table("study", "trainings", "epsilon alone", title="privacy budget", caption=report.accountant)
-    for one in report.studies:
-        add_row(rows, one.study, str(one.trainings), f"{one.epsilon:.3f}")
-    console().print(rows)
-    of = _NONE if report.used is None else f"{report.used:.1%} of a budget of {report.epsilon:g} is used"
-    sys.stdout.write(f"all together: epsilon {report.spent:.3f} at delta {report.delta:g}, per record; {of}\n")
-    if report.uncovered_rounds:
-        sys.stdout.write(f"{report.uncovered_rounds} rounds before are covered by no count\n")
-
-
-def begin_budget(settings: AgentSettings, *, yes: bool) -> None:
-    """Show the rounds that servers have this site's receipts for and no count covers; with ``yes``, begin after them.
-
-    Raises: ConfigurationError while the agent runs; Unavailable while a server is away
-    """
-    with one_agent(settings), Site(settings) as site:
-        budget = budget_memory(settings.state_dir, site.came_with)
-        lost = lost_rounds(budget, site.clients, site.roster, settings.site)
-        if not lost:
-            sys.stdout.write("nothing is uncovered: the count knows every round that the servers have receipts for\n")
-            return
-        for found in lost:
-            sys.stdout.write(f"{found.study} round {found.round}\n")
-        sys.stdout.write(_UNCOVERED + "\n")
-        if yes:
-            budget.begin_after([(found.study_digest, found.round) for found in lost])
-            sys.stdout.write(f"the budget begins after these {len(lost)} rounds; this site contributes again\n")
-        else:
-            sys.stdout.write("nothing was changed; to begin after them, run this again with --yes\n")
-
-
-_FORGOTTEN: Final = (
-    "Sums over this site's updates were opened in these rounds, and nothing here remembers their weights. Later sums "
-    "over the same data may complete them: together they can show single updates of this site, and no check of this "
-    "site will notice. Restoring the newest backup of the state folder avoids that; this command cannot be undone."
-)
-
-
-def forget_memory(settings: AgentSettings, *, yes: bool) -> None:
-    """Show the rounds that servers have this site's receipts for and its memory lacks; with ``yes``, go on without.
-
-    Raises: ConfigurationError while the agent runs; Unavailable while a server is away
-    """
-    with one_agent(settings), Site(settings) as site:
-        draw = partial(SystemRandomness().bytes, 32, "sketch")
-        sums = sum_memory(settings.state_dir, site.came_with, draw)
-        lost = lost_rounds(sums, site.clients, site.roster, settings.site)
-        if not lost:
-            sys.stdout.write("nothing is lost: the memory knows every round that the servers have receipts for\n")
-            return
-        for found in lost:
-            sys.stdout.write(f"{found.study} round {found.round}\n")
-        sys.stdout.write(_FORGOTTEN + "\n")
-        if yes:
-            sums.forget([(found.study_digest, found.round) for found in lost])
-            sys.stdout.write(f"{len(lost)} rounds are forgotten; this site contributes again\n")
-        else:
-            sys.stdout.write("nothing was changed; to go on without them, run this again with --yes\n")

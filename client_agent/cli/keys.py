@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from client_agent.cli.roster import RosterArgument, chain_summary, read_chain, show_links
-from client_agent.cli.roster import app as app
+from client_agent.cli.roster import RosterArgument, app, chain_summary, read_chain, show_links
 from client_agent.cli.tables import JsonOption, console, plain
 from host.placed_files import write_new
 from protocol.configuration import explain

@@ -1,12 +1,11 @@
-"""HTTPS with every byte counted at the socket (for the egress ledger).
+"""HTTPS between a site and a server: from a request to the socket, with every byte counted for the egress ledger.
 
-One HTTP/1.1 connection of httpcore's pool: h11 writes and reads the heads, a long answer's body goes past it. httpcore
-hands every piece of a body to h11 and takes it back, which copies each byte five times over: half of what receiving a
-large sum cost. Where a head states the body's length there is nothing in the body for h11 to find.
+TLS runs over memory buffers (``ssl.MemoryBIO``), so that the bytes handed to and taken from the socket are ours to
+count. Each request and each handshake has its own account.
 
-Connections whose bytes are counted as they cross the socket, TLS included. TLS runs over memory buffers
-(``ssl.MemoryBIO``), so that the bytes handed to and taken from the socket are ours to count. Each request and each
-handshake has its own account; the thread that does the work charges it.
+h11 writes and reads the heads; a long answer's body goes past it. Through h11 each of its bytes would be copied five
+times over, half of what receiving a large sum cost. Where a head states the body's length there is nothing in the body
+for h11 to find.
 """
 
 from __future__ import annotations
@@ -17,263 +16,51 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import h11
-import httpcore
 import httpx
 
-from client_agent.net.ledger import CONNECTION, HANDSHAKE, Ledger, LedgerEntry
+from client_agent.net.ledger import HANDSHAKE, Ledger, LedgerEntry
 from host.network.web_proxy import WebProxy, open_tunnel
 from protocol.errors import ConfigurationError, TooLarge
 
-_HEAD_BYTES: Final = 100 * 2**10
-"""What h11 holds of a head that is not complete yet, as in httpcore; whoever counts bytes allows less."""
-_BODY_READ_BYTES: Final = 2**16
+T = TypeVar("T")
+HEAD_BYTES: Final = 2**16
+BEFORE_HEAD_BYTES: Final = 2**19
+"""What may arrive before an answer's head is complete: interim answers too, and the body's first read behind it."""
+_HEAD_S: Final = 600.0
+"""From the first byte on, a TLS server's tickets count, to the end of a head: longer than any long poll."""
+_HEADERS_TOO_LARGE: Final = 431
+_H11_BYTES: Final = 100 * 2**10
+"""What h11 holds of a head that is not complete yet; whoever counts bytes allows less."""
+_READ_BYTES: Final = 2**16
+_SOCKET_BYTES: Final = 2**18
 _LONG_BYTES: Final = 2**16
 _AT_ONCE_BYTES: Final = 2**14
 """What is held until more of a request comes: as much as a record of TLS takes."""
+MOST_CONNECTIONS: Final = 16
+KEPT_S: Final = 30.0
+"""A connection that nobody needed for so long serves no further request."""
 _OK: Final = 200
+_PORTS: Final = {"http": 80, "https": 443}
 
 
-class _State(Enum):
-    NEW = auto()
-    ACTIVE = auto()
-    IDLE = auto()
-    CLOSED = auto()
+def tls_context(ca: Path) -> ssl.SSLContext:
+    """A client context that trusts exactly the certificates in ``ca``; TLS 1.3 where the server speaks it."""
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"key 'ca': {ca} cannot be read as PEM certificates: {error}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # for a proxy in front that speaks no newer one
+    return context
 
 
-class Pool(httpcore.ConnectionPool):
-    """httpcore's pool of such connections."""
-
-    def __init__(
-        self,
-        context: ssl.SSLContext,
-        backend: httpcore.NetworkBackend,
-        *,
-        most: int,
-        kept_s: float,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """At most ``most`` at a time; one that nobody needed for ``kept_s`` serves no further request."""
-        super().__init__(ssl_context=context, max_connections=most, keepalive_expiry=kept_s, network_backend=backend)
-        self._monotonic = monotonic
-        self._made_with = context, backend, kept_s
-
-    def create_connection(self, origin: httpcore.Origin) -> httpcore.ConnectionInterface:
-        return Connection(origin, *self._made_with, self._monotonic)
-
-
-class Connection(httpcore.ConnectionInterface):
-    """One request at a time; made when the first one comes."""
-
-    def __init__(
-        self,
-        origin: httpcore.Origin,
-        context: ssl.SSLContext,
-        backend: httpcore.NetworkBackend,
-        kept_s: float,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._origin = origin
-        self._context = context
-        self._backend = backend
-        self._kept_s = kept_s
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._state = _State.NEW
-        self._stream: httpcore.NetworkStream | None = None
-        self._expires_s = 0.0
-        self._http = _heads()
-        self._passed_whole = False
-        """Whether a body that went past h11 came to its end, with nothing behind it."""
-        self._ended_there = False
-
-    # --- what the pool asks ---
-
-    def can_handle_request(self, origin: httpcore.Origin) -> bool:
-        return origin == self._origin
-
-    def is_available(self) -> bool:
-        return self._state is _State.IDLE
-
-    def is_idle(self) -> bool:
-        return self._state is _State.IDLE
-
-    def is_closed(self) -> bool:
-        return self._state is _State.CLOSED
-
-    def has_expired(self) -> bool:
-        """Return whether it waited too long, or the server has ended it: nothing else can be there to read."""
-        if self._state is not _State.IDLE or self._stream is None:
-            return False
-        return self._monotonic() > self._expires_s or bool(self._stream.get_extra_info("is_readable"))
-
-    def info(self) -> str:
-        return f"{self._origin!s}, HTTP/1.1, {self._state.name}"
-
-    def close(self) -> None:
-        """Any thread may; one that waits for the other end is woken."""
-        self._state = _State.CLOSED
-        if self._stream is not None:
-            self._stream.close()
-
-    # --- a request ---
-
-    def handle_request(self, request: httpcore.Request) -> httpcore.Response:
-        """Raises: httpcore's errors; ConnectionNotAvailable, where another request was quicker"""
-        with self._lock:
-            if self._state not in (_State.NEW, _State.IDLE):
-                raise httpcore.ConnectionNotAvailable
-            self._state = _State.ACTIVE
-        waits = request.extensions.get("timeout", {})
-        try:
-            stream = self._connected(waits.get("connect"))
-            self._http, self._passed_whole = _heads(), False
-            with contextlib.suppress(httpcore.WriteError):  # a server may answer and close before it has all
-                self._send(stream, request, waits.get("write"))
-            head = self._head(stream, waits.get("read"))
-        except BaseException:
-            self.close()
-            raise
-        return httpcore.Response(
-            head.status_code,
-            headers=head.headers.raw_items(),
-            content=_Body(self._pieces(stream, head, request, waits.get("read")), self._ended),
-        )
-
-    def _connected(self, within_s: float | None) -> httpcore.NetworkStream:
-        if self._stream is None:
-            host = self._origin.host.decode("ascii")
-            stream = self._backend.connect_tcp(host, self._origin.port, within_s)
-            if self._origin.scheme == b"https":
-                self._context.set_alpn_protocols(["http/1.1"])
-                stream = stream.start_tls(self._context, host, within_s)
-            self._stream = stream
-            if self.is_closed():  # meanwhile, with the whole pool
-                raise httpcore.ConnectError("the connection was closed while it was made")
-        return self._stream
-
-    def _send(self, stream: httpcore.NetworkStream, request: httpcore.Request, within_s: float | None) -> None:
-        """Head and body of a small request go in one piece, and so in one record of TLS."""
-        held = b""
-        try:
-            for event in _events(request):
-                data = self._http.send(event) or b""
-                if held and len(held) + len(data) > _AT_ONCE_BYTES:
-                    stream.write(held, within_s)
-                    held = b""
-                if len(data) < _AT_ONCE_BYTES:
-                    held += data
-                else:
-                    stream.write(data, within_s)
-            if held:
-                stream.write(held, within_s)
-        except h11.LocalProtocolError as error:
-            raise httpcore.LocalProtocolError(str(error)) from error
-
-    # --- its answer ---
-
-    def _head(self, stream: httpcore.NetworkStream, within_s: float | None) -> h11.Response:
-        while True:
-            event = self._event(stream, within_s)
-            if isinstance(event, h11.Response):
-                return event
-
-    def _event(self, stream: httpcore.NetworkStream, within_s: float | None) -> Any:  # noqa: ANN401 - h11's events
-        while True:
-            try:
-                event = self._http.next_event()
-            except h11.RemoteProtocolError as error:
-                raise httpcore.RemoteProtocolError(str(error)) from error
-            if event is not h11.NEED_DATA:
-                return event
-            data = stream.read(_BODY_READ_BYTES, within_s)
-            if not data and self._http.their_state is h11.SEND_RESPONSE:
-                raise httpcore.RemoteProtocolError("the server ended the connection without an answer")
-            self._ended_there = not data
-            self._http.receive_data(data)
-
-    def _pieces(
-        self, stream: httpcore.NetworkStream, head: h11.Response, request: httpcore.Request, within_s: float | None
-    ) -> Iterator[bytes]:
-        length = _stated_bytes(head) if request.method != b"HEAD" else None
-        if length is not None and length >= _LONG_BYTES:
-            yield from self._past_h11(stream, length, within_s)
-            return
-        while isinstance(event := self._event(stream, within_s), h11.Data):
-            yield bytes(event.data)
-
-    def _past_h11(self, stream: httpcore.NetworkStream, length: int, within_s: float | None) -> Iterator[bytes]:
-        held, _ = self._http.trailing_data
-        left = length - len(held)
-        yield held[:length]
-        while left > 0:
-            piece = stream.read(_BODY_READ_BYTES, within_s)
-            if not piece:
-                raise httpcore.RemoteProtocolError(
-                    f"the server ended the connection {left} bytes before the end of its answer"
-                )
-            left -= len(piece)
-            yield piece if left >= 0 else piece[:left]
-        self._passed_whole = left == 0
-
-    def _ended(self) -> None:
-        """Nobody wants more of the answer: the next request may come, if this one and its answer went to their ends."""
-        behind, _ = self._http.trailing_data
-        whole = self._passed_whole or (self._http.their_state is h11.DONE and not behind)
-        with self._lock:
-            again = whole and not self._ended_there and self._http.our_state is h11.DONE
-            if self._state is _State.ACTIVE and again:
-                self._expires_s = self._monotonic() + self._kept_s
-                self._state = _State.IDLE
-                return
-        self.close()
-
-
-class _Body:
-    """An answer's body as the pool hands it on; ended once, also where taking it failed."""
-
-    def __init__(self, pieces: Iterator[bytes], end: Callable[[], None]) -> None:
-        self._pieces = pieces
-        self._end = end
-        self._open = True
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            yield from self._pieces
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._end()
-
-
-def _events(request: httpcore.Request) -> Iterator[h11.Event]:
-    yield h11.Request(method=request.method, target=request.url.target, headers=request.headers)
-    for piece in cast("Iterable[bytes]", request.stream):
-        yield h11.Data(data=piece)
-    yield h11.EndOfMessage()
-
-
-def _heads() -> h11.Connection:
-    return h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
-
-
-def _stated_bytes(head: h11.Response) -> int | None:
-    """The length of a body that nothing but its length delimits; h11 has seen to it that there is one number."""
-    if head.status_code != _OK or any(name == b"transfer-encoding" for name, _ in head.headers):
-        return None
-    return next((int(value) for name, value in head.headers if name == b"content-length"), None)
-
+# --- caps and counts ---
 
 PACED_BYTES: Final = 2**14
 """How many bytes at most cross a capped socket at once, so that a wait is short."""
@@ -326,15 +113,6 @@ class Paces:
 NO_CAP: Final = Paces()
 
 
-T = TypeVar("T")
-HEAD_BYTES: Final = 2**16
-BEFORE_HEAD_BYTES: Final = 2**19
-"""What may arrive before an answer's head is complete: interim answers too, and the body's first read behind it."""
-_HEAD_S: Final = 600.0
-"""From the first byte on, a TLS server's tickets count, to the end of a head: longer than any long poll."""
-_SOCKET_READ_BYTES: Final = 2**18
-
-
 class Account:
     """Socket bytes of one request or handshake; with ``most_bytes`` no more than those are received."""
 
@@ -345,8 +123,11 @@ class Account:
         self._monotonic = monotonic
         self._first_s: float | None = None
 
+    def sent(self, count: int) -> None:
+        self.sent_bytes += count
+
     def received(self, count: int) -> None:
-        """Raises: TooLarge; httpcore.ReadTimeout, for a head that comes byte by byte"""
+        """Raises: TooLarge; httpx.ReadTimeout, for a head that comes byte by byte"""
         self.received_bytes += count
         if self.most_bytes is None:
             return
@@ -355,50 +136,42 @@ class Account:
         now_s = self._monotonic()
         self._first_s = now_s if self._first_s is None else self._first_s
         if now_s - self._first_s > _HEAD_S:
-            raise httpcore.ReadTimeout(f"the head of the answer did not come within {_HEAD_S:.0f} s")
+            raise httpx.ReadTimeout(f"the head of the answer did not come within {_HEAD_S:.0f} s")
+
+    def tunnelled(self, sent: int, received: int) -> None:
+        self.sent(sent)
+        self.received(received)
 
 
-class Meter:
-    """Charges socket bytes to the account that this thread works for."""
-
-    def __init__(self) -> None:
-        self._local = threading.local()
-        self.unclaimed = Account()
-
-    @contextlib.contextmanager
-    def charging(self, account: Account) -> Iterator[None]:
-        before = self._current()
-        self._local.account = account
-        try:
-            yield
-        finally:
-            self._local.account = before
-
-    def sent(self, count: int) -> None:
-        self._current().sent_bytes += count
-
-    def received(self, count: int) -> None:
-        self._current().received(count)
-
-    def _current(self) -> Account:
-        account: Account = getattr(self._local, "account", self.unclaimed)
-        return account
+def head_too_large() -> TooLarge:
+    return TooLarge(
+        f"the server's answer has a head of more than the {HEAD_BYTES} bytes that are allowed, or none within "
+        f"{BEFORE_HEAD_BYTES} bytes; ask its operator, or whoever runs a proxy on the way"
+    )
 
 
-class CountedStream(httpcore.NetworkStream):
-    """A socket, plain or under TLS, whose bytes are counted as they cross it."""
+# --- a socket ---
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        meter: Meter,
-        on_handshake: Callable[[Account, str | None], None],
-        paces: Paces = NO_CAP,
-    ) -> None:
+
+class Stream(Protocol):
+    """Bytes to and from one server, charged to an account."""
+
+    account: Account
+
+    def read(self, most_bytes: int, within_s: float | None) -> bytes: ...
+    def write(self, data: bytes, within_s: float | None) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def is_readable(self) -> bool: ...
+
+
+class CountedStream:
+    """A socket, plain or under TLS, whose bytes are charged to ``account`` as they cross it."""
+
+    def __init__(self, sock: socket.socket, account: Account, paces: Paces = NO_CAP) -> None:
+        self.account = account
         self._sock = sock
         self._paces = paces
-        self._meter = meter
-        self._on_handshake = on_handshake
         self._tls: ssl.SSLObject | None = None
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -406,72 +179,63 @@ class CountedStream(httpcore.NetworkStream):
     @cached_property
     def _received(self) -> memoryview:
         """Bytes off the socket: one place for all, since a new one for every read costs more than what it holds."""
-        return memoryview(bytearray(_SOCKET_READ_BYTES))
+        return memoryview(bytearray(_SOCKET_BYTES))
 
     @cached_property
     def _opened(self) -> memoryview:
         """Bytes out of TLS, likewise."""
-        return memoryview(bytearray(_SOCKET_READ_BYTES))
+        return memoryview(bytearray(_SOCKET_BYTES))
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        with _mapped(httpcore.ReadTimeout, httpcore.ReadError):
-            self._sock.settimeout(timeout)
+    @property
+    def tls_version(self) -> str | None:
+        return None if self._tls is None else self._tls.version()
+
+    @property
+    def is_readable(self) -> bool:
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def start_tls(self, context: ssl.SSLContext, host: str, within_s: float | None) -> None:
+        """Raises: httpx.ConnectError; then the socket is closed"""
+        self._tls = tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        try:
+            with _mapped(httpx.ConnectError, httpx.ConnectError):
+                self._sock.settimeout(within_s)
+                self._pump(tls.do_handshake)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, most_bytes: int, within_s: float | None) -> bytes:
+        """Raises: httpx.ReadTimeout, httpx.NetworkError"""
+        with _mapped(httpx.ReadTimeout, httpx.NetworkError):
+            self._sock.settimeout(within_s)
             tls = self._tls
             if tls is None:
-                return bytes(self._receive(max_bytes))
+                return bytes(self._receive(most_bytes))
             try:
                 count = self._pump(partial(_read_into, tls, self._opened))
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return b""
             return bytes(self._opened[: _records_at_hand(tls, self._opened, count)])
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        with _mapped(httpcore.WriteTimeout, httpcore.WriteError):
-            self._sock.settimeout(timeout)
+    def write(self, data: bytes, within_s: float | None) -> None:
+        """Raises: httpx.ReadTimeout, httpx.WriteError"""
+        with _mapped(httpx.ReadTimeout, httpx.WriteError):
+            self._sock.settimeout(within_s)
             tls = self._tls
             if tls is None:
-                self._send(buffer)
+                self._send(data)
                 return
-            view = memoryview(buffer)
+            view = memoryview(data)
             while view:
-                piece = view[:_SOCKET_READ_BYTES]
-                view = view[self._pump(partial(tls.write, piece)) :]
+                view = view[self._pump(partial(tls.write, view[:_SOCKET_BYTES])) :]
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # wakes a thread that waits in recv
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        account = Account()
-        tls = ssl_context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
-        try:
-            with _mapped(httpcore.ConnectTimeout, httpcore.ConnectError), self._meter.charging(account):
-                self._sock.settimeout(timeout)
-                self._pump(tls.do_handshake)
-                self._tls = tls
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            self._on_handshake(account, tls.version())
-        return self
-
-    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - httpcore's signature
-        if info == "ssl_object":
-            return self._tls
-        if info == "socket":
-            return self._sock
-        if info == "is_readable":
-            return self._readable()
-        return None
-
-    def _readable(self) -> bool:
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        return bool(poll.poll(0))
 
     def _pump(self, operation: Callable[[], T]) -> T:
         """Run a TLS operation, moving bytes between its buffers and the socket until it is done."""
@@ -480,7 +244,7 @@ class CountedStream(httpcore.NetworkStream):
                 result = operation()
             except ssl.SSLWantReadError:
                 self._send(self._outgoing.read())
-                data = self._receive(_SOCKET_READ_BYTES)
+                data = self._receive(_SOCKET_BYTES)
                 self._incoming.write(data) if data else self._incoming.write_eof()
             except ssl.SSLError:
                 with contextlib.suppress(OSError):  # the alert that tells the server why
@@ -494,16 +258,16 @@ class CountedStream(httpcore.NetworkStream):
         view, pace = memoryview(data), self._paces.up
         while view:
             count = self._sock.send(view if pace is None else view[:PACED_BYTES])
-            self._meter.sent(count)
+            self.account.sent(count)
             view = view[count:]
             if pace is not None:
                 pace.take(count)
 
-    def _receive(self, max_bytes: int) -> memoryview:
+    def _receive(self, most_bytes: int) -> memoryview:
         """Receive what has come; it is valid until the next call."""
         pace = self._paces.down
-        count = self._sock.recv_into(self._received, max_bytes if pace is None else min(max_bytes, PACED_BYTES))
-        self._meter.received(count)
+        count = self._sock.recv_into(self._received, most_bytes if pace is None else min(most_bytes, PACED_BYTES))
+        self.account.received(count)
         if pace is not None:
             pace.take(count)
         return self._received[:count]
@@ -526,15 +290,8 @@ def _records_at_hand(tls: ssl.SSLObject, room: memoryview, count: int) -> int:
     return count
 
 
-def head_too_large() -> TooLarge:
-    return TooLarge(
-        f"the server's answer has a head of more than the {HEAD_BYTES} bytes that are allowed, or none within "
-        f"{BEFORE_HEAD_BYTES} bytes; ask its operator, or whoever runs a proxy on the way"
-    )
-
-
 @contextlib.contextmanager
-def _mapped(timeout: type[Exception], failure: type[Exception]) -> Iterator[None]:
+def _mapped(timeout: type[httpx.TransportError], failure: type[httpx.TransportError]) -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
@@ -543,53 +300,147 @@ def _mapped(timeout: type[Exception], failure: type[Exception]) -> Iterator[None
         raise failure(str(error)) from error
 
 
-class CountingBackend(httpcore.NetworkBackend):
-    """Opens counted connections for httpcore's pool."""
-
-    def __init__(
-        self,
-        meter: Meter,
-        on_handshake: Callable[[Account, str | None], None],
-        proxy: WebProxy | None = None,
-        paces: Paces = NO_CAP,
-    ) -> None:
-        self._paces = paces
-        self._meter = meter
-        self._on_handshake = on_handshake
-        self._proxy = proxy
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        with _mapped(httpcore.ConnectTimeout, httpcore.ConnectError):
-            if self._proxy is None:
-                sock = socket.create_connection((host, port), timeout)
-            else:
-                sock = open_tunnel(self._proxy, (host, port), timeout, self._tunnelled)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return CountedStream(sock, self._meter, self._on_handshake, self._paces)
-
-    def _tunnelled(self, sent: int, received: int) -> None:
-        self._meter.sent(sent)
-        self._meter.received(received)
+# --- HTTP ---
 
 
-_HEADERS_TOO_LARGE: Final = 431
+class Connection:
+    """One HTTP/1.1 connection, for one request at a time."""
+
+    def __init__(self, origin: tuple[str, bytes, int | None], stream: Stream) -> None:
+        self.origin = origin
+        self.stream = stream
+        self.kept_until_s = 0.0
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_H11_BYTES)
+        self._passed_whole = False
+        """Whether a body that went past h11 came to its end, with nothing behind it."""
+        self._ended_there = False
+
+    def is_stale(self, now_s: float) -> bool:
+        """Return whether it waited too long, or the server has ended it: nothing else can be there to read."""
+        return now_s > self.kept_until_s or self.stream.is_readable
+
+    @property
+    def serves_again(self) -> bool:
+        """Return whether the last request and its answer went to their ends."""
+        behind, _ = self._http.trailing_data
+        whole = self._passed_whole or (self._http.their_state is h11.DONE and not behind)
+        return whole and not self._ended_there and self._http.our_state is h11.DONE
+
+    def ask(self, request: httpx.Request, body: Iterator[bytes], waits_s: Mapping[str, float | None]) -> h11.Response:
+        """Send a request and return the head of its answer. Raises: httpx.TransportError, TooLarge"""
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_H11_BYTES)
+        self._passed_whole = False
+        with contextlib.suppress(httpx.WriteError):  # a server may answer and close before it has all
+            self._send(request, body, waits_s.get("write"))
+        while True:
+            event = self._event(waits_s.get("read"))
+            if isinstance(event, h11.Response):
+                return event
+
+    def pieces(self, method: str, head: h11.Response, within_s: float | None) -> Iterator[bytes]:
+        """Yield the answer's body as it comes."""
+        length = _stated_bytes(head) if method != "HEAD" else None
+        if length is not None and length >= _LONG_BYTES:
+            yield from self._past_h11(length, within_s)
+            return
+        while isinstance(event := self._event(within_s), h11.Data):
+            yield bytes(event.data)
+
+    def _send(self, request: httpx.Request, body: Iterator[bytes], within_s: float | None) -> None:
+        """Head and body of a small request go in one piece, and so in one record of TLS."""
+        held = b""
+        try:
+            for event in _events(request, body):
+                data = self._http.send(event) or b""
+                if held and len(held) + len(data) > _AT_ONCE_BYTES:
+                    self.stream.write(held, within_s)
+                    held = b""
+                if len(data) < _AT_ONCE_BYTES:
+                    held += data
+                else:
+                    self.stream.write(data, within_s)
+            if held:
+                self.stream.write(held, within_s)
+        except h11.LocalProtocolError as error:
+            raise httpx.NetworkError(str(error)) from error
+
+    def _event(self, within_s: float | None) -> Any:  # noqa: ANN401 - h11's events
+        while True:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                if error.error_status_hint == _HEADERS_TOO_LARGE:
+                    raise head_too_large() from None
+                raise httpx.NetworkError(str(error)) from error
+            if event is not h11.NEED_DATA:
+                return event
+            data = self.stream.read(_READ_BYTES, within_s)
+            if not data and self._http.their_state is h11.SEND_RESPONSE:
+                raise httpx.NetworkError("the server ended the connection without an answer")
+            self._ended_there = not data
+            self._http.receive_data(data)
+
+    def _past_h11(self, length: int, within_s: float | None) -> Iterator[bytes]:
+        held, _ = self._http.trailing_data
+        left = length - len(held)
+        yield held[:length]
+        while left > 0:
+            piece = self.stream.read(_READ_BYTES, within_s)
+            if not piece:
+                raise httpx.NetworkError(f"the server ended the connection {left} bytes before the end of its answer")
+            left -= len(piece)
+            yield piece if left >= 0 else piece[:left]
+        self._passed_whole = left == 0
 
 
-def tls_context(ca: Path) -> ssl.SSLContext:
-    """A client context that trusts exactly the certificates in ``ca``; TLS 1.3 where the server speaks it."""
-    try:
-        context = ssl.create_default_context(cafile=str(ca))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"key 'ca': {ca} cannot be read as PEM certificates: {error}") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # for a proxy in front that speaks no newer one
-    return context
+def _events(request: httpx.Request, body: Iterator[bytes]) -> Iterator[h11.Event]:
+    yield h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
+    for piece in body:
+        yield h11.Data(data=piece)
+    yield h11.EndOfMessage()
+
+
+def _stated_bytes(head: h11.Response) -> int | None:
+    """The length of a body that nothing but its length delimits; h11 has seen to it that there is one number."""
+    if head.status_code != _OK or any(name == b"transfer-encoding" for name, _ in head.headers):
+        return None
+    return next((int(value) for name, value in head.headers if name == b"content-length"), None)
+
+
+class _Exchange(httpx.SyncByteStream):
+    """One request's bytes and the body of its answer; when it is over, ``end`` hears of it, once."""
+
+    def __init__(self, request: httpx.Request, end: Callable[[_Exchange], None]) -> None:
+        self.request = request
+        self.account = Account(BEFORE_HEAD_BYTES)
+        self.connection: Connection | None = None
+        self.status: int | None = None
+        self.body_sent_bytes = 0
+        self.body_received_bytes = 0
+        self.answered: Iterator[bytes] = iter(())
+        self._end = end
+        self._open = True
+
+    def asked(self) -> Iterator[bytes]:
+        stream = self.request.stream
+        if isinstance(stream, httpx.SyncByteStream):
+            for piece in stream:
+                self.body_sent_bytes += len(piece)
+                yield piece
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for piece in self.answered:
+                self.body_received_bytes += len(piece)
+                yield piece
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._end(self)
 
 
 class CountingTransport(httpx.BaseTransport):
@@ -606,14 +457,25 @@ class CountingTransport(httpx.BaseTransport):
         clock: Callable[[], float] = time.time,
         proxy: WebProxy | None = None,
         paces: Paces = NO_CAP,
+        *,
+        most: int = MOST_CONNECTIONS,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``most`` connections at a time; more requests wait for one of them."""
+        context.set_alpn_protocols(["http/1.1"])
         self._server = server
+        self._context = context
         self._ledger = ledger
         self._clock = clock
-        self._meter = Meter()
+        self._proxy = proxy
+        self._paces = paces
+        self._monotonic = monotonic
         self._tls_version: str | None = None
-        backend = CountingBackend(self._meter, self._handshake_done, proxy, paces)
-        self._pool = Pool(context, backend, most=16, kept_s=30.0)
+        self._places = threading.Semaphore(most)
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._closed = False
 
     @property
     def tls_version(self) -> str | None:
@@ -621,47 +483,86 @@ class CountingTransport(httpx.BaseTransport):
         return self._tls_version
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Raises: httpx.TransportError, TooLarge, StorageFull"""
         self._ledger.require_room()
-        exchange = _Exchange(request, Account(BEFORE_HEAD_BYTES), self._finish)
-        inner = httpcore.Request(
-            method=request.method,
-            url=httpcore.URL(
-                scheme=request.url.raw_scheme,
-                host=request.url.raw_host,
-                port=request.url.port,
-                target=request.url.raw_path,
-            ),
-            headers=request.headers.raw,
-            content=exchange.counted_body(),
-            extensions={k: v for k, v in request.extensions.items() if k == "timeout"},
-        )
+        waits_s: Mapping[str, float | None] = request.extensions.get("timeout", {})
+        if not self._places.acquire(timeout=waits_s.get("pool")):
+            raise httpx.ReadTimeout("as many requests as there may be at a time are under way")
+        exchange = _Exchange(request, self._ended)
         try:
-            with self._meter.charging(exchange.account), _as_httpx(request):
-                response = self._pool.handle_request(inner)
-                _require_small_head(response)
+            connection = exchange.connection = self._connected(request.url, exchange.account, waits_s.get("connect"))
+            head = connection.ask(request, exchange.asked(), waits_s)
+            if sum(len(name) + len(value) for name, value in head.headers) > HEAD_BYTES:
+                raise head_too_large()  # noqa: TRY301 - closed as after any failure
         except BaseException:
-            exchange.finish()
+            exchange.close()
             raise
         exchange.account.most_bytes = None
-        exchange.status = response.status
-        return httpx.Response(
-            status_code=response.status,
-            headers=response.headers,
-            stream=_CountedBody(response, exchange, self._meter),
-        )
+        exchange.status = head.status_code
+        exchange.answered = connection.pieces(request.method, head, waits_s.get("read"))
+        return httpx.Response(head.status_code, headers=head.headers.raw_items(), stream=exchange)
 
     def close(self) -> None:
-        self._pool.close()
-        left = self._meter.unclaimed
-        if left.sent_bytes or left.received_bytes:
-            self._write("CLOSE", "", CONNECTION, None, (0, 0), left)
-            self._meter.unclaimed = Account()
+        """Any thread may; one that waits for the server is woken."""
+        with self._lock:
+            self._closed = True
+            left, self._idle = [*self._idle, *self._busy], []
+        for connection in left:
+            connection.stream.close()
 
-    def _handshake_done(self, account: Account, version: str | None) -> None:
-        self._tls_version = version or self._tls_version
-        self._write("TLS", "", HANDSHAKE, None, (0, 0), account)
+    def _connected(self, url: httpx.URL, account: Account, within_s: float | None) -> Connection:
+        """A connection that waits for a request, or a new one."""
+        origin, now_s = (url.scheme, url.raw_host, url.port), self._monotonic()
+        with self._lock:
+            stale = [one for one in self._idle if one.origin != origin or one.is_stale(now_s)]
+            self._idle = [one for one in self._idle if one not in stale]
+            connection = self._idle.pop() if self._idle else None
+        for one in stale:
+            one.stream.close()
+        if connection is None:
+            connection = Connection(origin, self.open_stream(url, account, within_s))
+        connection.stream.account = account
+        with self._lock:
+            self._busy.add(connection)
+            closed = self._closed
+        if closed:
+            self._give_back(connection)
+            raise httpx.ConnectError("the connection was closed while it was made")
+        return connection
 
-    def _finish(self, exchange: _Exchange) -> None:
+    def open_stream(self, url: httpx.URL, account: Account, within_s: float | None) -> Stream:
+        """A new connection's bytes; what a proxy's tunnel takes is the request's, a handshake has its own entry."""
+        host, port = url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
+        with _mapped(httpx.ConnectError, httpx.ConnectError):
+            if self._proxy is None:
+                sock = socket.create_connection((host, port), within_s)
+            else:
+                sock = open_tunnel(self._proxy, (host, port), within_s, account.tunnelled)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        handshake = Account()
+        stream = CountedStream(sock, handshake, self._paces)
+        if url.scheme == "https":
+            try:
+                stream.start_tls(self._context, host, within_s)
+            finally:
+                self._tls_version = stream.tls_version or self._tls_version
+                self._write("TLS", "", HANDSHAKE, None, (0, 0), handshake)
+        return stream
+
+    def _give_back(self, connection: Connection) -> None:
+        connection.kept_until_s = self._monotonic() + KEPT_S
+        with self._lock:
+            self._busy.discard(connection)
+            kept = not self._closed and connection.serves_again
+            if kept:
+                self._idle.append(connection)
+        if not kept:
+            connection.stream.close()
+
+    def _ended(self, exchange: _Exchange) -> None:
+        if exchange.connection is not None:
+            self._give_back(exchange.connection)
+        self._places.release()
         request = exchange.request
         purpose = str(request.extensions.get("purpose", "request"))
         bodies = (exchange.body_sent_bytes, exchange.body_received_bytes)
@@ -694,72 +595,3 @@ class CountingTransport(httpx.BaseTransport):
                 study=study,
             )
         )
-
-
-class _Exchange:
-    """The bytes that one request has moved so far; written to the ledger once."""
-
-    def __init__(self, request: httpx.Request, account: Account, write: Callable[[_Exchange], None]) -> None:
-        self.request = request
-        self.account = account
-        self.status: int | None = None
-        self.body_sent_bytes = 0
-        self.body_received_bytes = 0
-        self._write = write
-        self._open = True
-
-    def counted_body(self) -> Iterator[bytes]:
-        stream = self.request.stream
-        if isinstance(stream, httpx.SyncByteStream):
-            for piece in stream:
-                self.body_sent_bytes += len(piece)
-                yield piece
-
-    def finish(self) -> None:
-        if self._open:
-            self._open = False
-            self._write(self)
-
-
-class _CountedBody(httpx.SyncByteStream):
-    def __init__(self, response: httpcore.Response, exchange: _Exchange, meter: Meter) -> None:
-        self._response = response
-        self._exchange = exchange
-        self._meter = meter
-
-    def __iter__(self) -> Iterator[bytes]:
-        pieces = iter(self._response.iter_stream())
-        while True:
-            with self._meter.charging(self._exchange.account), _as_httpx(self._exchange.request):
-                piece = next(pieces, None)
-            if piece is None:
-                return
-            self._exchange.body_received_bytes += len(piece)
-            yield piece
-
-    def close(self) -> None:
-        with self._meter.charging(self._exchange.account):
-            self._response.close()
-        self._exchange.finish()
-
-
-def _require_small_head(response: httpcore.Response) -> None:
-    """Raises: TooLarge"""
-    if sum(len(name) + len(value) for name, value in response.headers) > HEAD_BYTES:
-        response.close()
-        raise head_too_large()
-
-
-@contextlib.contextmanager
-def _as_httpx(request: httpx.Request) -> Iterator[None]:
-    """httpcore's errors as the ones httpx users know."""
-    try:
-        yield
-    except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-        raise httpx.ConnectError(str(error), request=request) from error
-    except httpcore.TimeoutException as error:
-        raise httpx.ReadTimeout(str(error), request=request) from error
-    except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-        if getattr(error.__context__, "error_status_hint", None) == _HEADERS_TOO_LARGE:  # h11's, behind httpcore's
-            raise head_too_large() from None
-        raise httpx.NetworkError(str(error), request=request) from error

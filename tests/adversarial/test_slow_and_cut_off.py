@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpcore
 import httpx
 import pytest
 
@@ -108,7 +107,7 @@ def test_a_head_that_comes_byte_by_byte_is_given_up_and_a_body_is_not_a_head() -
     now_s[0] += 600.0
     account.received(1)
     now_s[0] += 1.0
-    with pytest.raises(httpcore.ReadTimeout, match="head of the answer did not come within 600 s"):
+    with pytest.raises(httpx.ReadTimeout, match="head of the answer did not come within 600 s"):
         account.received(1)
     account.most_bytes = None  # the head is there
     account.received(1)

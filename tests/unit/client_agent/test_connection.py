@@ -5,20 +5,23 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import cast
 
-import httpcore
+import httpx
 import pytest
 
-from client_agent.net.transport import Pool
+from client_agent.net.ledger import Ledger, LedgerEntry
+from client_agent.net.transport import KEPT_S, MOST_CONNECTIONS, Account, CountingTransport
+from protocol.errors import TooLarge
 
 LONG = bytes(range(256)) * 1024
-KEPT_S = 30.0
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 
-class Line(httpcore.NetworkStream):
+class Line:
     """A connection whose other end says the given pieces, one for each read; then it has ended."""
+
+    account = Account()
 
     def __init__(self, says: Iterable[bytes], breaks_at: int | None = None) -> None:
         self._says = iter(says)
@@ -26,68 +29,73 @@ class Line(httpcore.NetworkStream):
         self.heard = b""
         self.written: list[bytes] = []
         self.reads = 0
-        self.readable = False
+        self.is_readable = False
         self.closed = False
         self.waits: list[float | None] = []
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+    def read(self, most_bytes: int, within_s: float | None) -> bytes:
         self.reads += 1
-        self.waits.append(timeout)
+        self.waits.append(within_s)
         return next(self._says, b"")
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self.heard += buffer
-        self.written.append(bytes(buffer))
+    def write(self, data: bytes, within_s: float | None) -> None:
+        self.heard += data
+        self.written.append(bytes(data))
         if self._breaks_at is not None and len(self.heard) > self._breaks_at:
-            raise httpcore.WriteError("broken pipe")
+            raise httpx.WriteError("broken pipe")
 
     def close(self) -> None:
         self.closed = True
 
-    def get_extra_info(self, info: str) -> Any:
-        return self.readable if info == "is_readable" else None
+
+class Pages:
+    """A ledger in memory."""
+
+    def __init__(self) -> None:
+        self.entries: list[LedgerEntry] = []
+
+    def require_room(self) -> None:
+        return
+
+    def append(self, entry: LedgerEntry) -> None:
+        self.entries.append(entry)
 
 
-class Lines(httpcore.NetworkBackend):
+class Lines(CountingTransport):
     """Hands the given connections out, one after the other."""
 
-    def __init__(self, *lines: Line) -> None:
+    def __init__(self, *lines: Line, clock: Sequence[float] = (0.0,), most: int = MOST_CONNECTIONS) -> None:
+        times = iter((*clock[:-1], *(clock[-1] for _ in range(1000))))
+        self.pages = Pages()
+        super().__init__(
+            "server",
+            ssl.create_default_context(),
+            cast(Ledger, self.pages),
+            most=most,
+            monotonic=lambda: next(times),
+        )
         self._left = list(lines)
-        self.pool: Pool | None = None
+        self.closes_meanwhile = False
 
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: object = None,
-    ) -> httpcore.NetworkStream:
-        if self.pool is not None:
-            self.pool.close()
+    def open_stream(self, url: httpx.URL, account: Account, within_s: float | None) -> Line:
+        if self.closes_meanwhile:
+            self.close()
         if not self._left:
-            raise httpcore.ConnectError("nobody listens")
+            raise httpx.ConnectError("nobody listens")
         return self._left.pop(0)
 
 
-def pool_of(lines: Lines, clock: Sequence[float] = (0.0,), most: int = 16) -> Pool:
-    times = iter((*clock[:-1], *(clock[-1] for _ in range(1000))))
-    context = ssl.create_default_context()
-    return Pool(context, lines, most=most, kept_s=KEPT_S, monotonic=lambda: next(times))
-
-
-def asked(pool: Pool, method: str = "GET", content: bytes | Iterator[bytes] | None = None) -> httpcore.Response:
+def asked(lines: Lines, method: str = "GET", content: bytes | Iterator[bytes] | None = None) -> httpx.Response:
     headers = [("Host", "server")]
     if content is not None:
         headers.append(("Content-Length", str(len(content) if isinstance(content, bytes) else 300)))
     waits = {"connect": 1.0, "read": 2.0, "write": 3.0, "pool": 0.05}
-    request = httpcore.Request(
-        method, "http://server/x", headers=headers, content=content, extensions={"timeout": waits}
+    return lines.handle_request(
+        httpx.Request(method, "http://server/x", headers=headers, content=content, extensions={"timeout": waits})
     )
-    return pool.handle_request(request)
 
 
-def body_of(response: httpcore.Response) -> bytes:
+def body_of(response: httpx.Response) -> bytes:
     try:
         assert isinstance(response.stream, Iterable)
         return b"".join(response.stream)
@@ -99,7 +107,7 @@ def body_of(response: httpcore.Response) -> bytes:
 def test_a_long_body_comes_as_it_was_sent_and_the_connection_serves_again(cut: int) -> None:
     answer = HEAD % len(LONG) + LONG
     line = Line([answer[:cut], answer[cut:], *([HEAD % 5 + b"short"] * 2)])
-    pool = pool_of(Lines(line))
+    pool = Lines(line)
     assert body_of(asked(pool)) == LONG
     assert body_of(asked(pool, "PUT", b"what is asked")) == b"short"
     assert line.heard.endswith(b"\r\n\r\nwhat is asked")
@@ -122,8 +130,8 @@ def test_a_long_body_comes_as_it_was_sent_and_the_connection_serves_again(cut: i
 def test_a_small_request_goes_in_one_piece_and_a_long_body_as_it_comes(pieces: list[bytes], writes: list[int]) -> None:
     """``writes``: how much of the body each one holds; the first one begins with the head."""
     line = Line([HEAD % 2 + b"ok"])
-    pool, whole = pool_of(Lines(line)), b"".join(pieces)
-    request = httpcore.Request(
+    pool, whole = Lines(line), b"".join(pieces)
+    request = httpx.Request(
         "POST",
         "http://server/x",
         headers=[("Host", "server"), ("Content-Length", str(len(whole)))],
@@ -138,7 +146,7 @@ def test_a_small_request_goes_in_one_piece_and_a_long_body_as_it_comes(pieces: l
 
 def test_pieces_of_a_long_body_pass_as_they_are() -> None:
     pieces = [LONG[:100_000], LONG[100_000:200_000], LONG[200_000:]]
-    response = asked(pool_of(Lines(Line([HEAD % len(LONG), *pieces]))))
+    response = asked(Lines(Line([HEAD % len(LONG), *pieces])))
     assert isinstance(response.stream, Iterable)
     taken = [piece for piece in response.stream if piece]
     assert [id(piece) for piece in taken] == [id(piece) for piece in pieces]
@@ -156,7 +164,7 @@ def test_pieces_of_a_long_body_pass_as_they_are() -> None:
 )
 def test_other_answers_go_through_h11_and_the_connection_serves_again(says: bytes, found: bytes) -> None:
     line = Line([says, HEAD % 1 + b"!"])
-    pool = pool_of(Lines(line))
+    pool = Lines(line)
     assert body_of(asked(pool)) == found
     assert body_of(asked(pool)) == b"!"
     assert not line.closed
@@ -164,22 +172,22 @@ def test_other_answers_go_through_h11_and_the_connection_serves_again(says: byte
 
 def test_an_answer_to_a_head_request_has_no_body() -> None:
     line = Line([HEAD % len(LONG), HEAD % 1 + b"!"])
-    pool = pool_of(Lines(line))
+    pool = Lines(line)
     assert body_of(asked(pool, "HEAD")) == b""
     assert body_of(asked(pool)) == b"!"
 
 
 def test_a_body_that_only_its_end_delimits() -> None:
     line = Line([b"HTTP/1.1 200 OK\r\n\r\n", LONG])
-    assert body_of(asked(pool_of(Lines(line)))) == LONG
+    assert body_of(asked(Lines(line))) == LONG
     assert line.closed
 
 
 @pytest.mark.parametrize("sent", [0, 10, len(LONG) - 1])
 def test_a_long_body_that_ends_early_is_none(sent: int) -> None:
     line = Line([HEAD % len(LONG) + LONG[:sent]])
-    response = asked(pool_of(Lines(line)))
-    with pytest.raises(httpcore.RemoteProtocolError, match=f"{len(LONG) - sent} bytes before the end"):
+    response = asked(Lines(line))
+    with pytest.raises(httpx.NetworkError, match=f"{len(LONG) - sent} bytes before the end"):
         body_of(response)
     assert line.closed
 
@@ -189,7 +197,7 @@ def test_what_comes_behind_a_long_body_belongs_to_no_answer(with_the_head: bool)
     """The next request goes over another connection: nobody can answer it before it was asked."""
     head, rest = HEAD % len(LONG), LONG + HEAD % 6 + b"forged"
     line = Line([head + rest] if with_the_head else [head, rest])
-    pool = pool_of(Lines(line, Line([HEAD % 4 + b"true"])))
+    pool = Lines(line, Line([HEAD % 4 + b"true"]))
     assert body_of(asked(pool)) == LONG
     assert line.closed
     assert body_of(asked(pool)) == b"true"
@@ -198,7 +206,7 @@ def test_what_comes_behind_a_long_body_belongs_to_no_answer(with_the_head: bool)
 @pytest.mark.parametrize("behind", [HEAD % 6 + b"forged", b"HTTP"])
 def test_what_comes_behind_a_short_answer_belongs_to_no_other(behind: bytes) -> None:
     line = Line([HEAD % 2 + b"ok" + behind])
-    pool = pool_of(Lines(line, Line([HEAD % 4 + b"true"])))
+    pool = Lines(line, Line([HEAD % 4 + b"true"]))
     assert body_of(asked(pool)) == b"ok"
     assert line.closed
     assert body_of(asked(pool)) == b"true"
@@ -213,13 +221,13 @@ def test_what_comes_behind_a_short_answer_belongs_to_no_other(behind: bytes) -> 
 )
 def test_a_connection_that_the_server_ends_serves_no_more(head: bytes) -> None:
     line = Line([head % len(LONG), LONG])
-    assert body_of(asked(pool_of(Lines(line)))) == LONG
+    assert body_of(asked(Lines(line))) == LONG
     assert line.closed
 
 
 def test_a_long_body_that_is_left_ends_the_connection() -> None:
     line = Line([HEAD % len(LONG), LONG[:1000], LONG[1000:]])
-    response = asked(pool_of(Lines(line)))
+    response = asked(Lines(line))
     assert isinstance(response.stream, Iterable)
     assert b"".join(piece for piece, _ in zip(response.stream, range(2), strict=False)) == LONG[:1000]
     response.close()
@@ -232,84 +240,96 @@ def test_a_long_body_that_is_left_ends_the_connection() -> None:
         ([], "without an answer"),
         ([b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 300000\r\n\r\n"], "Content-Length"),
         ([b"SSH-2.0-OpenSSH\r\n\r\n"], "status line"),
-        ([b"HTTP/1.1 200 OK\r\nX: " + bytes([97]) * 2**17], "buffer too long"),
         ([b"HTTP/1.1 101 Switching Protocols\r\n\r\n"], "SWITCH_UPGRADE"),
         ([HEAD % 5 + b"sho"], "without sending complete message body"),
     ],
 )
 def test_what_is_no_answer_is_refused(says: list[bytes], match: str) -> None:
     line = Line(says)
-    with pytest.raises(httpcore.RemoteProtocolError, match=match):
-        body_of(asked(pool_of(Lines(line))))
+    with pytest.raises(httpx.NetworkError, match=match):
+        body_of(asked(Lines(line)))
+    assert line.closed
+
+
+def test_a_head_without_an_end_is_refused() -> None:
+    line = Line([b"HTTP/1.1 200 OK\r\nX: " + bytes([97]) * 2**17])
+    with pytest.raises(TooLarge, match="a head of more than"):
+        asked(Lines(line))
     assert line.closed
 
 
 def test_an_answer_that_comes_before_all_was_sent_is_heard() -> None:
     line = Line([b"HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nless"], breaks_at=100)
-    response = asked(pool_of(Lines(line)), "PUT", iter([bytes(100)] * 3))
-    assert (response.status, body_of(response)) == (413, b"less")
+    response = asked(Lines(line), "PUT", iter([bytes(100)] * 3))
+    assert (response.status_code, body_of(response)) == (413, b"less")
     assert line.closed
 
 
 def test_a_body_of_another_length_than_said_is_not_sent() -> None:
     line = Line([])
     headers = [("Host", "server"), ("Content-Length", "5")]
-    request = httpcore.Request("PUT", "http://server/x", headers=headers, content=b"four")
-    with pytest.raises(httpcore.LocalProtocolError, match="Content-Length"):
-        pool_of(Lines(line)).handle_request(request)
+    request = httpx.Request("PUT", "http://server/x", headers=headers, content=b"four")
+    with pytest.raises(httpx.NetworkError, match="Content-Length"):
+        Lines(line).handle_request(request)
     assert line.closed
 
 
 @pytest.mark.parametrize("why", ["age", "ended"])
 def test_a_connection_that_waited_too_long_or_was_ended_is_replaced(why: str) -> None:
     line, other = Line([HEAD % 3 + b"one"]), Line([HEAD % 3 + b"two"])
-    pool = pool_of(Lines(line, other), clock=(0.0, KEPT_S + 1 if why == "age" else 1.0))
+    pool = Lines(line, other, clock=(0.0, 0.0, KEPT_S + 1 if why == "age" else 1.0))
     assert body_of(asked(pool)) == b"one"
-    line.readable = why == "ended"
+    line.is_readable = why == "ended"
     assert body_of(asked(pool)) == b"two"
     assert line.closed
     assert not other.closed
 
 
 def test_a_pool_has_no_more_than_its_connections() -> None:
-    pool = pool_of(Lines(Line([HEAD % len(LONG), LONG])), most=1)
+    pool = Lines(Line([HEAD % len(LONG), LONG]), most=1)
     first = asked(pool)
-    with pytest.raises(httpcore.PoolTimeout):
+    with pytest.raises(httpx.ReadTimeout, match="under way"):
         asked(pool)
     assert body_of(first) == LONG
 
 
 def test_two_requests_at_once_take_two_connections() -> None:
     lines = [Line([HEAD % 3 + b"one"]), Line([HEAD % 3 + b"two"])]
-    pool = pool_of(Lines(*lines))
+    pool = Lines(*lines)
     first, second = asked(pool), asked(pool)
     assert {body_of(first), body_of(second)} == {b"one", b"two"}
-    assert [connection.is_idle() for connection in pool.connections] == [True, True]
-    assert "HTTP/1.1, IDLE" in pool.connections[0].info()
+    assert not any(line.closed for line in lines)
 
 
-def test_a_connection_takes_one_request_at_a_time() -> None:
-    pool = pool_of(Lines(Line([HEAD % 3 + b"one"])))
-    response = asked(pool)
-    with pytest.raises(httpcore.ConnectionNotAvailable):
-        pool.connections[0].handle_request(httpcore.Request("GET", "http://server/x"))
-    assert body_of(response) == b"one"
+def test_a_server_that_moved_is_asked_over_another_connection() -> None:
+    line, other = Line([HEAD % 3 + b"one"]), Line([HEAD % 3 + b"two"])
+    pool = Lines(line, other)
+    assert body_of(asked(pool)) == b"one"
+    assert body_of(pool.handle_request(httpx.Request("GET", "http://elsewhere/x"))) == b"two"
+    assert (line.closed, other.closed) == (True, False)
+
+
+def test_every_request_is_in_the_ledger_once() -> None:
+    pool = Lines(Line([HEAD % 3 + b"one"]))
+    assert body_of(asked(pool)) == b"one"
+    with pytest.raises(httpx.NetworkError):
+        asked(pool)
+    assert [entry.status for entry in pool.pages.entries] == [200, None]
 
 
 def test_nobody_listens_and_the_next_request_tries_again() -> None:
-    pool = pool_of(Lines())
+    pool = Lines(most=1)
     for _ in range(2):
-        with pytest.raises(httpcore.ConnectError, match="nobody listens"):
+        with pytest.raises(httpx.ConnectError, match="nobody listens"):
             asked(pool)
-    assert pool.connections == []
 
 
 def test_a_pool_that_is_closed_while_it_connects_keeps_nothing_open() -> None:
     line = Line([HEAD % 3 + b"one"])
-    lines = Lines(line)
-    lines.pool = pool_of(lines)
-    with pytest.raises(httpcore.ConnectError, match="closed while it was made"):
-        asked(lines.pool)
+    pool = Lines(line)
+    pool.closes_meanwhile = True
+    with pytest.raises(httpx.ConnectError, match="closed while it was made"):
+        asked(pool)
     assert line.closed
 
 
@@ -319,11 +339,11 @@ def test_closing_the_pool_ends_a_request_that_waits() -> None:
             super().__init__([])
             self.ended = threading.Event()
 
-        def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        def read(self, most_bytes: int, within_s: float | None) -> bytes:
             assert self.ended.wait(20)
-            raise httpcore.ReadError("the socket was closed")
+            raise httpx.NetworkError("the socket was closed")
 
-        def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        def write(self, data: bytes, within_s: float | None) -> None:
             threading.Thread(target=pool.close).start()
 
         def close(self) -> None:
@@ -331,7 +351,7 @@ def test_closing_the_pool_ends_a_request_that_waits() -> None:
             self.ended.set()
 
     line = Silent()
-    pool = pool_of(Lines(line))
-    with pytest.raises(httpcore.ReadError, match="was closed"):
+    pool = Lines(line)
+    with pytest.raises(httpx.NetworkError, match="was closed"):
         asked(pool)
     assert line.closed

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from client_agent.net.transport import PACED_BYTES, Account, CountedStream, Meter, Pace, Paces
+from client_agent.net.transport import PACED_BYTES, Account, CountedStream, Pace, Paces
 
 RATE = 100_000
 SIZE = 500_000
@@ -53,8 +53,8 @@ def test_a_capped_socket_moves_every_byte_at_the_pace(*, upwards: bool) -> None:
     clock = Clock()
     paces = Paces(pace(clock), None) if upwards else Paces(None, pace(clock))
     ours, theirs = socket.socketpair()
-    meter, account, taken = Meter(), Account(), bytearray()
-    stream = CountedStream(ours, meter, lambda account, version: None, paces)
+    account, taken = Account(), bytearray()
+    stream = CountedStream(ours, account, paces)
 
     def drain() -> None:
         while data := theirs.recv(2**16):
@@ -66,12 +66,11 @@ def test_a_capped_socket_moves_every_byte_at_the_pace(*, upwards: bool) -> None:
 
     other = threading.Thread(target=drain if upwards else fill)
     other.start()
-    with meter.charging(account):
-        if upwards:
-            stream.write(bytes(SIZE), timeout=30.0)
-        else:
-            while data := stream.read(2**18, timeout=30.0):
-                taken.extend(data)
+    if upwards:
+        stream.write(bytes(SIZE), within_s=30.0)
+    else:
+        while data := stream.read(2**18, within_s=30.0):
+            taken.extend(data)
     stream.close()
     other.join(30.0)
     theirs.close()

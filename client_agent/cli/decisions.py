@@ -1,0 +1,193 @@
+"""Decisions of a site's people on studies, its budget and its memories."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import typer
+from rich.text import Text
+
+from client_agent.cli.tables import (
+    add_row,
+    console,
+    json_line,
+    plain,
+    table,
+)
+from client_agent.settings import AgentSettings
+from client_agent.site.connections import Site, one_agent
+from client_agent.site.context import lost_rounds
+from client_agent.site.identity import load_identity
+from client_agent.site.privacy_budget import budget_memory, budget_report
+from client_agent.site.sum_memory import sum_memory
+from client_agent.study.approval import (
+    Word,
+    keep_word,
+    known_studies,
+    known_study,
+)
+from client_agent.study.deletion import RECEIPT, delete_study
+from client_agent.study.plain_words import in_plain_words
+from client_agent.study.privacy_spending import own_examples
+from host.randomness import SystemRandomness
+from host.settings import require_begun
+from protocol.errors import ConfigurationError
+from protocol.printable import printable, printable_lines
+from protocol.wire.messages import ContributedRound, Study
+
+
+def list_studies(settings: AgentSettings, *, json_output: bool) -> None:
+    """Every study that this site knows, and what it waits for."""
+    roster, _ = load_identity(settings)
+    shown = table("study", "state at this site", "digest")
+    studies = known_studies(settings, roster)
+    if not studies and not json_output:
+        console().print("no study is here yet; an agent that runs hears of one within half a minute of its creation")
+        return
+    for known in studies:
+        name, digest = known.study.name, known.study.digest()
+        if json_output:
+            json_line({"study": name, "state": known.state, "digest": digest})
+        else:
+            add_row(shown, name, known.state, digest[:16])
+    if not json_output:
+        console().print(shown)
+
+
+def show_study(settings: AgentSettings, name: str, *, json_output: bool) -> Study:
+    """Everything that a study would open and to whom, in plain words."""
+    roster, _ = load_identity(settings)
+    study = known_study(settings, roster, name).study
+    statements = in_plain_words(study, roster, settings.policy, own_examples(settings.data))
+    if json_output:
+        said = [one.model_dump() for one in statements]
+        json_line({"study": name, "digest": study.digest(), "statements": said})
+        return study
+    shown = table("", f"study {name}, digest {study.digest()}")
+    shown.columns[1].overflow = "fold"  # a long word is no reason to cut what a person approves
+    for one in statements:
+        shown.add_row(plain(one.about), Text(printable_lines(one.words)))
+    console().print(shown)
+    return study
+
+
+def say(settings: AgentSettings, name: str, word: Word, *, sure: bool) -> None:
+    """Show the study, ask once more, and keep the word. Raises: ConfigurationError"""
+    roster, _ = load_identity(settings)
+    if settings.site == roster.requester:
+        raise ConfigurationError(f"this site asked for study {name!r}; 'moiety study create' was its word")
+    study = show_study(settings, name, json_output=False)
+    yes = "approve" if word.approved else "decline"
+    if not sure:
+        typer.confirm(f"{printable(word.person)}: {yes} study {name} for {settings.site}?", abort=True)
+    keep_word(settings, name, word, study.digest())
+    sys.stdout.write(f"study {name}: {yes}d by {printable(word.person)}; the agent goes by it within seconds\n")
+
+
+_STAYS: Final = (
+    "What stays: the signed study, people's words on it, the audit log, the ledger, and the memory of sums, cohorts "
+    "and budget, which protects this site's patients in later studies. Backups and exported models you delete yourself."
+)
+
+
+def delete_with_receipt(settings: AgentSettings, name: str, person: str, reason: str, *, json_output: bool) -> None:
+    """Delete, and say where the receipt lies. Raises: ConfigurationError"""
+    said: list[str] = []
+    signed = delete_study(settings, name, person, reason, say=said.append)
+    if json_output:
+        json_line(signed.model_dump(mode="json"))
+        return
+    count, size_bytes = len(signed.message.files), sum(one.size_bytes for one in signed.message.files)
+    where = settings.state_dir / "studies" / name / RECEIPT
+    sys.stdout.writelines(f"{text}\n" for text in said)
+    sys.stdout.write(
+        f"study {name}: {count} files of {size_bytes:,} bytes are deleted; the signed receipt is {where}\n{_STAYS}\n"
+    )
+
+
+_NONE: Final = "no budget: epsilon is not set in [policy], so noise is counted and nothing is refused for it"
+
+
+class _Words(NamedTuple):
+    """Texts on rounds that a memory lacks."""
+
+    none: str
+    warning: str
+    done: str
+    offer: str
+
+
+_UNCOVERED: Final = _Words(
+    "nothing is uncovered: the count knows every round that the servers have receipts for",
+    "This site's updates were shared in these rounds, and no count covers them: without noise, or their count was "
+    "lost. The budget then says nothing about them; it begins after them. Restoring the newest backup of the state "
+    "folder avoids that where they were counted; this command cannot be undone.",
+    "the budget begins after these {count} rounds; this site contributes again",
+    "nothing was changed; to begin after them, run this again with --yes",
+)
+_FORGOTTEN: Final = _Words(
+    "nothing is lost: the memory knows every round that the servers have receipts for",
+    "Sums over this site's updates were opened in these rounds, and nothing here remembers their weights. Later sums "
+    "over the same data may complete them: together they can show single updates of this site, and no check of this "
+    "site will notice. Restoring the newest backup of the state folder avoids that; this command cannot be undone.",
+    "{count} rounds are forgotten; this site contributes again",
+    "nothing was changed; to go on without them, run this again with --yes",
+)
+
+
+def show_budget(settings: AgentSettings, came_with: str, *, json_output: bool) -> None:
+    """A table, or JSON; the agent may run meanwhile. Raises: ConfigurationError, when there is no state folder"""
+    require_begun("state_dir", settings.state_dir, "'moiety agent run'")
+    report = budget_report(budget_memory(settings.state_dir, came_with), settings.policy)
+    if json_output:
+        sys.stdout.write(report.model_dump_json() + "\n")
+        return
+    rows = table("study", "trainings", "epsilon alone", title="privacy budget", caption=report.accountant)
+    for one in report.studies:
+        add_row(rows, one.study, str(one.trainings), f"{one.epsilon:.3f}")
+    console().print(rows)
+    of = _NONE if report.used is None else f"{report.used:.1%} of a budget of {report.epsilon:g} is used"
+    sys.stdout.write(f"all together: epsilon {report.spent:.3f} at delta {report.delta:g}, per record; {of}\n")
+    if report.uncovered_rounds:
+        sys.stdout.write(f"{report.uncovered_rounds} rounds before are covered by no count\n")
+
+
+def begin_budget(settings: AgentSettings, *, yes: bool) -> None:
+    """Show the rounds that servers have this site's receipts for and no count covers; with ``yes``, begin after them.
+
+    Raises: ConfigurationError while the agent runs; Unavailable while a server is away
+    """
+    with one_agent(settings), Site(settings) as site:
+        budget = budget_memory(settings.state_dir, site.came_with)
+        lost = lost_rounds(budget, site.clients, site.roster, settings.site)
+        _go_on_without(lost, budget.begin_after if yes else None, _UNCOVERED)
+
+
+def forget_memory(settings: AgentSettings, *, yes: bool) -> None:
+    """Show the rounds that servers have this site's receipts for and its memory lacks; with ``yes``, go on without.
+
+    Raises: ConfigurationError while the agent runs; Unavailable while a server is away
+    """
+    with one_agent(settings), Site(settings) as site:
+        sums = sum_memory(settings.state_dir, site.came_with, partial(SystemRandomness().bytes, 32, "sketch"))
+        lost = lost_rounds(sums, site.clients, site.roster, settings.site)
+        _go_on_without(lost, sums.forget if yes else None, _FORGOTTEN)
+
+
+def _go_on_without(
+    lost: Sequence[ContributedRound], accept: Callable[[list[tuple[str, int]]], None] | None, words: _Words
+) -> None:
+    if not lost:
+        sys.stdout.write(words.none + "\n")
+        return
+    for found in lost:
+        sys.stdout.write(f"{found.study} round {found.round}\n")
+    sys.stdout.write(words.warning + "\n")
+    if accept is None:
+        sys.stdout.write(words.offer + "\n")
+        return
+    accept([(found.study_digest, found.round) for found in lost])
+    sys.stdout.write(words.done.format(count=len(lost)) + "\n")
