@@ -15,10 +15,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from structlog.typing import FilteringBoundLogger
 
 from host import log
 from host.durable import is_full
-from host.log import BoundLogger
 from protocol.errors import ErrorCode, MoietyError, OtherVersion, Unavailable
 from protocol.wire.channel.signing import require_own_version
 from servers.api import enrolment, health, mail, peer, rounds, studies
@@ -183,7 +183,9 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
         return problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code, noted=False)
 
 
-def _handle_common_errors(app: FastAPI, problem: Callable[[ErrorCode, str], Response], said: BoundLogger) -> None:
+def _handle_common_errors(
+    app: FastAPI, problem: Callable[[ErrorCode, str], Response], said: FilteringBoundLogger
+) -> None:
     @app.exception_handler(MoietyError)
     async def refused(request: Request, error: MoietyError) -> Response:
         said.info("refused", route=request.url.path[:_LOGGED_CHARACTERS], code=error.code, detail=error.detail)
