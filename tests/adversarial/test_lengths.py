@@ -1,4 +1,4 @@
-"""What must stay hidden does not show by lengths: of letters, of everything a server stores, of every request's body.
+"""Lengths show no secret: of letters, of everything a server stores, of every request's body.
 
 Server A read weights off letters (a list of five sites was 1,570 bytes with weights of 32 and 1,565 with 9), digits of
 class totals, and which reason a site declined for. Here real agents run the same study twice at the same two servers;
@@ -37,6 +37,7 @@ from protocol.wire.channel.sealing import seal_small
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Decline, Message, RuleName, RuleSpec, WeightList
 from tests.integration.agents import REQUESTER, finished, rounds_of, spec, study_for
+from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import DIGEST as ANY_DIGEST
 from tests.unit.client_agent.federation import REQUESTER as R0
@@ -46,8 +47,7 @@ from tests.unit.client_agent.federation import ROSTER, keys, release
 
 
 def sealed(message: Message, kind: str, sender: str = R0, recipient: str = "c1") -> bytes:
-    to = ROSTER.party(recipient)
-    assert to is not None
+    to = present(ROSTER.party(recipient))
     return seal_letter(message, kind, ANY_DIGEST, sender, to, 1)
 
 
@@ -91,8 +91,7 @@ def test_why_a_site_declines_or_refuses_does_not_show(code: ErrorCode, clause: C
 
 
 def as_sent(padded: bytes, kind: str = "weights") -> bytes:
-    to = ROSTER.party("c1")
-    assert to is not None
+    to = present(ROSTER.party("c1"))
     key = SealingPublicKey.from_bytes(bytes.fromhex(to.sealing_key))
     return seal_small(padded, key, letter_info(kind, ANY_DIGEST, R0, "c1", 1))
 
@@ -116,7 +115,7 @@ def test_a_letter_that_is_not_padded_like_all_others_is_refused() -> None:
 
 
 def test_a_letter_that_leaves_a_field_to_its_default_is_refused() -> None:
-    """What is not spelled would make one letter shorter than another that says the same."""
+    """An omitted field would make one letter shorter than another that says the same."""
 
     class Shorter(Message):
         KIND: ClassVar[str] = "weight_mail"
@@ -176,7 +175,7 @@ class Declining(Odd):
 
 
 def variant(base: type[One], *, declining: bool) -> dict[str, type[Odd]]:
-    """What every site computes."""
+    """The variant that every site computes."""
     made: dict[str, type[Odd]] = {}
     for axis, site in enumerate((REQUESTER, *SITES)):
         learner = type(f"{base.__name__}{axis}", (base,), {"axis": axis})

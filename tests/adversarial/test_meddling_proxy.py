@@ -1,4 +1,4 @@
-"""What a proxy that opens TLS puts behind envelopes, and what a server then answers over its own signature.
+"""Bytes that a proxy adds behind envelopes when it opens TLS, and the server's signed answers.
 
 The refusal would be believed: a requester ends a study that a server refuses to go on with, and a refused end is taken
 to have come too late. Shares and questions are attacks ``proxy-alters-a-share`` and ``proxy-lengthens-requests``.
@@ -23,6 +23,7 @@ from protocol.errors import MalformedMessage, RefusedMessage
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.channel.signing import DigestField
+from tests.kit.present import present
 
 Change = Callable[[bytes], bytes]
 
@@ -34,8 +35,7 @@ class Meddled:
     opened: Round
 
     def client(self, name: str, change: Change) -> ServerClient:
-        connect = self.opened.federation.connect
-        assert connect is not None
+        connect = present(self.opened.federation.connect)
         return agents_client(self.opened.federation, Side.A, name, Proxy(connect(), change))
 
 

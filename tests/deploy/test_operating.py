@@ -28,7 +28,7 @@ ELSEWHERE = (
     *("moiety server drain --config", "tar -C", "rm -rf DATA_DIR"),  # tests/integration/test_drained_upgrade.py
     "moiety server run",  # likewise
     "python docs/examples/spans.py",  # tests/documents/test_spans.py
-    *("export RAY_", "ray start"),  # tests/unit/servers/scale/test_ray_guarded.py, by the same variables
+    *("export RAY_", "ray start"),  # tests/unit/servers/scale/test_on_ray.py, by the same variables
 )
 
 
@@ -53,7 +53,7 @@ class Operator:
         )
 
     def typed(self, begins: str, put: dict[str, str] | None = None) -> str:
-        """What it prints; it works."""
+        """Run a command that must succeed; return its output."""
         done = self.type(begins, put)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

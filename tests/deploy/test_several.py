@@ -29,6 +29,7 @@ from tests.deploy.test_containers import (
     health,
     in_whole_batches,
 )
+from tests.kit.present import present
 from tests.ports import more_free_ports
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
@@ -54,7 +55,7 @@ class Started:
     port: int
 
     def drives(self) -> str | None:
-        """Which process does."""
+        """The process that drives."""
         asked = {name: self.several.attempt(name, "python3", "-c", DRIVES).stdout.strip() for name in DRIVERS}
         return next((name for name, said in asked.items() if said == "200"), None)
 
@@ -175,8 +176,7 @@ def test_a_study_ends_as_the_plain_run_though_an_upload_process_and_the_driver_a
     killed_at = rounds()
     wait_until(lambda: rounds() > killed_at, "a round without that process", 180)
 
-    first = started.drives()
-    assert first is not None
+    first = present(started.drives())
     run("docker", "kill", several.container(first))
     assert rounds() < study.rounds, "the study was over before the driver was killed"
     (second,) = set(DRIVERS) - {first}

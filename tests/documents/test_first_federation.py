@@ -19,6 +19,7 @@ import pytest
 
 from tests.documents.terminal import Terminal
 from tests.documents.walk import Walk
+from tests.kit.present import present
 from tests.ports import more_free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +31,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 def blocks() -> list[str]:
     """The shell lines of the section, in order: terminal 1, 2 and 3."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = re.search(r"^### Operators and sites: .*?(?=^#|^In earnest)", text, flags=re.MULTILINE | re.DOTALL)
-    assert section is not None
+    section = present(
+        re.search(r"^### Operators and sites: .*?(?=^#|^In earnest)", text, flags=re.MULTILINE | re.DOTALL)
+    )
     found = re.findall(r"```sh\n(.*?)```", section[0], flags=re.DOTALL)
     assert len(found) == 3
     return found
@@ -89,7 +91,7 @@ def place_of(tmp_path: Path) -> Path:
 
 
 def at_hospital(hospital: int) -> dict[str, str]:
-    """What its people type in place of the documents' settings, folders and studies."""
+    """Replace the documents' settings, folders and studies by a hospital's own."""
     own = f"hospital-{hospital}"
     settings = {
         "settings.toml": f"{own}/settings.toml",
@@ -125,7 +127,7 @@ class Federation:
         self.folder, self.moiety, self.walk = folder, moiety, walk
 
     def at(self, hospital: int, begins: str, put: Mapping[str, str] | None = None, status: int = 0) -> str:
-        """What the documents' line prints at a hospital, whose study is the first one unless told."""
+        """Run the documents' line at a hospital, on the first study unless told otherwise."""
         own = {word: typed for word, typed in at_hospital(hospital).items() if word not in (put or {})}
         return self.moiety(*self.walk.words(begins, {**(put or {}), **own}), status=status)
 

@@ -33,6 +33,7 @@ from tests.integration.agents import (
     spec,
     study_for,
 )
+from tests.kit.present import present
 
 CONTRIBUTORS = ("c1", "c2", "c3")
 SITES = (REQUESTER, *CONTRIBUTORS)
@@ -59,9 +60,7 @@ def counting_study(run: InMemoryFederation, name: str) -> Study:
 
 
 def kept(run: InMemoryFederation, name: str) -> Ranking:
-    ranking = journal(run, REQUESTER, name).read(journal(run, REQUESTER, name).folder / RANKING_FILE, Ranking)
-    assert ranking is not None
-    return ranking
+    return present(journal(run, REQUESTER, name).read(journal(run, REQUESTER, name).folder / RANKING_FILE, Ranking))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def ranked(run: InMemoryFederation) -> Ranking:
 
 
 def plain_losses() -> dict[str, float]:
-    """What every site's model does on the requester's training examples; it has no others to judge by."""
+    """The loss of every site's model on the requester's training examples; it has no others to judge by."""
     data = {name: site_data(number) for number, name in enumerate(SITES)}
     form = judging_form(data[REQUESTER].train, None, CLASSES).form
     return {name: form.loss(predictor(ridge_model(of.train, CLASSES, PENALTY))) for name, of in data.items()}

@@ -1,4 +1,4 @@
-"""What comes of a round in which a site declines: it does so before it trains, and the others go on.
+"""A round in which a site declines: it does so before it trains, and the others go on.
 
 Which lists and announcements it declines is tried by the attacks ``lists-...``; here is one of each kind of reason, the
 site's own broken update, and an impossible sum. The site is the real agent's code, talking HTTPS to the running pair;
@@ -59,6 +59,7 @@ from protocol.wire.messages import (
     WeightList,
 )
 from tests.integration.real_site import MODEL, SITE_KEY, RealSite
+from tests.kit.present import present
 from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory
 
@@ -153,7 +154,7 @@ def mail_list(opened: OpenRound, listed: WeightList) -> None:
 
 
 def letter_to_the_requester(opened: OpenRound) -> Decline:
-    """What the requester reads: the site's signed reason."""
+    """The site's signed reason, as the requester reads it."""
     path = opened.path(paths.MAIL, topic="decline-1", recipient=REQUESTER) + f"?sender={VICTIM}"
     sealed = opened.sites.me.ok(Side.A, "GET", path)
     key = opened.federation.keys(REQUESTER).sealing
@@ -309,9 +310,9 @@ def test_a_sum_beyond_its_bound_is_discarded_and_the_model_stays(pair: Pair, tmp
     assert all(opened.in_range().values())
     opened.release()
     a, _ = site.views()
-    assert a.agreed_set is not None
-    assert a.release_set is not None
-    past = PastRelease(announcement=told, weight_list=listed, agreed_set=a.agreed_set, release_set=a.release_set)
+    past = PastRelease(
+        announcement=told, weight_list=listed, agreed_set=present(a.agreed_set), release_set=present(a.release_set)
+    )
     assert decision.accepted
     assert site.agent.take_release(past) is RoundEnd.DISCARDED
     assert site.agent.state.model_version == 0

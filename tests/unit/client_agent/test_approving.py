@@ -25,8 +25,9 @@ from protocol.protection.plan import StudyProtection
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec
+from tests.kit.present import present
+from tests.unit.client_agent.commands import write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, study
-from tests.unit.client_agent.test_cli import write_config
 from tests.unit.client_agent.test_page import PORT, browser
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
@@ -57,7 +58,7 @@ def test_every_rule_says_what_it_opens(name: RuleName) -> None:
 
 
 def test_the_length_with_a_weight_is_said() -> None:
-    """What a study by samples opens where it bounds the lengths of updates."""
+    """A study by samples opens a length with a weight where it bounds the lengths of updates."""
     said = words(rule=RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=1.0))
     assert "how long this site's update is with its own weight" in said
 
@@ -116,8 +117,7 @@ def test_a_word_is_asked_for_once_more_and_kept(contributor: Path) -> None:
     assert approval_of(journal_of(contributor), STUDY.digest()) is None
     yes = said(contributor, "approve", STUDY.name, "--person", "Dr. A", "--reason", "permit 7", text="y\n")
     assert "study unit: approved by Dr. A" in yes.stdout
-    kept = approval_of(journal_of(contributor), STUDY.digest())
-    assert kept is not None
+    kept = present(approval_of(journal_of(contributor), STUDY.digest()))
     assert (kept.approved, kept.person, kept.reason) == (True, "Dr. A", "permit 7")
     assert json.loads(said(contributor, "show", "--json").stdout)["state"] == "runs"
 

@@ -1,4 +1,4 @@
-"""Who stays in the sum, what is signed, and which evidence a requester refuses."""
+"""The sites that stay in the sum, the signed set, and the evidence that a requester refuses."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from protocol.rules.registry import rule_for
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
 from protocol.wire.messages import ChallengeTranscript, RoundState, RoundView, Signed
+from tests.kit.present import present
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     PARAMETERS,
@@ -83,8 +84,7 @@ def judged(turn: Openings, opened: dict[Side, tuple[OpeningShare, ...]]):
 
 def test_everybody_stays(turn: Openings) -> None:
     opened = judged(turn, shares())
-    assert opened.release_set is not None
-    message = require_signatures(opened.release_set, ROSTER, (REQUESTER,))
+    message = require_signatures(present(opened.release_set), ROSTER, (REQUESTER,))
     assert (message.sites, message.failed_check) == (AGREED.sites, ())
     assert message.agreed_set_digest == AGREED.digest()
     # (scale / 2)^2 is a whole number, so nothing is rounded

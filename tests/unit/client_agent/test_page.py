@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from client_agent.page import app
 from client_agent.page.app import COOKIE, Door, make_page
 from client_agent.settings import load_settings
 from client_agent.site.journal import StudyJournal
@@ -19,8 +23,11 @@ from host.doctor import Report, failed, ok
 from host.web_page.guard import FORM_FIELD
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys
+from tests.kit.present import present
+from tests.unit.client_agent.commands import write_config
 from tests.unit.client_agent.federation import REQUESTER, keys, study
-from tests.unit.client_agent.test_cli import write_config
+
+# --- page -------------------------------------------------------------------------------------------------------------
 
 STUDY = study()
 PORT = 8765
@@ -166,7 +173,7 @@ def test_a_form_without_the_sessions_token_approves_nothing(inside: Browser, con
 
 
 def test_another_user_of_the_machine_approves_nothing(config: Path, door: Door) -> None:
-    """Who has neither the token nor the cookie, whatever else it says."""
+    """A user with neither the token nor the cookie, whatever else it says."""
     with browser(config, door) as stranger:
         door.enter(door.token)
         for path in (f"/studies/{STUDY.name}/approve", f"/studies/{STUDY.name}/leave"):
@@ -192,8 +199,7 @@ def test_a_yes_is_kept_with_name_reason_and_digest(inside: Browser, config: Path
     assert "two halves that look random" in inside.get(f"/studies/{STUDY.name}").text
     sent = inside.post(f"/studies/{STUDY.name}/approve", data=form(door), headers={"origin": ORIGIN})
     assert (sent.status_code, sent.headers["location"]) == (303, f"/studies/{STUDY.name}")
-    word = approval_of(journal(config), STUDY.digest())
-    assert word is not None
+    word = present(approval_of(journal(config), STUDY.digest()))
     assert (word.approved, word.person, word.reason, word.study_digest) == (True, "Dr. A", "permit 7", STUDY.digest())
     after = inside.get(f"/studies/{STUDY.name}").text
     assert "Approve</button>" not in after
@@ -217,8 +223,7 @@ def test_a_word_is_on_what_was_shown_and_by_somebody(
 
 def test_a_no_ends_it(inside: Browser, config: Path, door: Door) -> None:
     inside.post(f"/studies/{STUDY.name}/decline", data=form(door), headers={"origin": ORIGIN})
-    word = approval_of(journal(config), STUDY.digest())
-    assert word is not None
+    word = present(approval_of(journal(config), STUDY.digest()))
     assert not word.approved
     assert "left by this site" in inside.get("/").text
 
@@ -230,3 +235,25 @@ def test_unknown_pages_studies_and_words(inside: Browser, door: Door) -> None:
     assert odd.status_code == 404
     assert inside.get("/static/door.py").status_code in (403, 404)
     assert inside.post("/login", headers={"origin": ORIGIN}).status_code == 405
+
+
+# --- page address -----------------------------------------------------------------------------------------------------
+
+
+def test_who_opens_the_address_at_once_is_not_turned_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The page itself may take a moment: it is not serving yet when its address stands in the terminal."""
+    connected: list[bool] = []
+
+    def begins_late(config: object) -> Any:
+        printed = present(re.search(r"http://127\.0\.0\.1:(\d+)/login", capsys.readouterr().out))
+        with socket.create_connection(("127.0.0.1", int(printed[1])), timeout=5.0):
+            connected.append(True)
+        return SimpleNamespace(run=lambda sockets: [one.close() for one in sockets])
+
+    monkeypatch.setattr(app, "make_page", lambda settings, door, look: None)
+    monkeypatch.setattr("uvicorn.Server", begins_late)
+    settings: Any = SimpleNamespace(state_dir=tmp_path)
+    app.serve_page(settings, 0, lambda: pytest.fail("nobody looks"))
+    assert connected == [True]

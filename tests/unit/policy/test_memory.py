@@ -18,6 +18,7 @@ from protocol.policy.memory import (
 from protocol.policy.refusals import OutcomeUnknown
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, Purpose, WeightList
+from tests.kit.present import present
 from tests.unit.policy.lists import EVEN, announcement, check, refused, weight_list
 
 
@@ -33,7 +34,7 @@ class TestNeverRises:
             check(weight_list({"b": 20, "c": 19, "d": 21, "e": 20}, 2), memory=memory)
 
     def test_the_last_sums_list_may_come_again_and_no_other(self) -> None:
-        """Where a newer list was declined for what its sum would have given away."""
+        """A newer list was declined for what its sum would have given away."""
         first, lower = weight_list(EVEN), weight_list(EVEN | {"b": 20}, 2)
         memory = remember_release(SiteMemory(), announcement(first), first, tuple(EVEN))
         memory = remember_contribution(memory, announcement(lower, version=1), lower)
@@ -300,8 +301,7 @@ def test_a_release_against_an_older_model_changes_nothing() -> None:
     memory = remember_release(SiteMemory(), announcement(of, version=5), of, tuple(EVEN))
     assert remember_release(memory, announcement(old, version=4), old, ("b", "c", "d")) == memory
     again = remember_release(memory, announcement(of, version=5), of, ("b", "c", "d"))
-    assert again.released is not None
-    assert len(again.released.weights) == 3
+    assert len(present(again.released).weights) == 3
 
 
 def test_the_memory_survives_storage() -> None:

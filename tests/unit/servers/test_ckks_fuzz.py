@@ -24,6 +24,7 @@ from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import body_header, contribution
 from protocol.errors import MalformedMessage
 from servers.ckks.process import CkksProcess, ContributionCheck
+from tests.kit.present import present
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2000
@@ -130,7 +131,7 @@ def test_extreme_but_valid_chunks_are_added(process: CkksProcess, seed: bytes, c
 
 
 def seal_stream(key: SecretKey, tmp_path: Path) -> bytes:
-    """What SEAL itself would write."""
+    """The stream that SEAL itself would write."""
     seal, plain = key.scheme.seal, key.scheme.seal.Plaintext()
     seal.CKKSEncoder(key.scheme.context).encode([0.5] * 1024, PARAMETERS.scale, plain)
     seal.Encryptor(key.scheme.context, key.key).encrypt_symmetric(plain).save(str(tmp_path / "ct"))
@@ -193,6 +194,5 @@ def test_even_a_worker_that_dies_of_each_attempt_costs_only_that_contribution(
 ) -> None:
     """Killed from outside between requests, again and again: every honest body is still taken."""
     for _ in range(3):
-        assert process.pid is not None
-        os.kill(process.pid, 11)
+        os.kill(present(process.pid), 11)
         offer(process, key, honest)

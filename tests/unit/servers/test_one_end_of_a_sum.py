@@ -32,16 +32,16 @@ from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import OutcomeCause, RoundState, Signed, Study, StudyState, SumRelease
+from protocol.wire.messages import OutcomeCause, RoundState, Signed, SumRelease
 from servers.api import peer as peer_routes
 from servers.rounds.ciphertexts import countersign_sum_release, deliver_sum_release, sign_sum_release
 from servers.rounds.endings import NotYet, countersign_outcome
 from servers.rounds.release import served_output
-from servers.store.migrate import upgrade
-from servers.store.records import RoundRecord, StudyRecord
+from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
+from tests.kit.present import present
 from tests.unit.parties import announcement
-from tests.unit.servers.test_one_end_a_round import (
+from tests.unit.servers.ending_rounds import (
     AGREED,
     ALL,
     FIVE,
@@ -55,6 +55,7 @@ from tests.unit.servers.test_one_end_a_round import (
     endings,
     server_on,
     skipped,
+    store_with,
 )
 
 ANNOUNCED = announcement(STUDY.digest(), opens=Needs.NOTHING, listed=FIVE[1:], ckks_key_id="5c" * 16)
@@ -71,18 +72,11 @@ def record() -> RoundRecord:
 
 @pytest.fixture
 def store(tmp_path: Path, record: RoundRecord) -> SqlStore:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    upgrade(url)
-    made = SqlStore(url, lambda _: None)
-    made.add_study(StudyRecord(KEY.study, Signed[Study](message=STUDY), StudyState.OPEN, "", 1))
-    made.add_round(record)
-    return made
+    return store_with(tmp_path, record)
 
 
 def now(store: SqlStore) -> RoundRecord:
-    found = store.round(KEY)
-    assert found is not None
-    return found
+    return present(store.round(KEY))
 
 
 def by(side: Side, message: Any) -> Any:
@@ -187,8 +181,7 @@ def test_with_both_signatures_it_is_and_a_restart_signs_the_same_again(store: Sq
     signed = sign_sum_release(server, KEY, "output", DIGEST)
     assert sign_sum_release(server, KEY, "output", OTHER).sum_release == signed.sum_release
     asyncio.run(deliver_sum_release(server, cast(Any, Answers(answer=countersigned)), study, signed))
-    both = now(store).sum_release
-    assert both is not None
+    both = present(now(store).sum_release)
     assert require_signatures(both, ROSTER, OPERATORS) == the_sum()
     assert (now(store).state, now(store).output_file) == (RoundState.RELEASED, "output")
 
@@ -286,8 +279,7 @@ def test_a_round_of_ciphertexts_is_not_released_by_a_masked_sum(store: SqlStore,
     name = store.study(KEY.study).name
     with pytest.raises(WrongRound, match="one of ciphertexts"):
         asyncio.run(peer_routes.get_masked_sum(name, 2, 1, server, held))
-    kept = store.round(of_even)
-    assert kept is not None
+    kept = present(store.round(of_even))
     assert (kept.state, kept.mask_seed) == (RoundState.MEASURED, None)
 
 

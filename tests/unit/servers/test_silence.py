@@ -16,6 +16,7 @@ from servers.server import Server, open_server
 from servers.settings import load_settings
 from servers.studies import view
 from tests.contract.records import KEY, RECORD, ROUND
+from tests.kit.present import present
 from tests.kit.processes import prepare_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
@@ -56,8 +57,7 @@ def test_a_requester_that_is_gone_leaves_its_study_paused(server: Server, clock:
     clock.now_s += 2
     assert pause_silent(server) == ["trial"]
     assert server.store.study(RECORD.digest).state is StudyState.PAUSED
-    pause = view(server, server.store.study(RECORD.digest), SITES[0]).pause
-    assert pause is not None
+    pause = present(view(server, server.store.study(RECORD.digest), SITES[0]).pause)
     assert pause.cause is PauseCause.REQUESTER_SILENT
     assert pause_silent(server) == []
 
@@ -69,7 +69,7 @@ def test_a_round_under_way_is_waited_for(server: Server, clock: Clock) -> None:
 
 
 def test_before_the_first_round_a_requester_that_asks_is_waited_for(server: Server, clock: Clock) -> None:
-    """For sites that join it may wait as long as it likes; one that has vanished leaves its study paused."""
+    """The requester may wait for sites as long as it likes; one that has vanished leaves its study paused."""
     silent_s = server.settings.limits.requester_silent_s
     for _ in range(5):
         clock.now_s += silent_s - 1
