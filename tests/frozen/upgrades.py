@@ -28,7 +28,7 @@ OVER_WITHIN_S = 120.0
 UNDISTURBED = "undisturbed"
 FINISHED = ("alike", "skipped")
 MODES = PLAIN, RANKING, SUMMARY, TAGGED = ("plain", "ranking", "summary", "tagged")
-"""Modes of ``tests/integration/test_crashes.py`` that are left and finished."""
+"""Modes of ``tests/integration/crash_cases.py`` that are left and finished."""
 
 
 def leave(folder: Path, ports: tuple[int, int], names: Sequence[str]) -> None:
@@ -56,9 +56,11 @@ def leave(folder: Path, ports: tuple[int, int], names: Sequence[str]) -> None:
 
 def _older_cases() -> Iterator[tuple[str, Any]]:
     """Each case with its mode, of the one matrix or of older code's modules of tests for each mode."""
-    from tests.integration import test_crashes
-
-    matrix = [(getattr(case, "mode", PLAIN), case) for case in test_crashes.CASES]
+    try:
+        cases = importlib.import_module("tests.integration.crash_cases").CASES
+    except ImportError:  # older code has them beside its tests
+        cases = importlib.import_module("tests.integration.test_crashes").CASES
+    matrix = [(getattr(case, "mode", PLAIN), case) for case in cases]
     for mode, case in matrix:
         if mode in MODES and getattr(case, "storage", "sqlite") == "sqlite":
             yield mode, case
@@ -68,7 +70,7 @@ def _older_cases() -> Iterator[tuple[str, Any]]:
         with suppress(ImportError):  # code from before these modes
             older = importlib.import_module(f"tests.integration.test_crashes_{module}")
             kills = older.KILLS if mode == SUMMARY else (*older.QUICK, *older.SLOW)
-            yield from ((mode, type(test_crashes.CASES[0])((kill,))) for kill in kills)
+            yield from ((mode, type(cases[0])((kill,))) for kill in kills)
 
 
 def _kit() -> Any:

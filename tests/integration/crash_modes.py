@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -34,11 +34,13 @@ from harness.federation.processes import FederationSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
+from protocol.sharing import Side
 from protocol.transcript.deviations import findings
 from protocol.wire.messages import PrivacySpec, Purpose, RankingSpec, RuleName, RuleSpec, Study
 from tests.integration import tagged
 from tests.integration.agents import finished, journal, rounds_of, wait_for
 from tests.integration.crashes import (
+    POSTGRESQL,
     REQUESTER,
     ROUNDS,
     SITES,
@@ -55,6 +57,8 @@ from tests.integration.test_summary import POLICY as SUMMARY_POLICY
 from tests.integration.test_summary import put_tables, summary_study
 from tests.integration.wrong_tags import SITE as WRONG_SITE
 from tests.integration.wrong_tags import learner_with_wrong_tags
+from tests.kit.disk import folder_on_disk
+from tests.kit.postgres import Cluster, running_cluster
 from tests.kit.processes import Federation, start_servers
 from tests.ports import free_ports
 
@@ -390,3 +394,30 @@ MODES = {
     "absent": Mode(_with_absent, _kill_while_some_are_absent),
     "tagged-servers": Mode(lambda folder: start_servers(folder, tagged.SITES, seed=5), _kill_a_tagged_server),
 }
+
+
+class CrashProcesses:
+    """Processes of one mode and storage at a time. Others are stopped first."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._of: tuple[str, str] = ("", "")
+        self._opened: Undisturbed | None = None
+        self.cluster: Cluster | None = None
+
+    def of(self, mode: str, storage: str) -> Undisturbed:
+        if self._opened is None or self._of != (mode, storage):
+            self.close()
+            made = MODES[mode].opened(self._stack.enter_context(folder_on_disk()))
+            if storage == POSTGRESQL:
+                assert isinstance(made, Federation)
+                self.cluster = cluster = self._stack.enter_context(running_cluster())
+                made.keep_in({side: cluster.new_database() for side in Side})
+            federation = self._stack.enter_context(made)
+            MODES[mode].prepare(federation)
+            self._of, self._opened = (mode, storage), Undisturbed(federation)
+        return self._opened
+
+    def close(self) -> None:
+        self._opened = None
+        self._stack.close()
