@@ -28,7 +28,7 @@ ELSEWHERE = (
     *("moiety server drain --config", "tar -C", "rm -rf DATA_DIR"),  # tests/integration/test_drained_upgrade.py
     "moiety server run",  # likewise
     "python docs/examples/spans.py",  # tests/documents/test_spans.py
-    *("export RAY_", "ray start"),  # tests/unit/servers/shards/test_ray_guarded.py, by the same variables
+    *("export RAY_", "ray start"),  # tests/unit/servers/shards/test_on_ray.py, by the same variables
 )
 
 

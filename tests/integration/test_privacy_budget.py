@@ -21,7 +21,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
 from tests.integration.agents import final_model, finished, journal, rounds_of, spec, study_for
 from tests.ports import free_ports
-from tests.unit.client_agent.test_spent_budget import smallest_budget
+from tests.unit.client_agent.test_budget import smallest_budget
 
 SITES = ("requester", "c1", "c2", "c3")
 DELTA = 1e-3

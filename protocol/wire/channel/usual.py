@@ -3,7 +3,7 @@
 Everything that Moiety sends is signed in one form: fixed components, fixed parameters in one order, an address without
 percent signs. For that form the signature's base is a few lines of text, which are put together here. Whatever is
 written otherwise, and would be as valid, is left to the library: every function answers None for it. What is made and
-accepted is the same either way (tests/unit/wire/test_usual.py compares the two), in a tenth of the time.
+accepted is the same either way (tests/unit/wire/test_answers.py compares the two), in a tenth of the time.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from protocol.protection.plan import StudyProtection
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec
+from tests.unit.client_agent.commands import write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, study
-from tests.unit.client_agent.test_cli import write_config
 from tests.unit.client_agent.test_page import PORT, browser
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 

@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 import stamina
 import torch
-from typer import Typer
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import client_agent.cli.agent
 import client_agent.cli.study
 import client_agent.cli.watching
 from client_agent.cli.agent import app as agent_app
-from client_agent.cli.study import app as study_app
 from client_agent.daemon import run_agent
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.names import DataNames
@@ -27,7 +25,6 @@ from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import Metrics, RoundRecord
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, outbox
-from harness.federation.processes import write_secret
 from host.durable import new_folder
 from protocol.errors import (
     ConfigurationError,
@@ -38,12 +35,12 @@ from protocol.errors import (
     UnknownStudy,
 )
 from protocol.sharing import Side
-from protocol.wire.keyfile import dump_party_keys, dump_roster
+from protocol.wire.keyfile import dump_roster
 from protocol.wire.messages import Signed, Study, StudyEnd, StudyState, StudyView
+from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
-from tests.unit.client_agent.test_rewards import record
-from tests.unit.client_agent.test_study_file import FLAT, GOOD, OWN, own_data
+from tests.unit.client_agent.test_judging import record
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
 BROKEN_PLUGIN = """
@@ -67,24 +64,6 @@ def names(path):
 def loss(model, batch):
     return no_such_loss(model(batch.X), batch.y)
 """
-
-
-def write_config(folder: Path, **more: str) -> Path:
-    (folder / "roster.toml").write_text(dump_roster(PARTIES.roster))
-    write_secret(folder / "keys.toml", dump_party_keys(keys(REQUESTER)))
-    values = {"site": REQUESTER, "roster": "roster.toml", "keys": "keys.toml", "data": "data", "state_dir": "state"}
-    lines = [f'{key} = "{value}"' for key, value in {**values, "ca": "ca.pem", **more}.items()]
-    path = folder / "agent file.toml"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def command(*arguments: str, app: Typer = study_app) -> Result:
-    result = CliRunner().invoke(app, list(arguments))
-    if isinstance(result.exception, MoietyError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
 
 
 class FakeServer:

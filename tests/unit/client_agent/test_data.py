@@ -1,4 +1,4 @@
-"""A site's folder: what is accepted, and a named error for everything else."""
+"""A site's folder and its names against the study's, before the site says that it is ready."""
 
 from __future__ import annotations
 
@@ -7,10 +7,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
+from client_agent.learning.check_data import fitting_data, remarks
 from client_agent.learning.data import Examples, LocalData, folder_names, load_folder, save_folder
-from client_agent.learning.names import NO_NAMES, DataNames
+from client_agent.learning.learner import TorchLearner
+from client_agent.learning.models import model_spec
+from client_agent.learning.names import (
+    NO_NAMES,
+    DataNames,
+    Named,
+    difference,
+    require_names_of_study,
+    require_same_names,
+)
+from client_agent.learning.plugin import load_plugin
 from protocol.errors import ConfigurationError
+from protocol.parameters import StudyParameters
+from protocol.wire.messages import Study, TaskKind, TaskSpec
+from protocol.wire.names import NamesKind
+from tests.unit.client_agent.federation import study
+from tests.unit.client_agent.test_plugin import SPEC, plugin_file
+
+# --- data -------------------------------------------------------------------------------------------------------------
 
 
 def examples(n: int = 4) -> Examples:
@@ -138,3 +157,175 @@ def test_more_names_than_a_study_holds_may_stand_in_files(tmp_path: Path) -> Non
     part = Examples(np.ones((2, 10_000), np.float32), np.array([0, 1]))
     save_folder(tmp_path, LocalData(part, part, names=genes))
     assert load_folder(tmp_path, (10_000,), 2).names == genes
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+STUDY = DataNames(("age", "sex", "fare"), ("died", "survived"))
+
+
+def refusal(found: DataNames) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        require_names_of_study(STUDY, found, "heart", "/data")
+    return refused.value.detail
+
+
+def test_what_the_study_does_not_name_is_not_compared() -> None:
+    """None of these is refused; the same names in another order are, below."""
+    require_names_of_study(STUDY, STUDY, "heart", "/data")
+    require_names_of_study(NO_NAMES, STUDY, "heart", "/data")
+    require_names_of_study(DataNames(classes=STUDY.classes), DataNames(("x",), STUDY.classes), "heart", "/data")
+
+
+def test_another_order_is_shown_and_called_so() -> None:
+    said = refusal(DataNames(("age", "fare", "sex"), STUDY.classes))
+    assert said.startswith(
+        "study 'heart': its feature_names are not those of /data, the same names in another order:\n"
+        "--- study heart\n+++ /data\n"
+    )
+    changed = [line for line in said.splitlines() if line[0] in "+-" and line[1] not in "+-"]
+    assert sorted(changed) == ["+fare", "-fare"]
+    assert "bring X and feature_names into the study's order" in said
+
+
+def test_a_column_too_many_and_a_missing_one_are_named() -> None:
+    assert "\n+weight\n" in refusal(DataNames(("age", "sex", "fare", "weight"), STUDY.classes))
+    said = refusal(DataNames(("age", "fare"), STUDY.classes))
+    assert "\n-sex\n" in said
+    assert "another order" not in said
+
+
+def test_swapped_classes_are_refused() -> None:
+    said = refusal(DataNames(STUDY.features, ("survived", "died")))
+    assert "its class_names are not those of /data, the same names in another order" in said
+    assert "number y and class_names as the study does" in said
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"), [(DataNames(classes=STUDY.classes), "feature_names"), (DataNames(STUDY.features), "class_names")]
+)
+def test_data_that_do_not_say_are_refused_where_the_study_says(found: DataNames, kind: str) -> None:
+    assert f"/data does not: give {kind} beside X and y" in refusal(found)
+
+
+def test_a_long_difference_is_cut() -> None:
+    mine, yours = (Named(who, tuple(f"{who}-{n}" for n in range(561))) for who in ("mine", "yours"))
+    lines = difference(mine, yours).splitlines()
+    # two lines of heads, one of the place, 561 names that go and 561 that come; 60 are shown
+    assert len(lines) == 61
+    assert lines[-1] == f"... and {3 + 2 * 561 - 60} lines more"
+
+
+def test_several_givers_agree_or_the_silent_one_is_named() -> None:
+    a, b, silent = Named("a", ("x", "y")), Named("b", ("x", "z")), Named("c", ())
+    require_same_names([a, a], NamesKind.FEATURES, "sites", "here")
+    require_same_names([silent, silent], NamesKind.FEATURES, "sites", "here")
+    with pytest.raises(ConfigurationError, match="here: c give no feature_names and the others do: all sites give"):
+        require_same_names([a, silent], NamesKind.FEATURES, "sites", "here")
+    with pytest.raises(ConfigurationError, match=r"class_names differ between sites 'a' and 'b':\n(.|\n)*-y\n\+z"):
+        require_same_names([a, b], NamesKind.CLASSES, "sites", "here")
+
+
+def test_names_of_a_mac_and_of_a_pc_are_the_same() -> None:
+    """Letters composed or not; what only looks the same is shown by number."""
+    composed, parts = (
+        DataNames(("gr\u00f6\u00dfe", "b"), ("ja", "n\u00e9")),
+        DataNames(("gro\u0308\u00dfe", "b"), ("ja", "ne\u0301")),
+    )
+    require_names_of_study(composed, parts, "heart", "/data")
+    for kind in NamesKind:
+        require_same_names([Named("a", composed.of(kind)), Named("b", parts.of(kind))], kind, "sites", "/data")
+        swapped = Named("b", parts.of(kind)[::-1])
+        with pytest.raises(ConfigurationError, match="the same names in another order"):
+            require_same_names([Named("a", composed.of(kind)), swapped], kind, "sites", "/data")
+    said = difference(Named("a", ("\u00b5g",)), Named("b", ("\u03bcg",)))
+    assert said.endswith("-\\xb5g\n+\\u03bcg")
+    assert difference(Named("a", ("gr\u00f6\u00dfe",)), Named("b", ("b",))).endswith("-gr\u00f6\u00dfe\n+b")
+
+
+# --- fitting ----------------------------------------------------------------------------------------------------------
+
+COLUMN_NAMES = DataNames(("age", "sex", "fare"), ("died", "survived"))
+LINEAR = model_spec("linear", (3,), (), 2)
+
+
+def study_named(names: DataNames) -> Study:
+    parameters = StudyParameters(dimension=8, clip_norm=1.0, least_contributors=3)
+    return study().model_copy(update={"model": LINEAR.named(names.features, names.classes), "parameters": parameters})
+
+
+def rows(labels: list[int], columns: int = 3) -> Examples:
+    return Examples(np.ones((len(labels), columns), np.float32), np.array(labels, np.int64))
+
+
+def site(folder: Path, names: DataNames, labels: tuple[int, ...] = (0, 1), columns: int = 3) -> Path:
+    part = rows(list(labels), columns)
+    save_folder(folder, LocalData(part, part, names=names))
+    return folder
+
+
+def test_data_with_the_studys_names_are_taken(tmp_path: Path) -> None:
+    assert fitting_data(study_named(COLUMN_NAMES), site(tmp_path, COLUMN_NAMES), None).names == COLUMN_NAMES
+
+
+def test_a_learner_with_columns_in_another_order_is_never_made(tmp_path: Path) -> None:
+    site(tmp_path, DataNames(("age", "fare", "sex"), COLUMN_NAMES.classes))
+    with pytest.raises(ConfigurationError, match="the same names in another order"):
+        TorchLearner(study_named(COLUMN_NAMES), tmp_path, None, "cpu", 1)
+
+
+def test_a_column_too_many_is_named_and_not_only_counted(tmp_path: Path) -> None:
+    site(tmp_path, DataNames((*COLUMN_NAMES.features, "weight"), COLUMN_NAMES.classes), columns=4)
+    with pytest.raises(ConfigurationError, match=r"\n\+weight\n"):
+        fitting_data(study_named(COLUMN_NAMES), tmp_path, None)
+    with pytest.raises(ConfigurationError, match=r"one example has shape \[4\], the model takes \[3\]"):
+        fitting_data(study_named(NO_NAMES), tmp_path, None)
+
+
+def test_a_plugin_names_what_its_data_hold(tmp_path: Path) -> None:
+    named = study().model_copy(update={"model": SPEC.named(("age", "sex"), ("died", "survived"))})
+    silent = load_plugin(plugin_file(tmp_path))
+    with pytest.raises(ConfigurationError, match="does not: give feature_names"):
+        fitting_data(named, tmp_path / "value", silent)
+    names = "def names(path):\n    return ['age', 'sex'], ('died', 'survived')\n\ndef model()"
+    speaking = load_plugin(plugin_file(tmp_path, ("def model()", names)))
+    assert fitting_data(named, tmp_path / "value", speaking).names.features == ("age", "sex")
+
+
+def test_a_class_without_samples_here_is_remarked_by_name(tmp_path: Path) -> None:
+    (remark,) = remarks(
+        study_named(COLUMN_NAMES), fitting_data(study_named(COLUMN_NAMES), site(tmp_path, COLUMN_NAMES, (0, 0)), None)
+    )
+    assert remark.startswith("no training example here of classes ['survived'], of 2:")
+    unnamed = study_named(DataNames(COLUMN_NAMES.features))
+    silent, missing = remarks(unnamed, fitting_data(unnamed, site(tmp_path / "other", COLUMN_NAMES, (1,)), None))
+    assert silent.startswith("the study gives no class_names: nothing checks")
+    assert "classes ['died']" in missing
+
+
+def test_names_that_no_model_could_have_are_not_missed(tmp_path: Path) -> None:
+    image = study().model_copy(update={"model": model_spec("linear", (1, 3), (), 2)})
+    part = Examples(np.ones((2, 1, 3), np.float32), np.array([0, 1]))
+    (remark,) = remarks(image, LocalData(part, part))
+    assert remark.startswith("the study gives no class_names:")
+    (remark,) = remarks(study_named(NO_NAMES), LocalData(rows([0, 1]), rows([0])))
+    assert remark.startswith("the study gives no feature_names and no class_names:")
+
+
+def test_a_single_output_needs_no_name() -> None:
+    hazard = study().model_copy(
+        update={
+            "model": model_spec("linear", (3,), (), 1).named(COLUMN_NAMES.features, ()),
+            "task": TaskSpec(kind=TaskKind.SURVIVAL),
+        }
+    )
+    part = Examples(np.ones((2, 3), np.float32), np.array([[1, 1], [2, 0]], np.float32))
+    assert remarks(hazard, LocalData(part, part)) == ()
+
+
+def test_remarks_reach_the_log(tmp_path: Path) -> None:
+    with capture_logs() as lines:
+        TorchLearner(study_named(NO_NAMES), site(tmp_path, COLUMN_NAMES), None, "cpu", 1)
+    (line,) = [line for line in lines if line["event"] == "data_remark"]
+    assert line["study"] == "unit"
+    assert "nothing checks" in line["detail"]

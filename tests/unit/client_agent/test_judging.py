@@ -8,12 +8,16 @@ import pytest
 
 from client_agent.requester.measuring.allowed_lengths import largest_product, longest_distance, longest_norm
 from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
+from client_agent.site.events import RoundEnd, RoundRecord
+from client_agent.site.rewards import Reward, rewards_of
 from protocol.errors import ProtocolViolation
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, RuleState, SiteFacts
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.wire.messages import ListedWeight, Purpose, RuleName, RuleSpec
+
+# --- judging ----------------------------------------------------------------------------------------------------------
 
 NAMES = ("user", "c1", "c2", "c3")
 PARAMETERS = StudyParameters(dimension=9, clip_norm=2.0, weight_grid=8, least_contributors=2)
@@ -131,3 +135,43 @@ def test_a_missing_norm_breaks_the_protocol() -> None:
     spec = RuleSpec(name=RuleName.FEDAVG, norm_bound=1.2)
     with pytest.raises(ProtocolViolation, match="no norm"):
         judged(opened(Needs.NOTHING), Needs.NOTHING, spec)
+
+
+# --- rewards ----------------------------------------------------------------------------------------------------------
+
+LIST = (ListedWeight(site="c1", numerator=8), ListedWeight(site="c2", numerator=4))
+
+
+def record(round_number: int, **changes: object) -> RoundRecord:
+    fields = {
+        "time_s": 0.0,
+        "study": "s",
+        "site": "c1",
+        "round": round_number,
+        "state": RoundEnd.RELEASED,
+        "model_version": round_number,
+        "weights": LIST,
+        "grid": 8,
+        "took_part": ("r0", "c1", "c2"),
+    }
+    return RoundRecord(**{**fields, **changes})
+
+
+def test_rounds_and_weights_add_up() -> None:
+    records = [record(1), record(2, took_part=("r0", "c1")), record(3, state=RoundEnd.SKIPPED, took_part=())]
+    assert rewards_of(records, "c1", "r0") == (
+        Reward(site="r0", rounds=2, weights=2.0),
+        Reward(site="c1", rounds=2, weights=2.0),
+        Reward(site="c2", rounds=1, weights=0.5),
+    )
+
+
+def test_a_round_recorded_twice_counts_once_and_counting_classes_does_not() -> None:
+    records = [record(1, purpose=Purpose.COUNTS), record(2), record(2), record(4, state=RoundEnd.ALONE)]
+    assert [entry.rounds for entry in rewards_of(records, "c1", "r0")] == [1, 1, 1]
+
+
+def test_where_sites_weigh_themselves_only_the_own_sum_is_known() -> None:
+    records = [record(1, own_weight=0.75), record(2, own_weight=0.5)]
+    assert [entry.weights for entry in rewards_of(records, "c1", "r0")] == [None, 1.25, None]
+    assert rewards_of([], "c1", "r0") == ()

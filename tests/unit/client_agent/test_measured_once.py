@@ -1,7 +1,4 @@
-"""What sites say to measurements without a sum, of pairs of updates, once per model. The attacks are ``measured-...``.
-
-Sites are the agents' own code with the default policies.
-"""
+"""Measurements without a sum: at sites once per model, and the requester's queries, openings and probe."""
 
 from __future__ import annotations
 
@@ -12,20 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_agent.requester.measuring.probe import make_probe, probe_file
+from client_agent.requester.plan import new_plan
 from harness.adversaries.scripted_agents import GRID, ROSTER, SITES, START, Federation, Round
 from harness.adversaries.scripted_agents import study as scripted_study
-from protocol.errors import ProtocolViolation
+from protocol.arithmetic.fixed_point import decode
+from protocol.errors import ConfigurationError, ErrorCode, ProtocolViolation
 from protocol.evidence import check_release
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_skip
-from protocol.wire.messages import (
-    Purpose,
-    RuleName,
-    RuleSpec,
-    Study,
-)
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
+from protocol.wire.messages import OutcomeCause, Purpose, RoundOutcome, RoundState, RuleName, RuleSpec, Signed, Study
+from tests.unit.client_agent.benches import Bench, contributor_bench, requester_bench
+from tests.unit.client_agent.federation import signed_by_both
+from tests.unit.client_agent.test_decisions import MODEL, SIZE, decided, study_with
 from tests.unit.parties import announcement
 from tests.unit.servers.test_one_end_a_round import FIVE
+
+# --- measured once ----------------------------------------------------------------------------------------------------
 
 MALLOWS = RuleSpec(name=RuleName.MALLOWS)
 OF = scripted_study("measured", rule=MALLOWS)
@@ -126,3 +129,100 @@ def test_its_evidence_is_that_of_no_release(sites: Federation) -> None:
         check_release(made.past, ROSTER, OF.digest())
     with pytest.raises(ProtocolViolation, match="its vectors are never summed"):
         sites.agent("c1", OF).take_release(made.past)
+
+
+# --- measured at a site -----------------------------------------------------------------------------------------------
+
+STUDY = study_with(RuleName.MALLOWS, grid=32)
+SHRINKAGE = study_with(RuleName.SHRINKAGE, grid=32)
+SITE_MEASURES: dict[str, Any] = {"purpose": Purpose.MEASURE, "opens": Needs.PAIRS}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Bench]:
+    with contributor_bench(tmp_path, STUDY, MODEL) as made:
+        yield made
+
+
+def ended_as(state: RoundState, cause: OutcomeCause, number: int = 1) -> Signed[RoundOutcome]:
+    return signed_by_both(outcome_of(RoundKey(STUDY.digest(), number, 1), state, cause))
+
+
+class TestContributor:
+    def test_it_shares_its_update_with_weight_1_and_remembers_the_round(self, site: Bench) -> None:
+        decision = decided(site, 1, **SITE_MEASURES)
+        assert decision.accepted
+        site.contributor.encode(decision.announcement, 32)
+        encoded = site.contributor.encoded_file(decision.announcement)
+        assert encoded.length == SIZE
+        assert site.contributor.state.memory.apart == 1
+        assert not site.contributor.context.sums.rounds()
+
+    def test_a_skip_that_it_did_not_see_comes_with_the_next_list(self, site: Bench) -> None:
+        """Signed by both servers; with one signature it says nothing."""
+        assert decided(site, 1, **SITE_MEASURES).accepted
+        assert decided(site, 2, **SITE_MEASURES).reason.startswith("measured_twice: ")
+        skip = ended_as(RoundState.SKIPPED, OutcomeCause.TOO_FEW_CONTRIBUTORS)
+        forged = skip.model_copy(update={"signatures": skip.signatures[:1]})
+        assert decided(site, 3, skipped=(forged,), **SITE_MEASURES).code is ErrorCode.BAD_SIGNATURE
+        assert site.contributor.state.memory.apart == 1
+        assert decided(site, 4, skipped=(skip,), **SITE_MEASURES).accepted
+        assert site.contributor.state.memory.apart == 4
+
+    def test_updates_are_numbered_by_the_model(self, site: Bench) -> None:
+        """Measurements come in between, and a site that was away does not know how many."""
+        assert site.contributor.update_number(17, 2) == 3
+        beyond = decided(site, 9, model_version=STUDY.rounds, opens=Needs.NORMS)
+        assert f"round 9 is update {STUDY.rounds + 1} of a study with {STUDY.rounds} rounds" in beyond.reason
+
+
+# --- probing ----------------------------------------------------------------------------------------------------------
+
+PROBED_STUDY = study_with(RuleName.INFLUENCE, grid=4)
+
+
+def test_a_probe_is_made_once_and_knows_its_length_and_the_own_influence(tmp_path: Path) -> None:
+    """The bench's update is .01 everywhere and its probe the opposite: <g, v> = -20 * .0001."""
+    with requester_bench(tmp_path, PROBED_STUDY, MODEL) as bench:
+        owner = bench.requester
+        announced = new_plan(owner).announcement.message
+        owner.encode(announced, PROBED_STUDY.parameters.weight_grid)
+        probe = make_probe(owner, announced)
+        parameters = PROBED_STUDY.parameters
+        # each factor is rounded by less than one ring unit, against .01 everywhere
+        assert abs(probe.inner_product + SIZE * 0.01**2) <= SIZE * (2 * 0.01 + 1 / parameters.scale) / parameters.scale
+        # .01 is off by 2^-24 of itself as a float32; the rest is float64
+        assert probe.norm == pytest.approx(0.01 * np.sqrt(SIZE), rel=2.0**-23)
+        encoded = probe_file(owner, 1)(0, SIZE)
+        assert np.max(np.abs(decode(encoded, parameters) + 0.01)) <= 1 / parameters.scale + 0.01 * 2.0**-24
+        owner.learner._update = np.ones(SIZE, dtype=np.float32)  # type: ignore[attr-defined]
+        assert make_probe(owner, announced) == probe
+        np.testing.assert_array_equal(probe_file(owner, 1)(0, SIZE), encoded)
+
+
+def test_a_record_that_a_power_cut_left_alone_is_no_encoding(tmp_path: Path) -> None:
+    """Records and what they speak of become durable together: either may be missing then, and nothing was sent."""
+    with requester_bench(tmp_path, PROBED_STUDY, MODEL) as bench:
+        owner = bench.requester
+        announced = new_plan(owner).announcement.message
+        update = owner.encode(announced, PROBED_STUDY.parameters.weight_grid)
+        probe = make_probe(owner, announced)
+        for file in (owner.encoded_file(announced), probe_file(owner, 1)):
+            file.path.unlink()
+        assert owner.encode(announced, PROBED_STUDY.parameters.weight_grid).norm == pytest.approx(update.norm)
+        assert make_probe(owner, announced).norm == pytest.approx(probe.norm)
+        for file in (owner.encoded_file(announced), probe_file(owner, 1)):
+            assert file(0, SIZE).size == SIZE
+
+
+def test_without_validation_data_no_study_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with requester_bench(tmp_path, PROBED_STUDY, MODEL) as bench:
+
+        def lacking(model: np.ndarray) -> np.ndarray:
+            raise ConfigurationError("put examples into validation.npz")
+
+        monkeypatch.setattr(bench.requester.learner, "probe", lacking)
+        with pytest.raises(ConfigurationError, match=r"validation\.npz"):
+            bench.requester.run()
+        assert bench.servers[Side.A].sent == {}
+        assert bench.requester.state.finished is None

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from client_agent.page import serve
 from client_agent.page.app import make_page
 from client_agent.page.door import COOKIE, Door
 from client_agent.settings import load_settings
@@ -20,8 +24,10 @@ from host.doctor import Report, failed, ok
 from host.web_page.guard import FORM_FIELD
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys
+from tests.unit.client_agent.commands import write_config
 from tests.unit.client_agent.federation import REQUESTER, keys, study
-from tests.unit.client_agent.test_cli import write_config
+
+# --- page -------------------------------------------------------------------------------------------------------------
 
 STUDY = study()
 PORT = 8765
@@ -231,3 +237,26 @@ def test_unknown_pages_studies_and_words(inside: Browser, door: Door) -> None:
     assert odd.status_code == 404
     assert inside.get("/static/door.py").status_code in (403, 404)
     assert inside.post("/login", headers={"origin": ORIGIN}).status_code == 405
+
+
+# --- page address -----------------------------------------------------------------------------------------------------
+
+
+def test_who_opens_the_address_at_once_is_not_turned_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The page itself may take a moment: it is not serving yet when its address stands in the terminal."""
+    connected: list[bool] = []
+
+    def begins_late(config: object) -> Any:
+        printed = re.search(r"http://127\.0\.0\.1:(\d+)/login", capsys.readouterr().out)
+        assert printed is not None
+        with socket.create_connection(("127.0.0.1", int(printed[1])), timeout=5.0):
+            connected.append(True)
+        return SimpleNamespace(run=lambda sockets: [one.close() for one in sockets])
+
+    monkeypatch.setattr(serve, "make_page", lambda settings, door, look: None)
+    monkeypatch.setattr("uvicorn.Server", begins_late)
+    settings: Any = SimpleNamespace(state_dir=tmp_path)
+    serve.serve_page(settings, 0, lambda: pytest.fail("nobody looks"))
+    assert connected == [True]

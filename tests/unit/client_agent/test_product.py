@@ -56,7 +56,7 @@ from protocol.wire.studies.model import Buffers
 from protocol.wire.task import CLASSES
 from tests.unit.client_agent.test_buffers import PLUGIN, images, small_resnet
 from tests.unit.client_agent.test_buffers import study as images_study
-from tests.unit.host.test_durable import files_of_at_most
+from tests.unit.host.test_files import files_of_at_most
 
 NAMES = ("age", "pain", "pulse")
 SPEC = model_spec("mlp", (3,), (4,), 2).named(NAMES, ("well", "ill"))

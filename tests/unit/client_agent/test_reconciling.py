@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from client_agent.cli import memories as memory_cli
+from client_agent.settings import AgentSettings
 from client_agent.site.context import SiteContext
 from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds, reconcile, reconcile_budget
+from client_agent.site.remembered_sums import sum_memory
 from harness.federation.memory.clocks import ToldClock
 from protocol.bodies.letter import seal_letter
 from protocol.clauses import Clause
@@ -20,9 +25,11 @@ from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, ContributedRounds, Signed
 from tests.unit.client_agent.announced_rounds import DIGEST, MODEL, STUDY, announced, decided, released, views, weights
-from tests.unit.client_agent.benches import SITE, Bench, contributor_bench
-from tests.unit.client_agent.federation import REQUESTER, ROSTER, operator_keys
+from tests.unit.client_agent.benches import SITE, Bench, FakeServer, contributor_bench
+from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys, operator_keys
 from tests.unit.client_agent.test_remembered_sums import UPDATE, row
+
+# --- reconciling ------------------------------------------------------------------------------------------------------
 
 Contributed = Callable[[str, ContributedRound | None], Signed[ContributedRounds]]
 HELD = tuple(
@@ -246,3 +253,40 @@ def test_a_budget_is_asked_about_only_where_there_is_one_and_now_and_then(bench:
     now_s += 200
     with pytest.raises(PolicyRefusal, match="lacks 6 rounds that servers have its receipts for"):
         reconcile_budget(context)
+
+
+# --- memory cli -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> dict[Side, FakeServer]:
+    made = {side: FakeServer(side) for side in Side}
+
+    @contextmanager
+    def site(_: AgentSettings) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(came_with=keys(SITE).party().signing_key, clients=made, roster=ROSTER)
+
+    monkeypatch.setattr(memory_cli, "Site", site)
+    return made
+
+
+def forgotten(folder: Path) -> frozenset[tuple[str, int]]:
+    return sum_memory(folder, keys(SITE).party().signing_key, lambda: bytes(32)).rounds()
+
+
+def test_it_asks_first(servers: dict[Side, FakeServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = SimpleNamespace(state_dir=tmp_path, site=SITE)
+    memory_cli.forget_memory(settings, yes=False)  # type: ignore[arg-type]
+    assert "nothing is lost" in capsys.readouterr().out
+    servers[Side.B].receipts = HELD[:2]
+    memory_cli.forget_memory(settings, yes=False)  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert "earlier round 1\nearlier round 2\n" in said
+    assert "can show single updates of this site" in said
+    assert "nothing was changed" in said
+    assert not forgotten(tmp_path)
+    memory_cli.forget_memory(settings, yes=True)  # type: ignore[arg-type]
+    assert "2 rounds are forgotten" in capsys.readouterr().out
+    assert forgotten(tmp_path) == {("ab" * 32, 1), ("ab" * 32, 2)}
+    memory_cli.forget_memory(settings, yes=True)  # type: ignore[arg-type]
+    assert "nothing is lost" in capsys.readouterr().out

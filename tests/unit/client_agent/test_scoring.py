@@ -1,20 +1,27 @@
-"""Metrics on a test part: their values, what cannot be computed and why, and bootstrap intervals."""
+"""Metrics on a test part, metrics of every round, and curves as SVG."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from sklearn import metrics
 from sklearn.linear_model import LogisticRegression
 from sksurv.linear_model import CoxPHSurvivalAnalysis
 from sksurv.metrics import integrated_brier_score
 
-from client_agent.scoring.predicted import Predicted
+from client_agent.drawn.curves import COLOURS, Curve, chart, ticks
+from client_agent.drawn.document import document, figure, table
+from client_agent.scoring.followed import area_under_roc, mean_log_loss, share_right
+from client_agent.scoring.predicted import NotComputable, Predicted
 from client_agent.scoring.score import METRICS, MetricName, Score, shown_score, value_of
 from client_agent.scoring.scoring import final_scores, scores
 from protocol.wire.messages import TaskKind, TaskSpec
+
+# --- scoring ----------------------------------------------------------------------------------------------------------
 
 RANDOM = np.random.default_rng(5)
 
@@ -152,3 +159,103 @@ def test_without_draws_or_values_there_is_no_interval() -> None:
     found = {score.name: score for score in final_scores(part, 20, 0).scores}
     assert found["auroc"].low is None
     assert found["accuracy"].low is not None
+
+
+# --- followed ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("examples", [10, 11, 100, 997])
+@pytest.mark.parametrize("levels", [4, 10**9])
+def test_the_bits_are_those_of_scikit_learn(classes: int, examples: int, levels: int) -> None:
+    random = np.random.default_rng([classes, examples, levels])
+    y = random.permutation(np.append(np.arange(classes), random.integers(0, classes, examples - classes)))
+    p = random.multinomial(levels, random.dirichlet(np.full(classes, 0.3), examples)) / levels
+    chosen = p.argmax(axis=1)
+    area = (
+        metrics.roc_auc_score(y, p[:, 1])
+        if classes == 2
+        else metrics.roc_auc_score(y, p, multi_class="ovr", labels=np.arange(classes))
+    )
+    assert area_under_roc(y, p) == area
+    assert mean_log_loss(y, p) == metrics.log_loss(y, p, labels=np.arange(classes))
+    assert share_right(y, chosen) == metrics.accuracy_score(y, chosen)
+
+
+def test_one_score_for_everybody_is_half() -> None:
+    y, p = np.array([0, 1, 1]), np.full((3, 2), 0.5)
+    assert area_under_roc(y, p) == metrics.roc_auc_score(y, p[:, 1]) == 0.5
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_a_class_that_the_model_does_not_know_has_no_log_loss(label: int) -> None:
+    with pytest.raises(NotComputable, match="classes beyond the model's 2"):
+        mean_log_loss(np.array([0, label]), np.full((2, 2), 0.5))
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(*curves: Curve, floor: float | None = None) -> ElementTree.Element:
+    return ElementTree.fromstring(chart(curves, "weight", floor))
+
+
+def test_a_line_and_an_entry_of_the_legend_for_each_curve_with_numbers() -> None:
+    root = drawn(Curve("c1", ((1, 1.0), (2, 0.5))), Curve("c2", ()), Curve("c3", ((2, 0.25),)))
+    assert len(list(root.iter(f"{SVG}polyline"))) == 1
+    assert len(list(root.iter(f"{SVG}circle"))) == 1  # a single round is a point
+    legend = next(group for group in root.iter(f"{SVG}g") if group.get("id") == "legend")
+    assert [text.text for text in legend.iter(f"{SVG}text")] == ["c1", "c3"]
+
+
+def test_points_lie_where_their_numbers_are() -> None:
+    root = drawn(Curve("c1", ((1, 0.0), (3, 1.0), (5, 0.5))), floor=0.0)
+    (line,) = root.iter(f"{SVG}polyline")
+    (x1, y1), (x2, y2), (x3, y3) = [tuple(map(float, p.split(","))) for p in str(line.get("points")).split()]
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.11)
+    assert y1 - y3 == pytest.approx(y3 - y2, abs=0.11)
+    assert y2 < y3 < y1  # up is more
+
+
+def test_numbers_that_are_none_are_left_out() -> None:
+    text = chart([Curve("c1", ((1, math.nan), (2, math.inf), (3, 0.5), (4, 0.25)))], "weight")
+    assert "nan" not in text
+    assert "inf" not in text
+    assert "no numbers" in chart([Curve("c1", ((1, math.nan),))], "weight")
+    assert "no numbers" in chart([], "weight")
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-9, 7.0, 1e12])
+def test_a_curve_that_does_not_change_has_an_axis(value: float) -> None:
+    assert "polyline" in chart([Curve("c1", ((1, value), (2, value)))], "weight")
+
+
+def test_ticks_are_round_and_few() -> None:
+    assert ticks(0.0, 1.0) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert ticks(1, 3, whole=True) == [1, 2, 3]
+    assert ticks(0.5, 1.5, whole=True) == [1]
+    assert ticks(1, 60, whole=True) == [10, 20, 30, 40, 50, 60]
+    assert all(2 <= len(ticks(0.0, high)) <= 11 for high in (1e-12, 0.3, 7.0, 123456.0))
+
+
+def test_more_curves_than_colours_differ_by_their_dashes() -> None:
+    many = len(COLOURS) + 1
+    root = drawn(*(Curve(f"c{n}", ((1, n), (2, n))) for n in range(many)))
+    lines = [(line.get("stroke"), line.get("stroke-dasharray")) for line in root.iter(f"{SVG}polyline")]
+    assert len(set(lines)) == many
+
+
+def test_names_stay_text() -> None:
+    hostile = '"><script>alert(1)</script>\x1b]0;owned'
+    page = document(hostile, figure(hostile, hostile, chart([Curve(hostile, ((1, 1.0),))], hostile)))
+    page += table((hostile,), [(hostile,)])
+    assert "<script" not in page
+    assert "\x1b" not in chart([Curve(hostile, ((1, 1.0),))], "weight")
+
+
+def test_columns_of_numbers_stand_to_the_right() -> None:
+    made = table(("site", "sums"), [("c1", "1,000"), ("c2", "")])
+    assert "<th>site</th><th class=n>sums</th>" in made
+    assert "<td>c1</td><td class=n>1,000</td>" in made

@@ -1,15 +1,25 @@
-"""Numbers in the settings: strict in the file, converted from the environment."""
+"""A site's settings, and ``moiety doctor`` where settings, keys, data or policy are wrong."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
+import trustme
 
+from client_agent.doctor import examine_site
 from client_agent.settings import load_settings
+from host.doctor import Finding, Report, Verdict
+from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
+from tests.unit.client_agent.commands import own_data, write_config
+from tests.unit.client_agent.federation import CONTRIBUTORS
 from tests.unit.client_agent.test_state import GOOD
+
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -97,3 +107,151 @@ def test_what_is_no_number_is_refused(file: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MOIETY_AGENT_POLL_S", value)
     with pytest.raises(ConfigurationError, match="key 'poll_s'"):
         load_settings(file)
+
+
+# --- site doctor ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    own_data(tmp_path)
+    return write_config(tmp_path)
+
+
+def found(config: Path) -> dict[str, Finding]:
+    return {one.check: one for one in examine_site(config).findings}
+
+
+def test_what_can_be_seen_without_a_server(config: Path) -> None:
+    seen = found(config)
+    for check in ("settings", "versions", "CA file", "device", "data", "roster and keys", "two operators"):
+        assert seen[check].verdict is Verdict.OK, seen[check]
+    assert f"{len(CONTRIBUTORS)} contributors" in seen["roster and keys"].found
+    assert not any(check.endswith("this site's key") for check in seen)
+    assert "trainer" not in seen
+
+
+def test_settings_that_cannot_be_read_are_all_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("site = 3\n")
+    (only,) = examine_site(tmp_path / "wrong.toml").findings
+    assert (only.check, only.verdict) == ("settings", Verdict.FAILED)
+
+
+def test_each_wrong_thing_is_named(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    (tmp_path / "data" / "train.npz").unlink()
+    more = f'device = "cuda:7"\n[policy]\nassumed_colluders = {len(CONTRIBUTORS)}\n'
+    config.write_text(config.read_text() + more)
+    seen = found(config)
+    assert "holds no certificates in PEM" in seen["CA file"].found
+    assert "has no train.npz" in seen["data"].found
+    assert "'cuda:7' was asked for" in seen["device"].found
+    assert "(NOT FEDERATED)" in seen["policy"].found
+    (tmp_path / "keys.toml").chmod(0o644)
+    seen = found(config)
+    assert "chmod 600" in seen["roster and keys"].found
+    (tmp_path / "ca.pem").unlink()
+    missing = found(config)["CA file"].found
+    assert "there is no such file" in missing
+    assert "PEM" not in missing
+
+
+def doctor(*words: str) -> object:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *words])
+    return ended.value.code
+
+
+def test_the_command_ends_with_a_status_and_speaks_json(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor("--config", str(config), "--json") == 1
+    assert not Report.model_validate_json(capsys.readouterr().out).healthy
+    assert doctor("--config", str(config)) == 1
+    assert "FAIL server a" in capsys.readouterr().out
+
+
+def test_without_a_file_it_looks_at_what_is_configured_here(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings in the working folder; none of a folder below, which anybody may have put there."""
+    below = tmp_path / "all" / "clinic-1"
+    below.mkdir(parents=True)
+    (below / "settings.toml").write_text(config.read_text())
+    monkeypatch.setattr("moiety._IN_A_CONTAINER", tmp_path / "etc" / "settings.toml")
+    monkeypatch.chdir(tmp_path / "all")
+    assert doctor() == 2
+    assert "name a server's or an agent's settings with --config" in capsys.readouterr().err
+    monkeypatch.chdir(below)
+    assert doctor("--json") == 1
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("others_write", ["the file", "the folder", "a link"])
+def test_a_file_that_others_may_have_written_is_not_run(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, others_write: str
+) -> None:
+    """What settings name is run: a trainer's interpreter, with this person's environment."""
+    ran, here = tmp_path / "ran", tmp_path / "shared"
+    here.mkdir()
+    program = here / "python"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    written = here / "settings.toml"
+    written.write_text(f'{config.read_text()}\n[trainer]\nkind = "python"\npython = "python"\nprogram = "python"\n')
+    if others_write == "a link":
+        written.rename(here / "other.toml")
+        written.symlink_to("other.toml")
+    else:
+        (written if others_write == "the file" else here).chmod(0o777)
+    monkeypatch.chdir(here)
+    assert doctor() == 2
+    assert "then name it with --config" in capsys.readouterr().err
+    assert not ran.exists()
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("moiety 0.")
+
+
+FUNCTION = "def app(parameters, task): return parameters\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "program", "more", "verdict", "said"),
+    [
+        ("python", FUNCTION, "", Verdict.OK, ", numpy "),
+        ("python", f"print('a patient')\n{FUNCTION}", "", Verdict.OK, "is tried when one is there"),
+        ("python", FUNCTION, 'name = "other"\n', Verdict.FAILED, "has no 'other': set key trainer.name"),
+        ("python", "def app(:\n", "", Verdict.FAILED, "SyntaxError"),
+        ("python", "import os\nos._exit(3)\n", "", Verdict.FAILED, "ended with exit code 3 before it said anything"),
+        ("python", "import os\nprint(7)\nos._exit(3)\n", "", Verdict.FAILED, "ended with exit code 3"),
+        ("python", "import time\ntime.sleep(600)\n", "timeout_s = 2.0\n", Verdict.FAILED, "not loaded within 2 s"),
+        ("python", None, "", Verdict.FAILED, "key 'trainer.program': "),
+        ("flower", "app = None\n", "", Verdict.FAILED, "No module named 'flwr'"),
+    ],
+)
+def test_a_trainer_of_its_own_is_looked_at(
+    config: Path, tmp_path: Path, kind: str, program: str | None, more: str, verdict: Verdict, said: str
+) -> None:
+    if program is not None:
+        (tmp_path / "site.py").write_text(program)
+    if kind == "flower" and importlib.util.find_spec("flwr") is not None:
+        pytest.skip("Flower is installed beside Moiety here")
+    text = f'\n[trainer]\nkind = "{kind}"\npython = "{sys.executable}"\nprogram = "site.py"\n{more}'
+    config.write_text(config.read_text() + text)
+    seen = found(config)["trainer"]
+    assert seen.verdict is verdict, seen
+    assert said in seen.found
+    assert verdict is Verdict.OK or seen.fix
+    assert "a patient" not in seen.found
+
+
+def test_an_interpreter_that_is_none_is_named(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "site.py").write_text(FUNCTION)
+    text = '\n[trainer]\nkind = "python"\npython = "site.py"\nprogram = "site.py"\n'
+    config.write_text(config.read_text() + text)
+    seen = found(config)["trainer"]
+    assert (seen.verdict, seen.fix) == (Verdict.FAILED, "name an interpreter of Python")

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from client_agent.settings import load_settings
+from client_agent.site.connections import Site
+from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.letter import Welcome, require_same
 from host.durable import replacing_together, write_durably, write_pieces
 from host.network.loopback import is_loopback_url
+from host.private_files import private_folder, read_secret
 from host.randomness import SystemRandomness, site_randomness
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
 from protocol.policy.site_policy import SitePolicy
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys
+from tests.unit.client_agent.test_daemon import settings
+
+# --- state ------------------------------------------------------------------------------------------------------------
 
 GOOD = """
 site = "c1"
@@ -225,3 +232,36 @@ def test_a_letter_opens_only_where_it_was_written_for() -> None:
     require_same("site", "c1", "c1")
     with pytest.raises(BadSignature, match="another site: found c2, expected c1"):
         require_same("site", "c2", "c1")
+
+
+# --- private files ----------------------------------------------------------------------------------------------------
+
+
+def test_a_state_folder_that_was_there_before_is_taken_back(tmp_path: Path) -> None:
+    made = settings(tmp_path, "c1")
+    made.state_dir.mkdir()
+    made.state_dir.chmod(0o755)
+    with Site(made):
+        assert stat.S_IMODE(made.state_dir.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    made = settings(tmp_path, "c1")
+    made.keys.chmod(mode)
+    with pytest.raises(ConfigurationError, match=rf"mode {mode:04o}\): chmod 600 .*keys\.toml"):
+        load_identity(made)
+
+
+def test_a_key_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"\xff")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_secret(tmp_path / "keys")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_secret(tmp_path / "missing")
+
+
+def test_a_folder_that_cannot_be_ones_own_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"file: cannot be made this user's alone.*chmod 700"):
+        private_folder(tmp_path / "file")

@@ -1,45 +1,32 @@
-"""A study from TOML: layers filled in, and errors that name the key."""
+"""A study from TOML, and what ``moiety study check`` and ``create`` refuse."""
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from client_agent.cli.agent import app as agent_app
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import names_of
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.names import NO_NAMES, DataNames
+from client_agent.learning.private.drawn_rows import steps_of
 from client_agent.learning.study_file import finish_from_toml, study_from_toml
+from client_agent.site.budget.accounting import Steps, epsilon_of
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import MOST_COUNTS_ROUNDS, Purpose, RuleName
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import MOST_COUNTS_ROUNDS, Purpose, RuleName, TrainingSpec
+from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
 from tests.unit.client_agent.federation import ROSTER
 
-GOOD = """
-name = "first"
-rounds = 30
-seed = 4
+# --- study file -------------------------------------------------------------------------------------------------------
 
-[model]
-kind = "mlp"
-inputs = [8, 8]
-hidden = [10]
-classes = 3
-
-[rule]
-name = "weight_erosion"
-distance_penalty = 0.02
-
-[training]
-update = "local_sgd"
-batch_size = 8
-
-[parameters]
-clip_norm = 2.0
-"""
 PLUGIN = """
 import torch
 
@@ -124,16 +111,6 @@ def test_wrong_studies(old: str, new: str, message: str) -> None:
         study_from_toml(GOOD.replace(old, new), "s.toml", ROSTER, None)
 
 
-FLAT = GOOD.replace("inputs = [8, 8]", "inputs = [2]")
-OWN = DataNames(("age", "sex"), ("healthy", "ill", "dead"))
-
-
-def own_data(folder: Path, names: DataNames = OWN) -> Path:
-    part = Examples(np.ones((3, 2), np.float32), np.array([0, 1, 2]))
-    save_folder(folder / "data", LocalData(part, part, names=names))
-    return folder / "data"
-
-
 def with_model(lines: str) -> str:
     return FLAT.replace("classes = 3", f"classes = 3\n{lines}")
 
@@ -208,3 +185,79 @@ def test_noise_of_the_servers_is_refused_with_what_takes_its_place() -> None:
     for parse in (partial(study_from_toml, roster=ROSTER, plugin=None), finish_from_toml):
         with pytest.raises(ConfigurationError, match=said):
             parse(text, "s.toml")
+
+
+# --- study check ------------------------------------------------------------------------------------------------------
+
+
+def study_of_own_data(folder: Path) -> tuple[Path, Path]:
+    """Settings and a study file that 'create' takes."""
+    part = Examples(np.ones((3, 8, 8), np.float32), np.array([0, 1, 2]))
+    save_folder(folder / "data", LocalData(part, part))
+    (folder / "study.toml").write_text(GOOD)
+    return write_config(folder), folder / "study.toml"
+
+
+def policy_of(folder: Path, text: str) -> str:
+    path = folder / "shown.toml"
+    path.write_text(f"[policy]\n{text}\n")
+    return str(path)
+
+
+def test_a_study_that_no_list_can_federate_is_not_created(tmp_path: Path) -> None:
+    """Nobody is trained alone without having been told: by the own policy, and by one that another site shows."""
+    config, file = study_of_own_data(tmp_path)
+    shown = policy_of(tmp_path, f"assumed_colluders = {len(ROSTER.contributors)}")
+    for name in ("create", "check"):
+        with pytest.raises(ConfigurationError, match=r"NOT FEDERATED: the policy in .*shown.toml declines every list"):
+            command(name, str(file), "--config", str(config), "--site-policy", shown)
+    refusing = policy_of(tmp_path, "may_open = []")
+    with pytest.raises(ConfigurationError, match=r"shown.toml refuses the study: may_open: "):
+        command("check", str(file), "--config", str(config), "--site-policy", refusing)
+    config.write_text(f"{config.read_text()}[policy]\nassumed_colluders = {len(ROSTER.contributors)}\n")
+    with pytest.raises(ConfigurationError, match="NOT FEDERATED: this site's policy declines every list"):
+        command("create", str(file), "--config", str(config))
+    assert not list((tmp_path / "state").glob("outbox/*"))
+
+
+def test_checking_a_study_file_sends_and_keeps_nothing(tmp_path: Path) -> None:
+    config, file = study_of_own_data(tmp_path)
+    seen = command("check", str(file), "--config", str(config))
+    assert seen.stdout == "study first can be created: 683 parameters are shared\n"
+    assert not (tmp_path / "state").exists()
+    (tmp_path / "state" / "studies" / "first").mkdir(parents=True)
+    for name in ("check", "create"):
+        with pytest.raises(ConfigurationError, match="a study named 'first' is here already; choose another name"):
+            command(name, str(file), "--config", str(config))
+    (tmp_path / "state" / "studies" / "first").rmdir()
+    nothing = tmp_path / "other.toml"
+    nothing.write_text("site = 'x'\n")
+    with pytest.raises(ConfigurationError, match=r"other.toml: key 'policy'"):
+        command("check", str(file), "--config", str(config), "--site-policy", str(nothing))
+
+
+GOOD_FEDAVG = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "fedavg"')
+ROUNDS = 30
+EXAMPLES = 3
+"""Of its own data: fewer than a batch, so all are drawn."""
+NOISE = "[privacy]\nrecord_clip = 1.0\nnoise_multiplier = 2.0\n"
+
+
+def test_epsilon_is_said_before_a_study_is_created(tmp_path: Path) -> None:
+    """At the delta of this site's policy, by 'check' and by 'create'."""
+    config, file = study_of_own_data(tmp_path)
+    file.write_text(GOOD_FEDAVG + NOISE)
+    steps = ROUNDS * steps_of(EXAMPLES, TrainingSpec(**tomllib.loads(GOOD)["training"]))
+    spent = epsilon_of([Steps(1.0, 2.0, steps)], SitePolicy().delta)
+    for name in ("check", "create"):
+        told = command(name, str(file), "--config", str(config)).stdout
+        assert f"its noise: epsilon {spent:.3f} at delta 1e-05 of one record at a site of {EXAMPLES} examples" in told
+    told = json.loads(command("check", str(file), "--config", str(config), "--json").stdout)
+    assert told["privacy"]["epsilon"] == spent
+    assert (told["privacy"]["examples"], told["privacy"]["rounds"]) == (EXAMPLES, ROUNDS)
+
+
+def test_leaving_is_for_contributors_of_a_study_that_goes_on(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    with pytest.raises(ConfigurationError, match="moiety study cancel unit"):
+        command("leave", "unit", "--config", str(config), app=agent_app)

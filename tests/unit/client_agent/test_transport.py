@@ -1,4 +1,4 @@
-"""The ledger's totals are the bytes at the socket: counted a second time by a forwarder in between."""
+"""Bytes counted at the socket, one request and its answer, and the cap over all connections."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 import trustme
 
+from client_agent.network.exchange import Exchange, TransportFailure, Way
 from client_agent.network.ledger import CONNECTION, HANDSHAKE, Ledger, read_ledger
+from client_agent.network.server_client import WAITS_S
+from client_agent.network.sockets.counted import Account, CountedStream, Meter
+from client_agent.network.sockets.pace import PACED_BYTES, Pace, Paces
 from client_agent.network.transport import CountingTransport, tls_context
 from host.network.unreachable import why_unreachable
 from host.network.web_proxy import WebProxy
 from protocol.errors import ConfigurationError
 from tests.kit.web_proxy import tunnelling_proxy
+
+# --- transport --------------------------------------------------------------------------------------------------------
 
 
 class Echo(http.server.BaseHTTPRequestHandler):
@@ -250,3 +258,150 @@ def _account(sent: int, received: int):
     account = Account()
     account.sent_bytes, account.received_bytes = sent, received
     return account
+
+
+# --- exchange ---------------------------------------------------------------------------------------------------------
+
+MADE: Any = SimpleNamespace(follows=False, session=None)
+"""A request that is in no session."""
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_connections_that_close_before_or_while_a_request_is_made_end_nobody(before: bool) -> None:
+    """Making a request may open a session, which takes a while: then the client's own error came out."""
+    http = Way(httpx.MockTransport(lambda request: httpx.Response(200)), WAITS_S)
+
+    def made(again: bool) -> tuple[httpx.Request, Any]:
+        http.close()
+        return httpx.Request("GET", "https://server-a/"), MADE
+
+    if before:
+        http.close()
+    with pytest.raises(TransportFailure, match="the agent is stopping"), Exchange(http, made, "a", 100, lambda: 0.0):
+        pass
+
+
+def test_another_error_of_an_open_client_is_not_taken_for_a_stop() -> None:
+    def broken(request: httpx.Request) -> httpx.Response:
+        raise RuntimeError("a defect")
+
+    http = Way(httpx.MockTransport(broken), WAITS_S)
+    request = httpx.Request("GET", "https://server-a/")
+    exchange = Exchange(http, lambda again: (request, MADE), "operator-a", 100, lambda: 0.0)
+    with pytest.raises(RuntimeError, match="a defect"), exchange:
+        pass
+
+
+def test_a_request_says_where_it_goes_and_how_long_its_answer_may_take_and_nothing_that_nobody_reads() -> None:
+    sent: list[httpx.Request] = []
+
+    def taken(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(302, headers={"location": "https://elsewhere/", "set-cookie": "a=b"})
+
+    way = Way(httpx.MockTransport(taken), WAITS_S)
+    for _ in range(2):
+        headers = [("Content-Length", "2")]
+        request = way.post("https://server-a:8443/v1/x", headers, iter([b"a", b"b"]), 7.0, purpose="view", study=None)
+        assert way.send(request).status_code == 302
+    assert [request.read() for request in sent] == [b"ab", b"ab"]
+    assert sent[1].headers.raw == [(b"Host", b"server-a:8443"), (b"Content-Length", b"2")]
+    assert str(sent[1].url) == "https://server-a:8443/v1/x"
+    assert sent[1].extensions["timeout"] == {**WAITS_S, "read": WAITS_S["read"] + 7}
+    assert sent[1].extensions["purpose"] == "view"
+    assert len(sent) == 2, "no redirect is followed"
+
+
+def test_a_closed_way_sends_nothing_and_closes_its_transport_once() -> None:
+    closed: list[int] = []
+
+    class Counted(httpx.MockTransport):
+        def close(self) -> None:
+            closed.append(1)
+
+    way = Way(Counted(lambda request: httpx.Response(200)), WAITS_S)
+    for _ in range(2):
+        way.close()
+    assert closed == [1]
+    with pytest.raises(RuntimeError, match="the way is closed"):
+        way.send(way.post("https://server-a/", [("Content-Length", "0")], iter(()), 0.0))
+
+
+# --- pace -------------------------------------------------------------------------------------------------------------
+
+RATE = 100_000
+SIZE = 500_000
+
+
+class Clock:
+    """Goes on by what is slept."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.longest_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.longest_s = max(self.longest_s, seconds)
+
+
+def pace(clock: Clock) -> Pace:
+    return Pace(RATE, clock.monotonic, clock.sleep)
+
+
+def test_so_many_bytes_take_so_long() -> None:
+    clock = Clock()
+    capped = pace(clock)
+    for _ in range(10):
+        capped.take(RATE // 10)
+    assert clock.now_s == pytest.approx(1.0 - 0.25)  # a burst of a quarter of a second
+
+
+def test_a_quiet_hour_is_not_saved_up() -> None:
+    clock = Clock()
+    capped = pace(clock)
+    clock.now_s = 3600.0
+    capped.take(2 * RATE)
+    assert clock.now_s == pytest.approx(3600.0 + 2.0 - 0.25)
+
+
+@pytest.mark.parametrize("upwards", [True, False])
+def test_a_capped_socket_moves_every_byte_at_the_pace(*, upwards: bool) -> None:
+    clock = Clock()
+    paces = Paces(pace(clock), None) if upwards else Paces(None, pace(clock))
+    ours, theirs = socket.socketpair()
+    meter, account, taken = Meter(), Account(), bytearray()
+    stream = CountedStream(ours, meter, lambda account, version: None, paces)
+
+    def drain() -> None:
+        while data := theirs.recv(2**16):
+            taken.extend(data)
+
+    def fill() -> None:
+        theirs.sendall(bytes(SIZE))
+        theirs.close()
+
+    other = threading.Thread(target=drain if upwards else fill)
+    other.start()
+    with meter.charging(account):
+        if upwards:
+            stream.write(bytes(SIZE), timeout=30.0)
+        else:
+            while data := stream.read(2**18, timeout=30.0):
+                taken.extend(data)
+    stream.close()
+    other.join(30.0)
+    theirs.close()
+    assert len(taken) == SIZE == (account.sent_bytes if upwards else account.received_bytes)
+    assert clock.now_s == pytest.approx(SIZE / RATE - 0.25)
+    assert clock.longest_s <= PACED_BYTES / RATE + 1e-9  # a stop of the agent waits no longer
+
+
+def test_without_a_setting_there_is_no_cap() -> None:
+    assert Paces.of(None, None) == Paces()
+    both = Paces.of(RATE, None)
+    assert both.up is not None
+    assert both.down is None

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
 import moiety
+from client_agent.site.journal import StudyJournal
+from client_agent.transcripts import keeping
+from client_agent.transcripts.keeping import TRANSCRIPTS, keep_transcript
 from harness.adversaries.scripted_agents import PARTIES, REQUESTER
 from harness.adversaries.tagged_round import TaggedRound
 from protocol.errors import ConfigurationError
 from protocol.transcript.kept import RoundTranscript
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_roster
+
+# --- verifying --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -90,3 +98,35 @@ def test_two_studies_are_not_verified_together(tmp_path: Path, roster: Path) -> 
     said = verify(kept(tmp_path / "c1"), kept(tmp_path / "c2", study="cd" * 32), "--roster", roster)
     assert isinstance(said.exception, ConfigurationError)
     assert "of 2 studies" in said.exception.detail
+
+
+# --- transcripts kept -------------------------------------------------------------------------------------------------
+
+KEPT = 100
+ALTERED = 7
+
+
+class Shown(BaseModel):
+    """In a transcript's place."""
+
+    round: int
+
+
+def test_the_newest_stay_and_those_of_an_altered_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "shown", lambda digest, site, views, **said: Shown(round=views[0].round))
+    journal = StudyJournal(tmp_path, "long")
+    context = SimpleNamespace(site="c1", transcripts_kept_rounds=KEPT)
+    owner: Any = SimpleNamespace(journal=journal, context=context, study_digest="d")
+    folder = journal.folder / TRANSCRIPTS
+
+    def kept() -> list[int]:
+        return sorted(int(path.stem.split("-")[1]) for path in folder.glob("round-*.json"))
+
+    for number in range(1, 3 * KEPT + 1):
+        view: Any = SimpleNamespace(round=number, attempt=1 + number % 2)
+        keep_transcript(owner, (view, view))
+        if number == ALTERED:
+            (folder / f"round-{number:06d}-{view.attempt:02d}.vector").write_bytes(b"as it was served")
+        assert set(range(max(1, number - KEPT), number + 1)) <= set(kept())
+        assert len(kept()) <= KEPT + 51 + 1
+    assert kept() == [ALTERED, *range(2 * KEPT, 3 * KEPT + 1)]

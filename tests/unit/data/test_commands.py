@@ -10,11 +10,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client_agent.data.kept import require_made_by_schema
+from client_agent.data.prepare import write
 from client_agent.data.transformation import load_transformation, transform_file
 from client_agent.learning.data import load_folder
 from moiety import main
+from protocol.errors import ConfigurationError
 from protocol.wire.messages import TableSchema
-from tests.unit.data.made import CLEVELAND, ROOT, cleveland_schema, cleveland_text, written
+from tests.unit.data.made import (
+    AGE,
+    CHOL,
+    CLEVELAND,
+    COLUMNS,
+    GOOD,
+    ILL,
+    PAIN,
+    ROOT,
+    cleveland_schema,
+    cleveland_text,
+    prepare,
+    schema,
+    written,
+)
+from tests.unit.parties import parties, study
+
+# --- commands ---------------------------------------------------------------------------------------------------------
 
 REAL = Path(os.environ.get("MOIETY_DATA", "")) / "heart_disease" / "processed.cleveland.data"
 
@@ -160,3 +180,46 @@ def test_parted_thousands_are_read_once_the_site_says_so(tmp_path: Path, capsys:
     found = load_transformation(tmp_path / "data" / "transformation.json")
     assert found.fitted[1].centre > 850
     assert found.site is not None
+
+
+# --- kept -------------------------------------------------------------------------------------------------------------
+
+MADE_BY = schema()
+
+
+def of(table: TableSchema | None):
+    return study(parties().roster.message.digest()).model_copy(update={"data_schema": table})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "data", prepare(MADE_BY, written(tmp_path, GOOD), outcomes_differ=False))
+    return tmp_path / "data"
+
+
+def test_the_same_schema_and_none(folder: Path, tmp_path: Path) -> None:
+    require_made_by_schema(of(MADE_BY), folder)
+    require_made_by_schema(of(None), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (schema({**AGE, "range": [0, 100]}, CHOL, PAIN, ILL), r'(?s)-column {"missing".*100.*\+column {.*120'),
+        (schema(*COLUMNS, scaling="none"), r'(?s)-scaling = "none"\n\+scaling = "standard"'),
+        (schema(*COLUMNS, split={"seed": 7}), r"(?s)-split = .*7"),
+        (schema(*COLUMNS, query="SELECT 1"), r'-query = "SELECT 1"'),
+    ],
+)
+def test_another_schema_is_refused_with_the_difference(folder: Path, other: TableSchema, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        require_made_by_schema(of(other), folder)
+    assert "prepare the data again" in caught.value.detail
+
+
+def test_a_folder_that_nothing_is_known_of_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nothing says how these data were made"):
+        require_made_by_schema(of(MADE_BY), tmp_path)
+    (folder / "transformation.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="prepare the data again"):
+        require_made_by_schema(of(MADE_BY), folder)

@@ -13,7 +13,7 @@ import pytest
 
 from host.placed_files import filling, rewrite, writable, write_new
 from protocol.errors import ConfigurationError, MoietyError, StorageFull
-from tests.unit.host.test_durable import files_of_at_most
+from tests.unit.host.test_files import files_of_at_most
 
 NAMES = ("first", "last", "mark")
 

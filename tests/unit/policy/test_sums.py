@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from harness.adversaries.memory_attacks import FEATURES, FOUR, PARTS, REQUESTER, Claim, Federation, start
+from harness.adversaries.reconstruction import Prior, Reconstruction
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow, SummedWeight, release_sets, release_sets_number
 from protocol.policy.sums import MOST_RELEASE_SETS, MOST_ROWS, KnownSum, exposure
+
+# --- sums -------------------------------------------------------------------------------------------------------------
 
 UPDATE = np.array([3.0, -1.0, 2.0, 0.5])
 OTHER = np.array([0.5, 2.0, 1.0, -3.0])
@@ -218,3 +222,24 @@ def test_a_row_is_what_it_says() -> None:
     assert (sound.settled, row("abc").settled, row("abc", least=2).possible, sound.possible) == (True, False, 4, 1)
     with pytest.raises(ValidationError):
         SummedWeight(site="a", weight=0.0)
+
+
+# --- welcome sums -----------------------------------------------------------------------------------------------------
+
+LIMIT = SitePolicy().least_isolation
+ONE_SUM = 0.4
+"""What one sum leaves of an update."""
+
+
+def test_repeating_the_same_sum_is_never_refused() -> None:
+    federation = Federation(LIMIT)
+    for _ in range(5):
+        assert federation.ask(FOUR, start()) is not None
+    errors = Reconstruction((REQUESTER,), Prior.TRUE).errors(federation.opened)
+    assert min(error for one in errors.values() for error in one if error is not None) > ONE_SUM
+
+
+def test_another_cohort_is_welcome_where_updates_are_new() -> None:
+    federation = Federation(LIMIT)
+    assert federation.ask(PARTS[0], start(), told=PARTS[0]) is not None
+    assert federation.ask(PARTS[2], np.linspace(-3, 3, FEATURES), Claim(study="second"), told=PARTS[2]) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,11 +12,17 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from servers import app
+from servers.driving import duties, news
+from servers.driving.news import Hearing
 from servers.monitoring.metrics import Metrics
 from servers.monitoring.traces import NoTraces
 from servers.notifications import Changes
+from servers.retention import silence
 from servers.rounds import side_a as driver_module
 from servers.rounds.side_a import Driver
+
+# --- driver -----------------------------------------------------------------------------------------------------------
 
 DIGEST = "d" * 64
 REACHED_WITHIN_S = 30.0  # far above the few milliseconds it takes; only a task that is gone waits that long
@@ -146,3 +153,70 @@ def test_the_last_round_of_a_study_that_ends_while_the_peer_is_told_is_over_too(
 
     asyncio.run(asyncio.wait_for(driven(), REACHED_WITHIN_S))
     assert over.of == [DIGEST]
+
+
+# --- goes on ----------------------------------------------------------------------------------------------------------
+
+Loop = Callable[[Any], Coroutine[Any, Any, None]]
+WITHIN_S = 20.0
+
+
+class Failing:
+    """Whatever is asked of it fails twice, and then stops at the third time whoever waits for it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.third = asyncio.Event()
+
+    def __call__(self, *_: object) -> Any:
+        self.asked += 1
+        if self.asked > 2:
+            self.third.set()
+        raise OSError(5, "Input/output error")
+
+
+def of_a_test(fails: Failing, *, beside: object) -> Any:
+    """A server of which every question fails."""
+    store = SimpleNamespace(
+        beside=beside, studies=fails, study_digests=fails, purge_nonces=fails, listen=lambda _heard, over: over.wait()
+    )
+    history = SimpleNamespace(count=fails, look=fails)
+    limits = SimpleNamespace(requester_silent_s=0.0)
+    return SimpleNamespace(
+        store=store, history=history, drives=False, clock=lambda: 0.0, settings=SimpleNamespace(limits=limits)
+    )
+
+
+@pytest.mark.parametrize(
+    ("loop", "said", "beside"),
+    [
+        (duties._watch_database, "database_not_watched", None),
+        (duties._purge, "nonces_not_purged", None),
+        (silence.watch_requesters, "silence_not_seen", None),
+        (app._sweep_uploads, "uploads_not_swept", "one of several"),
+        (lambda server: Hearing(server).keep(), "news_not_looked_for", "one of several"),
+    ],
+)
+def test_it_goes_on(loop: Loop, said: str, beside: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in (
+        (duties, "_DATABASE_LOOKED_AT_EVERY_S"),
+        (duties, "NONCES_KEPT_S"),
+        (news, "_LOOKED_AT_EVERY_S"),
+        (app, "_UPLOADS_LOOKED_AT_EVERY_S"),
+    ):
+        monkeypatch.setattr(module, name, 0.001)
+
+    async def scenario() -> None:
+        fails = Failing()
+        task = asyncio.create_task(loop(of_a_test(fails, beside=beside)))
+        third = asyncio.create_task(fails.third.wait())
+        await asyncio.wait((task, third), timeout=WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        assert third.done(), "it has come to an end"
+        await duties.end_all([task])
+
+    with capture_logs() as logs:
+        asyncio.run(scenario())
+    failed = [line for line in logs if line["event"] == said]
+    assert len(failed) >= 2
+    assert all(line["exc_info"] for line in failed)
+    assert {line["event"] for line in logs} == {said}

@@ -1,23 +1,37 @@
-"""Settings: strict, from a file, overridden by the environment; a seed only on loopback."""
+"""A server's settings, folder, names of processes, and private files."""
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trustme
 
+from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.processes import write_secret
 from host.network.loopback import is_loopback
+from host.one_holder import one_process
+from host.private_files import private_folder, read_secret
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.certificate import check_tls
-from servers.settings import Engine, ServerSettings, load_settings
+from servers.processes.beside import process_name
+from servers.server import open_server
+from servers.serving import serve
+from servers.settings import Engine, Role, ServerSettings, load_settings
 from servers.shards import opening
 from servers.shards.passes import Here
 from servers.shards.wrapping import read_wrapping_key
 from servers.storage.opened import open_storage
+from tests.kit.processes import Federation, prepare_servers
 from tests.unit.servers.shards.stored import write_key
+
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 GOOD = """
 side = "a"
@@ -218,3 +232,201 @@ def test_the_storage_is_one_servers_alone(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ConfigurationError, match="not empty and no server's"):
         opening.open_shards(settings, "server a")
     assert opening.open_shards(settings.model_copy(update={"engine": Engine.HERE}), "server b") is None
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    return prepare_servers(tmp_path / "first", SITES)
+
+
+@pytest.fixture
+def settings(federation: Federation) -> dict[Side, ServerSettings]:
+    return {side: load_settings(federation.servers[side].config) for side in Side}
+
+
+def opens(settings: ServerSettings) -> None:
+    server = open_server(settings)
+    server.store.close()
+    server.ckks.close()
+
+
+def test_b_does_not_run_on_a_s_folder(settings: dict[Side, ServerSettings]) -> None:
+    opens(settings[Side.A])
+    opens(settings[Side.A])
+    wrong = settings[Side.B].model_copy(update={"data_dir": settings[Side.A].data_dir})
+    with pytest.raises(ConfigurationError, match=r"data belongs to server a 'operator-a'.*this is server b") as refused:
+        open_server(wrong)
+    assert "folder and a database of its own" in refused.value.detail
+
+
+def test_b_does_not_run_on_a_s_database(settings: dict[Side, ServerSettings]) -> None:
+    opens(settings[Side.A])
+    wrong = settings[Side.B].model_copy(update={"database_url": settings[Side.A].database})
+    with pytest.raises(ConfigurationError, match=r"the database belongs to server a 'operator-a'.*this is server b"):
+        open_server(wrong)
+
+
+def test_new_keys_do_not_run_on_the_folder_of_old_ones(settings: dict[Side, ServerSettings], tmp_path: Path) -> None:
+    opens(settings[Side.A])
+    again = prepare_servers(tmp_path / "again", SITES)
+    wrong = load_settings(again.servers[Side.A].config).model_copy(update={"data_dir": settings[Side.A].data_dir})
+    with pytest.raises(
+        ConfigurationError, match=r"belongs to server a 'operator-a' with key .* without a change of the roster, too"
+    ):
+        open_server(wrong)
+
+
+@pytest.mark.parametrize("key", ["public_url", "peer_url"])
+def test_an_address_that_the_roster_does_not_have_is_refused(
+    settings: dict[Side, ServerSettings], federation: Federation, key: str
+) -> None:
+    own = settings[Side.A]
+    expected = federation.url(Side.A if key == "public_url" else Side.B)
+    name = OPERATOR_NAMES[Side.A if key == "public_url" else Side.B]
+    with pytest.raises(ConfigurationError, match=f"key '{key}': found 'https://elsewhere.example'") as refused:
+        open_server(own.model_copy(update={key: "https://elsewhere.example"}))
+    assert f"the roster has '{expected}' for '{name}'" in refused.value.detail
+
+
+@pytest.fixture
+def held(settings: dict[Side, ServerSettings]) -> Iterator[ServerSettings]:
+    own = settings[Side.A]
+    with one_process(own.data_dir, "data_dir", "the server of side 'a'"):
+        yield own
+
+
+def test_a_second_server_on_a_folder_is_refused_before_it_touches_anything(held: ServerSettings) -> None:
+    shares = held.data_dir / "shares"
+    shares.mkdir()
+    (shares / "of-the-first").write_bytes(b"not yet in a row")
+    with pytest.raises(ConfigurationError, match=r"is in use by the server of side 'a', process \d+ on"):
+        serve(held)
+    assert (shares / "of-the-first").exists()
+
+
+# --- process names ----------------------------------------------------------------------------------------------------
+
+MOST_BYTES = 63
+"""Of a connection's name in PostgreSQL."""
+POD = "moiety-federation-northern-hospitals-upload"
+
+
+def name(host: str, monkeypatch: pytest.MonkeyPatch, role: Role = Role.UPLOAD, port: int = 8443) -> str:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    settings: Any = SimpleNamespace(role=role, port=port)
+    return process_name(settings)
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        (f"{POD}-0", f"{POD}-1"),
+        ("northern-hospitals-moiety-uploads-5d4f8b7c9d-x7k2p", "northern-hospitals-moiety-uploads-5d4f8b7c9d-q9zrw"),
+        ("h" * 40, "h" * 41),
+        ("h" * 253, "h" * 252 + "i"),
+    ],
+)
+def test_hosts_with_long_names_differ(hosts: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (name(host, monkeypatch) for host in hosts)
+    assert first != second
+    assert first == name(hosts[0], monkeypatch), "at the next start too"
+
+
+def test_a_name_begins_as_the_host_does_and_a_short_one_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name("operator-a-upload-0", monkeypatch) == "upload-operator-a-upload-0-8443"
+    assert name("h" * 40, monkeypatch) == f"upload-{'h' * 40}-8443"
+    assert name(f"{POD}-0", monkeypatch).startswith(f"upload-{POD[:31]}-")
+
+
+@pytest.mark.parametrize("role", [Role.UPLOAD, Role.DRIVER])
+def test_postgresql_shortens_none(role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(name("h" * 253, monkeypatch, role, 65535).encode()) <= MOST_BYTES
+
+
+def test_ports_and_roles_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = [(role, port) for role in (Role.UPLOAD, Role.DRIVER) for port in (8443, 8444)]
+    assert len({name(f"{POD}-0", monkeypatch, role, port) for role, port in of}) == len(of)
+
+
+# --- private files ----------------------------------------------------------------------------------------------------
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return prepare_servers(tmp_path, SITES).servers[Side.B].config
+
+
+def test_a_folder_and_a_database_that_were_there_before_are_taken_back(config: Path) -> None:
+    data = config.with_name("data")
+    data.mkdir()
+    data.chmod(0o755)
+    (data / "server.db").touch()
+    (data / "server.db").chmod(0o644)
+    before = os.umask(0o022)
+    try:
+        server = open_server(load_settings(config))
+    finally:
+        os.umask(before)
+    assert mode(data) == 0o700
+    assert {mode(path) for path in data.glob("server.db*")} == {0o600}
+    server.store.close()
+    server.ckks.close()
+
+
+@pytest.mark.parametrize("wrong", [0o640, 0o604, 0o660, 0o444])
+def test_a_key_that_others_may_read_is_refused(config: Path, wrong: int) -> None:
+    keys = config.with_name("keys.toml")
+    keys.chmod(wrong)
+    with pytest.raises(ConfigurationError, match=rf"mode {wrong:04o}\): chmod 600 .*keys\.toml") as caught:
+        open_server(load_settings(config))
+    assert "key =" not in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("owner", "user", "wrong", "taken"),
+    [
+        (0, 10001, 0o440, True),
+        (0, 10001, 0o640, True),
+        (0, 10001, 0o660, False),
+        (0, 10001, 0o444, False),
+        (0, 0, 0o440, False),
+        (10001, 10001, 0o440, False),
+        (10002, 10001, 0o440, False),
+    ],
+)
+def test_root_may_lend_a_secret_through_its_group(
+    owner: int, user: int, wrong: int, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kubernetes mounts secrets for whom a pod runs as: root's, with the pod's group."""
+    write_secret(tmp_path / "secret", "words")
+    (tmp_path / "secret").chmod(wrong)
+    asked = os.fstat
+    monkeypatch.setattr(
+        os, "fstat", lambda handle: os.stat_result((*asked(handle)[:4], owner, user, *asked(handle)[6:]))
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    if taken:
+        assert read_secret(tmp_path / "secret") == "words"
+    else:
+        with pytest.raises(ConfigurationError, match="others than its owner may use this secret"):
+            read_secret(tmp_path / "secret")
+
+
+def test_a_secret_of_ones_own_is_read(tmp_path: Path) -> None:
+    write_secret(tmp_path / "secret", "words")
+    assert read_secret(tmp_path / "secret") == "words"
+
+
+def test_a_folder_that_cannot_be_ones_own_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"file: cannot be made this user's alone.*chmod 700"):
+        private_folder(tmp_path / "file")

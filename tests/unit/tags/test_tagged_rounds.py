@@ -1,13 +1,15 @@
-"""Which rounds have tags, how long their vectors are, and that their release needs a go (docs/protocol.md 15)."""
+"""Rounds with tags: keys, lengths and sums (docs/protocol.md 15)."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from protocol.arithmetic.kernels import NUMBA, NUMPY
 from protocol.bodies.contribution import content_bytes
-from protocol.errors import AnnouncementMismatch, BadSignature, MalformedMessage
+from protocol.errors import AnnouncementMismatch, BadSignature, CommitmentMismatch, MalformedMessage, ProtocolViolation
 from protocol.evidence import check_release
 from protocol.parameters import TAG_COORDINATES, Needs
 from protocol.protection.known import encoded_bytes, expected, output_header
@@ -15,9 +17,15 @@ from protocol.protection.plan import StudyProtection
 from protocol.purpose import Purpose
 from protocol.rounds.announce import check_said
 from protocol.sharing import Side
+from protocol.tags.halves import mask_digest
+from protocol.tags.keys import attempt_key, kept_key, require_seed, require_shown, seed_hash, shown_seed
+from protocol.tags.sums import BLOCK, TagErrors, TagPair, TagSums, errors_of
 from protocol.wire.messages import Announcement, RuleName, RuleSpec, ShareKind, Study
+from tests.reference import tags as slow
 from tests.unit.parties import SITES, announcement, study
 from tests.unit.tags.halves import DIMENSION, ROSTER, STUDY, Release
+
+# --- tagged rounds ----------------------------------------------------------------------------------------------------
 
 PLAIN = study(ROSTER.digest(), DIMENSION).model_copy(update={"rule": RuleSpec(name=RuleName.MALLOWS)})
 TAGGED = PLAIN.model_copy(update={"tags": True})
@@ -85,3 +93,133 @@ def test_a_release_with_tags_is_evidence_only_with_its_go() -> None:
         check_release(of.evidence(None), ROSTER, STUDY)
     with pytest.raises(AnnouncementMismatch, match="go is about another release"):
         check_release(of.evidence(Release(2).verdict()), ROSTER, STUDY)
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+STUDY_DIGEST, SEED = "d" * 64, bytes(range(32))
+
+
+def tagged(number: int = 1, seed: bytes = SEED) -> Announcement:
+    return announcement(STUDY_DIGEST, number, tag_seed_hash=seed_hash(STUDY_DIGEST, number, seed))
+
+
+def test_the_announced_seed_is_taken():
+    assert require_seed(tagged(), SEED.hex()) == SEED
+    assert require_seed(announcement(STUDY_DIGEST), None) is None
+    assert require_shown(tagged(), shown_seed(SEED).hex()) == shown_seed(SEED)
+
+
+@pytest.mark.parametrize(
+    ("of", "seed"),
+    [
+        (tagged(), None),
+        (announcement(STUDY_DIGEST), SEED.hex()),
+        (tagged(), bytes(32).hex()),
+        (tagged(seed=bytes(32)), SEED.hex()),
+        (tagged(2).model_copy(update={"round": 1}), SEED.hex()),
+    ],
+    ids=["none", "one too many", "another", "another hash", "another round's"],
+)
+def test_another_seed_is_refused(of, seed):
+    with pytest.raises(CommitmentMismatch, match="is not the announced one"):
+        require_seed(of, seed)
+
+
+@pytest.mark.parametrize("of", [tagged(), announcement(STUDY_DIGEST)], ids=["the drawn one", "one too many"])
+def test_a_server_takes_the_shown_seed_alone(of):
+    with pytest.raises(CommitmentMismatch, match="is not the announced one"):
+        require_shown(of, SEED.hex())
+
+
+def test_a_seed_has_32_bytes():
+    with pytest.raises(MalformedMessage, match="a tag seed has 31 bytes"):
+        seed_hash(STUDY_DIGEST, 1, bytes(31))
+
+
+def test_every_study_round_attempt_and_seed_has_its_own_key():
+    places = [
+        (study, number, attempt) for study in (STUDY_DIGEST, "e" * 64) for number in (1, 11) for attempt in (1, 11)
+    ]
+    keys = {attempt_key(announcement(study, number), attempt, SEED) for study, number, attempt in places}
+    keys |= {kept_key(announcement(study, number), attempt, SEED) for study, number, attempt in places}
+    keys |= {of(announcement(STUDY_DIGEST, 1), 1, bytes(32)) for of in (attempt_key, kept_key)}
+    assert len(keys) == 2 * len(places) + 2
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+
+KEY = bytes(range(32))
+
+
+def zeros(length: int) -> np.ndarray:
+    return np.zeros(length, dtype=np.uint64)
+
+
+def test_a_long_vector_in_any_pieces_and_by_either_kernel(rng):
+    x = rng.integers(0, 2**64, 600_001, dtype=np.uint64)
+    sums = TagSums(KEY, kernels=NUMPY)
+    for start in range(0, x.size, 70_000):
+        sums.add(x[start : start + 70_000])
+    tags = sums.values()[0]
+    whole = np.concatenate([x, tags, zeros(2)])
+    for kernels in (NUMBA, NUMPY):
+        assert errors_of(KEY, whole.size, [lambda a, b: whole[a:b]] * 2, kernels).tolist() == [[0, 0], [0, 0]]
+
+
+def test_over_several_blocks_tags_are_those_of_the_reference(rng):
+    x = rng.integers(0, 2**64, 2 * BLOCK + 3, dtype=np.uint64)
+    for kernels in (NUMBA, NUMPY):
+        sums = TagSums(KEY, kernels=kernels)
+        for piece in (x[:5], x[5 : BLOCK + 1], x[BLOCK + 1 :]):
+            sums.add(piece)
+        assert sums.values()[0].tolist() == slow.tags(KEY, x.tolist())
+
+
+def test_each_pair_is_compared_with_its_own_tags(rng):
+    x = rng.integers(0, 2**64, 9, dtype=np.uint64)
+    for pair in TagPair:
+        sums = TagSums(KEY)
+        sums.add(x)
+        behind = zeros(4)
+        behind[2 * pair : 2 * pair + 2] = sums.values()[0]
+        for other in TagPair:
+            errors = TagErrors(KEY, 13, pair=other)
+            errors.add(np.concatenate([x, behind]))
+            assert bool(errors.values().any()) is (other is not pair)
+
+
+def test_a_vector_of_another_length_is_refused():
+    errors = TagErrors(KEY, 7)
+    errors.add(zeros(6))
+    with pytest.raises(ProtocolViolation, match="1 elements are missing"):
+        errors.values()
+    with pytest.raises(ProtocolViolation, match="goes on for 2 elements behind its tags"):
+        errors.add(zeros(3))
+
+
+def test_pieces_of_several_vectors_belong_together():
+    with pytest.raises(ProtocolViolation, match="2 vectors take 2 pieces of one length"):
+        TagSums(KEY, 2).add(zeros(3))
+    with pytest.raises(ProtocolViolation, match=r"\[\(3,\), \(4,\)\]"):
+        TagErrors(KEY, 9, 2).add(zeros(3), zeros(4))
+
+
+def test_a_mask_seed_of_another_length_is_not_committed_to():
+    with pytest.raises(MalformedMessage, match="a mask's seed has 31 bytes"):
+        mask_digest(bytes(31))
+
+
+@pytest.mark.parametrize("kernels", [NUMBA, NUMPY], ids=lambda kernels: kernels.name)
+def test_shifted_products(kernels):
+    """A block of two elements; the vector begins with a block's second one."""
+    words, scales = np.array([1, 10, 100], dtype=np.uint64), np.array([1, 1, 5, 7], dtype=np.uint64)
+    totals = np.array([1, 2], dtype=np.uint64)
+    kernels.multiply_into(totals, words, scales, np.array([2, 3, 4], dtype=np.uint64), 1)
+    assert totals.tolist() == [1 + 2 * 10 + 5 * (3 + 40), 2 + 2 * 100 + 7 * (30 + 400)]
+    with pytest.raises(ProtocolViolation, match="two products of a vector"):
+        kernels.multiply_into(zeros(3), words, scales, zeros(2), 0)
+    with pytest.raises(ProtocolViolation, match="two products of a vector"):
+        kernels.multiply_into(totals, words, scales, zeros(2), 2)
+    with pytest.raises(ProtocolViolation, match="take two scales a block"):
+        kernels.multiply_into(totals, words, scales, zeros(4), 1)

@@ -11,14 +11,9 @@ from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, 
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire import authentic, paths
-from protocol.wire.keyfile import (
-    dump_party,
-    dump_party_keys,
-    dump_roster,
-    parse_party,
-    parse_party_keys,
-    parse_roster,
-)
+from protocol.wire.causes import OutcomeCause
+from protocol.wire.history import History
+from protocol.wire.keyfile import dump_party, dump_party_keys, dump_roster, parse_party, parse_party_keys, parse_roster
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     AgreedSet,
@@ -26,6 +21,8 @@ from protocol.wire.messages import (
     EndCause,
     LayerShape,
     ListedWeight,
+    PauseCause,
+    PauseNotice,
     Purpose,
     ReadyNotice,
     Receipt,
@@ -42,6 +39,8 @@ from protocol.wire.messages import (
 )
 from protocol.wire.peer_messages import BatchHeader, pack_frame, unpack_frame
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, party_keys, study
+
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 PARTIES = parties()
 ROSTER = PARTIES.roster.message
@@ -288,3 +287,53 @@ def test_a_digest_is_taken_once_and_goes_into_no_copy() -> None:
     assert other.digest() != digest
     assert other.canonical_kept() == other.canonical() != canonical
     assert signature.model_copy().digest() == digest
+
+
+# --- causes -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_requesters_own_silence_pauses_a_study() -> None:
+    absent = {cause for cause in OutcomeCause if cause.requester_absent}
+    assert absent == {
+        OutcomeCause.REQUESTER_MISSING,
+        OutcomeCause.QUERIES_MISSING,
+        OutcomeCause.RELEASE_SET_MISSING,
+        OutcomeCause.GO_MISSING,
+    }
+
+
+def test_a_pause_says_why_and_what_resumes_the_study() -> None:
+    away = PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=3).reason
+    assert away.startswith("3 rounds in a row were skipped")
+    silent = PauseNotice(cause=PauseCause.REQUESTER_SILENT, skips=1).reason
+    assert silent.startswith("the requester has announced no round for long")
+    assert all("next announcement resumes the study" in text for text in (away, silent))
+    restored = PauseNotice(cause=PauseCause.SERVER_RESTORED, skips=1).reason
+    assert "restored from an older database" in restored
+    assert "resumes" not in restored
+
+
+# --- history ----------------------------------------------------------------------------------------------------------
+
+SIGNED = History(party="operator-a", run="aa" * 32, start=3, began=40, changes=50, restored_at_s=7)
+
+
+@pytest.mark.parametrize(
+    ("changed", "follows"),
+    [
+        ({}, True),
+        ({"changes": 51}, True),
+        ({"changes": 49}, False),
+        ({"run": "bb" * 32, "start": 4, "began": 50, "changes": 60}, True),
+        ({"run": "bb" * 32, "start": 4, "began": 49, "changes": 60}, False),  # grown again since
+        ({"run": "bb" * 32, "start": 3, "began": 50, "changes": 50}, True),  # a copy made after the last stop
+        ({"run": "bb" * 32, "start": 1, "began": 0, "changes": 0, "restored_at_s": 8}, True),
+        ({"run": "bb" * 32, "start": 9, "began": 90, "changes": 90, "restored_at_s": 6}, False),
+    ],
+)
+def test_follows(changed: dict[str, object], follows: bool) -> None:
+    assert SIGNED.model_copy(update=changed).follows(SIGNED) is follows
+
+
+def test_its_place_is_said_for_people() -> None:
+    assert SIGNED.place == "start 3, change 50"

@@ -9,12 +9,35 @@ import pytest
 from pydantic import ValidationError
 
 from client_agent.learning.study_file import parse_study_table, study_from_toml
+from protocol.clauses import Clause
 from protocol.configuration import validated
-from protocol.errors import ConfigurationError
-from protocol.wire.messages import ColumnRole, LossName, Study, TableSchema, TaskKind, TaskSpec
+from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy
+from protocol.policy.study_clauses import check_study_allowed
+from protocol.purpose import Purpose
+from protocol.summary.layout import Categories, Numeric
+from protocol.wire.messages import (
+    ColumnRole,
+    ColumnSpec,
+    ColumnType,
+    LayerShape,
+    LossName,
+    ModelSpec,
+    RuleName,
+    RuleSpec,
+    Study,
+    SummarySpec,
+    TableSchema,
+    TaskKind,
+    TaskSpec,
+    TrainingSpec,
+)
 from protocol.wire.table.statement import reading_statement
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.parties import parties, study
+
+# --- schema -----------------------------------------------------------------------------------------------------------
 
 AGE = {"name": "age", "type": "number"}
 PAIN = {"name": "pain", "type": "category", "categories": ["1", "2", "3"], "labels": ["no", "some", "some"]}
@@ -233,3 +256,122 @@ def test_a_wrong_column_of_two_is_all_that_is_said() -> None:
         with pytest.raises(ConfigurationError) as caught:
             parse_study_table(text, "s.toml")
         assert caught.value.detail == "s.toml: schema: a schema needs a feature and a target, so two columns or more"
+
+
+# --- summary ----------------------------------------------------------------------------------------------------------
+
+
+def number(name: str, low: float = 0.0, high: float = 1.0, **more: Any) -> ColumnSpec:
+    return ColumnSpec(name=name, type=ColumnType.NUMBER, range=(low, high), **more)
+
+
+TARGET_COLUMN = ColumnSpec(
+    name="stage",
+    type=ColumnType.CATEGORY,
+    role=ColumnRole.TARGET,
+    categories=("1", "2", "9"),
+    labels=("early", "late", "late"),
+    other="9",
+)
+IDS = (
+    ColumnSpec(name="id", type=ColumnType.TEXT, role=ColumnRole.PATIENT),
+    ColumnSpec(name="seen", type=ColumnType.TIME, role=ColumnRole.OBSERVED_AT),
+)
+
+
+def summary_study(schema: TableSchema | None, summary: SummarySpec | None, rounds: int = 3) -> Study:
+    width = 1 if schema is None else len(schema.feature_names)
+    return Study(
+        name="s",
+        roster_digest="0" * 64,
+        parameters=StudyParameters(dimension=2 * width, clip_norm=1.0, least_contributors=3),
+        rule=RuleSpec(name=RuleName.FEDAVG),
+        model=ModelSpec(kind="linear", inputs=(width,), layers=(LayerShape(name="w", shape=(2, width)),)),
+        training=TrainingSpec(),
+        rounds=rounds,
+        data_schema=schema,
+        summary=summary,
+    )
+
+
+SCHEMA = TableSchema(columns=(number("age", 0, 120), *IDS, TARGET_COLUMN))
+
+
+def test_the_vector_follows_from_the_schema_without_ids_and_times() -> None:
+    made = summary_study(SCHEMA, SummarySpec(bins=4))
+    assert made.summary_layout.columns == (
+        Numeric("age", 0, 120),
+        Categories("stage", ("early", "late"), "late"),
+    )
+    parameters = made.parameters_in(Purpose.SUMMARY)
+    assert (parameters.dimension, parameters.encoded_norm, parameters.weight_grid) == (8 + 4, 2**21, 1)
+    assert [made.last_round(purpose) for purpose in (Purpose.SUMMARY, Purpose.COUNTS, Purpose.UPDATE)] == [3, 0, 6]
+
+
+def test_ids_and_times_that_are_whole_numbers_are_not_summarised_either() -> None:
+    ids = ColumnSpec(name="id", type=ColumnType.INTEGER, role=ColumnRole.PATIENT, range=(1000, 1020))
+    seen = ColumnSpec(name="seen", type=ColumnType.INTEGER, role=ColumnRole.OBSERVED_AT, range=(2000, 2020))
+    made = summary_study(TableSchema(columns=(number("age", 0, 120), ids, seen, TARGET_COLUMN)), SummarySpec(bins=4))
+    assert [column.name for column in made.summary_layout.columns] == ["age", "stage"]
+
+
+def test_a_study_may_be_a_summary_alone_and_one_without_has_the_bytes_it_had() -> None:
+    alone = summary_study(SCHEMA, SummarySpec(), rounds=0)
+    assert alone.last_round(Purpose.UPDATE) == 0
+    assert b"summary" not in summary_study(None, None).canonical()
+    assert Study.parse(alone.canonical()) == alone
+
+
+@pytest.mark.parametrize(
+    ("schema", "summary", "rounds", "text"),
+    [
+        (SCHEMA, None, 0, "a study does one or the other"),
+        (None, SummarySpec(), 3, "give one, or leave \\[summary\\] out"),
+        (
+            TableSchema(columns=(ColumnSpec(name="age", type=ColumnType.NUMBER), TARGET_COLUMN)),
+            SummarySpec(),
+            3,
+            "column 'age': a summary clips to the schema's range",
+        ),
+        (SCHEMA, SummarySpec(most_rows=10**8), 3, "more than a summary holds"),
+    ],
+)
+def test_a_summary_that_cannot_be_is_refused(
+    schema: TableSchema | None, summary: SummarySpec | None, rounds: int, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        summary_study(schema, summary, rounds)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"bins": 21}, {"bins": 400}, {"least_examples": 9}, {"rounded_to": 1}, {"most_rows": 0}, {"ranges": []}]
+)
+def test_nobody_asks_for_less_protection_than_usual(asked: dict[str, Any]) -> None:
+    """A schema with hundreds of bins on one value, a threshold of one patient, exact counts."""
+    with pytest.raises(ValueError, match="SummarySpec"):
+        SummarySpec(**asked)
+
+
+def test_a_site_takes_part_in_no_summary_unless_it_says_so() -> None:
+    policy = SitePolicy()
+    assert (policy.may_summarise, policy.may_share_second_moments, policy.least_examples) == (False, False, 10)
+    with pytest.raises(ValueError, match="least_examples"):
+        SitePolicy(least_examples=5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "clause"),
+    [
+        (SitePolicy(), Clause.MAY_SUMMARISE),
+        (SitePolicy(may_summarise=True), Clause.SECOND_MOMENTS),
+        (SitePolicy(may_summarise=True, may_share_second_moments=True), None),
+    ],
+)
+def test_a_policy_that_says_no_refuses_the_study(policy: SitePolicy, clause: Clause | None) -> None:
+    asking = summary_study(SCHEMA, SummarySpec(second_moments=True))
+    if clause is None:
+        check_study_allowed(asking, policy)
+        return
+    with pytest.raises(PolicyRefusal) as refused:
+        check_study_allowed(asking, policy)
+    assert refused.value.clause is clause

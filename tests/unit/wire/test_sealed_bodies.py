@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from protocol.errors import BrokenSeal
+from protocol.errors import BrokenSeal, MalformedMessage, ProtocolViolation
 from protocol.wire.channel import sealing
-from protocol.wire.channel.sealing import CHUNK_BYTES
+from protocol.wire.channel.body_range import BodyRange
+from protocol.wire.channel.known_body import KnownBody
+from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, encrypt_body
 from tests.unit.wire.sealed import BODY, CONTENT_KEY, EDGES, SEALED_CHUNK, THREE, content, flipped, read_body
+
+# --- sealed bodies ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", EDGES)
@@ -105,3 +109,115 @@ def test_a_body_has_one_form_only() -> None:
     needless = cipher.encrypt(bytes(12), full, None) + cipher.encrypt(bytes(10) + b"\x01\x01", b"", None)
     with pytest.raises(BrokenSeal, match="empty chunk"):
         read_body(needless)
+
+
+# --- body range -------------------------------------------------------------------------------------------------------
+
+KEY = bytes(range(32))
+
+
+def body(content: bytes) -> bytes:
+    return b"".join(encrypt_body(KEY, [content]))
+
+
+def reading(content: bytes, stored: bytes) -> BodyRange:
+    return BodyRange(KEY, len(content), lambda offset, size: stored[offset : offset + size])
+
+
+@pytest.mark.parametrize("size", [32, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 24])
+def test_every_part_is_what_the_whole_holds_there(size: int) -> None:
+    content = (b"moiety\x00\x01" * (size // 8 + 1))[:size]
+    found = reading(content, body(content))
+    at = (0, 8, CHUNK_BYTES - 8, CHUNK_BYTES, CHUNK_BYTES + 8, size)
+    for start in at:
+        for stop in at:
+            if start <= stop <= size:
+                assert bytes(found.bytes_at(start, stop)) == content[start:stop]
+
+
+def test_an_empty_content_has_an_empty_part() -> None:
+    assert bytes(reading(b"", body(b"")).bytes_at(0, 0)) == b""
+
+
+def test_what_was_altered_moved_or_cut_off_does_not_open() -> None:
+    content = bytes(3 * CHUNK_BYTES)
+    stored = body(content)
+    sealed = CHUNK_BYTES + TAG_BYTES
+    swapped = stored[sealed : 2 * sealed] + stored[:sealed] + stored[2 * sealed :]
+    with pytest.raises(BrokenSeal, match="chunk 0 of the sealed body"):
+        reading(content, swapped).bytes_at(0, 8)
+    with pytest.raises(BrokenSeal, match="last chunk 1"):
+        reading(content[: 2 * CHUNK_BYTES], stored).bytes_at(CHUNK_BYTES, CHUNK_BYTES + 8)
+    with pytest.raises(BrokenSeal, match="ends before its chunk 2"):
+        reading(content, stored[: 2 * sealed]).bytes_at(0, 3 * CHUNK_BYTES)
+    with pytest.raises(BrokenSeal, match="chunk 0"):
+        BodyRange(bytes(32), 8, lambda offset, size: body(b"12345678")).bytes_at(0, 8)
+
+
+def test_a_last_chunk_that_is_authentic_but_too_short_is_no_answer() -> None:
+    with pytest.raises(BrokenSeal, match="ends before byte 16"):
+        reading(bytes(16), body(bytes(8))).bytes_at(0, 16)
+
+
+def test_a_part_that_is_not_there_and_a_wrong_key_are_refused() -> None:
+    with pytest.raises(ProtocolViolation, match="no bytes 8 to 17"):
+        reading(bytes(16), body(bytes(16))).bytes_at(8, 17)
+    with pytest.raises(MalformedMessage):
+        BodyRange(bytes(31), 8, lambda offset, size: b"")
+
+
+# --- known body -------------------------------------------------------------------------------------------------------
+
+
+def sealed_chunks(plaintext: bytes) -> list[bytes]:
+    return list(encrypt_body(CONTENT_KEY, [plaintext]))
+
+
+def opened(body: KnownBody, chunk: bytes) -> bytes:
+    room = bytearray(body.next_bytes)
+    body.open_into(room, chunk)
+    return bytes(room)
+
+
+@pytest.mark.parametrize("length", EDGES)
+def test_opens_what_was_sealed_and_gives_the_sealed_bytes_back(length: int) -> None:
+    plaintext, chunks = content(length), sealed_chunks(content(length))
+    body, again = KnownBody(CONTENT_KEY, length), KnownBody(CONTENT_KEY, length)
+    pieces = [opened(body, chunk) for chunk in chunks]
+    assert b"".join(pieces) == plaintext
+    assert (body.ended, body.done, body.next_bytes) == (True, len(chunks), 0)
+    assert [again.sealed_again(piece) for piece in pieces] == chunks
+
+
+def test_is_taken_up_behind_the_chunks_that_were_opened() -> None:
+    plaintext = content(2 * CHUNK_BYTES + 9)
+    chunks, body = sealed_chunks(plaintext), KnownBody(CONTENT_KEY, len(plaintext))
+    assert body.sealed_again(plaintext[:CHUNK_BYTES]) == chunks[0]
+    assert opened(body, chunks[1]) + opened(body, chunks[2]) == plaintext[CHUNK_BYTES:]
+
+
+def test_a_chunk_that_does_not_open_can_be_sent_again() -> None:
+    plaintext = content(CHUNK_BYTES + 5)
+    chunks, body = sealed_chunks(plaintext), KnownBody(CONTENT_KEY, len(plaintext))
+    elsewhere = sealed_chunks(plaintext[:CHUNK_BYTES])[0]  # a last chunk is none that others follow
+    for wrong in (flipped(chunks[0], 77), elsewhere, chunks[0][:-1], chunks[0] + b"x"):
+        with pytest.raises(BrokenSeal):
+            opened(body, wrong)
+    assert opened(body, chunks[0]) == plaintext[:CHUNK_BYTES]
+    with pytest.raises(BrokenSeal):
+        body.open_into(bytearray(4), chunks[1])
+    assert opened(body, chunks[1]) == plaintext[CHUNK_BYTES:]
+
+
+def test_nothing_comes_behind_the_end() -> None:
+    chunks, body = sealed_chunks(b""), KnownBody(CONTENT_KEY, 0)
+    with pytest.raises(BrokenSeal):
+        body.sealed_again(b"x")
+    assert opened(body, chunks[0]) == b""
+    assert len(chunks[0]) < SEALED_CHUNK
+    with pytest.raises(BrokenSeal):
+        opened(body, chunks[0])
+    with pytest.raises(BrokenSeal):
+        body.sealed_again(b"")
+    with pytest.raises(MalformedMessage):
+        KnownBody(b"short", 1)

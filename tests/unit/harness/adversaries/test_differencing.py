@@ -1,16 +1,52 @@
-"""Two sums that differ by one site: that site's update where the others stand still, and isolation says so."""
+"""Sums that differ by one site, updates located by distances, and who stays in a sum."""
 
 from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import moiety
 from harness.adversaries.attacked_study import AttackedStudy, OpenedSum, Setting
+from harness.adversaries.cli import QUESTIONS, share_of_canaries
 from harness.adversaries.differencing import DifferencedLine, DifferencedRun, difference_error
+from harness.adversaries.distances import (
+    LocatingLine,
+    LocatingRun,
+    Points,
+    Round,
+    expected_error,
+    located,
+    located_over,
+    relative_error,
+)
+from harness.adversaries.falsified_round import (
+    PARAMETERS,
+    SITES,
+    VICTIM,
+    Falsehood,
+    Measured,
+    Question,
+    cases,
+    most_bits,
+    share_that_fails,
+    updates_of,
+)
+from harness.adversaries.leak import Asked, LeakLine, LeakRun, leaked
 from harness.papers.attacked import agreement
 from harness.simulate.case import read_case
+from harness.simulate.store import read_lines
 from harness.simulate.study_files import STUDIES
+from protocol.arithmetic.ring import to_signed
 from protocol.errors import ConfigurationError
+from protocol.mpc import range_check
+from protocol.parameters import Needs
+from protocol.wire.messages import RuleName, RuleSpec
+
+# --- differencing -----------------------------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(2)
 CASE = read_case(STUDIES / "breast_cancer.toml")
@@ -61,3 +97,215 @@ def test_how_well_predictions_agree_with_errors() -> None:
     found = agreement([(0.1, 0.2, 0.5), (0.2, 0.3, 0.5), (0.3, 0.1, 0.1)])
     assert found == ("3", "-0.50", ".667", "1.000", "-0.20")
     assert agreement([(0.1, 0.2, 0.3)])[0] == "not run"
+
+
+# --- distances --------------------------------------------------------------------------------------------------------
+
+D = 12
+
+
+def attacked(variant: str, rounds: int) -> AttackedStudy:
+    return AttackedStudy(CASE, variant, 0, "city-hospital", rounds=rounds)
+
+
+def one_round(random: np.random.Generator, colluders: int, update: np.ndarray | None = None) -> Round:
+    origin = random.normal(size=D)
+    points = origin + random.normal(size=(colluders, D))
+    return Round(origin, points, random.normal(size=D) if update is None else update)
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 3, 11, 12, 15])
+def test_the_error_over_random_directions_is_the_formula(colluders: int) -> None:
+    random = np.random.default_rng(colluders)
+    squares = []
+    for _ in range(400):
+        one = one_round(random, colluders)
+        squares.append(relative_error(located(one) - one.origin, one.offset) ** 2)
+    assert math.sqrt(np.mean(squares)) == pytest.approx(expected_error(D, colluders), abs=0.02)
+
+
+def test_repeated_points_say_nothing_twice() -> None:
+    one = one_round(np.random.default_rng(1), 2)
+    twice = Round(one.origin, np.vstack([one.points, one.points[:1]]), one.update)
+    np.testing.assert_allclose(located(twice), located(one), atol=1e-9)
+
+
+def test_what_does_not_move_is_known_after_enough_rounds_and_what_moves_afresh_is_not() -> None:
+    random = np.random.default_rng(2)
+    update, ones = random.normal(size=D), np.ones((D, D))
+    origin = random.normal(size=D)
+    still = [Round(origin, origin + random.normal(size=(1, D)), update) for _ in range(D)]
+    assert relative_error(located_over(still, ones, 0.0)[0], update) < 1e-6
+    half = located_over(still[: D // 2], ones[: D // 2, : D // 2], 0.0)[0]
+    assert 0.1 < relative_error(half - origin, update - origin) < 1
+    fresh = [one_round(random, 1) for _ in range(D)]
+    together = located_over(fresh, np.eye(D), 0.0)
+    np.testing.assert_allclose(together, [located(one) for one in fresh], atol=1e-9)
+    nobody = [Round(one.origin, np.zeros((0, D)), one.update) for one in fresh]
+    np.testing.assert_array_equal(located_over(nobody, np.eye(D), 0.0), [one.origin for one in fresh])
+
+
+def test_a_studys_updates_are_located_better_by_more_colluders() -> None:
+    line = LocatingRun(attacked("fedavg", 3), (0, 2)).line()
+    assert line.parameters == CASE.variant("fedavg").study.model.inputs[0] * 2 + 2
+    none, own, drawn, zeros = line.located
+    assert (none.colluders, own.points, drawn.points, zeros.points) == (0, Points.HONEST, Points.RANDOM, Points.ZEROS)
+    assert none.expected == none.offset == 1
+    assert max(own.offset, drawn.offset) < 1
+    assert drawn.offset == pytest.approx(drawn.expected, abs=0.02)
+    assert zeros.single < 1
+    assert none.summed < none.single
+    with pytest.raises(ConfigurationError, match="leave no honest contributor"):
+        LocatingRun(attacked("fedavg", 1), (4,)).line()
+    with pytest.raises(ConfigurationError, match="no sum with everybody"):
+        LocatingRun(attacked("local", 1)).line()
+
+
+def test_the_command_writes_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, study = tmp_path / "there" / "d.jsonl", STUDIES / "breast_cancer.toml"
+    for more in ((), ("--json",)):
+        with pytest.raises(SystemExit) as ended:
+            moiety.main(["attack", "distances", str(study), "--rounds", "2", "--every", "2", "--out", str(out), *more])
+        assert not ended.value.code
+    text, printed = capsys.readouterr().out.splitlines()
+    assert "colluders: error from one round, from all: 0 honest: " in text
+    kept = read_lines(out, LocatingLine)
+    assert kept[1].model_dump(exclude={"seconds"}) == kept[0].model_dump(exclude={"seconds"})
+    assert LocatingLine.model_validate_json(printed) == kept[1]
+    assert kept[0].located[0].rounds == 1
+
+
+# --- leak -------------------------------------------------------------------------------------------------------------
+
+LENGTHS = (0.5, 0.6, 0.4, 0.5, 0.3, 0.7)
+
+
+def test_as_many_cases_as_there_are_sequences_of_answers() -> None:
+    for rounds, failures in itertools.product(range(1, 7), range(4)):
+        sequences = sum(sum(answers) <= failures for answers in itertools.product((0, 1), repeat=rounds))
+        assert cases(rounds, failures) == sequences
+    assert round(most_bits(30, 2), 2) == 8.86
+    assert round(most_bits(100, 2), 1) == 12.3
+
+
+def test_the_share_that_fails_makes_all_sequences_equally_likely() -> None:
+    chance = 1.0
+    for left, failures, fails in ((6, 2, False), (5, 2, True), (4, 1, False), (3, 1, True), (2, 0, False)):
+        share = share_that_fails(left, failures)
+        chance *= share if fails else 1 - share
+    assert chance == pytest.approx(1 / cases(6, 2) * cases(1, 0))
+
+
+def measured(spec: RuleSpec, opens: Needs, seed: int = 7) -> Measured:
+    return Measured(spec, opens, updates_of(seed, LENGTHS), bytes([seed]) * 32)
+
+
+@pytest.mark.parametrize(
+    ("spec", "opens"),
+    [
+        (RuleSpec(name=RuleName.FEDAVG, norm_bound=1.0), Needs.NORMS),
+        (RuleSpec(name=RuleName.FEDAVG), Needs.NOTHING),
+    ],
+)
+def test_an_honest_server_leaves_nobody_out(spec: RuleSpec, opens: Needs) -> None:
+    judged = measured(spec, opens).judged(Falsehood(), 1)
+    assert judged.measured.took_part == SITES[1:]
+    assert judged.failed == ()
+
+
+def test_a_raised_projection_fails_exactly_below_the_threshold() -> None:
+    """Of all 40 projections: the requester's verdict is a comparison of <r, x>, which nobody ever computes."""
+    round_ = measured(RuleSpec(name=RuleName.FEDAVG), Needs.NOTHING)
+    rows = range_check.projections(round_.challenge, PARAMETERS).astype(np.int64)
+    projected = rows @ to_signed(round_.updates[VICTIM])
+    verdicts = set()
+    for place, threshold in enumerate(round_.own_thresholds()):
+        judged = round_.judged(Falsehood(raised=place), 1)
+        assert (VICTIM in judged.failed) == (projected[place] < threshold)
+        verdicts.add(VICTIM in judged.failed)
+        assert set(judged.failed) <= {VICTIM}
+    assert verdicts == {True, False}
+
+
+def test_what_is_added_moves_the_bound_of_one_site_alone() -> None:
+    round_ = measured(RuleSpec(name=RuleName.FEDAVG, norm_bound=1.0), Needs.NORMS)
+    squared, most = round_.length(VICTIM) ** 2, PARAMETERS.encoded_norm**2
+    for threshold, out in ((squared * 0.999, True), (squared * 1.001, False)):
+        judged = round_.judged(Falsehood(added=math.floor(most - threshold)), 1)
+        assert judged.failed == ((VICTIM,) if out else ())
+
+
+def test_the_clause_keeps_a_norm_to_as_many_bits_as_there_are_sequences_and_without_it_each_round_tells_one() -> None:
+    asked = Asked(Question.NORM, rounds=8)
+    by_two, by_any = (LeakRun(asked, failures, 0).learned() for failures in asked.plans)
+    assert by_two.bits == pytest.approx(most_bits(8, 2), abs=0.001)
+    assert (by_two.failed, by_two.caught) == (2, None)
+    assert by_any.bits <= by_two.bits
+    assert by_any.failed == 2
+    without = LeakRun(Asked(Question.NORM, clause=False, rounds=8), 9, 0).line()
+    assert (without.bits, without.asked) == (pytest.approx(8.0, abs=0.001), 8)
+
+
+def test_a_projections_bits_are_what_its_answers_had_as_chances() -> None:
+    told = LeakRun(Asked(Question.PROJECTION, rounds=5), 2, 3).learned()
+    assert 0 < told.bits < 10
+    assert told.asked == 5
+    assert LeakRun(Asked(Question.PROJECTION, rounds=5), 2, 3).learned() == told
+
+
+def test_the_first_canary_catches_a_falsified_gap_and_a_norm_but_a_projection_only_where_it_fails() -> None:
+    almost_always = 1 - 1e-9
+    for question in (Question.NORM, Question.GAP):
+        found = LeakRun(Asked(question, True, almost_always, 5), 2, 0).learned()
+        assert (found.bits, found.asked, found.caught) == (0.0, 1, 1)
+    caught = [LeakRun(Asked(Question.PROJECTION, True, almost_always, 3), 2, seed).learned() for seed in range(6)]
+    assert {one.caught == 1 for one in caught} == {True, False}
+    assert all(one.bits == 0 and one.failed == 0 for one in caught)
+
+
+def line(failures: int, bits: float, caught: int | None = None) -> LeakLine:
+    return LeakLine(
+        question=Question.GAP, clause=True, failures=failures, canaries=0.0, rounds=30, seed=int(bits), bits=bits,
+        asked=30, failed=1, caught=caught, seconds=0.1, versions={},
+    )  # fmt: skip
+
+
+def test_over_seeds_the_better_plan_counts() -> None:
+    lines = [line(2, 4.0), line(2, 6.0, 7), line(31, 9.0), line(31, 0.0)]
+    found = leaked(lines, Asked(Question.GAP))
+    assert found is not None
+    assert (found.failures, found.seeds, found.caught, str(found)) == (2, 2, 1, "5.0 ± 1.4")
+    by_any = leaked(lines, Asked(Question.GAP), 31)
+    assert by_any is not None
+    assert by_any.bits == 4.5
+    assert leaked(lines, Asked(Question.NORM)) is None
+
+
+def test_the_command_prints_means_and_keeps_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "there" / "leak.jsonl"
+    asked = ["attack", "leak", "--rounds", "4", "--seeds", "0-1", "--out", str(out)]
+    with pytest.raises(SystemExit) as ended:
+        moiety.main([*asked, "--questions", "norm,gap"])
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "norm: 4.0 ± 0.0 bits about one site's update" in said
+    assert "gap: 4.0 ± 0.0 bits" in said
+    assert len({one.key for one in read_lines(out, LeakLine)}) == 2 * 2 * 2
+    with pytest.raises(SystemExit):
+        moiety.main([*asked, "--questions", "gap", "--json", "--canaries", "1/2"])
+    printed = [LeakLine.model_validate_json(text) for text in capsys.readouterr().out.splitlines()]
+    assert [one.canaries for one in printed] == [0.5] * 4
+    with pytest.raises(SystemExit):
+        moiety.main([*asked, "--questions", "everything"])
+    assert "they are norm, projection, gap" in capsys.readouterr().err
+
+
+def test_the_help_names_every_question() -> None:
+    assert tuple(Question) == QUESTIONS
+
+
+@pytest.mark.parametrize("text", ["1", "-0.1", "1/0", "some"])
+def test_a_share_of_canaries_is_below_1(text: str) -> None:
+    assert (share_of_canaries("0"), share_of_canaries("1/10")) == (0.0, 0.1)
+    with pytest.raises(ConfigurationError, match="--canaries: found"):
+        share_of_canaries(text)

@@ -28,7 +28,7 @@ from harness.simulate.store import code_digest
 from harness.simulate.workers import Engine, RayCluster, _execute_in_task, _Refused, cluster_of, computing_of
 from protocol.errors import ConfigurationError
 from tests.ports import free_ports
-from tests.unit.harness.simulation.test_resume import case_file, lines_of
+from tests.unit.harness.simulation.test_shards import case_file, lines_of
 
 _RUN: Final = "weight_erosion-city-hospital-0"
 

@@ -1,20 +1,28 @@
-"""Every rule as a variant of one case, plain and secure, and the policy that refuses what a rule opens."""
+"""Every rule as a variant of a case, and rules of other packages."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from harness.adversaries.attacked_study import AS_IT_IS
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.engine.training import Computing
 from harness.simulate.case import Case, parse_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
+from harness.simulate.store import Results
+from harness.simulate.study_run import SimulationOptions, run_simulation
+from harness.simulate.summary import summarise_case
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
+from tests.rule_package import install
+
+# --- rules ------------------------------------------------------------------------------------------------------------
 
 CASE = """
 name = "rules"
@@ -98,3 +106,176 @@ def test_a_study_that_ranks_its_sites_is_not_simulated(tmp_path: Path) -> None:
     text = CASE.format(policy="") + "[ranking]\n" + VARIANT.format(name="fedavg")
     with pytest.raises(ConfigurationError, match="simulations only train; leave it out, and rank the sites by: moiety"):
         run_case(parse_case(text, "case.toml"), CaseOptions(tmp_path))
+
+
+# --- packaged ---------------------------------------------------------------------------------------------------------
+
+HEAD = """
+name = "try"
+rounds = 3
+[case]
+data = "breast_cancer"
+{case}
+policy = {{ least_isolation = 0.0 }}
+[model]
+kind = "linear"
+inputs = [30]
+[training]
+batch_size = 16
+[parameters]
+clip_norm = 4.0
+"""
+OURS = """
+[[variant]]
+name = "ours"
+rule = { name = "weight_erosion", distance_penalty = 0.05, size_penalty = 0.4 }
+"""
+THEIRS = """
+[[variant]]
+name = "theirs"
+rule = { name = "acme-rules:eroding", penalty = 0.05 }
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "installed"
+    install(folder)
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+def packaged_case(variants: str = THEIRS, table: str = "") -> Case:
+    return parse_case(HEAD.format(case=table) + variants, "case.toml")
+
+
+@pytest.mark.usefixtures("package")
+def test_a_packages_rule_decides_the_run(tmp_path: Path) -> None:
+    """The package's is Weight Erosion under another name, so both runs are the same to the bit; FedAvg's is not."""
+    other = OURS.replace("ours", "average").replace(", distance_penalty = 0.05, size_penalty = 0.4", "")
+    three = packaged_case(OURS + THEIRS + other.replace("weight_erosion", "fedavg"))
+    ours, theirs, average = run_case(three, CaseOptions(tmp_path / "out"))
+    assert theirs.test_accuracy == ours.test_accuracy
+    assert (theirs.alpha, theirs.distance) == (ours.alpha, ours.distance)
+    assert theirs.alpha != average.alpha
+    assert list(theirs.kind) == ["released"] * 3
+    assert (theirs.rule, theirs.versions["acme-rules"]) == ("acme-rules:eroding", "1.2")
+    assert "acme-rules" not in ours.versions
+    rewards = {one.variant: one.weights for one in summarise_case((ours, theirs)).rewards if one.site != ours.requester}
+    assert rewards["theirs"] == rewards["ours"] is not None
+
+
+def test_another_version_of_the_package_is_another_variant(package: Path, tmp_path: Path) -> None:
+    run_case(packaged_case(), CaseOptions(tmp_path / "out"))
+    install(package, version="1.3")
+    assert packaged_case(OURS).variants[0].digest == packaged_case(OURS + THEIRS).variants[0].digest
+    with pytest.raises(ConfigurationError, match="'theirs' is not what it was"):
+        run_case(packaged_case(), CaseOptions(tmp_path / "out"))
+
+
+@pytest.mark.usefixtures("package")
+def test_options_are_tuned_and_checked_before_the_first_run(tmp_path: Path) -> None:
+    tune = 'tune = { "rule.penalty" = [0.05, %s] }\n'
+    table = "tuning_seeds = [9]\nvalidation_share = 0.2"
+    tuned = THEIRS.replace("theirs", "tuned").replace("0.05", "0.9") + tune % "0.05"
+    line, as_written = run_case(packaged_case(tuned + THEIRS, table), CaseOptions(tmp_path / "good"))
+    assert line.settings == {"rule.penalty": 0.05}
+    assert line.alpha == as_written.alpha
+    told: list[object] = []
+    with pytest.raises(ConfigurationError, match=r"variant 'theirs': rule 'acme-rules:eroding': .*'penalty'.*-0.5"):
+        run_case(packaged_case(THEIRS + tune % "-0.5", table), CaseOptions(tmp_path / "bad"), told.append)
+    assert told == []
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("penalty = 0.05", "penalt = 0.05", "unknown key 'penalt'; did you mean 'penalty'"),
+        ("eroding", "loose", "extra='forbid'"),
+        ("eroding", "no_rule", "leads to int"),
+        ("eroding", "nothing", "gave NoneType"),
+        ("eroding", "gone", "cannot be loaded"),
+        ("eroding", "median", "acme-rules 1.2 offers no such rule; it offers eroding"),
+        (
+            "acme-rules",
+            "other-rules",
+            "--plugin other-rules.py; if it is in a package, install the package that offers it",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_package_is_named_before_the_first_run(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    told: list[object] = []
+    with pytest.raises(ConfigurationError, match=f"case.toml: variant 'theirs': .*{message}"):
+        run_case(packaged_case(OURS + THEIRS.replace(before, after)), CaseOptions(tmp_path), told.append)
+    assert told == []
+
+
+@pytest.mark.usefixtures("package")
+def test_a_rule_that_breaks_its_promises_ends_the_case(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"rule 'acme-rules:greedy': numerators\(\) gave"):
+        run_case(packaged_case(THEIRS.replace("eroding", "greedy")), CaseOptions(tmp_path))
+    assert Results(tmp_path).lines() == ()
+
+
+@pytest.mark.usefixtures("package")
+def test_what_a_packages_rule_opens_needs_the_sites_leave(tmp_path: Path) -> None:
+    text = HEAD.format(case="").replace("policy = { ", 'policy = { may_open = ["norms"], ') + THEIRS
+    with pytest.raises(ConfigurationError, match=r"variant 'theirs': .*opens distances"):
+        run_case(parse_case(text, "case.toml"), CaseOptions(tmp_path))
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("protection", [Protection.SECURE, Protection.CKKS])
+def test_protected_runs_refuse_it(tmp_path: Path, protection: Protection) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"variant 'theirs': rule 'acme-rules:eroding' is from a package.*--only"
+    ):
+        run_case(packaged_case(OURS + THEIRS), CaseOptions(tmp_path, protection=protection))
+
+
+@pytest.mark.usefixtures("package")
+def test_studies_and_attacks_refuse_it(tmp_path: Path) -> None:
+    """Neither may run FedAvg instead."""
+    with pytest.raises(ConfigurationError, match=r"'acme-rules:eroding' is from a package.* plain runs of cases only"):
+        AS_IT_IS.of(packaged_case().variant("theirs"), "case.toml")
+    study = tmp_path / "study.toml"
+    text = HEAD.format(case="").replace("[case]\n", "").replace('data = "breast_cancer"\n', "")
+    text = text.replace("policy = { least_isolation = 0.0 }\n", "")
+    study.write_text(text + '[rule]\nname = "acme-rules:eroding"\n')
+    with pytest.raises(ConfigurationError, match=r"study.toml: rule 'acme-rules:eroding' is from a package"):
+        run_simulation(SimulationOptions(study, "breast_cancer", None, (0,), Protection.PLAIN))
+
+
+def test_the_documented_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[4] / "docs" / "simulating.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## A rule of your own\n(.*?)^## ", text, flags=re.MULTILINE | re.DOTALL)
+    (entries,) = re.findall(r"^near = \"(.+)\"$", section, flags=re.MULTILINE)
+    (module,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    (rule,) = re.findall(r"`(rule = \{.*?\})`", section)
+    folder = tmp_path / "installed"
+    install(folder, "my-rules", entries=f"[moiety.rules]\nnear = {entries}\n")
+    (folder / "my_rules.py").write_text(module, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    (line,) = run_case(packaged_case(f'[[variant]]\nname = "near"\n{rule}\n'), CaseOptions(tmp_path / "out"))
+    assert (line.rule, line.end) == ("my-rules:near", "completed")
+    for site, weights in line.alpha.items():
+        pairs = zip(line.distance[site], line.requester_norm, strict=True)
+        far = [distance is not None and norm is not None and distance > 2.5 * norm for distance, norm in pairs]
+        assert list(weights) == [0.0 if any(far[: number + 1]) else 1.0 for number in range(3)]
+    assert {weight for weights in line.alpha.values() for weight in weights} == {0.0, 1.0}
+
+
+@pytest.mark.usefixtures("package")
+def test_a_published_mistake_is_of_another_rule(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"'published_mistake' is of no package's rule"):
+        run_case(packaged_case(THEIRS + 'published_mistake = "row_sums"\n'), CaseOptions(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("package")
+def test_other_processes_find_the_package_too(tmp_path: Path) -> None:
+    lines = run_case(packaged_case(table="seeds = [0, 1]"), CaseOptions(tmp_path / "out", jobs=2))
+    assert [(line.seed, line.rule) for line in lines] == [(0, "acme-rules:eroding"), (1, "acme-rules:eroding")]

@@ -1,13 +1,19 @@
-"""Base OTs: B gets one key of each pair; every point is validated."""
+"""Base OTs, the key trees, and the check of columns."""
 
 from __future__ import annotations
 
 import nacl.bindings as sodium
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from protocol.errors import MalformedMessage, ProtocolViolation
-from protocol.mpc.ot import base
+from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
+from protocol.mpc.ot import base, check, tree
+from protocol.mpc.ot.digits import IKNP, SOFTSPOKEN, Extension
+from protocol.mpc.ot.extension import receiver_columns, sender_columns
+from protocol.mpc.ot.kernels import NUMPY
+
+# --- base -------------------------------------------------------------------------------------------------------------
 
 SESSION = b"session-identifier-0001"
 DELTA = bytes.fromhex("00ff5aa5c30f8001fedcba9876543210")
@@ -148,3 +154,216 @@ def test_repr_hides_secrets():
     assert repr(DELTA) not in text
     assert not any(repr(scalar) in text for scalar in state.scalars)
     assert base.transcript_key(SESSION, message, b"r") != base.transcript_key(SESSION, message, b"s")
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+CHI = bytes(range(16))
+
+
+def multiply(x: int, y: int) -> int:
+    """GF(2^128) as GCM reads it: the first bit is the coefficient of 1 (NIST SP 800-38D, 6.3)."""
+    product = 0
+    for bit in range(127, -1, -1):
+        if x >> bit & 1:
+            product ^= y
+        y = y >> 1 ^ (0xE1 << 120 if y & 1 else 0)
+    return product
+
+
+def polynomial(chi: bytes, column: bytes) -> bytes:
+    """sum_i block_i H^(m+2-i), H = AES_chi(0), the last block filled with zeros."""
+    point = int.from_bytes(Cipher(algorithms.AES(chi), modes.ECB()).encryptor().update(bytes(16)), "big")
+    column += bytes(-len(column) % 16)
+    total = 0
+    for at in range(0, len(column), 16):
+        total = multiply(total ^ int.from_bytes(column[at : at + 16], "big"), point)
+    return multiply(total, point).to_bytes(16, "big")
+
+
+@pytest.mark.parametrize("length", [8, 16, 24, 40, 160, 1000])
+def test_column_hash_is_the_polynomial(length: int):
+    columns = np.random.default_rng(length).integers(0, 256, (3, length), dtype=np.uint8)
+    hashes = check.column_hashes(CHI, columns)
+    assert [h.tobytes() for h in hashes] == [polynomial(CHI, column.tobytes()) for column in columns]
+
+
+def test_column_hash_is_linear():
+    x, y = np.random.default_rng(1).integers(0, 256, (2, 5, 72), dtype=np.uint8)
+    both = check.column_hashes(CHI, x ^ y)
+    np.testing.assert_array_equal(both, check.column_hashes(CHI, x) ^ check.column_hashes(CHI, y))
+    assert not check.column_hashes(CHI, np.zeros((1, 72), np.uint8)).any()
+    assert (check.column_hashes(bytes(16), x) != check.column_hashes(CHI, x)).any()
+
+
+def honest(seed: int = 5, length: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x, the receiver's columns t and the sender's q = t xor Delta_j x."""
+    rng = np.random.default_rng(seed)
+    choices = rng.integers(0, 256, length, dtype=np.uint8)
+    columns = rng.integers(0, 256, (128, length), dtype=np.uint8)
+    bits = np.unpackbits(np.frombuffer(DELTA, np.uint8), bitorder="little")
+    return choices, columns, columns ^ bits[:, None] * choices
+
+
+def test_an_honest_answer_passes_and_survives_the_wire():
+    choices, columns, seen = honest()
+    sent = check.answer(CHI, choices, columns).to_bytes()
+    assert len(sent) == check.ANSWER_BYTES == 2064
+    check.verify(CHI, DELTA, seen, check.CheckAnswer.from_bytes(sent))
+
+
+@pytest.mark.parametrize("place", [0, 15, 16, 1000, 2063])
+def test_any_altered_byte_of_the_answer_fails(place: int):
+    choices, columns, seen = honest()
+    sent = bytearray(check.answer(CHI, choices, columns).to_bytes())
+    sent[place] ^= 1
+    with pytest.raises(ConsistencyCheckFailed):
+        check.verify(CHI, DELTA, seen, check.CheckAnswer.from_bytes(bytes(sent)))
+
+
+@pytest.mark.parametrize("length", [0, 2063, 2065])
+def test_an_answer_of_wrong_length_is_refused(length: int):
+    with pytest.raises(MalformedMessage, match="2064 bytes"):
+        check.CheckAnswer.from_bytes(bytes(length))
+
+
+def test_errors_that_cancel_in_a_sum_over_rows_are_caught():
+    """Two wrong columns with the same error: a hash over whole rows could let them cancel, one per column can not."""
+    choices, columns, seen = honest()
+    chosen = np.flatnonzero(np.unpackbits(np.frombuffer(DELTA, np.uint8), bitorder="little"))[:2]
+    seen = seen.copy()
+    seen[chosen, 3] ^= 4
+    with pytest.raises(ConsistencyCheckFailed):
+        check.verify(CHI, DELTA, seen, check.answer(CHI, choices, columns))
+
+
+def test_the_extra_rows_fill_a_block_of_the_polynomial():
+    """The mask of x~ is uniform: among the last 192 bits a whole aligned 128-bit block, whatever the batch's size."""
+    for elements in range(1, 10):
+        start, end = 64 * elements, 64 * elements + check.EXTRA_ROWS
+        first_block = -(-start // 128)
+        assert 128 * (first_block + 1) <= end
+
+
+def test_repr_hides_hashes():
+    choices, columns, _ = honest()
+    assert repr(check.answer(CHI, choices, columns)) == "CheckAnswer()"
+
+
+# --- tree -------------------------------------------------------------------------------------------------------------
+
+BITS = np.unpackbits(np.frombuffer(DELTA, np.uint8), bitorder="little")
+KEYS0, KEYS1 = np.random.default_rng(7).integers(0, 256, (2, 128, 32), dtype=np.uint8)
+CHOSEN = np.where(BITS[:, None], KEYS1, KEYS0)
+SIXTEEN = Extension(16)
+
+
+def digit_values(extension: Extension) -> list[int]:
+    return [int(BITS[columns] @ (1 << np.arange(BITS[columns].size))) for columns, _ in extension.places()]
+
+
+def place(extension: Extension, digit: int, level: int, side: int) -> int:
+    """Where in the message the sum of that level and side begins; levels count from 1, after them the check."""
+    before = sum(64 * bits for bits in extension.digit_bits[:digit] if bits > 1)
+    return 1 + before + 64 * (level - 1) + 32 * side
+
+
+def flipped(message: bytes, at: int) -> bytes:
+    return message[:at] + bytes([message[at] ^ 0x10]) + message[at + 1 :]
+
+
+@pytest.mark.parametrize("digits", [128, 100, 64, 32, 21, 16])
+def test_the_sender_gets_every_key_but_one_of_each_digit(digits: int):
+    extension = Extension(digits)
+    keys, message = tree.grow(SESSION, extension, KEYS0, KEYS1)
+    assert len(message) == tree.message_bytes(extension)
+    tree.require_message(extension, message)
+    seen = tree.puncture(SESSION, extension, DELTA, CHOSEN, message)
+    assert len({key.tobytes() for key in keys}) == extension.leaves
+    for (_, leaf), value in zip(extension.places(), digit_values(extension), strict=True):
+        assert not seen[leaf.start].any()
+        for y in range(leaf.stop - leaf.start):
+            same = bool((seen[leaf.start + (y ^ value)] == keys[leaf.start + y]).all())
+            assert same == (y != value)
+
+
+def test_digits_of_one_bit_need_no_tree():
+    keys, message = tree.grow(SESSION, IKNP, KEYS0, KEYS1)
+    assert message == bytes([128])
+    np.testing.assert_array_equal(keys[0::2], KEYS1)
+    np.testing.assert_array_equal(keys[1::2], KEYS0)
+
+
+def test_session_and_digit_enter_every_key():
+    keys, message = tree.grow(SESSION, SIXTEEN, KEYS0, KEYS1)
+    other, _ = tree.grow(SESSION + b"x", SIXTEEN, KEYS0, KEYS1)
+    alike, _ = tree.grow(SESSION, SIXTEEN, *(np.tile(k[:8], (16, 1)) for k in (KEYS0, KEYS1)))
+    assert not {k.tobytes() for k in keys} & {k.tobytes() for k in other}
+    assert len({k.tobytes() for k in alike}) == SIXTEEN.leaves
+    with pytest.raises(ConsistencyCheckFailed):
+        tree.puncture(SESSION + b"x", SIXTEEN, DELTA, CHOSEN, message)
+
+
+def test_the_stream_keys_are_no_nodes_and_no_check_values():
+    """What is sent about a leaf tells nothing of its stream's key: neither sum nor digest holds one."""
+    keys, message = tree.grow(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
+    pieces = {message[at : at + 32] for at in range(1, len(message), 32)}
+    assert not pieces & {key.tobytes() for key in keys}
+
+
+@pytest.mark.parametrize("extension", [Extension(64), SOFTSPOKEN, SIXTEEN], ids=lambda e: str(e.digits))
+@pytest.mark.parametrize("digit", [0, 3, -1])
+def test_a_wrong_sum_is_caught_exactly_when_deltas_path_needs_it(extension: Extension, digit: int):
+    """The bet a cheater can place: a bit of Delta a sum. If it passes, the sender's keys are those of the tree."""
+    digit %= extension.digits
+    _, message = tree.grow(SESSION, extension, KEYS0, KEYS1)
+    honest = tree.puncture(SESSION, extension, DELTA, CHOSEN, message)
+    for level in range(1, extension.digit_bits[digit]):
+        bit = digit_values(extension)[digit] >> level & 1
+        needed = place(extension, digit, level, 1 - bit)
+        with pytest.raises(ConsistencyCheckFailed, match="trees"):
+            tree.puncture(SESSION, extension, DELTA, CHOSEN, flipped(message, needed))
+        unread = flipped(message, place(extension, digit, level, bit))
+        np.testing.assert_array_equal(tree.puncture(SESSION, extension, DELTA, CHOSEN, unread), honest)
+
+
+@pytest.mark.parametrize("digit", [0, 7, 20])
+@pytest.mark.parametrize("part", [0, 1], ids=["sum of check values", "digest"])
+def test_a_wrong_check_is_always_caught(digit: int, part: int):
+    _, message = tree.grow(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
+    at = place(SOFTSPOKEN, digit, SOFTSPOKEN.digit_bits[digit], part)
+    with pytest.raises(ConsistencyCheckFailed):
+        tree.puncture(SESSION, SOFTSPOKEN, DELTA, CHOSEN, flipped(message, at))
+
+
+def wrong_columns(message: bytes, delta: bytes) -> np.ndarray:
+    """For which columns q is not t xor Delta_j x, with A's keys honest and B's from ``message``."""
+    bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None]
+    keys, _ = tree.grow(SESSION, SIXTEEN, KEYS0, KEYS1)
+    seen = tree.puncture(SESSION, SIXTEEN, delta, np.where(bits, KEYS1, KEYS0), message)
+    x, t, u = receiver_columns(SIXTEEN, keys, 40, 0, NUMPY)
+    return (sender_columns(SIXTEEN, seen, delta, u, 0, NUMPY) != t ^ bits * x).any(axis=1)
+
+
+def test_without_the_check_wrong_sums_open_sessions_whose_rows_tell_delta(monkeypatch: pytest.MonkeyPatch):
+    """One wrong sum in every tree, on the side that a bit of 1 needs: rows break where Delta has that bit."""
+    _, message = tree.grow(SESSION, SIXTEEN, KEYS0, KEYS1)
+    for digit in range(16):
+        message = flipped(message, place(SIXTEEN, digit, 4, 0))
+    with pytest.raises(ConsistencyCheckFailed):
+        wrong_columns(message, DELTA)
+    monkeypatch.setattr("protocol.mpc.ot.tree.hmac.compare_digest", lambda *_: True)
+    read = wrong_columns(message, DELTA).reshape(16, 8).any(axis=1)
+    np.testing.assert_array_equal(read, BITS.reshape(16, 8)[:, 4] == 1)
+    assert 0 < read.sum() < 16
+
+
+@pytest.mark.parametrize("length", [0, 1, 8192, 8194])
+def test_messages_of_the_wrong_length_are_refused(length: int):
+    with pytest.raises(MalformedMessage, match="8193 bytes, found"):
+        tree.require_message(SOFTSPOKEN, bytes([21]) * length)
+
+
+def test_another_extension_is_named():
+    with pytest.raises(MalformedMessage, match="22 digits, this server's 21"):
+        tree.require_message(SOFTSPOKEN, bytes([22]) * 8193)

@@ -1,0 +1,66 @@
+"""A requester's settings, data and study file, and calls of ``moiety study`` on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from typer import Typer
+from typer.testing import CliRunner, Result
+
+from client_agent.cli.study import app as study_app
+from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.names import DataNames
+from harness.federation.processes import write_secret
+from protocol.errors import MoietyError
+from protocol.wire.keyfile import dump_party_keys, dump_roster
+from tests.unit.client_agent.federation import PARTIES, REQUESTER, keys
+
+GOOD = """
+name = "first"
+rounds = 30
+seed = 4
+
+[model]
+kind = "mlp"
+inputs = [8, 8]
+hidden = [10]
+classes = 3
+
+[rule]
+name = "weight_erosion"
+distance_penalty = 0.02
+
+[training]
+update = "local_sgd"
+batch_size = 8
+
+[parameters]
+clip_norm = 2.0
+"""
+FLAT = GOOD.replace("inputs = [8, 8]", "inputs = [2]")
+OWN = DataNames(("age", "sex"), ("healthy", "ill", "dead"))
+
+
+def own_data(folder: Path, names: DataNames = OWN) -> Path:
+    part = Examples(np.ones((3, 2), np.float32), np.array([0, 1, 2]))
+    save_folder(folder / "data", LocalData(part, part, names=names))
+    return folder / "data"
+
+
+def write_config(folder: Path, **more: str) -> Path:
+    (folder / "roster.toml").write_text(dump_roster(PARTIES.roster))
+    write_secret(folder / "keys.toml", dump_party_keys(keys(REQUESTER)))
+    values = {"site": REQUESTER, "roster": "roster.toml", "keys": "keys.toml", "data": "data", "state_dir": "state"}
+    lines = [f'{key} = "{value}"' for key, value in {**values, "ca": "ca.pem", **more}.items()]
+    path = folder / "agent file.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def command(*arguments: str, app: Typer = study_app) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
+    if isinstance(result.exception, MoietyError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result

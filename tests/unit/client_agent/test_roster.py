@@ -1,0 +1,246 @@
+"""The roster at a site, and the commands that change it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from client_agent.cli import keys, roster
+from client_agent.network.held_roster import ACCEPTED, HeldRoster
+from client_agent.network.server_client import ServerClient
+from protocol.errors import (
+    BadSignature,
+    ConfigurationError,
+    MalformedMessage,
+    MoietyError,
+    RosterRefused,
+    RosterUnknown,
+    Unavailable,
+)
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.chain.chain import RosterChain, require_chain
+from protocol.wire.chain.file import dump_chain
+from protocol.wire.chain.making import Wanted
+from protocol.wire.keyfile import dump_party_keys
+from protocol.wire.messages import Announcement, RosterChange, Signed
+from tests.unit.client_agent.federation import study
+from tests.unit.parties import party_keys
+from tests.unit.wire.rosters import CHAIN, PARTIES, SIGNERS, URLS, changed, given, joins, renewed_keys
+
+# --- held roster ------------------------------------------------------------------------------------------------------
+
+JOINED = changed(CHAIN, joins())
+LONGER = changed(JOINED, Wanted(remove=("hospital-1",)))
+FORK = changed(CHAIN, joins("hospital-9"))
+
+
+class Shows:
+    """A server with a chain."""
+
+    def __init__(self, chain: RosterChain) -> None:
+        self._chain = chain
+        self.asked: list[int] = []
+
+    def roster_change(self, number: int) -> Signed[RosterChange]:
+        self.asked.append(number)
+        return self._chain.changes[number - 1]
+
+
+def catch_up(held: HeldRoster, server: Shows, number: int) -> None:
+    held.catch_up(number, cast(Any, server))
+
+
+def naming(link: str | None) -> Announcement:
+    return cast(Announcement, SimpleNamespace(roster_head=link))
+
+
+def test_links_that_are_missing_are_fetched_and_kept(tmp_path: Path) -> None:
+    said: list[int] = []
+    held, server = HeldRoster(CHAIN, tmp_path, lambda chain: said.append(chain.number)), Shows(LONGER)
+    catch_up(held, server, 2)
+    catch_up(held, server, 1)
+    assert (server.asked, said) == ([1, 2], [1, 2])
+    assert held.head == LONGER.head
+    assert (tmp_path / ACCEPTED).read_text() == dump_chain(LONGER)
+    assert [held.of(naming(link)) for link in (None, *LONGER.digests[1:])] == list(LONGER.rosters)
+
+
+def test_a_fork_that_one_server_shows_is_refused_and_a_round_that_names_it_is_not_known(tmp_path: Path) -> None:
+    held = HeldRoster(JOINED, tmp_path)
+    with pytest.raises(RosterRefused, match="does not follow"):
+        catch_up(held, Shows(changed(FORK, Wanted(remove=("hospital-1",)))), 2)
+    assert held.chain == JOINED
+    assert not (tmp_path / ACCEPTED).exists()
+    with pytest.raises(RosterUnknown):
+        held.of(naming(FORK.head_digest))
+
+
+def test_a_link_without_its_signatures_is_refused() -> None:
+    held, change = HeldRoster(CHAIN), JOINED.changes[0]
+    unsigned = Signed[RosterChange](message=change.message, signatures=change.signatures[:2])
+    with pytest.raises(MoietyError):
+        catch_up(held, Shows(RosterChain(CHAIN.first, (unsigned,))), 1)
+    assert held.chain == CHAIN
+
+
+def test_a_site_with_new_keys_keeps_its_name_in_memories() -> None:
+    keys = renewed_keys("hospital-2")
+    renewed = HeldRoster(changed(CHAIN, Wanted(given=(given(keys),))))
+    assert renewed.name_of("hospital-2") == HeldRoster(CHAIN).name_of("hospital-2")
+    party = renewed.head.party("hospital-2")
+    assert party is not None
+    assert party.signing_key != renewed.name_of("hospital-2")
+
+
+RENEWED = changed(CHAIN, Wanted(given=(given(renewed_keys("operator-a")),)))
+
+
+def test_operators_keys_change_while_no_study_is_under_way_here() -> None:
+    busy, idle = HeldRoster(CHAIN), HeldRoster(CHAIN, undisturbed=lambda: True)
+    with pytest.raises(RosterRefused, match="another key"):
+        catch_up(busy, Shows(RENEWED), 1)
+    catch_up(idle, Shows(RENEWED), 1)
+    assert (busy.chain, idle.chain) == (CHAIN, RENEWED)
+
+
+def test_a_study_of_before_is_signed_with_the_keys_of_one_link() -> None:
+    held, roster = HeldRoster(RENEWED), CHAIN.head
+    requester = PARTIES.keys[roster.requester]
+    for party in (PARTIES.keys["operator-a"], renewed_keys("operator-a")):
+        signed = countersign(sign(study(), requester.name, requester.signing), party.name, party.signing)
+        assert held.require_signed(signed, Side.A) == study()
+    forged = countersign(sign(study(), requester.name, requester.signing), "operator-a", party_keys("x").signing)
+    with pytest.raises(BadSignature):
+        held.require_signed(forged, Side.A)
+
+
+def test_a_client_follows_its_operator_to_other_keys() -> None:
+    client = ServerClient(
+        Side.A, CHAIN.head.operator_a, PARTIES.keys["hospital-1"], httpx.MockTransport(lambda _: httpx.Response(500))
+    )
+    client.follow(RENEWED.head.operator_a)
+    assert client.operator == RENEWED.head.operator_a
+    with pytest.raises(MalformedMessage, match="has no url"):
+        client.follow(CHAIN.head.sites[0])
+
+
+def test_who_shows_which_link_is_said_where_one_is_another() -> None:
+    held = HeldRoster(JOINED)
+
+    def said(a: Shows, b: Shows) -> str:
+        clients = {Side.A: a, Side.B: b}
+        for side, client in clients.items():
+            client.operator = JOINED.head.operator(side)  # type: ignore[attr-defined]
+        return held.fork_shown(cast(Any, clients))
+
+    assert said(Shows(JOINED), Shows(LONGER)) == ""
+    found = said(Shows(JOINED), Shows(FORK))
+    assert f"operator-a shows {JOINED.head_digest[:16]}; operator-b shows {FORK.head_digest[:16]}" in found
+    assert HeldRoster(CHAIN).fork_shown(cast(Any, {Side.A: Away()})) == ""
+    assert held.fork_shown(cast(Any, {Side.A: Away()})) == ""
+
+
+class Away:
+    """A server that cannot be asked."""
+
+    def roster_change(self, number: int) -> Signed[RosterChange]:
+        raise Unavailable("away")
+
+
+# --- roster cli -------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str, of: object = roster.app) -> str:
+    result = CliRunner().invoke(of, list(arguments), catch_exceptions=True)  # type: ignore[arg-type]  # a typer app
+    if isinstance(result.exception, MoietyError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "roster.toml").write_text(dump_chain(CHAIN))
+    for name in SIGNERS:
+        path = tmp_path / f"{name}.secret.toml"
+        path.write_text(dump_party_keys(PARTIES.keys[name]))
+        path.chmod(0o600)
+    return tmp_path
+
+
+def new_site(folder: Path, name: str) -> Path:
+    run("new", "--name", name, "--role", "site", "--samples", "40", "--out", str(folder), of=keys.app)
+    claim = folder / f"{name}.claim.toml"
+    key = str(folder / f"{name}.secret.toml")
+    run("claim", str(folder / "roster.toml"), "--key", key, "--samples", "40", "--out", str(claim))
+    return claim
+
+
+def propose(folder: Path, *arguments: str, name: str = "proposal.toml") -> Path:
+    out = folder / name
+    run("change", str(folder / "roster.toml"), "--reason", "it is time", "--out", str(out), *arguments)
+    return out
+
+
+def test_a_site_is_added_one_is_removed_and_an_operator_gets_new_keys(folder: Path) -> None:
+    renewed = folder / "new"
+    run("new", "--name", "operator-a", "--role", "operator", "--url", URLS["operator-a"], "--out", str(renewed),
+        of=keys.app)  # fmt: skip
+    key = str(renewed / "operator-a.secret.toml")
+    run("claim", str(folder / "roster.toml"), "--key", key, "--out", str(renewed / "claim.toml"))
+    proposal = propose(folder, "--add", str(new_site(folder, "late")), "--remove", "hospital-3", "--replace",
+                       str(renewed / "claim.toml"))  # fmt: skip
+    before = json.loads(run("show", str(proposal), "--json"))
+    assert not before["valid"]
+    for name in SIGNERS:
+        with pytest.raises(MoietyError, match="is missing"):
+            run("apply", str(folder / "roster.toml"), str(proposal))
+        run("sign", str(proposal), "--key", str(folder / f"{name}.secret.toml"))
+    after = json.loads(run("apply", str(folder / "roster.toml"), str(proposal), "--json"))
+    assert (after["valid"], after["head"]) == (True, before["head"])
+    assert set(after["changes"][0]["signatures"].values()) == {"valid"}
+    chain = require_chain(roster.read_chain(folder / "roster.toml"))
+    assert [site.name for site in chain.head.sites] == ["hospital-0", "hospital-1", "hospital-2", "late"]
+    shown = run("show", str(folder / "roster.toml"))
+    assert "hospital-3 is removed" in shown
+    assert "late is added" in shown
+    assert chain.head_digest in shown
+    assert chain.head_digest in run("show", str(folder / "roster.toml"), of=keys.app)
+    next_one = propose(folder, "--remove", "hospital-2", name="next.toml")
+    with pytest.raises(ConfigurationError, match="not the keys that 'operator-a' has"):
+        run("sign", str(next_one), "--key", str(folder / "operator-a.secret.toml"))
+
+
+def test_a_proposal_after_another_link_is_refused(folder: Path) -> None:
+    first = propose(folder, "--remove", "hospital-3", name="first.toml")
+    second = propose(folder, "--remove", "hospital-2", name="second.toml")
+    for proposal in (first, second):
+        for name in SIGNERS:
+            run("sign", str(proposal), "--key", str(folder / f"{name}.secret.toml"))
+    run("apply", str(folder / "roster.toml"), str(first))
+    with pytest.raises(RosterRefused, match="fork"):
+        run("apply", str(folder / "roster.toml"), str(second))
+    run("apply", str(folder / "roster.toml"), str(first))
+
+
+def test_what_is_added_is_new_and_what_is_replaced_is_there(folder: Path) -> None:
+    claim = new_site(folder, "late")
+    with pytest.raises(ConfigurationError, match="--replace: 'late' is not in the roster"):
+        propose(folder, "--replace", str(claim))
+    own = run("claim", str(folder / "roster.toml"), "--key", str(folder / "operator-b.secret.toml"), "--out",
+              str(folder / "b.toml"), "--json")  # fmt: skip
+    assert json.loads(own)["name"] == "operator-b"
+    with pytest.raises(ConfigurationError, match="--add: 'operator-b' is already in the roster"):
+        propose(folder, "--add", str(folder / "b.toml"))
+
+
+def test_a_first_roster_is_signed_by_those_who_found(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"no change to sign: .* 'moiety site found'"):
+        run("sign", str(folder / "roster.toml"), "--key", str(folder / "operator-a.secret.toml"))
