@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from harness.adversaries.raw_connections import until
 from protocol.errors import ConfigurationError, UnknownStudy
 from protocol.sharing import Side
+from protocol.wire import paths
 from servers.cli import app
 from servers.settings import load_settings
 from servers.status import Status
@@ -45,6 +46,27 @@ def test_asking_whether_a_server_is_ready_does_not_call_the_other_each_time(fede
         for _ in range(100):
             assert client.get(federation.servers[Side.A].operations_url + "/readyz").status_code == 200
     assert counted(federation, Side.B, asked) - before <= 3 * len('{"status":"ok"}')
+
+
+def test_health_metrics_and_api_description(federation: Federation) -> None:
+    """On the operator's port; of all this the public one answers health alone."""
+    with httpx.Client(trust_env=False) as client:
+        for side in Side:
+            url = federation.servers[side].operations_url
+            assert client.get(url + "/healthz").json() == {"status": "ok"}
+            assert client.get(url + "/readyz").json()["ot_session"] == "open"
+            assert "moiety_correlations_in_pool" in client.get(url + "/metrics").text
+            described = client.get(url + "/openapi.json").json()["paths"]
+            assert {paths.VIEW, paths.CONTRIBUTION, paths.PEER_PRODUCTS} <= set(described)
+            page = client.get(url + "/docs")
+            assert (page.status_code, "/openapi.json" in page.text) == (200, True)
+    public = federation.client(SITES[1])
+    for side in Side:
+        assert public.http.get(federation.url(side) + "/healthz").json() == {"status": "ok"}
+        for path in ("/readyz", "/metrics", "/docs", "/redoc", "/openapi.json"):
+            refused = public.http.get(federation.url(side) + path)
+            assert (refused.status_code, refused.json()["code"]) == (404, "unknown_resource")
+    public.close()
 
 
 def test_open_connections_are_counted(federation: Federation) -> None:

@@ -64,10 +64,3 @@ def test_no_request_that_the_description_allows_or_forbids_ends_in_an_internal_e
     assert seen & {400, 404, 409, 422}
     federation.wait_for(side, "/healthz")
     assert "internal error" not in federation.servers[side].log.lower()
-
-
-def test_the_description_has_a_page_for_people(federation: Federation, client: SignedClient) -> None:
-    for side in Side:
-        page = client.http.get(federation.servers[side].operations_url + "/docs")
-        assert page.status_code == 200
-        assert "/openapi.json" in page.text
