@@ -153,7 +153,7 @@ def _local(at: Layers, off: Layers, rows: Rows, training: Training) -> tuple[Lay
 
 
 def gradients(at: Layers, rows: Rows) -> Layers:
-    """Of the mean loss."""
+    """Gradients of the mean loss."""
     U, H, V, T = _forward(at, rows)
     R = _softmax(T) - rows.y
     Q = R * at.w2
@@ -170,7 +170,7 @@ def gradients(at: Layers, rows: Rows) -> Layers:
 
 
 def error(at: Layers, rows: Rows, d: Layers) -> Layers:
-    """How far a float32 gradient at parameters ``d`` away may be from the exact one here, in L2 norm per layer."""
+    """The error of a float32 gradient at parameters ``d`` away from the exact one here, in L2 norm per layer."""
     (U, H, V, T), classes = _forward(at, rows), len(at.c)
     R = _softmax(T) - rows.y
     Q = R * at.w2

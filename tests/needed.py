@@ -21,14 +21,14 @@ COMPOSE: Final = (("docker", "compose"), ("docker-compose",))
 
 
 def works(*command: str) -> bool:
-    """Whether a program is there and does this without an error."""
+    """Run a program; return false when it is missing or fails."""
     if shutil.which(command[0]) is None:
         return False
     return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
 
 
 def postgresql_programs() -> Path | None:
-    """Of the newest version that Debian's package installed, or where the path leads."""
+    """The programs of Debian's newest version, or those that the path leads to."""
     found = sorted(_POSTGRESQL.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("initdb")
     return found[-1].parent if found else None if on_path is None else Path(on_path).resolve().parent

@@ -50,7 +50,7 @@ def test_there_are_enough_and_what_does_not_hold_is_named() -> None:
 
 
 def test_every_attack_stands_in_the_threat_model_beside_what_it_tries_to_break() -> None:
-    """By its name, or by a family's: `share-...`."""
+    """An attack's own name, or its family's: `share-...`."""
     families = tuple(re.findall(r"`((?:[a-z]+-)+)\.\.\.`", THREAT_MODEL))
     names = [attack.name for attack in ATTACKS]
     assert [name for name in names if f"`{name}`" not in THREAT_MODEL and not name.startswith(families)] == []

@@ -1,4 +1,4 @@
-"""What must stay hidden does not show by lengths: of letters, of everything a server stores, of every request's body.
+"""Lengths show no secret: of letters, of everything a server stores, of every request's body.
 
 Server A read weights off letters (a list of five sites was 1,570 bytes with weights of 32 and 1,565 with 9), digits of
 class totals, and which reason a site declined for. Here real agents run the same study twice at the same two servers;
@@ -116,7 +116,7 @@ def test_a_letter_that_is_not_padded_like_all_others_is_refused() -> None:
 
 
 def test_a_letter_that_leaves_a_field_to_its_default_is_refused() -> None:
-    """What is not spelled would make one letter shorter than another that says the same."""
+    """An omitted field would make one letter shorter than another that says the same."""
 
     class Shorter(Message):
         KIND: ClassVar[str] = "weight_mail"
@@ -176,7 +176,7 @@ class Declining(Odd):
 
 
 def variant(base: type[One], *, declining: bool) -> dict[str, type[Odd]]:
-    """What every site computes."""
+    """The variant that every site computes."""
     made: dict[str, type[Odd]] = {}
     for axis, site in enumerate((REQUESTER, *SITES)):
         learner = type(f"{base.__name__}{axis}", (base,), {"axis": axis})

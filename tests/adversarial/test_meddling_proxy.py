@@ -1,4 +1,4 @@
-"""What a proxy that opens TLS puts behind envelopes, and what a server then answers over its own signature.
+"""Bytes that a proxy adds behind envelopes when it opens TLS, and the server's signed answers.
 
 The refusal would be believed: a requester ends a study that a server refuses to go on with, and a refused end is taken
 to have come too late. Shares and questions are attacks ``proxy-alters-a-share`` and ``proxy-lengthens-requests``.

@@ -1,4 +1,4 @@
-"""What a party signs and sends without an envelope is answered by nothing: a proxy could read it, and its answer.
+"""No route answers a signed request without an envelope: a proxy could read it, and its answer.
 
 Every address of the running applications is asked, so that one which is added later is asked too.
 

@@ -112,7 +112,7 @@ def behind(federation: Federation) -> list[tuple[int, int, Path, Path]]:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """What the proxies read of a study of two rounds, in which one site refuses and another declines."""
+    """The bytes that the proxies read of two rounds, in which one site refuses and another declines."""
     federation = federation_of(tmp_path_factory.mktemp("proxied"))
     with proxies(federation.ca_file, HOST, behind(federation)) as recording, running_servers(federation):
         run(federation)
@@ -130,7 +130,7 @@ def run(federation: Federation) -> None:
 
 
 def keys_of(message: type[Message]) -> Iterator[str]:
-    """Of this kind of control message and of all that are derived from it."""
+    """The keys of this control message and of all derived kinds."""
     yield from message.model_fields
     for kind in message.__subclasses__():
         yield from keys_of(kind)

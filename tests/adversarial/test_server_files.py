@@ -46,7 +46,7 @@ OWN_FILES = ("keys.toml", "tls.key")
 
 @dataclass
 class Evidence:
-    """What was seen while the study ran: the sites' secrets by side, and all that each server stored."""
+    """Evidence collected while the study ran: the sites' secrets by side, and all that each server stored."""
 
     shares: dict[Side, dict[str, bytes]] = field(default_factory=lambda: {side: {} for side in Side})
     salts: dict[Side, dict[str, bytes]] = field(default_factory=lambda: {side: {} for side in Side})
@@ -87,7 +87,7 @@ def keep(federation: RunningFederation, folder: Path, kept: dict[tuple[Path, int
 
 
 def take(federation: RunningFederation, evidence: Evidence, path: Path, content: bytes | None) -> None:
-    """What a server stored as it is, of what a site did its secrets."""
+    """Take a server's file as it is, and the secrets of a site's file."""
     if not content or path.name in OWN_FILES:
         return
     for side in Side:

@@ -64,7 +64,7 @@ def real_view(
     reused_pad: bool = False,
     reused_correlation: bool = False,
 ) -> View:
-    """What one server receives in a round, from the protocol's own functions; the two flags break it on purpose."""
+    """Return one server's view of a round, by the protocol's own functions; two flags break it on purpose."""
     shares: dict[Side, list[Ring]] = {s: [] for s in Side}
     view: View = {}
     for place, site in enumerate(SITES):
@@ -110,7 +110,7 @@ def query_shares(seed: bytes) -> dict[Side, dict[str, Ring]]:
 
 
 def simulated_view(shape: Shape, seed: bytes) -> View:
-    """From the leakage alone: names and lengths. Everything that arrives at a server is drawn uniformly."""
+    """Draw a view from the leakage alone: names and lengths. Everything that arrives is uniform."""
     tape = expand_bytes(seed, Usage.SEEDED, sum(size for _, size in shape))
     view, at = {}, 0
     for name, size in shape:

@@ -97,7 +97,7 @@ def asked(x: dict[str, Ring]) -> Ring:
 
 
 def pads(viewer: Side, tape: Tape, one: Updates, other: Updates) -> dict[tuple[Usage, bytes], Ring]:
-    """By how much each pad that ``viewer`` never sees differs in the second world."""
+    """The difference of each pad that ``viewer`` never sees in the second world."""
     shifts: dict[tuple[Usage, bytes], Ring] = {}
     for place, site in enumerate(SITES):
         if vector_side(place) is viewer:

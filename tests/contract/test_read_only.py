@@ -114,7 +114,7 @@ def test_what_stood_still_in_a_transaction_is_told_that_it_was_cut_off(
     connected = "SELECT count(*) FROM pg_stat_activity WHERE datname = ?"
 
     def stand_still(record: RoundRecord) -> RoundRecord:
-        """From here on alone: before, a machine that is slow would be cut off too."""
+        """Stand still only from here on: earlier, a slow machine would be cut off too."""
         assert driver._connections._kept is not None
         driver._connections._kept.execute(text("SET idle_in_transaction_session_timeout = '0.1s'"))
         deadline = time.monotonic() + WITHIN_S

@@ -1,4 +1,4 @@
-"""What every store must do: over SQLite, and over PostgreSQL where it is installed."""
+"""The contract of every store: over SQLite, and over PostgreSQL where it is installed."""
 
 from __future__ import annotations
 

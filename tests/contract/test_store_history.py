@@ -1,4 +1,4 @@
-"""What a store says of its own past: when and who, whether it went back, and what was told when."""
+"""A store's history: when it changed and who asked, whether it went back, and what it told the other server."""
 
 from __future__ import annotations
 

@@ -55,12 +55,12 @@ def pod(manifests: dict[str, Any], of: str = "StatefulSet/operator-a") -> dict[s
 
 
 def pods(manifests: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of all kinds of processes of the server."""
+    """The pods of all kinds of server processes."""
     return [pod(manifests, name) for name in manifests if name.startswith("StatefulSet/")]
 
 
 def require_restricted(spec: dict[str, Any]) -> None:
-    """What Kubernetes' standard 'restricted' asks of a pod, and a root file system that nobody writes to."""
+    """Require Kubernetes' standard 'restricted' of a pod, and a root file system that nobody writes to."""
     whole, (only,) = spec["securityContext"], spec["containers"]
     assert (whole["runAsNonRoot"], whole["runAsUser"], whole["fsGroup"]) == (True, 10001, 10001)
     assert whole["seccompProfile"] == {"type": "RuntimeDefault"}

@@ -101,7 +101,7 @@ class Stranger:
         return run("docker", "exec", self.container, "moiety", *words, *CONFIG)
 
     def fails(self, *words: str) -> str:
-        """What it says when it does not do it."""
+        """Run a command that must fail; return its message."""
         command = ("docker", "exec", self.container, "moiety", *words, *CONFIG)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode != 0, done.stdout

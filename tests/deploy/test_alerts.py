@@ -26,7 +26,7 @@ def labels_of(series: str) -> frozenset[tuple[str, str]]:
 
 
 def begun() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """What a server shows that has just started."""
+    """The metrics of a server that has just started."""
     families = text_string_to_metric_families(Metrics().exposition().decode())
     return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
 

@@ -44,7 +44,7 @@ def test_the_lock_names_every_requirement_with_a_hash_and_no_index() -> None:
 
 
 def lines_of(*extras: str, lock: str = "deploy/lock.txt") -> subprocess.CompletedProcess[str]:
-    """What an image's build hands to pip, as it does."""
+    """The arguments that an image's build passes to pip."""
     command = (sys.executable, "deploy/requirements.py", "--locked", lock, *extras)
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 

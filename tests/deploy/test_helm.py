@@ -232,7 +232,7 @@ def test_the_documents_commands_make_what_the_chart_asks_for(tmp_path: Path) -> 
 
 
 def printed(line: str) -> dict[str, Any]:
-    """What kubectl would have the cluster make."""
+    """The objects that kubectl would create."""
     command = (*shlex.split(line), "--dry-run=client", "-o", "yaml")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -53,7 +53,7 @@ class Operator:
         )
 
     def typed(self, begins: str, put: dict[str, str] | None = None) -> str:
-        """What it prints; it works."""
+        """Run a command that must succeed; return its output."""
         done = self.type(begins, put)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

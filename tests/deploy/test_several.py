@@ -54,7 +54,7 @@ class Started:
     port: int
 
     def drives(self) -> str | None:
-        """Which process does."""
+        """The process that drives."""
         asked = {name: self.several.attempt(name, "python3", "-c", DRIVES).stdout.strip() for name in DRIVERS}
         return next((name for name, said in asked.items() if said == "200"), None)
 

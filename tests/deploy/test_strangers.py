@@ -61,7 +61,7 @@ class Strangers:
         return self.sites[FIRST[0]]
 
     def took_part(self, study: str) -> list[list[str]]:
-        """Of the requester's rounds of a study."""
+        """The sites that took part in each of the requester's rounds."""
         return [one["took_part"] for one in self.requester.rounds(study)]
 
 

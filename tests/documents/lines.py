@@ -44,6 +44,6 @@ def moiety_calls(line: str) -> list[list[str]]:
 
 
 def moiety_mentions(document: str) -> list[str]:
-    """What stands in its running text as code and begins with ``moiety``."""
+    """The code spans of the running text that begin with ``moiety``."""
     text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"`(moiety [^`]+)`", text)

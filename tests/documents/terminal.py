@@ -1,4 +1,4 @@
-"""Where people type commands of ``moiety``."""
+"""A person's terminal for commands of ``moiety``."""
 
 from __future__ import annotations
 

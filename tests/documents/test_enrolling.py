@@ -1,4 +1,4 @@
-"""From nothing to agents that say "connected", a site that comes later, other keys, a removal: every command of
+"""A federation from nothing to agents that say "connected", a later site, other keys, a removal: every command of
 enrolling.md and of the quick starts as it stands there, and real processes.
 """
 
@@ -89,11 +89,11 @@ class Clinics:
         self.operations = dict(zip("ab", free[2:], strict=True))
 
     def typed(self, begins: str, put: Mapping[str, str] | None = None) -> str:
-        """What the documents' line prints."""
+        """Run the documents' line; return its output."""
         return self.moiety(*self.walk.words(begins, put))
 
     def at(self, side: str, begins: str, put: Mapping[str, str] | None = None) -> str:
-        """What it prints at one of the operators."""
+        """Run a command at one of the operators; return its output."""
         own = {"https://a.example.org:8443": f"https://localhost:{self.ports[side]}"}
         if side == "b":
             own |= {"operator-a": "operator-b", "--side a": "--side b"}

@@ -89,7 +89,7 @@ def place_of(tmp_path: Path) -> Path:
 
 
 def at_hospital(hospital: int) -> dict[str, str]:
-    """What its people type in place of the documents' settings, folders and studies."""
+    """Replace the documents' settings, folders and studies by a hospital's own."""
     own = f"hospital-{hospital}"
     settings = {
         "settings.toml": f"{own}/settings.toml",
@@ -125,7 +125,7 @@ class Federation:
         self.folder, self.moiety, self.walk = folder, moiety, walk
 
     def at(self, hospital: int, begins: str, put: Mapping[str, str] | None = None, status: int = 0) -> str:
-        """What the documents' line prints at a hospital, whose study is the first one unless told."""
+        """Run the documents' line at a hospital, on the first study unless told otherwise."""
         own = {word: typed for word, typed in at_hospital(hospital).items() if word not in (put or {})}
         return self.moiety(*self.walk.words(begins, {**(put or {}), **own}), status=status)
 

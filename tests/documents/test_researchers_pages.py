@@ -1,4 +1,4 @@
-"""What the pages for researchers tell them to type, as it stands there; with one seed where a line names none.
+"""The commands of the pages for researchers, as they stand there; with one seed where a line names none.
 
 Lines that need the public data sets run where MOIETY_DATA names them. What takes hours is run by the commands that make
 the pages of docs/results, which print it.

@@ -27,7 +27,7 @@ class Walk:
         return typed
 
     def words(self, begins: str, put: Mapping[str, str] | None = None) -> list[str]:
-        """What the shell hands to ``moiety``."""
+        """The words that the shell passes to ``moiety``."""
         return shlex.split(self.line(begins, put))[1:]
 
     def every(self, begins: str, run: Callable[[list[str]], object], put: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What both sides of a round decide in some thousand seeded rounds: in which situation what, and how often."""
+"""Decisions of both sides of a round in some thousand seeded rounds: in which situation what, and how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How two JSON values differ, place by place."""
+"""The differences of two JSON values, place by place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recorded, each as JSON: what other machines, people's files and people's habits rest on.
+"""Recorded facts, each as JSON: what other machines, people's files and people's habits rest on.
 
 Classes are found by name (``product``), so that moving one changes nothing here but an import. What a newer version of
 FastAPI, Pydantic or Typer words otherwise on its own is left out where it is known.

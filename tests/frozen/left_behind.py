@@ -1,4 +1,4 @@
-"""What a federation of processes leaves in its folders, without what no seed fixes.
+"""The files that a federation of processes leaves, without what no seed fixes.
 
 Left out, each because two runs of the same code differ in it:
 

@@ -24,7 +24,7 @@ SINGLE = ("moiety.py",)
 
 @dataclass(frozen=True)
 class Moves:
-    """What differs, a line each, and old file -> new file -> number of definitions."""
+    """Differences, a line each, and old file -> new file -> number of definitions."""
 
     differences: tuple[str, ...]
     files: dict[tuple[str, str], int]

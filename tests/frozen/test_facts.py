@@ -1,4 +1,4 @@
-"""What other machines, people's files and people's habits rest on is what it was when it was recorded."""
+"""The recorded facts hold: what other machines, people's files and people's habits rest on is as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What older code left at a failpoint is finished by this code: databases, journals, shares, memories of sums.
+"""Finish by this code what older code left at a failpoint: databases, journals, shares, memories of sums.
 
     python -m tests.frozen.upgrades COMMIT [CASE ...]
 
@@ -168,7 +168,7 @@ def main(commit: str, names: Sequence[str]) -> int:
 
 
 def _finish_each(leaving: subprocess.Popen[str], folder: Path, ports: tuple[int, int]) -> Counter[str]:
-    """How many cases ended how, each printed."""
+    """Count the cases by their end, each printed."""
     assert leaving.stdin is not None
     assert leaving.stdout is not None
     plain: dict[tuple[str, bool], dict[str, Any]] = {}

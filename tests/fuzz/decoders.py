@@ -210,7 +210,7 @@ def _open_checkpoint(data: bytes) -> object:
 
 
 def _opened_bodies() -> list[Decoder]:
-    """What is inside of the seals, and what the two servers send each other for products."""
+    """The content of seals, and the messages of the two servers for products."""
     of = query.Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
     both = parts(LENGTH)
     content = b"".join(to_bytes(one.range_shares) + to_bytes(one.values) for one in shares(Needs.DISTANCES))

@@ -57,7 +57,7 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Amounts:
-    """How many requests of each kind."""
+    """Counts of requests, by kind."""
 
     whole: int
     spoiled: int
@@ -169,7 +169,7 @@ def fuzz(
 
 @dataclass(frozen=True)
 class _Standing:
-    """Where servers and honest sites were before the first request."""
+    """The state of servers and honest sites before the first request."""
 
     at_s: float
     memory_mb: float
@@ -181,7 +181,7 @@ class _Standing:
 
 
 def so_far(federation: Federation, counts: Counts, before: _Standing, seed: int) -> FuzzedRequests:
-    """What was counted, and what the servers' logs say by now."""
+    """The counts so far, and the servers' logs."""
     logged = [line for side in Side for line in troubles(federation.servers[side].log)]
     with counts.lock:
         return FuzzedRequests(
@@ -208,7 +208,7 @@ class _Worker:
     opened: ExitStack
 
     def send(self, amounts: Amounts) -> None:
-        """Of every kind, mixed."""
+        """Send requests of every kind, mixed."""
         calls = [*self._of_strangers(amounts), *self._of_members(amounts), *self._of_uploads(amounts)]
         self.random.shuffle(calls)
         for call in calls:
@@ -240,7 +240,7 @@ class _Worker:
 
 
 def _described(federation: Federation, examples: int, counts: Counts) -> None:
-    """What each server's own description allows and forbids, with and without a key."""
+    """Requests that each server's own description allows or forbids, with and without a key."""
     client = federation.client(MALLORY)
     try:
         for side in Side:

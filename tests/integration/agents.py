@@ -1,4 +1,4 @@
-"""What tests of whole federations have in common: a small linear model, its data, and how a study ended."""
+"""Shared parts of tests of whole federations: a small linear model, its data, and how a study ended."""
 
 from __future__ import annotations
 

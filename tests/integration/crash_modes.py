@@ -271,7 +271,7 @@ def _noised(federation: Federation, case: Case) -> Study:
 
 
 def _spent_counts(opened: Undisturbed, case: Case, study: Study, outcome: Outcome) -> None:
-    """What was spent before a death counts, nothing leaves uncounted, and a round has one update."""
+    """Spending before a death counts, nothing leaves uncounted, and a round has one update."""
     federation = opened.federation
     audit(federation, study)
     assert [record.state for record in outcome.records] == [RoundEnd.RELEASED] * ROUNDS

@@ -60,7 +60,7 @@ class Kill:
 
 
 class End(StrEnum):
-    """What becomes of the round in which a process died."""
+    """The end of the round in which a process died."""
 
     REPLAYED = "replayed"
     BURNT = "burnt"
@@ -69,7 +69,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """Who dies where, in which mode of study and with which storage, and how the round may end.
+    """A party's death: where, in which mode of study and with which storage, and how the round may end.
 
     ``quick``: part of every test run; the others run in ``make soak``.
     """
@@ -95,7 +95,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a study left behind: its rounds as the requester saw them, every site's final model."""
+    """The remains of a study: its rounds as the requester saw them, every site's final model."""
 
     records: tuple[RoundRecord, ...]
     models: tuple[bytes, ...]
@@ -230,7 +230,7 @@ def _correlation_uses(federation: Federation, side: Side) -> dict[tuple[object, 
 
 
 def _measured(federation: Federation, digest: str) -> set[tuple[int, int]]:
-    """What has an opening, or had one: side B stores its own with the correlations that it used; they stay."""
+    """Attempts with an opening, now or before: side B stores its own with the correlations that it used; they stay."""
     openings = "select round, attempt from answers where study = ? and kind = 'opening'"
     used = "select distinct round, attempt from correlations where study = ?"
     return _attempts(federation, digest, openings) | _attempts(federation, digest, used, (Side.B,))

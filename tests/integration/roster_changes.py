@@ -68,7 +68,7 @@ def as_site(running: InMemoryFederation, keys: PartyKeys, side: Side) -> ServerC
 
 
 def chain_of(running: InMemoryFederation) -> RosterChain:
-    """What the roster's file says, which both servers and all agents share here."""
+    """The chain in the roster's file, which both servers and all agents share here."""
     path = running.files.folder / "roster.toml"
     return parse_chain(path.read_text(encoding="utf-8"), str(path))
 

@@ -62,7 +62,7 @@ def to_committed(
 
 
 def finish(sites: TaggedSites[R], number: int) -> None:
-    """From both commitments to the sum, which every site finds right."""
+    """Run from both commitments to the sum, which every site finds right."""
     sites.go(sites.verdict(sites.committed(number)))
     require_sum(sites, number)
 
@@ -116,7 +116,7 @@ def _killed_at(federation: Federation, party: str, point: str) -> Iterator[None]
 
 
 def _again(action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What ``action`` returns, once nobody is dead on the way."""
+    """Repeat ``action`` until no server is dead on the way; return its result."""
     deadline = time.monotonic() + _OVER_WITHIN_S
     while True:
         try:
@@ -175,7 +175,7 @@ def _fails(sites: TaggedSites[Federation], party: str, point: str, number: int) 
 
 
 def _to_committed_again(sites: TaggedSites[Federation], number: int) -> None:
-    """From wherever the round is to both commitments."""
+    """Bring the round to both commitments, wherever it is."""
     view = sites.view(Side.A).current
     if view is None or view.round < number:
         to_committed(sites, number)

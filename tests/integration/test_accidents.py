@@ -202,7 +202,7 @@ def paused(client: SignedClient, side: Side, study: Study) -> bool:
 
 
 def put_back(folder: Path, copied: Path) -> Path:
-    """What was there is beside it then."""
+    """Put the copy back; the present files are kept beside it."""
     newest = folder.with_name("newest")
     shutil.rmtree(newest, ignore_errors=True)
     folder.rename(newest)

@@ -29,7 +29,7 @@ TRAINING = TrainingSpec(
 
 
 def interpreter(framework: str, package: str) -> Path:
-    """Of an environment with the framework; the test is skipped where there is none."""
+    """The interpreter of an environment with the framework; without one the test is skipped."""
     named = os.environ.get(f"MOIETY_TEST_{framework.upper()}_PYTHON")
     cached = sorted(DEFAULT_CACHE.expanduser().glob(f"{framework}-*/bin/python"))
     for one in ([Path(named)] if named else []) + cached + [Path(sys.executable)]:
@@ -71,7 +71,7 @@ def model(folder: Path, trainers: dict[str, dict[str, object]]) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """What sites that train themselves come to."""
+    """The model of sites that train themselves."""
     return model(tmp_path_factory.mktemp("plain"), {})
 
 

@@ -222,7 +222,7 @@ def test_a_site_that_leaves_contributes_no_more_and_the_others_go_on(federation:
 
 
 class Unfit(Odd):
-    """Whose data do not fit the study."""
+    """A site whose data do not fit the study."""
 
     def prepare(self) -> None:
         raise ConfigurationError("y holds NaN in 2 rows")

@@ -42,7 +42,7 @@ def part(text: str, question: str) -> str:
 
 
 def approve_until(federation: InMemoryFederation, site: str, last_day: date) -> None:
-    """By the clock of the federation, which is not the machine's."""
+    """Approve until a time by the federation's clock, which is not the machine's."""
     kept = journal(federation, site, STUDY)
     digest = study_for(federation, STUDY, FEDAVG, 2, 60.0).digest()
     word = Approval(

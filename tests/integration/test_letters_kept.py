@@ -1,4 +1,4 @@
-"""Which letters a server keeps, how long, and that it takes none it has no room for.
+"""Letters that a server keeps, how long, and that it takes none it has no room for.
 
 Floods of them are the attacks ``letters-...``.
 
@@ -50,7 +50,7 @@ class Flood:
         return self.sites.view(Side.A, site).mail
 
     def files(self) -> list[Path]:
-        """What server A has kept of this study."""
+        """Server A's files of this study."""
         return sorted(set(self._folder()) - self._before)
 
     def _folder(self) -> Iterator[Path]:

@@ -77,7 +77,7 @@ def test_open_connections_are_counted(federation: Federation) -> None:
 
 
 def test_the_command_shows_the_running_servers_status_and_compares_clocks(federation: Federation) -> None:
-    """Of both sides, over the real port: A by its calls' answers, B by the requests that A signed."""
+    """Both sides over the real port: A by its calls' answers, B by the requests that A signed."""
     for side in Side:
         config = str(federation.servers[side].config)
         said = CliRunner().invoke(app, ["status", "--config", config]).stdout

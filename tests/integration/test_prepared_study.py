@@ -1,4 +1,4 @@
-"""From tables of the Cleveland form to a trained model: every site prepares its own file by the study's schema.
+"""A trained model from tables of the Cleveland form: every site prepares its own file by the study's schema.
 
 A site whose folder another schema made is not ready; the others wait, and it takes part once the folder is mended.
 """

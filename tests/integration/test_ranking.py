@@ -74,7 +74,7 @@ def ranked(run: InMemoryFederation) -> Ranking:
 
 
 def plain_losses() -> dict[str, float]:
-    """What every site's model does on the requester's training examples; it has no others to judge by."""
+    """The loss of every site's model on the requester's training examples; it has no others to judge by."""
     data = {name: site_data(number) for number, name in enumerate(SITES)}
     form = judging_form(data[REQUESTER].train, None, CLASSES).form
     return {name: form.loss(predictor(ridge_model(of.train, CLASSES, PENALTY))) for name, of in data.items()}

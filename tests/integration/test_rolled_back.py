@@ -65,7 +65,7 @@ class Pair:
         return stranded
 
     def told_of(self, side: Side) -> int:
-        """How many changes of this server the other one knows of."""
+        """The number of this server's changes that the other one knows of."""
         kept = self.server(side.other).store.history_of(OPERATOR_NAMES[side])
         return 0 if kept is None else kept.message.changes
 

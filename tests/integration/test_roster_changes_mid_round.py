@@ -1,4 +1,4 @@
-"""What becomes of a study when its roster changes in the middle: renewed keys, a revoked contributor, CKKS, a fork."""
+"""A study whose roster changes in the middle: renewed keys, a revoked contributor, CKKS, a fork."""
 
 from __future__ import annotations
 

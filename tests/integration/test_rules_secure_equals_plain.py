@@ -77,7 +77,7 @@ def study(case: Case) -> Study:
 
 
 def public(record: RoundRecord) -> tuple[object, ...]:
-    """What must be the same to the bit."""
+    """The parts of a run that must be the same to the bit."""
     return record.kind, record.handed_out, record.took_part, record.not_selected, record.declined, record.class_totals
 
 
@@ -218,7 +218,7 @@ SKETCHED = {
 
 @pytest.mark.parametrize("rule", SKETCHED.values(), ids=SKETCHED)
 def test_the_first_update_of_a_sketched_model_agrees(rule: RuleSpec) -> None:
-    """From the same model every site's update is the same to the bit, so that only encoding and sketch differ."""
+    """Every site's update from the same model is the same to the bit, so that only encoding and sketch differ."""
     federation = digits_sites(0, 10)
     of = study_of(replace(CHANGING_DIGITS, rounds=1), federation, rule.name, "0" * 64, 0)
     assert not of.parameters.exact_distances

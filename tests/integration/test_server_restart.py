@@ -51,7 +51,7 @@ def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[Sc
 
 
 def finish(sites: ScriptedSites, number: int, attempt: int = 1) -> None:
-    """From the challenge to the release, for contributions that are all there."""
+    """Run from the challenge to the release, for contributions that are all there."""
     x = updates(number)
     current = sites.wait_transcript(Side.A, number)
     assert current.attempt == attempt
@@ -92,7 +92,7 @@ def test_after_a_receipt(sites: ScriptedSites, side: Side) -> None:
 
 
 def test_a_part_of_an_upload_survives_and_hostile_parts_do_not_count(sites: ScriptedSites) -> None:
-    """By hand, as an agent sends large ones: one part is all of this message."""
+    """Parts are sent by hand, as an agent sends large ones: one part is all of this message."""
     announcement = sites.announcement(1)
     sites.announce(announcement)
     x = updates(1)

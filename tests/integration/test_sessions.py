@@ -38,7 +38,7 @@ class Asking:
     client: ServerClient
 
     def forms(self) -> list[str]:
-        """Of the requests so far, which are forgotten then."""
+        """The forms of the requests so far, which are then forgotten."""
         found = [request.headers["content-type"] for request in self.proxy.asked]
         self.proxy.asked.clear()
         return found

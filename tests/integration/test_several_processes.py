@@ -105,7 +105,7 @@ def federation(cluster: Cluster) -> Iterator[Several]:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> Iterator[Undisturbed]:
-    """By servers of one process each."""
+    """The study's model from servers of one process each."""
     with folder_on_disk() as folder, crash_federation(folder) as running:
         yield Undisturbed(running)
 

@@ -1,4 +1,4 @@
-"""What comes of a round in which a site declines: it does so before it trains, and the others go on.
+"""A round in which a site declines: it does so before it trains, and the others go on.
 
 Which lists and announcements it declines is tried by the attacks ``lists-...``; here is one of each kind of reason, the
 site's own broken update, and an impossible sum. The site is the real agent's code, talking HTTPS to the running pair;
@@ -154,7 +154,7 @@ def mail_list(opened: OpenRound, listed: WeightList) -> None:
 
 
 def letter_to_the_requester(opened: OpenRound) -> Decline:
-    """What the requester reads: the site's signed reason."""
+    """The site's signed reason, as the requester reads it."""
     path = opened.path(paths.MAIL, topic="decline-1", recipient=REQUESTER) + f"?sender={VICTIM}"
     sealed = opened.sites.me.ok(Side.A, "GET", path)
     key = opened.federation.keys(REQUESTER).sealing

@@ -62,7 +62,7 @@ def columns_of(site: str) -> tuple[np.ndarray, ...]:
 
 
 def put_tables(run: Federated, sites: tuple[str, ...] = SITES) -> None:
-    """What ``moiety data prepare`` leaves beside the examples."""
+    """Write the tables that ``moiety data prepare`` leaves beside the examples."""
     for site in sites:
         folder = run.state(site).parent / "data"
         assert (folder / "train.npz").is_file()

@@ -99,7 +99,7 @@ def test_parts_make_the_same_study_and_a_broken_upload_goes_on(tmp_path: Path, m
 def test_a_disk_that_loses_what_it_was_given_alters_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a server said it could not store is sent again, and no receipt is signed over a file with holes.
+    """Bytes that a server could not store are sent again, and no receipt is signed over a file with holes.
 
     In the same study another process sweeps parts away while they are put together.
     """

@@ -1,4 +1,4 @@
-"""Where tests keep their files: in memory where there is room, or on a disk where it is durability that is tested."""
+"""Places for tests' files: in memory where there is room, or on a disk where durability is tested."""
 
 from __future__ import annotations
 

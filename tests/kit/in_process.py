@@ -34,7 +34,7 @@ a run by fresh random text and hold nothing of any study."""
 
 @dataclass
 class Messages:
-    """What was said to or by one server: method, path, request body, answer."""
+    """Messages to or by one server: method, path, request body, answer."""
 
     said: set[tuple[str, str, bytes, int, bytes]] = field(default_factory=set)
 

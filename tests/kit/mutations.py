@@ -127,7 +127,7 @@ def _no_correlation_used(store: SqlStore, key: RoundKey) -> int:
 
 
 def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, taken: Any) -> Signed[Receipt]:
-    """What happened while the body came is not looked at."""
+    """Ignore what happened while the body came."""
     header, record = taken.header, server.store.round(key)
     if record is None:
         raise ProtocolViolation(f"{key.label} is not here")
@@ -149,7 +149,7 @@ def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, take
 
 
 def _keeps_the_removed(server: Server, chain: RosterChain) -> None:
-    """Who was in the roster before goes on being let in."""
+    """Go on admitting parties that were removed from the roster."""
     before = (
         dict(getattr(server, "parties", {})),
         dict(getattr(server, "verify_keys", {})),

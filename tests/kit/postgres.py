@@ -120,7 +120,7 @@ class Cluster:
 
 
 class InPostgreSQL:
-    """What is asked of a server's SQLite file, of its database here; as a context manager, closed."""
+    """The queries that tests make of a server's SQLite file, in PostgreSQL; as a context manager, closed."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url.replace("+psycopg", ""), autocommit=True)

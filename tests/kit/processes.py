@@ -148,7 +148,7 @@ class Federation(RunningFederation):
         return StudyJournal(self.state(site), study)
 
     def texts(self, kind: EventKind, site: str) -> list[str]:
-        """What an agent with a learner of the test's said."""
+        """The texts of an agent with a learner of the test's."""
         lines = (self.folder / site / "process.log").read_text().splitlines()
         said = [AgentEvent.model_validate_json(line) for line in lines if line.startswith('{"kind"')]
         return [event.text for event in said if event.kind is kind]

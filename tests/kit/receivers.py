@@ -35,7 +35,7 @@ class Mail:
 
 @dataclass
 class Mailbox:
-    """What an SMTP server took; ``refuses`` is its answer to MAIL in place of yes."""
+    """Mail that an SMTP server took; ``refuses`` is its answer to MAIL in place of yes."""
 
     port: int = 0
     refuses: str = ""
@@ -65,7 +65,7 @@ class _Session(socketserver.StreamRequestHandler):
             self.request.close()
 
     def _answer(self, words: str) -> bool:
-        """Whether the conversation goes on."""
+        """Answer one command; return false when the conversation is over."""
         verb = words[:4].upper()
         match verb:
             case "EHLO":
@@ -114,7 +114,7 @@ def smtp_receiver(ca: trustme.CA, login: tuple[str, str] | None = None) -> Itera
 
 @dataclass
 class Hook:
-    """What an HTTPS server took: the body and headers of every POST; ``status`` is what it answers."""
+    """Requests that an HTTPS server took: the body and headers of every POST; ``status`` is its answer."""
 
     url: str = ""
     status: int = 204

@@ -72,7 +72,7 @@ class Several(Federation):
         return super().config(name)
 
     def _own_certificate(self, side: Side) -> None:
-        """Which Caddy alone trusts."""
+        """Make a certificate that only Caddy trusts."""
         place = self.folder / OPERATOR_NAMES[side]
         certificate = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
         names = ("-subj", f"/CN={HOST}", "-addext", f"subjectAltName=IP:{HOST}", "-days", "3650")
@@ -153,11 +153,11 @@ class Several(Federation):
         return self.asked(name, "/readyz") == 200
 
     def drives(self, side: Side) -> str | None:
-        """Which process does, by its own word."""
+        """The process that drives, by its own word."""
         return next((name for name in self.of[side] if self.asked(name, "/drives") == 200), None)
 
     def bytes_in(self, name: str, route: str) -> int:
-        """Of requests that a process has answered since its start."""
+        """Bytes of the requests that a process has answered since its start."""
         counted = f'moiety_bytes_total{{direction="in",kind="{route}"}} '
         with self._http() as http:
             lines = http.get(f"http://{HOST}:{self.ports[name][1]}/metrics").text.splitlines()

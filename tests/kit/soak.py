@@ -1,4 +1,4 @@
-"""Where ``make soak`` leaves its counts, for the page of results."""
+"""The folder for the counts of ``make soak``, for the page of results."""
 
 from __future__ import annotations
 

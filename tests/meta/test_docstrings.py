@@ -1,4 +1,4 @@
-"""Docstrings of the product begin with a verb or a noun, so that nobody has to read them twice."""
+"""Docstrings of product and tests begin with a verb or a noun, so that nobody has to read them twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("protocol", "host", "servers", "client_agent", "harness")
+PACKAGES = ("protocol", "host", "servers", "client_agent", "harness", "tests")
 CLAUSES = frozenset(("What", "Who", "Whose", "Which", "Whether", "Where", "How", "Of", "By", "From", "For"))
 Documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

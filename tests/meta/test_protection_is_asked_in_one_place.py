@@ -1,4 +1,4 @@
-"""What a protection means is in ``protocol/protection``; no other code asks which one it is."""
+"""Only ``protocol/protection`` knows what a protection means; no other code asks which one it is."""
 
 from __future__ import annotations
 

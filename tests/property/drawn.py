@@ -1,4 +1,4 @@
-"""What the property tests draw: ring vectors rich in edge values, seeds, studies; and both kernel twins."""
+"""Strategies of the property tests: ring vectors rich in edge values, seeds, studies; and both kernel twins."""
 
 from __future__ import annotations
 

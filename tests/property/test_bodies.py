@@ -65,7 +65,7 @@ ANNOUNCED = announcement()
 
 @dataclass
 class Kept:
-    """Where a server puts what it opens."""
+    """A place for what a server opens."""
 
     content: bytearray = field(default_factory=bytearray)
 

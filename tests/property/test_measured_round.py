@@ -29,7 +29,7 @@ SITES = ("requester", "site 1", "site 2")
 
 @dataclass(frozen=True)
 class Round:
-    """What was drawn: every update in ring units, the requester's first."""
+    """A drawn round: every update in ring units, the requester's first."""
 
     opens: Needs
     challenge: bytes

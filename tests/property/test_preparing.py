@@ -1,4 +1,4 @@
-"""For any table: new rows go through what the data went through, no patient is on both sides, tests scale nothing."""
+"""Any table: new rows go through what the data went through, no patient is on both sides, tests scale nothing."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_what_wraps_in_the_small_ring_is_caught_by_every_challenge(dimension):
 
 
 def test_a_share_that_a_server_reads_wrong_fails_the_range_check():
-    """Where both shares of an entry lie at one end of the ring, reading them errs by 2^48: the site is left out."""
+    """Shares of an entry at one end of the ring are read wrongly, by 2^48: the site is left out."""
     parameters, challenge = narrow(study(4)), derive(bytes(32), "challenge")
     a, b = vector([HALF - 1, 0, 0, 0]), vector([HALF - 3, 0, 0, 0])
     parts = sketch_shares(challenge, [chunk_source(VectorShare(a)), chunk_source(VectorShare(b))], parameters)

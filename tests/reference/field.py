@@ -38,7 +38,7 @@ def bit(data: bytes, i: int) -> int:
 
 
 def sender_columns(t_columns: list[bytes], choices: bytes, delta: bytes) -> list[bytes]:
-    """What the sender holds of an honest extension: q_j = t_j + Delta_j x."""
+    """The sender's columns of an honest extension: q_j = t_j + Delta_j x."""
     return [xor(t, choices) if bit(delta, j) else t for j, t in enumerate(t_columns)]
 
 

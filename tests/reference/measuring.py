@@ -16,7 +16,7 @@ Shares = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class Messages:
-    """What both servers put in, send to each other, and send to the requester."""
+    """Messages of both servers: to each other, and to the requester."""
 
     operands: Shares
     masked: Shares

@@ -17,7 +17,7 @@ def segments(vector: list[int], lengths: list[int]) -> list[list[int]]:
 
 
 def masked(own: list[int], correlated: list[int]) -> list[int]:
-    """What goes to the peer: own vector minus the random one."""
+    """The vector for the peer: own vector minus the random one."""
     return subtract(own, correlated)
 
 

@@ -34,7 +34,7 @@ def total(shares: list[list[int]]) -> list[int]:
 
 
 def masked_sum(y_a: list[int], mask_seed: bytes) -> list[int]:
-    """What A sends to B: its sum minus PRG(t)."""
+    """A's message to B: its sum minus PRG(t)."""
     return subtract(y_a, expand(mask_seed, "OUTPUT_MASK", len(y_a)))
 
 

@@ -101,7 +101,7 @@ def commitment(salt: bytes, content_key: bytes, share: bytes) -> bytes:
 
 
 def message_digest(head: bytes, body: bytes) -> bytes:
-    """What a contribution's sender signs: all before the encrypted body, and the body's hash."""
+    """The digest that a contribution's sender signs: all before the encrypted body, and the body's hash."""
     return hashlib.sha256(b"moiety/2 sealed message\x00" + head + hashlib.sha256(body).digest()).digest()
 
 

@@ -17,7 +17,7 @@ def settle(alpha: float, grid: int) -> float:
 
 
 def median(values: list[float]) -> float:
-    """Where a late joiner starts: the median of the others' weights."""
+    """The weight at which a late joiner starts: the median of the others' weights."""
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 

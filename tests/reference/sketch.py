@@ -8,7 +8,7 @@ BLOCKS = 4
 
 
 def entries(challenge: bytes, dimension: int, k: int) -> list[list[tuple[int, int]]]:
-    """For each coordinate its four (row, sign) pairs: the matrix S by columns."""
+    """Four (row, sign) pairs for each coordinate: the matrix S by columns."""
     size = k // BLOCKS
     columns = []
     for word in expand(challenge, "SKETCH", dimension):

@@ -46,7 +46,7 @@ def tags(key: bytes, x: list[int]) -> list[int]:
 
 
 def errors(key: bytes, x: list[int], pair: int = 0) -> list[int]:
-    """By how much one of the two pairs at the end, the shown one or the kept one, is not the tags of what is before."""
+    """The error of one of the two last pairs, the shown one or the kept one, against the tags of what is before."""
     own = x[len(x) - 4 + 2 * pair :][:2]
     return [(tag - found) % MODULUS for tag, found in zip(tags(key, x[:-4]), own, strict=True)]
 

@@ -142,7 +142,7 @@ def _value(command: Command, name: str, kind: Any, good: dict[str, Path], out: P
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """What a command sets for its whole process is as before."""
+    """Undo what a command sets for its whole process."""
     umask, handlers = os.umask(0o022), {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""What another party writes is shown to a person: it moves no cursor, forges no line, and ends no program.
+"""Words of another party are shown to a person: they move no cursor, forge no line, and end no program.
 
 Each test puts the same words into one place where they are shown or logged: escape sequences, a bell, a mark that turns
 the reading direction, a line break, markup that rich takes for a wrong tag. The attack is

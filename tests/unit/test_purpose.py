@@ -1,4 +1,4 @@
-"""What a round is for decides what it opens and how it ends; the table says all of it."""
+"""The purpose of a round decides what it opens and how it ends; the table says all of it."""
 
 from __future__ import annotations
 

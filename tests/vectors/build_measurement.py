@@ -85,7 +85,7 @@ def _ternary_digest(rows: list[list[int]]) -> str:
 
 
 def _compact(x: list[int], dimension: int, name: str) -> dict[str, Any]:
-    """How a test rebuilds x: short vectors spelled out, long ones as runs of signed numbers behind a common base."""
+    """The compact form from which a test rebuilds x: short vectors spelled out, long ones as runs of signed numbers."""
     if dimension == SHORT:
         return {"vector": hexes(x)}
     e = 2**LOG2_E

@@ -11,7 +11,7 @@ OPENS = ("distances", "norms", "pairs", "inner_products")
 
 
 def _sketches(challenge: bytes, site: str, dimension: int) -> tuple[dict[str, Any], list[int], measuring.Shares]:
-    """What the vector names, the sketch in the clear, and its shares."""
+    """The vector's names, the sketch in the clear, and its shares."""
     raw, key = honest(f"{site} {dimension}", dimension, 2**LOG2_E), seed(f"share {site} {dimension}")
     shares = (
         sketch.sketch(challenge, ring.expand(key, "SHARE", dimension), K),

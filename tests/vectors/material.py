@@ -1,4 +1,4 @@
-"""What all vectors are made of: named seeds, words, honest vectors; loading a written file."""
+"""Material of all vectors: named seeds, words, honest vectors; loading a written file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is opened about a site, against the committed vectors, bit for bit."""
+"""Openings about a site, against the committed vectors, bit for bit."""
 
 from __future__ import annotations
 

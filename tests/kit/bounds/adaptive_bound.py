@@ -1,4 +1,4 @@
-r"""How far apart a secure and a plain model can be where a server optimiser applies the average (docs/protocol.md 9).
+r"""The distance of a secure and a plain model where a server optimiser applies the average (docs/protocol.md 9).
 
 With u the opened average, m the first moment, s = sqrt(v) and a = 1 - beta_2 (:mod:`protocol.rules.server_optimiser`),
 and delta the distance of the two runs' vectors in L2 norm, one round gives

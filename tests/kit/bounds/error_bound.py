@@ -1,4 +1,4 @@
-r"""How far apart the models of a secure and a plain run can be, same seeds and same weights (docs/protocol.md 2, 9).
+r"""The distance of the models of a secure and a plain run, same seeds and same weights (docs/protocol.md 2, 9).
 
 Let theta be the secure model, phi the plain one, delta_r = ||theta_r - phi_r||. The averages of a round are at most
 L delta_r + e_r apart (:mod:`tests.kit.bounds.regression_facts`). Where both models take ``model - eta * average``,

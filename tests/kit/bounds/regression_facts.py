@@ -1,4 +1,4 @@
-r"""How far apart the averages of a secure and a plain round can be, each from its own model (docs/protocol.md 2).
+r"""The distance of the averages of a secure and a plain round, each from its own model (docs/protocol.md 2).
 
 For softmax regression each g_i is the gradient of a convex function over one batch, and the Hessian of
 sum_i w_i g_i / W is at most L = lambda_max(S) / 2 + l2, where S averages x x^T over the sites' batches by weight (x
@@ -88,7 +88,7 @@ def average_error(facts: RoundFacts, model: RegressionFacts, parameters: StudyPa
 
 
 def encryption_error(facts: RoundFacts, parameters: StudyParameters) -> float:
-    """How far the average under CKKS can be from the exact one, in L2 norm (docs/protocol.md 11).
+    """The error of the average under CKKS, in L2 norm (docs/protocol.md 11).
 
     A decrypted value of a sum of n ciphertexts is off by s sqrt(n), in units of C, s = ``value_deviation``; within
     d = 8 standard deviations, so are the vector by d sqrt(D) and the sum of weights W by d. S/W has norm at most C,

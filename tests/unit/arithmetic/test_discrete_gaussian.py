@@ -73,7 +73,7 @@ def test_a_draw_that_leaves_64_bits_is_an_error_and_no_number(monkeypatch):
 
 
 def test_the_moments_that_accounting_rests_on_are_those_of_the_continuous_gaussian():
-    """For whole shifts s and orders k: E[(P_s / P)^k] under N_Z(0, sigma^2) is exp(k (k - 1) s^2 / (2 sigma^2))."""
+    """E[(P_s / P)^k] under N_Z(0, sigma^2) is exp(k (k - 1) s^2 / (2 sigma^2)), for whole shifts s and orders k."""
     sigma, values = 4, range(-400, 401)
     weights = {x: math.exp(-(x**2) / (2 * sigma**2)) for x in values}
     total = math.fsum(weights.values())

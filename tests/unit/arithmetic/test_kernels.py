@@ -79,7 +79,7 @@ def test_sketch_into_adds_to_what_is_there(kernels, rng):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("length", "n"), [(4, 1), (8, 333), (4096, 333), (2**17, 0)])
 def test_sketch_reals_is_the_same_map(kernels, rng, dtype, length, n):
-    """Of whole numbers, which floats add exactly in any order."""
+    """Whole numbers, which floats add exactly in any order."""
     words, x = vectors(rng, n), rng.integers(-1000, 1000, n)
     buckets = np.full(length, 0.5)
     kernels.sketch_reals(buckets, words, x.astype(dtype))

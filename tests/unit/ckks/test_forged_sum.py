@@ -22,7 +22,7 @@ from protocol.errors import SumForged
 
 @pytest.fixture(scope="module")
 def held() -> Held:
-    """What server A holds of this round: every site's ciphertexts, expanded."""
+    """Server A's ciphertexts of every site in this round, expanded."""
     return Held()
 
 

@@ -123,7 +123,7 @@ def welcome_mail(
     attested_by: tuple[str, ...] | None = None,
     attested: dict[str, object] | None = None,
 ) -> StudyView:
-    """By default all contributors of ``previous`` vouch for the model; ``attested`` changes what they say."""
+    """A welcome for which all contributors of ``previous`` vouch, unless ``attested`` says otherwise."""
     import hashlib
 
     party = ROSTER.party(SITE)

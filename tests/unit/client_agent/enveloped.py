@@ -88,7 +88,7 @@ def closed(
 
 
 def enveloped(handler: Handler, side: Side = Side.A) -> Handler:
-    """What a transport takes: the handler behind the envelopes of one server."""
+    """A handler for a transport, behind the envelopes of one server."""
     server = operator_keys(side)
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -57,7 +57,7 @@ def test_every_rule_says_what_it_opens(name: RuleName) -> None:
 
 
 def test_the_length_with_a_weight_is_said() -> None:
-    """What a study by samples opens where it bounds the lengths of updates."""
+    """A study by samples opens a length with a weight where it bounds the lengths of updates."""
     said = words(rule=RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=1.0))
     assert "how long this site's update is with its own weight" in said
 

@@ -186,7 +186,7 @@ def test_what_a_person_must_mend_here_ends_a_study_until_the_agent_starts_again(
     ("ahead_s", "text"), [(300, "300 s ahead of"), (7, "7 s ahead of"), (-61, "61 s behind"), (-9e5, "900000 s behind")]
 )
 def test_a_clock_that_is_off(ahead_s: float, text: str) -> None:
-    """Which one, and by how much: from the server's own time. Nothing is sent again in a hurry."""
+    """The agent names the clock that is off, by the server's own time, and does not retry in a hurry."""
     server_s, sent = 1_800_000_000, []
 
     def refused(request: httpx.Request) -> httpx.Response:

@@ -264,7 +264,7 @@ def test_a_budget_that_allows_nothing_is_refused():
 def test_what_a_budget_reads_of_the_accountant_is_what_its_epsilon_says_at_that_order(
     probability: float, noise: float, count: int
 ) -> None:
-    """By the accountant's own conversion, turned around; and by nothing that it keeps to itself."""
+    """The accountant's own conversion, turned around, and nothing that it keeps to itself."""
     order = filter_order(8.0, TARGET_DELTA)
     converted = math.log1p(-1 / order) - (math.log(TARGET_DELTA) + math.log(order)) / (order - 1)
     total = RdpAccountant(orders=[order])
@@ -352,7 +352,7 @@ def test_the_most_is_found_among_many_by_a_few_calls(noise: float) -> None:
 
 
 def test_a_shown_budget_that_one_number_keeps_is_no_hindrance() -> None:
-    """Of 50 samples less is spent than of 51, which take two steps per round."""
+    """50 samples spend less than 51, which take two steps per round."""
     of = noised_study()
     assert of.privacy is not None
     fits, larger = (training_of(of, of.privacy, count, 1).times(of.rounds) for count in (50, 51))

@@ -234,7 +234,7 @@ def signed_sum(past: PastRelease, body: bytes) -> PastRelease:
 
 
 def summed(weight: float = 1.0) -> bytes:
-    """What server A adds up."""
+    """The sum that server A adds up."""
     header = body_header(Kind.CONTRIBUTION, KEY, DIMENSION)
     scaling, encryptor = Scaling(weight=weight), Encryptor(KEY, MemoryFile())
     bodies = [

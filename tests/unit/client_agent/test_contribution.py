@@ -1,4 +1,4 @@
-"""From an update to two sealed shares, and the bounds on lengths."""
+"""An update becomes two sealed shares; the bounds on lengths."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_an_attempt_is_sealed_once_and_a_new_attempt_afresh(update: np.ndarray, 
 
 
 class Disk:
-    """What is made durable, and what takes its place, in their order: files and folders by name."""
+    """Durable writes and replacements in their order: files and folders by name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[tuple[str, str]] = []
@@ -319,7 +319,7 @@ def test_a_sketch_widens_each_of_them_by_the_same_factor() -> None:
 
 
 def apart(*pairs: tuple[str, str], byzantine: int) -> frozenset[str]:
-    """Who is left out where these pairs are too far apart, and all others near."""
+    """The sites left out where these pairs are too far apart, and all others near."""
     names = ("user", "c1", "c2", "c3", "c4")
     far = 3 * EXACT.clip_norm
     sites = [

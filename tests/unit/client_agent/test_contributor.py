@@ -1,4 +1,4 @@
-"""What a contributor believes and what it declines: views made by hand, no server."""
+"""A contributor believes and declines: views made by hand, no server."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_site_that_is_not_listed_says_nothing(bench: Bench) -> None:
 
 @pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", ""])
 def test_a_topic_that_names_no_version_is_no_welcome(bench: Bench, number: str) -> None:
-    """What one server lists as letters is its word alone, and must not end the look at both views."""
+    """One server's list of letters is its word alone, and must not end the look at both views."""
     shown = StudyView(study="unit", study_digest=DIGEST, cursor=1, ready=(), mail=(f"welcome-{number}/r0",))
     bench.contributor.take_welcome(shown)
     assert bench.servers[Side.A].sent == {}

@@ -1,4 +1,4 @@
-"""What a contributor makes of class counts, its own weight, and rules that select: views made by hand, no server."""
+"""A contributor's class counts, own weight, and rules that select: views made by hand, no server."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def served(bench: Bench, number: int, sites: tuple[str, ...]) -> RoundEnd:
-    """How a released round ends at the site when server A serves the sum of ``sites``."""
+    """The end of a released round at the site when server A serves the sum of ``sites``."""
     body = summed(number, sites)
     past, server = evidence(number, body), bench.servers[Side.A]
     assert isinstance(server, ServerA)

@@ -1,4 +1,4 @@
-"""Which list the requester announces: the rule's, the last sum's, or none; its update stands in for the sites'."""
+"""The list that the requester announces: the rule's, the last sum's, or none; its update stands in for the sites'."""
 
 from __future__ import annotations
 

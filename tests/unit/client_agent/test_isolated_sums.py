@@ -1,4 +1,4 @@
-"""How a site declines for isolation, and what it does not decline. The attacks themselves are ``agents-...``.
+"""A site declines for isolation, and only for that. The attacks themselves are ``agents-...``.
 
 The seven sites are the agents' own code with the default policy.
 """
@@ -76,7 +76,7 @@ def test_many_lists_over_a_slowly_moving_model(sites: Federation) -> None:
 
 
 def test_other_sites_are_not_kept_from_anything(sites: Federation) -> None:
-    """What is refused is the difference, not the sites: three who were in no sum are summed, and these four again."""
+    """The difference is refused, not the sites: three who were in no sum are summed, and these four again."""
     assert sites.round(study("first"), 1, FOUR, version=0).refused == {}
     assert sites.round(study("second"), 1, OTHERS, version=0).refused == {}
     far = np.random.default_rng(5).normal(size=DIMENSION).astype(np.float32) * 8

@@ -1,4 +1,4 @@
-"""Who stays in the sum of a measured round, by everything that can be opened."""
+"""The sites that stay in the sum of a measured round, by everything that can be opened."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from protocol.wire.messages import RuleName, RuleSpec
 
 
 def test_pairs_show_an_update_that_lies_within_reach_of_the_requester_but_not_of_the_others() -> None:
-    """Of length 2 C and 1.5 C from the requester; the honest ones are on the other side, more than 2 C away."""
+    """An update of length 2 C, 1.5 C from the requester; the honest ones are on the other side, more than 2 C away."""
     others = {site: of_length(CLIP, -ALONG + 0.1 * OTHERS[site]) for site in HONEST}
     updates = {REQUESTER: 0.5 * CLIP * ALONG, CHEAT: 2 * CLIP * ALONG, **others}
     assert judged(updates, Needs.PAIRS, ALONG).failed == (CHEAT,)

@@ -313,7 +313,7 @@ class TestUnlistedSites:
         monkeypatch: pytest.MonkeyPatch,
         dropped: tuple[str, ...] = (),
     ) -> list[str]:
-        """Who is sent the model when the next round measures, after a sum over ``listed``."""
+        """The sites that are sent the model when the next round measures, after a sum over ``listed``."""
         owner, sent = bench.requester, list[str]()
         told: Announcement = planned(bench).announcement.message.model_copy(
             update={"purpose": Purpose.UPDATE, "opens": Needs.NORMS, "listed": listed, "least_contributors": 2}

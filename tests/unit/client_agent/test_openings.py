@@ -1,4 +1,4 @@
-"""Who stays in the sum, what is signed, and which evidence a requester refuses."""
+"""The sites that stay in the sum, the signed set, and the evidence that a requester refuses."""
 
 from __future__ import annotations
 

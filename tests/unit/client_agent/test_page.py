@@ -173,7 +173,7 @@ def test_a_form_without_the_sessions_token_approves_nothing(inside: Browser, con
 
 
 def test_another_user_of_the_machine_approves_nothing(config: Path, door: Door) -> None:
-    """Who has neither the token nor the cookie, whatever else it says."""
+    """A user with neither the token nor the cookie, whatever else it says."""
     with browser(config, door) as stranger:
         door.enter(door.token)
         for path in (f"/studies/{STUDY.name}/approve", f"/studies/{STUDY.name}/leave"):

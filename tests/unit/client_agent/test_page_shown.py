@@ -1,4 +1,4 @@
-"""What a site's page shows: weights, budgets, servers, models, what left; in the reader's language."""
+"""A site's page shows weights, budgets, servers, models, what left; in the reader's language."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_updates_follow_with_the_totals_for_sites_that_missed_them(bench: Reques
 
 
 def ended(bench: RequesterBench) -> tuple[str, str]:
-    """What the servers read, and what this site keeps, of a study that failed."""
+    """The texts at the servers and at this site of a study that failed."""
     assert bench.requester.next_plan() is None
     end = bench.requester.progress.end
     assert end is not None

@@ -34,7 +34,7 @@ def data(n: int = 40, seed: int = 5) -> Examples:
 
 
 def single_gradients(examples: Examples) -> np.ndarray:
-    """By one backward pass for each record, float64[n, D]."""
+    """Gradients by one backward pass for each record, float64[n, D]."""
     found = []
     for row in range(len(examples)):
         model = build_model(SPEC, 3)

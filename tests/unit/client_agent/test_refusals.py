@@ -32,7 +32,7 @@ TOPIC = f"refusal/{REQUESTER}"
 
 
 def letter_of(folder: Path) -> bytes:
-    """What a site with the strict policy sends, twice the same."""
+    """The letter of a site with the strict policy, sent twice the same."""
     with contributor_bench(folder, STUDY, MODEL, STRICT) as bench:
         refusal = refused_study(bench.contributor)
         assert refusal is not None
@@ -158,7 +158,7 @@ def test_a_study_under_ckks_is_refused_unless_the_site_allows_it(tmp_path: Path)
 
 
 def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not open is named as a problem, once; the study begins when all are ready."""
+    """A letter that does not open is named as a problem, once; the study begins when all are ready."""
     message = StudyRefusal(
         study_digest=DIGEST, site=SITE, code=ErrorCode.POLICY_REFUSAL, clause=Clause.MAY_OPEN, reason="no"
     )

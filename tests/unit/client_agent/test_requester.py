@@ -1,4 +1,4 @@
-"""What the requester keeps and encloses, so that sites which missed a round's end can be shown it: no server."""
+"""The requester keeps and encloses what shows a round's end to sites that missed it: no server."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_whoever_asks_for_a_pause_gets_it_within_reason(header: str | None, seco
 
 
 def test_a_retry_after_is_waited_for_and_without_one_waits_grow_and_differ() -> None:
-    """By what the library says that it will wait; nobody waits here."""
+    """Waits are read from the library's hooks; nobody waits here."""
     waits: list[float] = []
     stamina.instrumentation.set_on_retry_hooks([lambda details: waits.append(details.wait_for)])
     answers = iter([httpx.Response(503, headers={"Retry-After": "0"}), httpx.Response(429), httpx.Response(502)])

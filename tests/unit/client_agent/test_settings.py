@@ -190,7 +190,7 @@ def test_without_a_file_it_looks_at_what_is_configured_here(
 def test_a_file_that_others_may_have_written_is_not_run(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, others_write: str
 ) -> None:
-    """What settings name is run: a trainer's interpreter, with this person's environment."""
+    """Programs that settings name are run: a trainer's interpreter, with this person's environment."""
     ran, here = tmp_path / "ran", tmp_path / "shared"
     here.mkdir()
     program = here / "python"

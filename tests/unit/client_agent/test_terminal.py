@@ -273,7 +273,7 @@ def test_a_measurement_is_told_from_a_sum() -> None:
 
 
 def test_a_reason_that_the_line_before_gave_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a study that goes on alone it stood in every line, and so did what a site said that declines."""
+    """The reason stood in every line of a study that goes on alone, and so did the words of a site that declines."""
     long, other = "the policies of the sites that are left allow no list: " + "x" * 200, "too few"
     first = RoundRecord(
         time_s=0, study="heart", site="c0", round=7, state=RoundEnd.SKIPPED, reason=long, model_version=1,

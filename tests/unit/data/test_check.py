@@ -1,4 +1,4 @@
-"""What is wrong with a table is said by column and row, never with a value, and before anything is made of it."""
+"""Faults of a table are named by column and row, never with a value, and before anything is made of it."""
 
 from __future__ import annotations
 

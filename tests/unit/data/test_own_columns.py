@@ -34,7 +34,7 @@ def kept(folder: Path, made: Prepared) -> dict[str, OwnColumn]:
 
 
 def counted(folder: Path, made: Prepared, counts: tuple[int, ...]) -> Question:
-    """What class counts of a study with this schema ask of the prepared folder."""
+    """The counts that a study with this schema asks of the prepared folder."""
     write(folder, made)
     study: Any = SimpleNamespace(data_schema=made.transformation.table)
     return asked_of_classes(study, folder, counts, KEY)
@@ -57,7 +57,7 @@ def test_a_column_found_by_its_name_before_the_unit_is_the_one_in_the_first_line
 
 
 def test_a_column_is_one_in_every_form_of_unicode(tmp_path: Path) -> None:
-    """What an older release kept as it was written, too."""
+    """Names that an older release kept as they were written, too."""
     first, second = (
         Question(column=name, named="x", asked=("a",), values="1", named_in=FIRST_LINE)
         for name in ("gro\u0308\u00dfe", "gr\u00f6\u00dfe")

@@ -217,7 +217,7 @@ def test_sides_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
 
 
 def fitted(values: Sequence[float]) -> tuple[ColumnFit, Prepared]:
-    """What a column "chol" of these values in the training part becomes."""
+    """The column "chol" made of these values in the training part."""
     of_file = schema({**CHOL, "missing": "refuse"}, ILL)
     pairs = [(value, n % 2) for n, value in enumerate(values)]
     table = pa.table({"chol": [repr(value) for value, _ in pairs], "ill": [str(ill) for _, ill in pairs]})

@@ -21,7 +21,7 @@ def keys_of(name: str, role: Role = Role.SITE, seed: str = "") -> PartyKeys:
 
 
 def operator_card(side: Side, federation: str = FEDERATION, url: str | None = None) -> OperatorCard:
-    """Of operator-a or operator-b."""
+    """The card of operator-a or operator-b."""
     url = url or f"https://{side.value}.example:8443"
     party = keys_of(f"operator-{side.value}", Role.OPERATOR).party(url=url)
     return OperatorCard(federation=federation, side=side, party=party)

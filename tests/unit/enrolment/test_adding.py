@@ -293,7 +293,7 @@ def test_names_of_the_roster_are_not_given_again(founded: tuple[Operators, Joine
 
 
 def removed(both: Operators, requester: Joined, name: str) -> RosterChain:
-    """By a file that all three signed, in place at both operators."""
+    """A removal by a file that all three signed, in place at both operators."""
     held = parse_chain(requester.roster.read_text(), "roster.toml")
     change = Signed[RosterChange](message=proposed(held, Wanted(remove=(name,)), f"{name} leaves"))
     for keys in (requester.keys, *(own_card(both.settings[side])[1] for side in Side)):
@@ -307,7 +307,7 @@ def removed(both: Operators, requester: Joined, name: str) -> RosterChain:
 def test_a_change_is_proposed_from_the_newest_roster_which_add_and_status_keep(
     founded: tuple[Operators, Joined],
 ) -> None:
-    """From the first one it would be a fork, signed by the requester."""
+    """A change of the first roster would be a fork, signed by the requester."""
     both, requester = founded
     admitted(both, requester, "clinic-2")
     added = add(both, requester, "clinic-2")

@@ -1,4 +1,4 @@
-"""What the commands of enrolment print and refuse; what they do has tests of its own."""
+"""Output and refusals of the commands of enrolment; what they do has tests of its own."""
 
 from __future__ import annotations
 

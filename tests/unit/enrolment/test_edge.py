@@ -1,4 +1,4 @@
-"""What strangers reach before the federation is founded: the card and enrolment, bounded; and the way there."""
+"""The surface for strangers before the federation is founded: the card and enrolment, bounded; and the way there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From two invitations to a registration at both operators: once, by the invited site, and again after any failure."""
+"""Two invitations become a registration at both operators: once, by the invited site, and again after any failure."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ input()
 
 
 def test_cpu_time_of_a_process_grows_only_while_it_works() -> None:
-    """Of one without children: some of this one's may end meanwhile, and take with them what they had."""
+    """The CPU time of a process without children: some of this one's may end meanwhile, with what they had."""
     with subprocess.Popen([sys.executable, "-c", WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin is not None
         assert other.stdout is not None

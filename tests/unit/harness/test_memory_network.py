@@ -1,4 +1,4 @@
-"""What a network in one process does to a request and to its answer, on a clock of its own."""
+"""A network in one process: requests and their answers, on a clock of its own."""
 
 from __future__ import annotations
 

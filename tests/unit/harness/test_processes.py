@@ -1,4 +1,4 @@
-"""What a federation of processes is given, without starting any."""
+"""The files that a federation of processes is given, without starting any."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def raw_update(site: SiteData, vector: np.ndarray, round_number: int, of: Study)
 
 @dataclass(frozen=True)
 class ByHand:
-    """What one round should have given."""
+    """The expected result of one round."""
 
     vector: np.ndarray
     alpha: dict[str, float]

@@ -1,4 +1,4 @@
-"""What TensorBoard and MLflow read is what the result lines say, each run once."""
+"""TensorBoard and MLflow read what the result lines say, each run once."""
 
 from __future__ import annotations
 

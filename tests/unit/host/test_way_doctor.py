@@ -57,7 +57,7 @@ class Other(Healthy):
 
 
 class Sometime(Healthy):
-    """Whose ``Date`` is always the same second."""
+    """A server whose ``Date`` is always the same second."""
 
     said_s = 0
 

@@ -20,7 +20,7 @@ ROSTER = ("b", "c", "d", "e", "f")
 
 @dataclass(frozen=True)
 class Declared:
-    """What a rule declares, as far as the clauses ask."""
+    """A rule's declarations, as far as the clauses ask."""
 
     needs: Needs = Needs.DISTANCES
     weights_never_rise: bool = True

@@ -1,4 +1,4 @@
-"""Which lists a requester tries, and in which order."""
+"""The lists that a requester tries, in their order."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ class TestNoise:
 
 
 class TestSteps:
-    """How far a round, and a study, may move the model: 0.5 * 4 and 100 times that."""
+    """The most that a round, and a study, may move the model: 0.5 * 4 and 100 times that."""
 
     PLAIN = study("ab" * 32).model_copy(
         update={

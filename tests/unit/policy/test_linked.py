@@ -1,4 +1,4 @@
-"""What a site holds against sums that it may not know of, by whose question it was and who is in them."""
+"""A site's objections to sums that it may not know of, by whose question it was and who is in them."""
 
 from __future__ import annotations
 

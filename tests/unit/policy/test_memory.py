@@ -33,7 +33,7 @@ class TestNeverRises:
             check(weight_list({"b": 20, "c": 19, "d": 21, "e": 20}, 2), memory=memory)
 
     def test_the_last_sums_list_may_come_again_and_no_other(self) -> None:
-        """Where a newer list was declined for what its sum would have given away."""
+        """A newer list was declined for what its sum would have given away."""
         first, lower = weight_list(EVEN), weight_list(EVEN | {"b": 20}, 2)
         memory = remember_release(SiteMemory(), announcement(first), first, tuple(EVEN))
         memory = remember_contribution(memory, announcement(lower, version=1), lower)

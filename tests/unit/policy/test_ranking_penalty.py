@@ -1,4 +1,4 @@
-"""Which penalties a study can have and a site takes, and what a ridge regression tells at the floor.
+"""Penalties that a study can have and a site takes, and what a ridge regression tells at the floor.
 
 What extreme penalties would tell are the attacks ``ranking-with-a-tiny-penalty`` and ``ranking-with-a-huge-penalty``.
 """

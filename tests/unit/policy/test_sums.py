@@ -1,4 +1,4 @@
-"""What one more sum would give away: over release sets, unsettled rounds, other studies and other dimensions."""
+"""The leakage of one more sum: over release sets, unsettled rounds, other studies and other dimensions."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_earlier_word_on_the_same_round_is_replaced() -> None:
 
 
 def test_sums_over_other_models_do_not_make_a_site_forget() -> None:
-    """Of more than can be counted the nearest do, however old; what is far from the newest update goes."""
+    """The nearest of too many sums count, however old; those far from the newest update go."""
     old = [known("abcd", 1, released="abcd", study="long ago")]
     rng = np.random.default_rng(3)
     far = rng.normal(size=(2 * MOST_ROWS, 4))

@@ -1,4 +1,4 @@
-"""What the next round is for and whom it lists, by what the requester knows (docs/protocol.md 4, 9, 13)."""
+"""The purpose and list of the next round, by what the requester knows (docs/protocol.md 4, 9, 13)."""
 
 from __future__ import annotations
 

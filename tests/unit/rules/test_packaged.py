@@ -1,4 +1,4 @@
-"""What is demanded of a rule that a package brings, once and in every round."""
+"""Demands on a rule that a package brings, once and in every round."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ ONE, TWO, THREE = SITES[1:]
 
 
 class Held:
-    """What side A has of the round."""
+    """Side A's record of the round."""
 
     def __init__(self, contributed: tuple[str, ...], declined: tuple[str, ...]) -> None:
         self._contributed = contributed

@@ -131,7 +131,7 @@ def test_extreme_but_valid_chunks_are_added(process: CkksProcess, seed: bytes, c
 
 
 def seal_stream(key: SecretKey, tmp_path: Path) -> bytes:
-    """What SEAL itself would write."""
+    """The stream that SEAL itself would write."""
     seal, plain = key.scheme.seal, key.scheme.seal.Plaintext()
     seal.CKKSEncoder(key.scheme.context).encode([0.5] * 1024, PARAMETERS.scale, plain)
     seal.Encryptor(key.scheme.context, key.key).encrypt_symmetric(plain).save(str(tmp_path / "ct"))

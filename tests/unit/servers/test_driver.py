@@ -84,7 +84,7 @@ class Peer:
 
 
 class RoundsOver(NoTraces):
-    """Whose rounds were over."""
+    """A server whose rounds were over."""
 
     def __init__(self) -> None:
         self.of: list[str] = []

@@ -49,7 +49,7 @@ class Database:
 
 
 class Server:
-    """What the lease needs of one; ``drove`` are the numbers of the starts that it drove as."""
+    """The parts of a server that the lease needs; ``drove`` are the numbers of the starts that it drove as."""
 
     def __init__(self, store: Database, fails_at: str = "") -> None:
         self.store = store

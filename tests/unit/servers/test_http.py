@@ -49,7 +49,7 @@ async def counts(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def told_to_close(bodies: list[bytes]) -> list[bool]:
-    """Of each connection, all open at once, whether its answer ends it."""
+    """Open all connections at once; say of each if its answer ends it."""
     config = uvicorn.Config(counts, http="httptools", lifespan="off", log_config=None)
     listener = listen("port", "127.0.0.1", 0)
     server = BoundedServer(config, listener, Admission(Limits()), lambda code: None, hears_signals=False)
@@ -89,7 +89,7 @@ async def late(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def answers(sent: list[bytes]) -> list[bytes]:
-    """What one connection reads after each piece that it sends; empty: it was closed."""
+    """Answers on one connection after each piece that it sends; empty: it was closed."""
     config = uvicorn.Config(
         late, http="httptools", lifespan="off", log_config=None, server_header=False, date_header=False
     )

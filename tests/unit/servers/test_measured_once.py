@@ -1,4 +1,4 @@
-"""How servers carry out measurements without a sum: closed and never summed. The attacks are ``measured-...``.
+"""Servers carry out measurements without a sum: closed and never summed. The attacks are ``measured-...``.
 
 Servers decide with their own functions over a real store.
 """

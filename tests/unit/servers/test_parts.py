@@ -73,7 +73,7 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_second_name_counts_once_its_folder_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
-    """Of two requests to complete an upload, the second does not rest on what failed for the first."""
+    """The second of two requests to complete an upload does not rest on what failed for the first."""
     files, content, synced = ShareFiles(tmp_path / "shares", 0), tmp_path / "content", list[Path]()
     content.write_bytes(b"abc")
 

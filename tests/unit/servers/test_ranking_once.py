@@ -191,7 +191,7 @@ def test_a_ranking_takes_no_release_set(tmp_path: Path) -> None:
 
 
 class TestAnnounced:
-    """What a server takes for the announcement of a ranking, and when."""
+    """Announcements of a ranking that a server takes, and when."""
 
     def announce(self, last: RoundRecord | None, number: int, of: Study = STUDY) -> None:
         before = None if last is None else LastRound(last.progress, last.announcement.message)

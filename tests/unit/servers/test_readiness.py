@@ -158,7 +158,7 @@ async def looked(readiness: Readiness) -> None:
 
 
 def test_a_process_that_does_not_drive_is_ready_while_another_does() -> None:
-    """Of several: the peer is the other one's, and is not asked."""
+    """One of several processes: the peer is the other one's, and is not asked."""
     peer, missing = Peer(), list[Unavailable]()
 
     def require_driver() -> None:

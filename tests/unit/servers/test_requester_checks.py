@@ -1,4 +1,4 @@
-"""What a server refuses of a requester's announcement and release set, without a running server."""
+"""Refusals of a requester's announcement and release set, without a running server."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ OTHERS = SITES[1:]
     ],
 )
 def test_failed_check_names_only_sites_that_were_left_out(failed: tuple[str, ...], accepted: bool) -> None:
-    """Of the agreed sites the first two contributors are left out."""
+    """The first two contributors of the agreed sites are left out."""
     message = announcement(DIGEST, listed=OTHERS, least_contributors=1)
     attempt = Attempt(RoundKey(DIGEST, 1, 1), RoundState.MEASURED, message, 2e9)
     state = Standing(attempt, SetSigned(Signed[AgreedSet](message=AGREED)), Unchosen(), Undecided())

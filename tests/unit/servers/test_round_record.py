@@ -1,4 +1,4 @@
-"""What a round's record has from a certain state on, and code that comes too early for it."""
+"""Fields of a round's record from a certain state on, and code that comes too early for them."""
 
 from __future__ import annotations
 

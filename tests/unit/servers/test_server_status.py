@@ -1,4 +1,4 @@
-"""How a server stands: who may ask, what is said and how it is printed, and what it never holds."""
+"""A server's status: who may ask, what is said and how it is printed, and what it never holds."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_round_under_way_is_waited_for(server: Server, clock: Clock) -> None:
 
 
 def test_before_the_first_round_a_requester_that_asks_is_waited_for(server: Server, clock: Clock) -> None:
-    """For sites that join it may wait as long as it likes; one that has vanished leaves its study paused."""
+    """The requester may wait for sites as long as it likes; one that has vanished leaves its study paused."""
     silent_s = server.settings.limits.requester_silent_s
     for _ in range(5):
         clock.now_s += silent_s - 1

@@ -52,7 +52,7 @@ class Upload:
 
 
 class Taken:
-    """What comes is the output, as it is."""
+    """A masked sum that is the output, as it is."""
 
     def __init__(self, server: Any, record: RoundRecord, parameters: Any, draft: Draft) -> None:
         self._draft = draft

@@ -48,7 +48,7 @@ def awaited(length: int = LENGTH, check: Callable[[Callable[[bytes], None]], Che
 
 @dataclass(frozen=True)
 class Sent:
-    """What a site sends, and its digest; ``units`` are the head and the chunks, each with its place."""
+    """A site's upload and its digest; ``units`` are the head and the chunks, each with its place."""
 
     message: bytes
     digest: bytes

@@ -1,4 +1,4 @@
-"""What a server shows of studies and rounds, and what wakes those who wait."""
+"""Views of studies and rounds, and what wakes those who wait."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def waiting(server: Server, wait_s: float = LONG_S) -> Awaitable[StudyView | Non
 
 
 def after(server: Server, *changes: Callable[[], object]) -> StudyView | None:
-    """What a poll that began before them is answered with; each is seen by whoever waits before the next one."""
+    """The answers to a poll that began before them; each is seen by whoever waits before the next one."""
 
     async def scenario() -> StudyView | None:
         poll = asyncio.ensure_future(waiting(server))
@@ -266,7 +266,7 @@ KEPT = {kind: 3 if kind.of_a_round else 1 for kind in LetterKind}
 
 
 def signed(message: Any) -> Signed[Any]:
-    """By as many as sign anything, with the longest names."""
+    """The message signed by as many as sign anything, with the longest names."""
     signatures = tuple(Signature(signer=name, value="f" * 128) for name in NAMES[:3])
     kind: Any = Signed[type(message)]  # type: ignore[misc]
     return kind(message=message, signatures=signatures)
@@ -307,7 +307,7 @@ def full_round() -> RoundRecord:
 
 
 def letters() -> list[MailRecord]:
-    """What the limits let lie at a server at once; a checkpoint for each version that some site's welcome names."""
+    """The most letters at a server at once; a checkpoint for each version that some site's welcome names."""
     found = []
     for kind, count in KEPT.items():
         for number in range(LATE - count + 1, LATE + 1):

@@ -1,4 +1,4 @@
-"""What a site shares of its table: nothing of few patients, counts rounded alike every time (docs/protocol.md 17)."""
+"""A site's share of its table: nothing of few patients, counts rounded alike every time (docs/protocol.md 17)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_category_of_one_patient_is_counted_with_the_others_or_not_at_all() ->
     ],
 )
 def test_a_range_that_singles_a_patient_out_shows_counts_of_many_alone(crafted: tuple[float, float]) -> None:
-    """Whether the one patient is 70 or 69.9995, 95 or 99: the sums are the same, and of protected counts only."""
+    """The one patient is 70 or 69.9995, 95 or 99: the sums are the same, and of protected counts only."""
     low, high = crafted
     layout = Layout((Numeric("age", low, high),), bins=20)
     ages = np.concatenate([np.full(40, 20.0), [70.0 if high < 90 else 95.0], np.full(30, 80.0)])

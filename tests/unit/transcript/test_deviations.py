@@ -1,4 +1,4 @@
-"""Who deviated, by transcripts of rounds in which one party does otherwise; and what proves nothing."""
+"""Deviating parties are named by transcripts of rounds in which one party does otherwise; some prove nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def by(name: str, message: M) -> Signed[M]:
 
 
 def transcript(turn: TaggedRound, **changes: object) -> RoundTranscript:
-    """What a site keeps of such a round, were it over."""
+    """A site's transcript of such a round, were it over."""
     said = turn.said
     fields: dict[str, Any] = {
         "study_digest": turn.study.digest(),

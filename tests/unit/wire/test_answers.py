@@ -206,7 +206,7 @@ def by_the_library(work: Callable[[], T]) -> T | str:
 
 
 def outcome(work: Callable[[], T]) -> T | str:
-    """What comes of it: a value, or a refusal's kind."""
+    """The result: a value, or a refusal's kind."""
     try:
         return work()
     except MoietyError as refused:

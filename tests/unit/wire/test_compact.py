@@ -133,7 +133,7 @@ def test_what_is_written_in_another_way_is_refused(data: bytes, why: str) -> Non
 
 @pytest.mark.parametrize(("text", "times"), [("x" * 65535, 65534), ("\U0001f600" * 5461, 64)])
 def test_few_bytes_that_stand_for_many_are_refused_before_they_take_memory(text: str, times: int) -> None:
-    """What counts is what they take in JSON: twelve bytes for some characters."""
+    """The length in JSON counts: twelve bytes for some characters."""
     spelled = json.dumps(text)[1:-1].encode()
     again = b"\x07\x00\x00" * times
     data = b"\x08" + (times + 1).to_bytes(2, "big") + b"\x05" + len(spelled).to_bytes(2, "big") + spelled + again
@@ -158,7 +158,7 @@ def test_the_short_names_are_different_and_fit_a_byte() -> None:
 
 
 def fields_in(kind: object) -> set[str]:
-    """Of a message and of all that can be in it."""
+    """The fields of a message and of all that can be in it."""
     found: set[str] = set()
     if isinstance(kind, type) and issubclass(kind, Message):
         found = set(kind.model_fields)

@@ -1,4 +1,4 @@
-"""What a study can say of its task, names, noise and ranking; a study without them keeps its bytes."""
+"""A study's task, names, noise and ranking; a study without them keeps its bytes."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_an_honest_server_leaves_nobody_out(spec: RuleSpec, opens: Needs) -> Non
 
 
 def test_a_raised_projection_fails_exactly_below_the_threshold() -> None:
-    """Of all 40 projections: the requester's verdict is a comparison of <r, x>, which nobody ever computes."""
+    """The requester's verdict on all 40 projections is a comparison of <r, x>, which nobody ever computes."""
     round_ = measured(RuleSpec(name=RuleName.FEDAVG), Needs.NOTHING)
     rows = range_check.projections(round_.challenge, PARAMETERS).astype(np.int64)
     projected = rows @ to_signed(round_.updates[VICTIM])

@@ -1,4 +1,4 @@
-"""What a round of each scheme does to the models, against the formulas done by hand."""
+"""A round of each scheme, against the formulas done by hand."""
 
 from __future__ import annotations
 

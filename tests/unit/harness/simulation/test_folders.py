@@ -113,7 +113,7 @@ def test_what_is_no_folder_of_sites_is_refused(tmp_path: Path, prepared: Path) -
 
 
 def test_folders_of_another_schema_are_refused(prepared: Path, tmp_path: Path) -> None:
-    """Of a case and of a plain study, and by the name of the site."""
+    """Folders of a case and of a plain study, named by the site."""
     text = (prepared / "recurrence.toml").read_text().replace("folder:clinics", f"folder:{prepared / 'clinics'}")
     other = text.replace('type = "number"', 'type = "number"\nrange = [0, 110]', 1)
     with pytest.raises(ConfigurationError, match=r"(?s)its schema is not the one that .*clinics/east .*110"):

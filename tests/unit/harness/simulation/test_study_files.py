@@ -69,7 +69,7 @@ def test_a_study_of_a_matrix_is_what_a_file_of_its_own_would_hold(folder: Path) 
 
 
 def test_every_row_meets_every_row_of_the_other_axes(folder: Path) -> None:
-    """What has no model is no study, and a file that cannot be read is another one than was asked for."""
+    """A file without a model is no study, and an unreadable file is refused as another one than was asked for."""
     assert study_names(folder) == ("alone", "try_a_2", "try_a_4", "try_b_2", "try_b_4")
 
 
@@ -140,7 +140,7 @@ ROSTER = make_parties("steps", "s0", [SiteEntry(f"s{k}", 50) for k in range(12)]
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_variant_of_a_shipped_study_is_within_the_default_caps(name: str) -> None:
-    """Of those that sites could be asked: a baseline of the literature runs in one process alone."""
+    """Variants that sites could be asked: a baseline of the literature runs in one process alone."""
     for variant in read_case(STUDIES / f"{name}.toml").variants:
         if variant.baseline is not None:
             continue

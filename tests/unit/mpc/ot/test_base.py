@@ -263,7 +263,7 @@ def digit_values(extension: Extension) -> list[int]:
 
 
 def place(extension: Extension, digit: int, level: int, side: int) -> int:
-    """Where in the message the sum of that level and side begins; levels count from 1, after them the check."""
+    """The place in the message at which the sum of that level and side begins; levels count from 1, then the check."""
     before = sum(64 * bits for bits in extension.digit_bits[:digit] if bits > 1)
     return 1 + before + 64 * (level - 1) + 32 * side
 
@@ -305,7 +305,7 @@ def test_session_and_digit_enter_every_key():
 
 
 def test_the_stream_keys_are_no_nodes_and_no_check_values():
-    """What is sent about a leaf tells nothing of its stream's key: neither sum nor digest holds one."""
+    """The bytes sent about a leaf tell nothing of its stream's key: neither sum nor digest holds one."""
     keys, message = tree.grow(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
     pieces = {message[at : at + 32] for at in range(1, len(message), 32)}
     assert not pieces & {key.tobytes() for key in keys}
@@ -337,7 +337,7 @@ def test_a_wrong_check_is_always_caught(digit: int, part: int):
 
 
 def wrong_columns(message: bytes, delta: bytes) -> np.ndarray:
-    """For which columns q is not t xor Delta_j x, with A's keys honest and B's from ``message``."""
+    """The columns for which q is not t xor Delta_j x, with A's keys honest and B's from ``message``."""
     bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None]
     keys, _ = tree.grow(SESSION, SIXTEEN, KEYS0, KEYS1)
     seen = tree.puncture(SESSION, SIXTEEN, delta, np.where(bits, KEYS1, KEYS0), message)

@@ -104,7 +104,7 @@ def test_a_cluster_gives_the_bits_of_one_process_and_sees_nothing(cluster: _Clus
 
 
 def _seen(ray: Any, secrets: list[bytes]) -> list[bytes]:
-    """Which of them are in the session's files, logs among them, or in the memory of who keeps the object store.
+    """Secrets found in the session's files, logs among them, or in the memory of the object store's process.
 
     Both places hold something that was put there to be found.
     """
