@@ -26,7 +26,7 @@ from tests.unit.client_agent.benches import Bench, contributor_bench, requester_
 from tests.unit.client_agent.federation import signed_by_both
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, decided, study_with
 from tests.unit.parties import announcement
-from tests.unit.servers.test_one_end_a_round import FIVE
+from tests.unit.servers.ending_rounds import FIVE
 
 # --- measured once ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ import pytest
 from protocol.errors import AnnouncementMismatch, MalformedMessage, WrongRound
 from protocol.parameters import Needs
 from protocol.rounds.announce import LastRound, check_said
-from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
@@ -23,7 +22,6 @@ from protocol.wire.messages import (
     OutcomeCause,
     Purpose,
     RankingSpec,
-    RoundOutcome,
     RoundState,
     RuleName,
     RuleSpec,
@@ -34,16 +32,23 @@ from protocol.wire.messages import (
 from servers.correlations.wanted import demand
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import accept_release_set
-from servers.store.migrate import upgrade
-from servers.store.sql import SqlStore
 from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import announcement
 from tests.unit.parties import study as unit_study
-from tests.unit.servers.test_one_end_a_round import AGREED, ALL, FIVE, OPERATORS, PARTIES, server_on
-from tests.unit.servers.test_one_end_a_round import ROSTER as OF_FIVE
+from tests.unit.servers.ending_rounds import (
+    AGREED,
+    ALL,
+    FIVE,
+    OPERATORS,
+    PARTIES,
+    ROSTER,
+    by_a,
+    server_on,
+    store_with,
+)
 
 MALLOWS = RuleSpec(name=RuleName.MALLOWS)
-STUDY = unit_study(OF_FIVE.digest()).model_copy(update={"rule": MALLOWS})
+STUDY = unit_study(ROSTER.digest()).model_copy(update={"rule": MALLOWS})
 KEY = RoundKey(STUDY.digest(), 1, 1)
 MEASURES: dict[str, Any] = {"opens": Needs.PAIRS, "purpose": Purpose.MEASURE, "model_version": 0, "listed": FIVE[1:]}
 SUMS: dict[str, Any] = {"opens": Needs.NORMS, "listed": FIVE[1:]}
@@ -52,19 +57,6 @@ ANNOUNCED = announcement(STUDY.digest(), **MEASURES)
 
 def record_in(state: RoundState, message: Announcement = ANNOUNCED) -> RoundRecord:
     return RoundRecord(KEY, state, Signed[Announcement](message=message), float(message.closes_at_s))
-
-
-def store_with(folder: Path, record: RoundRecord) -> SqlStore:
-    url = f"sqlite:///{folder / 'store.db'}"
-    upgrade(url)
-    made = SqlStore(url, lambda _: None)
-    made.add_study(StudyRecord(KEY.study, Signed[Study](message=STUDY), StudyState.OPEN, "", 1))
-    made.add_round(record)
-    return made
-
-
-def by_a(state: RoundState, cause: OutcomeCause) -> Signed[RoundOutcome]:
-    return sign(outcome_of(KEY, state, cause), OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
 
 
 class TestAtTheServers:
@@ -79,11 +71,11 @@ class TestAtTheServers:
     def test_once_measured_it_is_closed_and_nothing_else(
         self, tmp_path: Path, wanted: RoundState, cause: OutcomeCause
     ) -> None:
-        store = store_with(tmp_path, record_in(RoundState.MEASURED))
+        store = store_with(tmp_path, record_in(RoundState.MEASURED), STUDY)
         server = server_on(Side.B, store)
         with pytest.raises((AnnouncementMismatch, WrongRound), match="round 1"):
-            countersign_outcome(server, KEY, by_a(wanted, cause))
-        closed = by_a(RoundState.CLOSED, OutcomeCause.CLOSED)
+            countersign_outcome(server, KEY, by_a(KEY, wanted, cause))
+        closed = by_a(KEY, RoundState.CLOSED, OutcomeCause.CLOSED)
         both = countersign_outcome(server, KEY, closed)
         assert {signature.signer for signature in both.signatures} == set(OPERATORS)
         assert countersign_outcome(server, KEY, closed) == both
@@ -92,20 +84,20 @@ class TestAtTheServers:
         assert (ended.state, ended.outcome) == (RoundState.CLOSED, both)
 
     def test_a_sum_is_not_closed(self, tmp_path: Path) -> None:
-        store = store_with(tmp_path, record_in(RoundState.MEASURED, announcement(KEY.study, **SUMS)))
+        store = store_with(tmp_path, record_in(RoundState.MEASURED, announcement(KEY.study, **SUMS)), STUDY)
         with pytest.raises(AnnouncementMismatch, match="sums updates; it does not end as closed"):
-            countersign_outcome(server_on(Side.B, store), KEY, by_a(RoundState.CLOSED, OutcomeCause.CLOSED))
+            countersign_outcome(server_on(Side.B, store), KEY, by_a(KEY, RoundState.CLOSED, OutcomeCause.CLOSED))
 
     def test_it_takes_no_release_set(self, tmp_path: Path) -> None:
         agreed = sign(AGREED, OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
         record = replace(record_in(RoundState.MEASURED), agreed_set=agreed)
         with pytest.raises(WrongRound, match="never summed"):
-            accept_release_set(server_on(Side.B, store_with(tmp_path, record)), record, ALL)
+            accept_release_set(server_on(Side.B, store_with(tmp_path, record, STUDY)), record, ALL)
 
     def announce(self, last: RoundRecord | None, number: int, of: Study = STUDY, **fields: Any) -> None:
         before = None if last is None else LastRound(last.progress, last.announcement.message)
         message = announcement(KEY.study, number, **(MEASURES | fields))
-        check_said(message, number, of, KEY.study, OF_FIVE, before, 1_999_999_999.0)
+        check_said(message, number, of, KEY.study, ROSTER, before, 1_999_999_999.0)
 
     def test_it_is_announced_first_again_after_a_skip_and_after_a_sum(self) -> None:
         """Taken: the check raises nothing."""
@@ -120,7 +112,7 @@ class TestAtTheServers:
 
     def test_not_under_a_rule_that_measures_nothing_apart(self) -> None:
         with pytest.raises(MalformedMessage, match="which this study does not"):
-            self.announce(None, 1, unit_study(OF_FIVE.digest()))
+            self.announce(None, 1, unit_study(ROSTER.digest()))
 
     def test_not_more_often_than_there_can_be_measurements_and_sums(self) -> None:
         most = STUDY.last_round(Purpose.MEASURE)
@@ -148,4 +140,4 @@ class TestAtTheServers:
             (record_in(RoundState.CLOSED), norms),
             (record_in(RoundState.RELEASED, announcement(KEY.study, **SUMS)), norms),
         ):
-            assert demand(OF_FIVE, record, last) == expected
+            assert demand(ROSTER, record, last) == expected

@@ -8,7 +8,8 @@ The attacks that this bars are ``ends-...``; here is every state of the machine 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,79 +17,48 @@ from typing import Any, cast
 
 import pytest
 
-from protocol.errors import ConflictingMessage, ProtocolViolation, UnknownResource, WrongRound
+from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, UnknownResource, WrongRound
 from protocol.parameters import Needs
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.rounds.steps import Act, End, Step
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
-    AgreedSet,
     Announcement,
-    CollectedContribution,
     OutcomeCause,
+    Purpose,
+    RankingSpec,
     ReleaseSet,
+    RoundOutcome,
     RoundState,
     Signed,
-    Study,
-    StudyState,
 )
-from servers.rounds.end_round import Endings
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import commit_release
-from servers.store.migrate import upgrade
+from servers.routes import peer as peer_routes
+from servers.store.files.shares import Draft, ShareFiles
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
-from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
-
-FIVE = (*SITES, "hospital-4")
-PARTIES = parties(FIVE)
-ROSTER = PARTIES.roster.message
-OPERATORS = (ROSTER.operator_a.name, ROSTER.operator_b.name)
-STUDY = study(ROSTER.digest())
-KEY = RoundKey(STUDY.digest(), 1, 1)
-ANNOUNCED: Announcement = announcement(STUDY.digest(), opens=Needs.NOTHING, listed=FIVE[1:])
-AGREED = AgreedSet(
-    study_digest=KEY.study,
-    round=1,
-    attempt=1,
-    announcement_digest=ANNOUNCED.digest(),
-    contributions=tuple(
-        CollectedContribution(
-            site=site, announcement_digest=ANNOUNCED.digest(), commitment_a="a" * 64, commitment_b="b" * 64
-        )
-        for site in FIVE
-    ),
+from servers.store.study_records import RoundRecord
+from tests.unit.parties import announcement
+from tests.unit.servers.ending_rounds import (
+    AGREED,
+    ALL,
+    ANNOUNCED,
+    FIVE,
+    KEY,
+    OPERATORS,
+    PARTIES,
+    ROSTER,
+    STUDY,
+    WITHOUT_LAST,
+    Asked,
+    by_a,
+    endings,
+    server_on,
+    skipped,
+    store_with,
 )
-
-
-def release_of(sites: tuple[str, ...]) -> Signed[ReleaseSet]:
-    message = ReleaseSet(study_digest=KEY.study, round=1, attempt=1, agreed_set_digest=AGREED.digest(), sites=sites)
-    return sign(message, REQUESTER, PARTIES.keys[REQUESTER].signing)
-
-
-ALL, WITHOUT_LAST = release_of(FIVE), release_of(FIVE[:-1])
-
-
-@dataclass
-class Asked:
-    """A peer that answers as it likes, and what it was asked."""
-
-    outcome: Exception
-    release_set: Signed[ReleaseSet] | None = None
-    asked: list[str] = field(default_factory=list)
-
-    async def get(self, path: str, kind: str) -> bytes:
-        self.asked.append(kind)
-        if self.release_set is None:
-            raise UnknownResource("none here")
-        return self.release_set.canonical()
-
-    async def post(self, path: str, body: bytes, kind: str) -> bytes:
-        self.asked.append(kind)
-        raise self.outcome
 
 
 @pytest.fixture
@@ -101,49 +71,7 @@ def record() -> RoundRecord:
 
 @pytest.fixture
 def store(tmp_path: Path, record: RoundRecord) -> SqlStore:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    upgrade(url)
-    made = SqlStore(url, lambda _: None)
-    made.add_study(StudyRecord(KEY.study, Signed[Study](message=STUDY), StudyState.OPEN, "", 1))
-    made.add_round(record)
-    return made
-
-
-def server_on(side: Side, store: SqlStore) -> Any:
-    """One side with a real store and real keys; counters and files are no part of this."""
-    operator = ROSTER.operator(side).name
-    counter = SimpleNamespace(labels=lambda *_: SimpleNamespace(inc=lambda *_: None))
-    signing = PARTIES.keys[operator].signing
-    return SimpleNamespace(
-        side=side,
-        name=operator,
-        peer=ROSTER.operator(side.other),
-        roster=ROSTER,
-        chain=RosterChain(PARTIES.roster),
-        store=store,
-        clock=lambda: 2_000_000_001.0,
-        failpoints=SimpleNamespace(reach=lambda _: None),
-        files=SimpleNamespace(delete=lambda _: None),
-        shards=None,
-        note_round=lambda *_: None,
-        metrics=SimpleNamespace(rounds=counter),
-        randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),
-        settings=SimpleNamespace(
-            limits=SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3, attempts=3, grace_s=60)
-        ),
-        sign=lambda message: sign(message, operator, signing),
-        countersign=lambda signed: signed.model_copy(
-            update={"signatures": (*signed.signatures, *sign(signed.message, operator, signing).signatures)}
-        ),
-    )
-
-
-def endings(server: Any, peer: Asked) -> Endings:
-    return Endings(server, cast(Any, peer))
-
-
-def skipped(record: RoundRecord, cause: OutcomeCause) -> End:
-    return End(outcome_of(record.key, RoundState.SKIPPED, cause))
+    return store_with(tmp_path, record)
 
 
 @dataclass
@@ -211,13 +139,150 @@ def test_a_server_that_only_holds_the_release_set_signs_the_skip_and_releases_no
     """Its own sum has not left, and with its signature under the skip it never does, not even one under way."""
     server = server_on(Side.B, store)
     held = store.change_round(KEY, lambda r: replace(r, release_set=ALL))
-    skip = sign(
-        outcome_of(held.key, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME),
-        OPERATORS[0],
-        PARTIES.keys[OPERATORS[0]].signing,
-    )
-    both = countersign_outcome(server, KEY, skip)
+    both = countersign_outcome(server, KEY, by_a(KEY, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME))
     assert require_signatures(both, ROSTER, OPERATORS).outcome is RoundState.SKIPPED
     with pytest.raises(WrongRound, match="released"):
         commit_release(server, store.study(KEY.study), held, "a sum that was on its way")
     assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
+
+
+# --- a burn and a skip of one attempt: attack ``ends-burn-in-private`` ------------------------------------------------
+
+RANKED = STUDY.model_copy(update={"ranking": RankingSpec()})
+_COUNTED: dict[str, Any] = {"purpose": Purpose.COUNTS, "opens": Needs.NOTHING, "model_version": 0}
+_RANKS: dict[str, Any] = {"purpose": Purpose.RANKING, "opens": Needs.INNER_PRODUCTS, "model_version": 0}
+UPDATES, COUNTS, RANKS = (
+    announcement(RANKED.digest(), listed=FIVE[1:], **changes) for changes in ({}, _COUNTED, _RANKS)
+)
+
+
+@dataclass
+class SignsInPrivate(Asked):
+    """Signs whatever A asks for and keeps it; refuses the first time, then answers with what it signed first."""
+
+    kept: list[Signed[RoundOutcome]] = field(default_factory=list)
+
+    async def post(self, path: str, body: bytes, kind: str) -> bytes:
+        of_a = Signed[RoundOutcome].parse(body)
+        own = sign(of_a.message, OPERATORS[1], PARTIES.keys[OPERATORS[1]].signing).signatures
+        self.kept.append(of_a.model_copy(update={"signatures": (*of_a.signatures, *own)}))
+        if len(self.kept) == 1:
+            raise self.outcome
+        return self.kept[0].canonical()
+
+
+@pytest.mark.parametrize("message", [UPDATES, COUNTS, RANKS], ids=lambda message: message.purpose.value)
+@pytest.mark.parametrize("refusal", [UnknownResource("no such round"), WrongRound("round 1 is over here")], ids=repr)
+def test_a_burn_that_side_a_gave_up_is_not_taken_after_all(
+    tmp_path: Path, message: Announcement, refusal: MoietyError
+) -> None:
+    signed = Signed[Announcement](message=message)
+    record = RoundRecord(RoundKey(RANKED.digest(), 1, 1), RoundState.LOCKED, signed, float(message.closes_at_s))
+    store = store_with(tmp_path, record, RANKED)
+    server, peer = server_on(Side.A, store), SignsInPrivate(refusal)
+    burnt = End(outcome_of(record.key, RoundState.BURNT, OutcomeCause.PRODUCTS_REFUSED))
+    with pytest.raises(ProtocolViolation, match="another outcome than the one that this side asked it to sign"):
+        asyncio.run(endings(server, peer).end(record, burnt))
+    assert peer.kept[0].message.outcome is RoundState.BURNT
+    assert peer.kept[1].message.outcome in (RoundState.SKIPPED, RoundState.RANKED)
+    now = store.current_round(RANKED.digest())
+    assert now is not None
+    assert now.key.attempt == 1
+    assert now.state is RoundState.LOCKED
+    assert now.outcome is not None
+    assert now.outcome.message == peer.kept[1].message
+
+
+# --- two masked sums at once ------------------------------------------------------------------------------------------
+
+
+class Upload:
+    """A request whose body arrives when the test says so."""
+
+    def __init__(self, body: bytes) -> None:
+        self.started, self.go_on = asyncio.Event(), asyncio.Event()
+        self._body = body
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        self.started.set()
+        await self.go_on.wait()
+        yield self._body
+
+
+class Taken:
+    """A masked sum that is the output, as it is."""
+
+    def __init__(self, server: Any, record: RoundRecord, parameters: Any, draft: Draft) -> None:
+        self._draft = draft
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._draft.write(bytes(data))
+
+    def finish(self, caller: Any) -> None:
+        assert caller is not None
+
+    def half_digest(self) -> None:
+        """The round has no tags."""
+
+
+def output(server: Any, kept: RoundRecord | None) -> bytes:
+    assert kept is not None
+    assert kept.output_file is not None
+    return b"".join(server.files.read(kept.output_file))
+
+
+@pytest.fixture
+def summing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: SqlStore) -> Any:
+    """Side B of a measured round with the requester's release set, which waits for A's masked sum."""
+    monkeypatch.setattr(peer_routes, "SealedMaskedSum", Taken)
+    monkeypatch.setattr(peer_routes, "_with_release_set", lambda record, masks: record)
+    store.change_round(KEY, lambda r: replace(r, release_set=ALL))
+    server = server_on(Side.B, store)
+    server.files = ShareFiles(tmp_path / "shares", 0)
+    server.boot, server.outputs = 1, itertools.count()
+    return server
+
+
+def put(server: Any, upload: Any) -> asyncio.Task[Any]:
+    held: Any = SimpleNamespace(round=server.store.round)
+    name, caller = server.store.study(KEY.study).name, cast(Any, object())
+    return asyncio.create_task(peer_routes.put_masked_sum(name, KEY.round, KEY.attempt, upload, server, held, caller))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_sums_at_once_the_first_stands(tmp_path: Path, store: SqlStore, summing: Any, first: int) -> None:
+    """Both requests have passed every look at the round before either ends: no attack from outside can time it."""
+    seen: list[bytes] = []
+
+    async def both() -> None:
+        uploads = [Upload(b"one output"), Upload(b"another one")]
+        tasks = [put(summing, upload) for upload in uploads]
+        for upload in uploads:
+            await upload.started.wait()
+        for place in (first, 1 - first):
+            uploads[place].go_on.set()
+            await tasks[place]
+            seen.append(output(summing, store.round(KEY)))
+
+    asyncio.run(both())
+    assert seen == [[b"one output", b"another one"][first]] * 2
+    kept = store.round(KEY)
+    assert kept is not None
+    assert kept.state is RoundState.RELEASED
+    assert [path.name for path in (tmp_path / "shares").iterdir()] == [kept.output_file]
+
+
+def test_a_sum_that_comes_after_a_skip_leaves_nothing_behind(tmp_path: Path, store: SqlStore, summing: Any) -> None:
+    """The skip is signed while the sum is on its way."""
+
+    async def late() -> None:
+        upload = Upload(b"an output")
+        task = put(summing, upload)
+        await upload.started.wait()
+        store.change_round(KEY, lambda r: replace(r, state=RoundState.SKIPPED))
+        upload.go_on.set()
+        await task
+
+    with pytest.raises(Exception, match="released"):
+        asyncio.run(late())
+    assert list((tmp_path / "shares").iterdir()) == []

@@ -32,17 +32,16 @@ from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import OutcomeCause, RoundState, Signed, Study, StudyState, SumRelease
+from protocol.wire.messages import OutcomeCause, RoundState, Signed, SumRelease
 from servers.rounds.countersigned import countersign_sum_release, deliver_sum_release, sign_sum_release
 from servers.rounds.end_round import NotYet
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import served_output
 from servers.routes import peer as peer_routes
-from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
-from servers.store.study_records import RoundRecord, StudyRecord
+from servers.store.study_records import RoundRecord
 from tests.unit.parties import announcement
-from tests.unit.servers.test_one_end_a_round import (
+from tests.unit.servers.ending_rounds import (
     AGREED,
     ALL,
     FIVE,
@@ -56,6 +55,7 @@ from tests.unit.servers.test_one_end_a_round import (
     endings,
     server_on,
     skipped,
+    store_with,
 )
 
 ANNOUNCED = announcement(STUDY.digest(), opens=Needs.NOTHING, listed=FIVE[1:], ckks_key_id="5c" * 16)
@@ -72,12 +72,7 @@ def record() -> RoundRecord:
 
 @pytest.fixture
 def store(tmp_path: Path, record: RoundRecord) -> SqlStore:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    upgrade(url)
-    made = SqlStore(url, lambda _: None)
-    made.add_study(StudyRecord(KEY.study, Signed[Study](message=STUDY), StudyState.OPEN, "", 1))
-    made.add_round(record)
-    return made
+    return store_with(tmp_path, record)
 
 
 def now(store: SqlStore) -> RoundRecord:

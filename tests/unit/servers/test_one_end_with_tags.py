@@ -48,7 +48,7 @@ from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
 from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import REQUESTER, SITES, study
-from tests.unit.servers.test_one_end_a_round import server_on
+from tests.unit.servers.ending_rounds import server_on
 from tests.unit.tags.halves import DIMENSION, PARTIES, ROSTER, SEED, STUDY, Release, T, by
 
 OF = Release()

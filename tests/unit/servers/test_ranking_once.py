@@ -40,11 +40,9 @@ from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import accept_release_set
 from servers.rounds.sketches import most_elements
 from servers.rounds.standing import standing
-from servers.store.migrate import upgrade
-from servers.store.sql import SqlStore
 from servers.store.study_records import RoundRecord, StudyRecord
 from tests.unit.parties import announcement, study
-from tests.unit.servers.test_one_end_a_round import (
+from tests.unit.servers.ending_rounds import (
     AGREED,
     ALL,
     FIVE,
@@ -52,9 +50,11 @@ from tests.unit.servers.test_one_end_a_round import (
     PARTIES,
     ROSTER,
     Asked,
+    by_a,
     endings,
     server_on,
     skipped,
+    store_with,
 )
 
 STUDY = study(ROSTER.digest()).model_copy(update={"ranking": RankingSpec()})
@@ -73,15 +73,6 @@ def record_in(state: RoundState, message: Announcement = ANNOUNCED) -> RoundReco
     return RoundRecord(KEY, state, signed, float(message.closes_at_s))
 
 
-def store_with(folder: Path, record: RoundRecord, of: Study = STUDY) -> SqlStore:
-    url = f"sqlite:///{folder / 'store.db'}"
-    upgrade(url)
-    made = SqlStore(url, lambda _: None)
-    made.add_study(StudyRecord(KEY.study, Signed[Study](message=of), StudyState.OPEN, "", 1))
-    made.add_round(record)
-    return made
-
-
 CAUSES = {
     RoundState.SKIPPED: OutcomeCause.NOT_AGREED_IN_TIME,
     RoundState.BURNT: OutcomeCause.CORRELATIONS_LOST,
@@ -89,18 +80,14 @@ CAUSES = {
 }
 
 
-def by_a(record: RoundRecord, state: RoundState) -> Signed[RoundOutcome]:
-    return sign(outcome_of(record.key, state, CAUSES[state]), OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
-
-
 @pytest.mark.parametrize("wanted", [RoundState.SKIPPED, RoundState.BURNT])
 def test_a_server_that_holds_an_opening_signs_neither_skip_nor_burn(tmp_path: Path, wanted: RoundState) -> None:
     record = record_in(RoundState.MEASURED)
-    store = store_with(tmp_path, record)
+    store = store_with(tmp_path, record, STUDY)
     server = server_on(Side.B, store)
     with pytest.raises(WrongRound, match="round 1"):
-        countersign_outcome(server, KEY, by_a(record, wanted))
-    both = countersign_outcome(server, KEY, by_a(record, RoundState.RANKED))
+        countersign_outcome(server, KEY, by_a(KEY, wanted, CAUSES[wanted]))
+    both = countersign_outcome(server, KEY, by_a(KEY, RoundState.RANKED, CAUSES[RoundState.RANKED]))
     assert {signature.signer for signature in both.signatures} == set(OPERATORS)
     ended = store.round(KEY)
     assert ended is not None
@@ -109,18 +96,18 @@ def test_a_server_that_holds_an_opening_signs_neither_skip_nor_burn(tmp_path: Pa
 
 def test_before_that_it_is_skipped_like_any_round(tmp_path: Path) -> None:
     record = record_in(RoundState.LOCKED)
-    store = store_with(tmp_path, record)
-    countersign_outcome(server_on(Side.B, store), KEY, by_a(record, RoundState.SKIPPED))
+    store = store_with(tmp_path, record, STUDY)
+    countersign_outcome(server_on(Side.B, store), KEY, by_a(KEY, RoundState.SKIPPED, CAUSES[RoundState.SKIPPED]))
     assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
 
 
 def test_no_opening_is_made_once_the_skip_is_signed(tmp_path: Path) -> None:
     """Products were under way when A asked for the skip: what B was about to store is thrown away."""
     record = record_in(RoundState.LOCKED)
-    store = store_with(tmp_path, record)
+    store = store_with(tmp_path, record, STUDY)
     server = server_on(Side.B, store)
     assert opened(standing(server, record)) is RoundState.MEASURED
-    countersign_outcome(server, KEY, by_a(record, RoundState.SKIPPED))
+    countersign_outcome(server, KEY, by_a(KEY, RoundState.SKIPPED, CAUSES[RoundState.SKIPPED]))
     with pytest.raises(WrongRound, match="became skipped meanwhile; its opening was not made"):
         opened(standing(server, store.round(KEY) or record))
 
@@ -130,7 +117,7 @@ def test_a_server_that_lost_its_half_ends_the_ranking_when_the_peer_holds_the_ot
     tmp_path: Path, given_up: RoundState
 ) -> None:
     record = record_in(RoundState.LOCKED)
-    store = store_with(tmp_path, record)
+    store = store_with(tmp_path, record, STUDY)
     server, peer = server_on(Side.A, store), Asked(WrongRound("round 1 has been measured here"))
     step = End(outcome_of(record.key, given_up, CAUSES[given_up]))
     with pytest.raises(Exception, match="has been measured here"):
@@ -147,7 +134,7 @@ def test_a_server_that_lost_its_half_ends_the_ranking_when_the_peer_holds_the_ot
 
 def test_a_peer_that_never_heard_of_the_round_does_not_make_it_ranked(tmp_path: Path) -> None:
     record = record_in(RoundState.COLLECTING)
-    store = store_with(tmp_path, record)
+    store = store_with(tmp_path, record, STUDY)
     peer = Asked(WrongRound("round 1, attempt 1 is not known here yet"))
     asyncio.run(endings(server_on(Side.A, store), peer).end(record, skipped(record, OutcomeCause.REQUESTER_MISSING)))
     assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
@@ -155,7 +142,7 @@ def test_a_peer_that_never_heard_of_the_round_does_not_make_it_ranked(tmp_path: 
 
 def test_the_peer_that_measured_it_signs_that_it_ranked(tmp_path: Path) -> None:
     record = record_in(RoundState.MEASURED)
-    store = store_with(tmp_path, record)
+    store = store_with(tmp_path, record, STUDY)
 
     class Signs(Asked):
         async def post(self, path: str, body: bytes, kind: str) -> bytes:
@@ -177,15 +164,15 @@ def test_the_peer_that_measured_it_signs_that_it_ranked(tmp_path: Path) -> None:
 
 def test_a_round_of_updates_cannot_be_ended_as_a_ranking(tmp_path: Path) -> None:
     record = record_in(RoundState.MEASURED, announcement(STUDY.digest(), listed=FIVE[1:]))
-    store = store_with(tmp_path, record)
+    store = store_with(tmp_path, record, STUDY)
     with pytest.raises(AnnouncementMismatch, match="does not end as ranked"):
-        countersign_outcome(server_on(Side.B, store), KEY, by_a(record, RoundState.RANKED))
+        countersign_outcome(server_on(Side.B, store), KEY, by_a(KEY, RoundState.RANKED, CAUSES[RoundState.RANKED]))
 
 
 def test_a_ranking_takes_no_release_set(tmp_path: Path) -> None:
     agreed = sign(AGREED, OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
     record = replace(record_in(RoundState.MEASURED), agreed_set=agreed)
-    store = store_with(tmp_path, record)
+    store = store_with(tmp_path, record, STUDY)
     with pytest.raises(WrongRound, match="never summed"):
         accept_release_set(server_on(Side.B, store), record, ALL)
 
