@@ -1,4 +1,4 @@
-"""Every attack that can be run by name: it holds as the threat model says, and without its defence it succeeds."""
+"""The catalogue of attacks and the command that runs them; ``test_attacks_by_....py`` run each of them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,31 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.adversaries import second_ends
-from harness.adversaries.attack import Attack, replaced, taken_out
+from harness.adversaries.attack import Party, replaced, taken_out
 from harness.adversaries.catalogue import catalogue
 from harness.adversaries.outcomes import line_of, tried
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.adversaries.scripted_rounds import SITES, SMALL, VICTIM
 from harness.adversaries.signed_client import Deployment
 from protocol.errors import ConfigurationError
+from tests.adversarial.attacks import ATTACKS, PARTIES
 from tests.kit.processes import start_servers
 
 DOCS = Path(__file__).parents[2] / "docs"
 THREAT_MODEL = (DOCS / "threat_model.md").read_text()
-ATTACKS = tuple(catalogue().values())
 LEAST = 100
 AS_DEPLOYED = {"connections_per_address": 64, "unsigned_per_s": 20.0}
 AS_DEPLOYED |= {"header_s": 1.0, "handshake_s": 1.0, "idle_s": 1, "stall_s": 1.0}
 """Counts as a server has them unless it is told otherwise, and short times."""
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_it_holds_where_that_is_promised_and_without_the_defence_it_does_not(attack: Attack) -> None:
-    with_it = tried(attack)
-    assert with_it.error == ""
-    assert with_it.held is attack.promised, with_it
-    if attack.how.without:
-        without = tried(attack, defended=False)
-        assert without.error == ""
-        assert not without.held, without
+def test_every_party_is_in_one_file_of_attacks() -> None:
+    """``test_attacks_by_....py``, one for each group, so that test workers share them."""
+    parties = [party for group in PARTIES.values() for party in group]
+    assert sorted(parties) == sorted(Party)
+    assert {path.stem for path in Path(__file__).parent.glob("test_attacks_by_*.py")} == {
+        f"test_attacks_by_{group}" for group in PARTIES
+    }
 
 
 def test_there_are_enough_and_what_does_not_hold_is_named() -> None:

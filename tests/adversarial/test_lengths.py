@@ -37,6 +37,7 @@ from protocol.wire.channel.sealing import seal_small
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Decline, Message, RuleName, RuleSpec, WeightList
 from tests.integration.agents import REQUESTER, finished, rounds_of, spec, study_for
+from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import DIGEST as ANY_DIGEST
 from tests.unit.client_agent.federation import REQUESTER as R0
@@ -46,8 +47,7 @@ from tests.unit.client_agent.federation import ROSTER, keys, release
 
 
 def sealed(message: Message, kind: str, sender: str = R0, recipient: str = "c1") -> bytes:
-    to = ROSTER.party(recipient)
-    assert to is not None
+    to = present(ROSTER.party(recipient))
     return seal_letter(message, kind, ANY_DIGEST, sender, to, 1)
 
 
@@ -91,8 +91,7 @@ def test_why_a_site_declines_or_refuses_does_not_show(code: ErrorCode, clause: C
 
 
 def as_sent(padded: bytes, kind: str = "weights") -> bytes:
-    to = ROSTER.party("c1")
-    assert to is not None
+    to = present(ROSTER.party("c1"))
     key = SealingPublicKey.from_bytes(bytes.fromhex(to.sealing_key))
     return seal_small(padded, key, letter_info(kind, ANY_DIGEST, R0, "c1", 1))
 

@@ -23,6 +23,7 @@ from protocol.errors import MalformedMessage, RefusedMessage
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.channel.signing import DigestField
+from tests.kit.present import present
 
 Change = Callable[[bytes], bytes]
 
@@ -34,8 +35,7 @@ class Meddled:
     opened: Round
 
     def client(self, name: str, change: Change) -> ServerClient:
-        connect = self.opened.federation.connect
-        assert connect is not None
+        connect = present(self.opened.federation.connect)
         return agents_client(self.opened.federation, Side.A, name, Proxy(connect(), change))
 
 

@@ -31,6 +31,7 @@ from protocol.sharing import Side
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.keyfile import dump_party_keys
 from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec, Study, TrainingSpec
+from tests.kit.present import present
 from tests.ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
@@ -242,10 +243,8 @@ def test_no_update_no_model_and_no_weights(searched: Searched, side: Side) -> No
             assert where((signed / 2.0**19).astype(kind).tobytes(), stored) == [], label
     for name in NAMES:
         journal = StudyJournal(federation.state(name), "searched")
-        state = journal.site_state()
-        assert state is not None
-        assert state.model_version is not None
-        model = journal.load_model(state.model_version)
+        state = present(journal.site_state())
+        model = journal.load_model(present(state.model_version))
         for kind in ("<f4", "<f8"):
             assert where(model.astype(kind).tobytes(), stored) == []
     assert not any(b'"numerator"' in content or b'"weights"' in content for content in stored.values())
@@ -255,10 +254,8 @@ def test_no_update_no_model_and_no_weights(searched: Searched, side: Side) -> No
 def test_no_key_of_anybody(searched: Searched, side: Side) -> None:
     """Neither the sites' common key nor anybody's private keys, the server's own included."""
     federation, stored = searched.federation, searched.evidence.stored[side]
-    state = StudyJournal(federation.state("c1"), "searched").site_state()
-    assert state is not None
-    assert state.site_key is not None
-    assert where(bytes.fromhex(state.site_key), stored) == []
+    state = present(StudyJournal(federation.state("c1"), "searched").site_state())
+    assert where(bytes.fromhex(present(state.site_key)), stored) == []
     for keys in federation.parties.keys:
         written = dump_party_keys(keys)
         secrets = [line.split('"')[1] for line in written.splitlines() if "key" in line and '"' in line]

@@ -15,6 +15,7 @@ from servers.store.records import CorrelationUse
 from servers.store.sql import SqlStore
 from tests.contract.records import KEY, RECORD, ROUND, sqlite_url
 from tests.kit.postgres import Cluster
+from tests.kit.present import present
 
 _LOST_S = 0.5
 
@@ -49,8 +50,7 @@ def test_who_started_before_changes_nothing_any_more(url: str) -> None:
     ):
         with pytest.raises(Unavailable, match="another process of this server has started"):
             change()
-    kept = second.round(KEY)
-    assert kept is not None
+    kept = present(second.round(KEY))
     assert kept.state is RoundState.ANNOUNCED
     second.mark_used([use])
     assert second.correlations_used(KEY) == 1

@@ -19,6 +19,7 @@ from servers.store.rows import contribution_row, round_row, study_row
 from servers.store.sql import SqlStore
 from servers.store.tables import METADATA
 from tests.contract.records import KEY, RECORD, ROUND, contribution, sqlite_url
+from tests.kit.present import present
 
 TABLES = Path(__file__).with_name("database_0009.sql")
 """What the code of commit 2e72779a executes on PostgreSQL; on SQLite two types have other names."""
@@ -58,8 +59,7 @@ def test_a_database_of_older_code_opens_with_what_is_in_it(url: str, revision: s
     try:
         assert store.studies() == [RECORD]
         assert store.round(KEY) == ROUND
-        found = store.contribution(KEY, "site-b")
-        assert found is not None
+        found = present(store.contribution(KEY, "site-b"))
         assert found.receipt == contribution("site-b").receipt
         assert store.next_boot() == 1
         assert store.change_round(KEY, lambda _: ROUND) == ROUND

@@ -24,6 +24,7 @@ from servers.store.sql import SqlStore
 from servers.store.study_records import RoundRecord
 from tests.contract.records import KEY, RECORD, ROUND
 from tests.kit.postgres import Cluster, InPostgreSQL, running_cluster
+from tests.kit.present import present
 
 WITHIN_S = 30.0
 LEASE_S = 30.0
@@ -115,8 +116,7 @@ def test_what_stood_still_in_a_transaction_is_told_that_it_was_cut_off(
 
     def stand_still(record: RoundRecord) -> RoundRecord:
         """Stand still only from here on: earlier, a slow machine would be cut off too."""
-        assert driver._connections._kept is not None
-        driver._connections._kept.execute(text("SET idle_in_transaction_session_timeout = '0.1s'"))
+        present(driver._connections._kept).execute(text("SET idle_in_transaction_session_timeout = '0.1s'"))
         deadline = time.monotonic() + WITHIN_S
         with InPostgreSQL(cluster.url("postgres")) as looking:
             while looking.execute(connected, (make_url(url).database,)).fetchone() != (0,):

@@ -28,6 +28,7 @@ from servers.store.sql import SqlStore
 from servers.store.study_records import RoundRecord
 from servers.store.tables import METADATA
 from tests.contract.records import ANNOUNCEMENT, KEY, RECORD, ROUND, contribution, sqlite_url
+from tests.kit.present import present
 from tests.unit.tags.halves import Release
 
 
@@ -140,8 +141,7 @@ def test_a_correlation_serves_once(store: Store) -> None:
     fresh = replace(use, site="site-a", index=2)
     with pytest.raises(CorrelationReused):
         store.change_round(KEY, lambda r: replace(r, state=RoundState.MEASURED), used=[fresh, use])
-    unchanged = store.round(KEY)
-    assert unchanged is not None
+    unchanged = present(store.round(KEY))
     assert unchanged.state is RoundState.ANNOUNCED, "all of a change is undone"
     assert (store.correlations_used(KEY), store.correlations_used(other_attempt)) == (1, 0)
 
@@ -151,8 +151,7 @@ def test_contributions_and_their_files(store: Store) -> None:
     store.add_round(ROUND)
     assert store.contribution(KEY, "site-b") is None
     store.add_contribution(contribution("site-b"), RoundState.COLLECTING)
-    stored = store.round(KEY)
-    assert stored is not None
+    stored = present(store.round(KEY))
     assert stored.state is RoundState.COLLECTING
     assert store.contributions(KEY) == [contribution("site-b")]
     assert store.contributions_held(KEY) == 1
@@ -241,8 +240,7 @@ def test_forgetting_costs_the_same_after_many_rounds(tmp_path: Path) -> None:
         store.add_round(replace(ROUND, key=replace(KEY, round=number)))
         site = replace(contribution("site-b"), key=replace(KEY, round=number), file=f"share-{number}")
         store.add_contribution(site, RoundState.COLLECTING)
-        driver = store._connections.reading()
-        assert driver is not None
+        driver = present(store._connections.reading())
         driver.set_progress_handler(count, 1)
         steps[0] = 0
         forgotten = store.forget_share_files(RECORD.digest, before_round=number)

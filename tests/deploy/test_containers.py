@@ -24,6 +24,7 @@ from harness.engine.loop import run_plain
 from protocol.wire.messages import Study
 from tests.deploy.containers import Deployment, build_images, compose_command, run, wait_until
 from tests.kit.bounds.error_bound import bound_of_run
+from tests.kit.present import present
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 
@@ -203,10 +204,8 @@ def check_against_plain_run(study: Study, journals: dict[str, StudyJournal]) -> 
 
 
 def final_model(journal: StudyJournal) -> np.ndarray:
-    state = journal.site_state()
-    assert state is not None
-    assert state.model_version is not None
-    return journal.load_model(state.model_version)
+    state = present(journal.site_state())
+    return journal.load_model(present(state.model_version))
 
 
 def test_no_log_holds_a_secret(started: Started) -> None:

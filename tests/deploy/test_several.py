@@ -29,6 +29,7 @@ from tests.deploy.test_containers import (
     health,
     in_whole_batches,
 )
+from tests.kit.present import present
 from tests.ports import more_free_ports
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
@@ -175,8 +176,7 @@ def test_a_study_ends_as_the_plain_run_though_an_upload_process_and_the_driver_a
     killed_at = rounds()
     wait_until(lambda: rounds() > killed_at, "a round without that process", 180)
 
-    first = started.drives()
-    assert first is not None
+    first = present(started.drives())
     run("docker", "kill", several.container(first))
     assert rounds() < study.rounds, "the study was over before the driver was killed"
     (second,) = set(DRIVERS) - {first}

@@ -19,6 +19,7 @@ import pytest
 
 from tests.documents.terminal import Terminal
 from tests.documents.walk import Walk
+from tests.kit.present import present
 from tests.ports import more_free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +31,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 def blocks() -> list[str]:
     """The shell lines of the section, in order: terminal 1, 2 and 3."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = re.search(r"^### Operators and sites: .*?(?=^#|^In earnest)", text, flags=re.MULTILINE | re.DOTALL)
-    assert section is not None
+    section = present(
+        re.search(r"^### Operators and sites: .*?(?=^#|^In earnest)", text, flags=re.MULTILINE | re.DOTALL)
+    )
     found = re.findall(r"```sh\n(.*?)```", section[0], flags=re.DOTALL)
     assert len(found) == 3
     return found

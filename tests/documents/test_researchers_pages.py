@@ -32,7 +32,7 @@ ELSEWHERE = (
         "moiety simulate recurrence.toml",  # tests/unit/harness/simulation/test_folders.py
         "moiety simulate harness/studies/mnist",
     ),  # hours
-    "moiety attack --all",  # test_catalogue.py runs each of them
+    "moiety attack --all",  # test_attacks_by_....py run each of them
 )
 FEWER = {"--seeds 0,1,2,3,4": "--seeds 0", "--seeds 0,1,2": "--seeds 0", "--seeds 0-9,12": "--seeds 0"}
 FEWER |= {"--seeds 0-9": "--seeds 0", "--seeds 0-4": "--seeds 0", "--batches 1,32": "--batches 1"}

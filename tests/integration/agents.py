@@ -18,6 +18,7 @@ from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+from tests.kit.present import present
 from tests.ports import free_ports
 
 REQUESTER = "requester"
@@ -92,10 +93,8 @@ def finished(federation: Federated, study: str, *sites: str) -> Callable[[], boo
 
 def final_model(federation: Federated, site: str, study: str) -> bytes:
     own = journal(federation, site, study)
-    state = own.site_state()
-    assert state is not None
-    assert state.model_version is not None
-    return own.load_model(state.model_version).tobytes()
+    state = present(own.site_state())
+    return own.load_model(present(state.model_version)).tobytes()
 
 
 def rounds_of(federation: Federated, site: str, study: str) -> tuple[RoundRecord, ...]:

@@ -16,8 +16,8 @@ from typing import Final
 import trustme
 
 MEGABYTE: Final = 2**20
-BOMB_OPENS_TO: Final = 200 * MEGABYTE
-MOST_SENT: Final = 128 * MEGABYTE
+BOMB_OPENS_TO: Final = 64 * MEGABYTE
+MOST_SENT: Final = 64 * MEGABYTE
 _PIECE: Final = bytes(2**16)
 
 Script = Callable[[], Iterator[bytes]]
@@ -30,7 +30,7 @@ def _bomb() -> bytes:
 
 
 def bomb() -> Iterator[bytes]:
-    """Two hundred kB that open to two hundred megabytes."""
+    """Sixty kB that open to sixty-four megabytes."""
     yield b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(_bomb()), _bomb())
 
 

@@ -23,6 +23,7 @@ from protocol.wire.chain.file import dump_chain, parse_chain
 from protocol.wire.chain.making import Given, Wanted, claimed, proposed
 from protocol.wire.keyfile import PartyKeys, dump_party_keys
 from protocol.wire.messages import RosterChange, Signed, Study
+from tests.kit.present import present
 from tests.unit.parties import party_keys
 
 
@@ -102,8 +103,7 @@ def renew_keys(running: InMemoryFederation, site: str) -> PartyKeys:
     """Other keys of a site whose agent stands still, in its folder and in the roster."""
     keys = renewed_keys(running.parties.keys_of(site), 1)
     chain = chain_of(running)
-    party = chain.head.party(site)
-    assert party is not None
+    party = present(chain.head.party(site))
     change_roster(running, Wanted(given=(claimed(keys, chain.first_digest, samples=party.samples),)))
     write_keys(running, keys)
     return keys

@@ -37,6 +37,7 @@ from tests.integration.agents import (
     study_for,
     wait_for,
 )
+from tests.kit.present import present
 from tests.kit.processes import Federation
 from tests.kit.web_proxy import TunnellingProxy, tunnelling_proxy
 
@@ -192,10 +193,8 @@ def test_eroded_weights_leave_the_requester_alone(federation: InMemoryFederation
     assert 1 <= len(shared) < 6
     assert all(r.state is RoundEnd.ALONE for r in records[len(shared) :])
     assert "contributors have weight left, at least 3 are needed" in records[-1].reason
-    contributor = journal(federation, "c1", "harsh").site_state()
-    assert contributor is not None
-    assert contributor.finished is not None
-    assert contributor.finished == "local_only: too few contributors are left"
+    contributor = present(journal(federation, "c1", "harsh").site_state())
+    assert present(contributor.finished) == "local_only: too few contributors are left"
     assert records[-1].model_version == 6
     kept = journal(federation, REQUESTER, "harsh")
     facts = kept_model(kept, Kept.FEDERATED)
@@ -277,8 +276,7 @@ def test_nothing_trains_without_a_persons_word(federation: InMemoryFederation) -
     assert ["c4" in record.took_part and "c5" not in record.took_part for record in records] == [True, True]
     words = [json.loads(line) for line in (federation.state("c4") / "approvals.jsonl").read_text().splitlines()]
     assert [(word["person"], word["approved"], word["reason"]) for word in words] == [("Dr. Yes", True, "permit 12")]
-    state = journal(federation, "c5", "asked").site_state()
-    assert state is not None
+    state = present(journal(federation, "c5", "asked").site_state())
     assert state.finished == "declined by Dr. Yes: no permit"
     assert state.model_version is None
 
@@ -409,8 +407,7 @@ def _require_ledger(federation: RunningFederation) -> None:
     assert sent
     assert all(e.socket_sent_bytes > e.body_sent_bytes for e in sent)
     text = (journal(federation, "c1", "erosion").folder / "metrics.jsonl").read_text()
-    state = journal(federation, "c1", "erosion").site_state()
-    assert state is not None
+    state = present(journal(federation, "c1", "erosion").site_state())
     assert state.site_key is not None
     assert state.site_key not in text
     assert state.site_key not in repr(state)

@@ -19,6 +19,7 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.messages import OutcomeCause, RoundState
 from servers.rounds import side_a, sketches
+from tests.kit.present import present
 
 LENGTH = 70_000
 AT = {Side.A: OutcomeCause.SHARE_ALTERED_AT_A, Side.B: OutcomeCause.SHARE_ALTERED_AT_B}
@@ -127,8 +128,7 @@ def test_a_sketch_that_fails_is_made_again_until_the_rounds_time_is_over(
     opened.sites.announce(opened.announcement)
     opened.lock()
     for side in Side:
-        outcome = opened.sites.wait_round(side, opened.number, RoundState.SKIPPED).outcome
-        assert outcome is not None
+        outcome = present(opened.sites.wait_round(side, opened.number, RoundState.SKIPPED).outcome)
         assert outcome.message.cause is OutcomeCause.NOT_MEASURED_IN_TIME
         assert not outcome.message.cause.requester_absent
     assert logged[-1] == "not_measured"

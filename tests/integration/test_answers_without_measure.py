@@ -29,15 +29,14 @@ from protocol.errors import MoietyError, PeerUnreachable
 from protocol.sharing import Side
 from protocol.wire.channel.answers import sign_answer
 from protocol.wire.channel.envelope import ANSWER_TYPE, SEALED_TYPE
-from protocol.wire.channel.signing import DigestField, digest_value
-from protocol.wire.keyfile import PartyKeys
+from protocol.wire.channel.signing import DigestField
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from servers.http.peer_client import PeerClient
 from servers.monitoring.metrics import Metrics
 from servers.monitoring.recent import Recent
 from tests.integration import hostile_answers as hostile
 from tests.integration.hostile_answers import MEGABYTE, Script, hostile_server
-from tests.unit.client_agent.enveloped import Handler, closed, opened
+from tests.unit.client_agent.enveloped import Handler
 from tests.unit.client_agent.federation import ROSTER, keys, operator_keys
 
 LITTLE = 24 * MEGABYTE
@@ -115,53 +114,16 @@ def test_an_agent_reads_a_refusal_no_further_than_one_can_be(script: Script, ca:
         assert server.sent_bytes < LITTLE
 
 
-class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
+class Endless(httpx.AsyncByteStream):
     """A body without an end; counts what was taken of it."""
 
     def __init__(self) -> None:
         self.taken_bytes = 0
 
-    def __iter__(self) -> Iterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
             self.taken_bytes += MEGABYTE
             yield bytes(MEGABYTE)
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self:
-            yield piece
-
-
-def signed_endless(server: PartyKeys, field: DigestField, bodies: list[Endless]) -> Handler:
-    """A server that signs a head and sends for ever."""
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        bodies.append(Endless())
-        digest = {field.value: digest_value(field, bytes(32))}
-        return closed(
-            opened(request, server, now=int(time.time())),
-            server,
-            httpx.Response(200, headers=digest, stream=bodies[-1]),
-        )
-
-    return answer
-
-
-def test_a_letter_and_a_file_have_bounds_of_their_own(tmp_path: Path) -> None:
-    bodies: list[Endless] = []
-    answer = signed_endless(operator_keys(Side.A), DigestField.CONTENT, bodies)
-    client = ServerClient(Side.A, ROSTER.operator_a, keys("c1"), httpx.MockTransport(answer))
-    into = tmp_path / "checkpoint"
-    with pytest.raises(LongAnswer, match="524288 bytes"):
-        client.get_mail("unit", "refusal", "r0", "c1", 2**19)
-    with pytest.raises(LongAnswer, match="4000 bytes"):
-        client.fetch_mail("unit", "checkpoint-0", "every-site", "r0", into, 4000)
-    with pytest.raises(LongAnswer, match="9000 bytes"):
-        client.opening("unit", 1, 1, 9000)
-    with pytest.raises(LongAnswer, match="7000 bytes"):
-        client.fetch_output("unit", 1, list, 7000)
-    assert not list(tmp_path.glob("checkpoint*"))
-    assert [body.taken_bytes for body in bodies] == [MEGABYTE] * 4  # long answers are not asked for again at once
-    client.close()
 
 
 def test_what_a_server_would_have_the_agent_remember_is_forgotten(ca: Path, authority: trustme.CA) -> None:

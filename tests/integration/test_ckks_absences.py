@@ -1,4 +1,4 @@
-"""Under CKKS over real processes: a site that joins late, a release set that never comes, a site that refuses."""
+"""Under CKKS over real processes: a site that joins late, and a release set that never comes."""
 
 from __future__ import annotations
 
@@ -131,27 +131,3 @@ def test_a_release_set_that_does_not_come_skips_the_round_and_the_study_goes_on(
     assert (first.state, first.reason, first.took_part) == (RoundEnd.SKIPPED, MISSING, ())
     assert (second.state, second.took_part) == (RoundEnd.RELEASED, SITES)
     assert_model_of(federation, study, [SITES])
-
-
-def test_a_site_that_allows_no_ckks_ends_the_study_before_its_first_round(federation: Federation) -> None:
-    """The last test here: c2's policy stays as it is then."""
-    federation.kill("c2")
-    plain = federation.plain["c2"]
-    federation.plain["c2"] = plain.replace("allow_ckks = true", "allow_ckks = false")
-    assert federation.plain["c2"] != plain
-    federation.start_party("c2")
-    study = study_of(federation, "refused", rounds=2)
-    federation.hand_in(study)
-    state = lambda site: federation.journal(site, study.name).site_state()  # noqa: E731
-
-    def ended(site: str) -> bool:
-        found = state(site)
-        return found is not None and found.finished is not None
-
-    wait_for("everybody's end", lambda: all(ended(site) for site in SITES))
-    public = "failed: site 'c2' takes no part in a study under CKKS; no round was begun"
-    finished = {site: str(getattr(state(site), "finished", None)) for site in SITES}
-    assert (finished["c1"], finished["c3"]) == (public, public)
-    assert finished["c2"].startswith("refused: allow_ckks: the study is under CKKS, where server A together with")
-    assert "set allow_ckks = true" in finished[REQUESTER]
-    assert at_both(federation, "select count(*) from rounds where study = ?", study) == [[(0,)], [(0,)]]

@@ -14,6 +14,7 @@ from harness.engine.run_state import Attendance, Conditions, Progress
 from protocol.wire.messages import RuleName, Study, StudyProtection
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.bounds.regression_facts import UNIT, RoundFacts, encryption_error
+from tests.kit.present import present
 from tests.unlimited import LONG_BREAST_CANCER, run_plain, run_protected
 
 pytest.importorskip("tenseal")
@@ -57,8 +58,7 @@ def test_after_one_round_only_the_encryption_makes_a_difference(rule: RuleName) 
     of = study(rule).model_copy(update={"rounds": 1})
     plain, encrypted = run_plain(of, FEDERATION.sites), run_protected(of, FEDERATION.sites)
     clip_norm, step = of.parameters.clip_norm, of.training.server_learning_rate
-    weights = encrypted.rounds[0].sum_of_weights
-    assert weights is not None
+    weights = present(encrypted.rounds[0].sum_of_weights)
     facts = RoundFacts(5, weights, 1.0, 1.0, 1.0, 1.0, False, rounded=False)
     error = encryption_error(facts, of.parameters)
     norm = float(np.linalg.norm(plain.final_model))

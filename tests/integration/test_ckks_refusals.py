@@ -42,6 +42,7 @@ from protocol.wire.messages import (
     StudyProtection,
 )
 from tests.integration.test_server_refusals import problem
+from tests.kit.present import present
 from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory
 
@@ -228,9 +229,8 @@ def test_the_round_goes_on_with_the_others(federation: Federation) -> None:
 def test_with_too_few_ciphertexts_both_servers_sign_the_skip(federation: Federation, too_few: Encrypting) -> None:
     for side in Side:
         skipped = too_few.sites.wait_round(side, 1, RoundState.SKIPPED)
-        assert skipped.outcome is not None
         names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
-        outcome = require_signatures(skipped.outcome, federation.roster, names)
+        outcome = require_signatures(present(skipped.outcome), federation.roster, names)
         assert outcome.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
 
 
@@ -246,8 +246,7 @@ def test_once_all_have_declined_both_servers_sign_the_skip(federation: Federatio
         names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
         for side in Side:
             skipped = study.sites.wait_round(side, 1, RoundState.SKIPPED)
-            assert skipped.outcome is not None
-            outcome = require_signatures(skipped.outcome, federation.roster, names)
+            outcome = require_signatures(present(skipped.outcome), federation.roster, names)
             assert (outcome.cause, outcome.found) == (OutcomeCause.TOO_FEW_CONTRIBUTORS, 0)
     finally:
         study.sites.close()

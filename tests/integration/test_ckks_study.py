@@ -38,6 +38,7 @@ from tests.integration.crashes import (
 )
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.bounds.regression_facts import UNIT, RoundFacts, encryption_error
+from tests.kit.present import present
 from tests.kit.processes import Federation
 from tests.ports import free_ports
 from tests.unlimited import run_plain
@@ -92,8 +93,7 @@ def test_a_study_equals_the_plain_one_and_no_server_has_the_key(
     of = under_ckks(federation, "whole")
     with Stored([federation.folder / name for name in (A, B)]) as stored:
         assert_as_plain(run_killing(federation, of), of, undisturbed)
-    state = federation.journal(REQUESTER, of.name).site_state()
-    assert state is not None
+    state = present(federation.journal(REQUESTER, of.name).site_state())
     assert_no_key(stored.contents, federation, of, state)
     with closing(federation.database(Side.A)) as at_a, closing(federation.database(Side.B)) as at_b:
         query = "select count(*) from contributions where study = ?"
@@ -133,8 +133,7 @@ class Stored:
 
 def assert_no_key(stored: set[bytes], federation: Federation, of: Study, state: SiteState) -> None:
     """Neither the seed nor the secret polynomial is in what the servers stored, and nothing of it loads as a key."""
-    assert state.ckks_key_seed is not None
-    seed = bytes.fromhex(state.ckks_key_seed)
+    seed = bytes.fromhex(present(state.ckks_key_seed))
     key = Scheme(CkksParameters()).secret_key(seed, of.digest())
     data = key.key.data()
     coefficients = [data.data(i) for i in range(32)]

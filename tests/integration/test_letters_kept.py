@@ -26,6 +26,7 @@ from protocol.wire.channel.sealing import sealed_length, sealed_small_length
 from protocol.wire.messages import RoundState, StudyEndState
 from servers.store.files import shares
 from tests.kit.in_process import RunningApps, running_apps
+from tests.kit.present import present
 from tests.kit.processes import Federation, prepare_servers
 
 SITES = [f"hospital-{i}" for i in range(5)]
@@ -102,8 +103,7 @@ def test_letters_that_nobody_reads_any_more_are_deleted(flood: Flood) -> None:
         flood.sites.announce(flood.sites.announcement(number, listed=SITES[1:]), sides=[Side.A])
         for site in SITES[1:-1]:  # the last one is waited for: with its word too the server would end the round
             assert flood.put(site, f"decline-{number}", REQUESTER, bytes(NOTICE)).status_code == 204
-        record = server.store.current_round(study.digest())
-        assert record is not None
+        record = present(server.store.current_round(study.digest()))
         server.store.change_round(record.key, lambda r: replace(r, state=RoundState.RELEASED))
     assert len(flood.shown(REQUESTER)) == 2 * 3
     assert sorted(flood.shown(SITES[1])) == sorted(

@@ -31,6 +31,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyState, StudyView
 from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, site_data, spec, study_for
+from tests.kit.present import present
 
 SITES = (REQUESTER, "c1", "c2", "c3")
 TABLE = FinishTable(held_out=0.25)
@@ -66,8 +67,7 @@ def test_after_mallows_averaging_too(federation: InMemoryFederation) -> None:
     federation.until("the end", finished(federation, "risk", *SITES))
     ends = [record.state for record in rounds_of(federation, REQUESTER, "risk")]
     assert ends[1:] == [RoundEnd.RELEASED] * ROUNDS + [RoundEnd.FINISHED]
-    facts = finished_model(journal(federation, REQUESTER, "risk"))
-    assert facts is not None
+    facts = present(finished_model(journal(federation, REQUESTER, "risk")))
     assert (facts.held, facts.shared_version) == (15, ROUNDS)
 
 
@@ -83,14 +83,12 @@ def test_it_is_the_engines_finish_of_the_shared_model(
         shared_model(federation, name)
     )
     own = journal(federation, REQUESTER, name)
-    facts = finished_model(own)
-    assert facts is not None
+    facts = present(finished_model(own))
     assert (facts.pull, facts.seen, facts.held) == (expected.pull, len(seen), len(held))
-    assert facts.pull is not None
     assert load_finished(own).tobytes() == expected.vector.tobytes()
     sites = [SiteData(site, (d := site_data(place)).train, d.test, d.test) for place, site in enumerate(SITES)]
     run = run_rounds(of, sites, PlainSum(), Conditions(policy=ANYTHING, finish=table), protection="plain")
-    assert f"pull {facts.pull:.2g}" in run.reason
+    assert f"pull {present(facts.pull):.2g}" in run.reason
     np.testing.assert_allclose(load_finished(own), run.final_model, atol=1e-3)
     assert not np.allclose(load_finished(own), shared_model(federation, name), atol=1e-2)
 
@@ -135,12 +133,12 @@ def test_the_finished_model_is_in_use_and_the_shared_one_is_kept(
     card, shared = (
         ModelCard.model_validate_json((tmp_path / which / "card.json").read_bytes()) for which in ("own", "shared")
     )
-    facts = finished_model(journal(federation, REQUESTER, "held"))
-    assert facts is not None
+    facts = present(finished_model(journal(federation, REQUESTER, "held")))
     assert (card.finish, shared.finish) == (facts, None)
-    assert card.scores is not None
-    assert shared.scores is not None
-    losses = [next(s.value for s in one.scores if s.name == "log_loss") for one in (card.scores, shared.scores)]
+    losses = [
+        next(s.value for s in one.scores if s.name == "log_loss")
+        for one in (present(card.scores), present(shared.scores))
+    ]
     assert losses[0] != losses[1]
     assert f"({facts.text})" in (tmp_path / "own" / "card.md").read_text()
     assert "The requester's own model" not in (tmp_path / "shared" / "card.md").read_text()
@@ -201,8 +199,7 @@ def test_a_model_that_leaves_the_range_of_numbers_is_not_in_use(
     federation.events.clear()
     federation.hand_in(study_of(federation, "broken"), TABLE)
     federation.until("the end", finished(federation, "broken", *SITES))
-    facts = finished_model(journal(federation, REQUESTER, "broken"))
-    assert facts is not None
+    facts = present(finished_model(journal(federation, REQUESTER, "broken")))
     assert "leaves the range of numbers" in facts.failed
     assert any(text.startswith("no local finish") for text in federation.texts(EventKind.PROBLEM, REQUESTER))
     settings = load_settings(federation.config(REQUESTER))

@@ -15,7 +15,6 @@ import pytest
 
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import LocalData
-from client_agent.learning.learner import Vector
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.rewards import rewards_of
 from client_agent.study.contribute import EncodedUpdate
@@ -26,14 +25,14 @@ from harness.engine.loop import run_plain, run_rounds
 from harness.engine.run_state import Conditions
 from harness.engine.updates import PlainSum
 from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import Odd, torch_learner, with_odd
+from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
-from protocol.errors import UnusableUpdate
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data
 from tests.kit.bounds.error_bound import bound_of_run
+from tests.kit.present import present
 from tests.ports import free_ports
 
 CONTRIBUTORS = ("c1", "c2", "c3", "c4", "c5")
@@ -126,8 +125,7 @@ def test_six_sites_under_mallows_complete_with_default_policies_and_nobody_decli
     assert plain.end is RunEnd.COMPLETED
     as_plain(records, plain)
     models_agree(run, study, plain)
-    state = journal(run, REQUESTER, "mallows").site_state()
-    assert state is not None
+    state = present(journal(run, REQUESTER, "mallows").site_state())
     assert state.finished == "completed: all rounds are done"
     assert [record.purpose for record in records] == [Purpose.MEASURE, Purpose.UPDATE, Purpose.UPDATE] * 2
     assert [record.declined for record in records] == [()] * len(records)
@@ -142,8 +140,7 @@ def test_measured_rounds_open_pairs_of_everybody_and_sums_open_norms_of_the_list
             assert record.took_part == SITES
         else:
             assert (record.pairs, len(record.norms)) == ((), len(record.weights))
-            assert record.requester_numerator is not None
-            assert 0 < record.requester_numerator <= record.grid
+            assert 0 < present(record.requester_numerator) <= record.grid
 
 
 def test_a_site_of_weight_0_is_sent_the_model_and_measured_again(run: InMemoryFederation) -> None:
@@ -193,7 +190,7 @@ def test_with_a_local_finish_the_noise_is_that_of_the_examples_seen(tmp_path: Pa
     """Two fifths of the requester's examples are held out of all rounds: its updates are noisier than declared."""
     finish = FinishTable(held_out=0.4)
     with federation_in(tmp_path) as running:
-        study = study_of(running, "finished", MALLOWS)
+        study = study_of(running, "finished", MALLOWS, rounds=2)
         with running.agents():
             running.hand_in(study, finish)
             running.until("the end", finished(running, "finished", *SITES))
@@ -219,32 +216,6 @@ def test_a_late_joiner_waits_for_the_next_measurement(tmp_path: Path) -> None:
     assert listed[:4] == [False, False, False, True]
     assert [record.declined for record in records] == [()] * len(records)
     assert any(listed[4:]) == any(value.site == "c2" and value.value > 0 for value in records[-1].alphas)
-
-
-class Unwilling(Odd):
-    """Its first update is no number."""
-
-    def update(self, model: Vector, round_number: int) -> Vector:
-        if round_number == 1:
-            raise UnusableUpdate("round 1: no number in layer 'w'")
-        return super().update(model, round_number)
-
-
-def test_a_first_measurement_that_too_few_come_to_is_tried_again_at_once(tmp_path: Path) -> None:
-    """Both servers skipped it, so nothing was opened and the same model may be measured."""
-    odd = with_odd(dict.fromkeys(("c1", "c2", "c3"), Unwilling), torch_learner)
-    with federation_in(tmp_path) as running:
-        study = study_of(running, "again", MALLOWS, rounds=1)
-        with running.agents(learner=odd):
-            running.hand_in(study)
-            running.until("the end", finished(running, "again", *SITES))
-        records = rounds_of(running, REQUESTER, "again")
-    assert [(r.purpose, r.state) for r in records] == [
-        (Purpose.MEASURE, RoundEnd.SKIPPED),
-        (Purpose.MEASURE, RoundEnd.CLOSED),
-        (Purpose.UPDATE, RoundEnd.RELEASED),
-    ]
-    assert {r.model_version for r in records[:2]} == {0}
 
 
 def test_a_site_out_of_range_is_not_measured_and_stays_unlisted_until_it_is(
@@ -274,17 +245,3 @@ def test_a_site_out_of_range_is_not_measured_and_stays_unlisted_until_it_is(
     assert listed[:3] == [False, False, True]
     assert (others[2].purpose, others[2].failed_check) == (Purpose.MEASURE, ())
     assert "c2" in others[2].took_part
-
-
-def test_a_site_that_allows_no_pairs_ends_the_study_before_it_begins(tmp_path: Path) -> None:
-    policy = SitePolicy(may_open=(Needs.NORMS,))
-    with federation_in(tmp_path, policy, ("c2",)) as running:
-        with running.agents():
-            running.hand_in(study_of(running, "forbidden", MALLOWS))
-            running.until("the end", finished(running, "forbidden", *SITES))
-        state = journal(running, REQUESTER, "forbidden").site_state()
-        assert state is not None
-        assert "site 'c2' refuses the study: may_open: the study's rule opens pairs" in (state.finished or "")
-        assert state.ended_by is not None
-        assert "let the study's rule open norms and pairs about it" in state.ended_by.message.reason
-        assert all(rounds_of(running, site, "forbidden") == () for site in SITES)

@@ -28,6 +28,7 @@ from harness.federation.processes import FederationSpec, SiteSpec
 from moiety import main
 from protocol.policy.site_policy import SitePolicy
 from tests.integration.agents import finished
+from tests.kit.present import present
 from tests.ports import free_ports
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -93,7 +94,6 @@ class Used:
 def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
     folder = tmp_path_factory.mktemp("heart")
     written = parse_study_table(STUDY, "heart.toml")
-    assert written.data_schema is not None
     nothing = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
     sites = tuple(SiteSpec(name, LocalData(nothing, nothing), SitePolicy(least_isolation=0.0)) for name in SITES)
     spec = FederationSpec("heart", SITES[0], sites, seed=4, ports=free_ports())
@@ -101,7 +101,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
         for place, name in enumerate(SITES):
             findings = Findings()
             raw = open_table(table(folder / f"{name}.csv", rows(place, 80)), PLAIN, findings, header=True)
-            write(folder / name, prepared(written.data_schema, Tables(raw, PLAIN, findings)))
+            write(folder / name, prepared(present(written.data_schema), Tables(raw, PLAIN, findings)))
             _use_folder(running.config(name), folder / name)
         roster = running.parties.roster.message
         running.start()
@@ -180,8 +180,7 @@ def test_the_card_says_what_the_model_is(used: Used) -> None:
     assert [site.sums for site in card.sites] == [3] * 4
     assert [site.last_weight is None for site in card.sites].count(True) <= 1  # the requester has none of its own
     assert not any(f'"{name}"' in (out / "card.json").read_text() for name in SITES[1:])
-    assert card.scores is not None
-    assert {score.name for score in card.scores.scores} >= {"accuracy", "auroc", "log_loss"}
+    assert {score.name for score in present(card.scores).scores} >= {"accuracy", "auroc", "log_loss"}
     text = (out / "card.md").read_text()
     assert "LOCAL_ONLY" not in text
     assert card.study_digest in text

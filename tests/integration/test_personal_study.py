@@ -39,6 +39,7 @@ from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec, Share
 from tests import layered_softmax as reference
 from tests.adversarial.test_server_files import where
 from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, wait_for
+from tests.kit.present import present
 from tests.kit.processes import Federation, running_servers
 from tests.ports import free_ports
 
@@ -89,9 +90,7 @@ class Ran:
         return PersonalState(journal(self.federation, site, study).folder)
 
     def latest(self, site: str, study: str) -> np.ndarray:
-        found = self.personal(site, study).latest()
-        assert found is not None
-        return found
+        return present(self.personal(site, study).latest())
 
 
 def study_of(federation: Federation, name: str) -> Study:

@@ -20,6 +20,7 @@ from protocol.clauses import Clause
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
 from tests.integration.agents import final_model, finished, journal, rounds_of, spec, study_for
+from tests.kit.present import present
 from tests.ports import free_ports
 from tests.unit.client_agent.test_budget import smallest_budget
 
@@ -56,10 +57,8 @@ def trainings(running: InMemoryFederation, site: str) -> tuple[Training, ...]:
 
 def end_of(running: InMemoryFederation, study: str) -> tuple[StudyEndState, EndCause, Clause | None, str | None]:
     own = journal(running, SITES[0], study)
-    state = own.read(own.folder / "requester.json", RequesterState)
-    assert state is not None
-    assert state.end is not None
-    end = state.end.message
+    state = present(own.read(own.folder / "requester.json", RequesterState))
+    end = present(state.end).message
     return end.state, end.cause, end.clause, end.site
 
 

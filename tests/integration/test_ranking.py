@@ -33,6 +33,7 @@ from tests.integration.agents import (
     spec,
     study_for,
 )
+from tests.kit.present import present
 
 CONTRIBUTORS = ("c1", "c2", "c3")
 SITES = (REQUESTER, *CONTRIBUTORS)
@@ -59,9 +60,7 @@ def counting_study(run: InMemoryFederation, name: str) -> Study:
 
 
 def kept(run: InMemoryFederation, name: str) -> Ranking:
-    ranking = journal(run, REQUESTER, name).read(journal(run, REQUESTER, name).folder / RANKING_FILE, Ranking)
-    assert ranking is not None
-    return ranking
+    return present(journal(run, REQUESTER, name).read(journal(run, REQUESTER, name).folder / RANKING_FILE, Ranking))
 
 
 @pytest.fixture(scope="module")

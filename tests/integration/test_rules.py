@@ -34,6 +34,7 @@ from tests.integration.agents import (
     site_data,
 )
 from tests.kit.bounds.error_bound import bound_of_run
+from tests.kit.present import present
 from tests.ports import free_ports
 from tests.unlimited import run_plain
 
@@ -76,8 +77,7 @@ DATA = {name: data_of(place) for place, name in enumerate(SITES)}
 def in_one_process() -> list[SiteData]:
     made = []
     for name, data in DATA.items():
-        assert data.validation is not None
-        made.append(SiteData(name, data.train, data.validation, data.test))
+        made.append(SiteData(name, data.train, present(data.validation), data.test))
     return made
 
 
@@ -201,10 +201,8 @@ def test_class_counts_are_summed_first_and_every_site_weighs_itself(run: InMemor
         first, *others = rounds_of(run, site, "wfedavg")
         assert (first.purpose, first.state, first.model_version) == (Purpose.COUNTS, RoundEnd.RELEASED, 0)
         assert [r.purpose for r in others] == [Purpose.UPDATE] * ROUNDS
-        state = journal(run, site, "wfedavg").site_state()
-        assert state is not None
-        assert state.counted is not None
-        assert state.counted.totals == tuple(np.sum(list(counts.values()), axis=0))
+        state = present(journal(run, site, "wfedavg").site_state())
+        assert present(state.counted).totals == tuple(np.sum(list(counts.values()), axis=0))
         assert first.own_weight is None
     by_class = [updates(rounds_of(run, site, "wfedavg"))[0].own_weight for site in SITES]
     by_samples = [updates(rounds_of(run, site, "by-samples"))[0].own_weight for site in SITES]
@@ -225,8 +223,7 @@ def test_a_class_that_no_site_has_ends_the_study_before_the_first_update(run: In
 
 
 def test_the_exported_model_is_the_model_alone(run: InMemoryFederation) -> None:
-    state = journal(run, "c1", "fedadam").site_state()
-    assert state is not None
+    state = present(journal(run, "c1", "fedadam").site_state())
     assert state.model_version == ROUNDS
     own = journal(run, "c1", "fedadam")
     assert own.load_model(ROUNDS).shape == (12,)

@@ -29,6 +29,7 @@ from protocol.wire.messages import (
 )
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates
 from tests.kit.disk import folder_on_disk
+from tests.kit.present import present
 from tests.kit.processes import Federation, start_servers
 
 
@@ -163,8 +164,7 @@ def test_between_the_openings_and_the_release_set(sites: ScriptedSites, side: Si
 
 
 def state_at(sites: ScriptedSites, side: Side) -> RoundState:
-    shown = sites.view(side).current
-    assert shown is not None
+    shown = present(sites.view(side).current)
     return shown.state
 
 
@@ -194,8 +194,7 @@ def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: Script
     for side in Side:
         current = sites.wait_round(side, 1, RoundState.ANNOUNCED)
         assert current.attempt == 2
-        assert current.outcome is not None
-        assert require_signatures(current.outcome, sites.federation.roster, both).outcome is RoundState.BURNT
+        assert require_signatures(present(current.outcome), sites.federation.roster, both).outcome is RoundState.BURNT
         assert current.agreed_set is None
     contribute_all(sites, 1, attempt=2)
     finish(sites, 1, attempt=2)
@@ -211,8 +210,7 @@ def test_a_requester_that_stays_away_pauses_the_study(sites: ScriptedSites) -> N
             sites.contribute(site, sites.seal_contribution(site, x[site], announcement), number)
         for side in Side:
             current = sites.wait_round(side, number, RoundState.SKIPPED)
-            assert current.outcome is not None
-            outcome = require_signatures(current.outcome, sites.federation.roster, both)
+            outcome = require_signatures(present(current.outcome), sites.federation.roster, both)
             assert outcome.cause is OutcomeCause.QUERIES_MISSING
     for side in Side:
         view = sites.view(side)
@@ -250,8 +248,7 @@ def test_a_round_that_too_few_take_part_in_ends_once_the_last_site_has_declined(
     both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
     for side in Side:
         current = sites.wait_round(side, 1, RoundState.SKIPPED)
-        assert current.outcome is not None
-        outcome = require_signatures(current.outcome, sites.federation.roster, both)
+        outcome = require_signatures(present(current.outcome), sites.federation.roster, both)
         assert outcome.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
         assert (outcome.found, outcome.needed) == (1, 3)
     assert {f"decline-1/{site}" for site in others} <= set(sites.view(Side.A).mail)

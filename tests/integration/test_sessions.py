@@ -27,6 +27,7 @@ from protocol.wire.channel.signing import DigestField
 from servers.roster.sessions import LIVES_S
 from servers.server import Server
 from servers.settings import Role
+from tests.kit.present import present
 
 
 @dataclass
@@ -60,8 +61,7 @@ def round_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
 @pytest.fixture
 def asking(round_: Round) -> Iterator[Asking]:
     servers = round_.federation
-    assert servers.connect is not None
-    proxy = Proxy(servers.connect())
+    proxy = Proxy(present(servers.connect)())
     client = agents_client(servers, Side.A, VICTIM, proxy, in_sessions=True)
     yield Asking(round_, proxy, client)
     client.close()

@@ -60,6 +60,7 @@ from protocol.wire.messages import (
     WeightList,
 )
 from tests.integration.real_site import MODEL, SITE_KEY, RealSite
+from tests.kit.present import present
 from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory
 
@@ -307,9 +308,9 @@ def test_a_sum_beyond_its_bound_is_discarded_and_the_model_stays(pair: Pair, tmp
     assert all(opened.in_range().values())
     opened.release()
     a, _ = site.views()
-    assert a.agreed_set is not None
-    assert a.release_set is not None
-    past = PastRelease(announcement=told, weight_list=listed, agreed_set=a.agreed_set, release_set=a.release_set)
+    past = PastRelease(
+        announcement=told, weight_list=listed, agreed_set=present(a.agreed_set), release_set=present(a.release_set)
+    )
     assert decision.accepted
     assert site.agent.take_release(past) is RoundEnd.DISCARDED
     assert site.agent.state.model_version == 0

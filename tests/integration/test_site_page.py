@@ -16,6 +16,7 @@ from client_agent.site.approval import approval_of
 from client_agent.site.events import METRICS, Absence, Absent, Metrics, RoundEnd, RoundRecord, site_values
 from tests.kit.browser import chromium
 from tests.kit.pictures import looked_at
+from tests.kit.present import present
 from tests.unit.client_agent.federation import REQUESTER
 from tests.unit.client_agent.test_page import STUDY, as_requester, config, journal
 
@@ -92,8 +93,7 @@ def test_a_person_reads_and_approves_a_study(chromium: Chromium, address: str, c
     looked_at(page, "study-german")
     page.get_by_role("link", name="English").click()
     page.get_by_role("link", name="What left").wait_for()
-    word = approval_of(journal(config), STUDY.digest())
-    assert word is not None
+    word = present(approval_of(journal(config), STUDY.digest()))
     assert (word.approved, word.person, word.reason) == (True, "Dr. A", "permit 7")
     page.get_by_role("link", name="What left").click()
     looked_at(page, "ledger")

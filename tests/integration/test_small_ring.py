@@ -22,6 +22,7 @@ from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, ShareKind, Study
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.kit.bounds.error_bound import bound_of_run
+from tests.kit.present import present
 from tests.ports import free_ports
 from tests.unlimited import LONG_BREAST_CANCER, run_plain, run_protected
 
@@ -48,8 +49,7 @@ def run(folder: Path, bits: int, rule: RuleSpec, dimension: int) -> tuple[np.nda
         kinds = set()
         for side in Side:
             store = running.servers.apps[side].state.server.store
-            found = store.current_round(study.digest())
-            assert found is not None
+            found = present(store.current_round(study.digest()))
             kinds |= {held.header.share_kind.value for held in store.contributions(found.key)}
         (model,) = {final_model(running, site, "small") for site in SITES}
     distances = [{one.site: one.value for one in record.distances} for record in records]

@@ -28,6 +28,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.wire.authentic import sign
 from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Signed, Study, StudyEnd, StudyEndState
 from tests.integration.agents import EROSION, finished, rounds_of, spec, study_for
+from tests.kit.present import present
 
 SITES = ("requester", "c1", "c2", "c3")
 ROUNDS = 3
@@ -91,8 +92,7 @@ def test_a_study_that_is_over(ended: tuple[AgentSettings, AgentSettings, StudyRe
     assert {one.why for one in left.missed} <= {Absent.NO_CONTRIBUTION, Absent.GIVEN_UP, Absent.NOT_LISTED}
     assert sum(one.rounds for one in left.missed) == ROUNDS - left.sums
     assert whole.scores is not None
-    assert whole.card is not None
-    assert whole.card.model_version == ROUNDS
+    assert present(whole.card).model_version == ROUNDS
     assert whole.privacy is None
     assert StudyReport.model_validate_json(whole.model_dump_json()) == whole
 
@@ -225,8 +225,7 @@ def test_a_study_with_noise_says_its_epsilon_wherever_it_is_read(noised: tuple[P
         said = CliRunner().invoke(app, ["report", "of-record", "--config", str(config), "--out", str(out)])
         assert said.exit_code == 0, said.output
         page, found = out.read_text(), report_of(load_settings(config), "of-record")
-        own = found.privacy
-        assert own is not None
+        own = present(found.privacy)
         assert (found.state, found.sums, own.unit, own.trainings) == ("completed", 2, "record", 2)
         assert own.epsilon == own.spent == epsilon_of([Steps(16 / 60, NOISE, 2)], own.delta)
         assert f"<td>epsilon of this study, per record of this site</td><td>{own.epsilon:.3f}</td>" in page

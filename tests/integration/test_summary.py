@@ -36,6 +36,7 @@ from protocol.wire.messages import (
     TableSchema,
 )
 from tests.integration.agents import EROSION, REQUESTER, Federated, finished, journal, rounds_of, spec, study_for
+from tests.kit.present import present
 
 SITES = (REQUESTER, "c1", "c2", "c3", "c4")
 POLICY = SitePolicy(least_isolation=0.0, may_summarise=True, may_share_second_moments=True)
@@ -114,16 +115,13 @@ def test_every_site_opens_the_plain_sum_of_protected_tables_bit_for_bit(run: InM
     slow = [sum(entries) for entries in zip(*(share.tolist() for share in shares), strict=True)]
     expected = table_one(np.array(slow), layout, len(SITES))
     for site in SITES:
-        summary = kept(run, site, "alone")
-        assert summary is not None
+        summary = present(kept(run, site, "alone"))
         assert (summary.problem, summary.sites) == ("", SITES)
         assert summary.table == expected
     pooled = np.concatenate([np.clip(columns_of(site)[0], 0, 100) for site in SITES[:-1]])
     first = expected.numeric[0]
-    assert first.mean_within is not None
-    assert first.sd_within is not None
-    assert first.mean == pytest.approx(np.nanmean(pooled), abs=first.mean_within + 0.5)
-    assert first.sd == pytest.approx(np.nanstd(pooled, ddof=1), abs=first.sd_within + 0.5)
+    assert first.mean == pytest.approx(np.nanmean(pooled), abs=present(first.mean_within) + 0.5)
+    assert first.sd == pytest.approx(np.nanstd(pooled, ddof=1), abs=present(first.sd_within) + 0.5)
 
 
 def test_such_a_study_has_one_round_and_no_model_is_trained(run: InMemoryFederation, alone: Study) -> None:
@@ -131,10 +129,8 @@ def test_such_a_study_has_one_round_and_no_model_is_trained(run: InMemoryFederat
         (record,) = rounds_of(run, site, "alone")
         assert (record.purpose, record.state, record.took_part) == (Purpose.SUMMARY, RoundEnd.RELEASED, SITES)
         assert record.test_accuracy is None
-    state = journal(run, "c1", "alone").site_state()
-    assert state is not None
-    assert state.ended_by is not None
-    assert state.ended_by.message.cause is EndCause.ALL_ROUNDS_DONE
+    state = present(journal(run, "c1", "alone").site_state())
+    assert present(state.ended_by).message.cause is EndCause.ALL_ROUNDS_DONE
 
 
 def test_the_command_shows_it_and_writes_the_scaling_that_data_are_prepared_with(
@@ -144,8 +140,7 @@ def test_the_command_shows_it_and_writes_the_scaling_that_data_are_prepared_with
         done = CliRunner().invoke(study_app, ["summary", study, "--config", str(run.config(site)), *options])
         return done.stdout if done.exception is None else str(done.exception)
 
-    summary = kept(run, REQUESTER, "alone")
-    assert summary is not None
+    summary = present(kept(run, REQUESTER, "alone"))
     assert summary.table is not None
     assert Summary.model_validate_json(shown("--json", site="c1")) == summary
     table = " ".join(shown().split())
@@ -176,8 +171,7 @@ def test_without_one_site_it_is_refused_and_training_goes_on(run: InMemoryFedera
         run.hand_in(summary_study(run, "again", rounds=1))
         run.until("the study's end", finished(run, "again", *SITES[:-1]))
         config.write_text(text)
-    summary = kept(run, REQUESTER, "again")
-    assert summary is not None
+    summary = present(kept(run, REQUESTER, "again"))
     assert summary.table is None
     purposes = [(r.purpose, r.state) for r in rounds_of(run, REQUESTER, "again")]
     assert purposes[-1] == (Purpose.UPDATE, RoundEnd.RELEASED)
@@ -214,10 +208,8 @@ def test_the_same_sites_are_summed_again_and_a_site_out_of_range_is_left_out(
         run.hand_in(summary_study(run, "wild"))
         run.until("the study's end", finished(run, "wild", *SITES))
     assert kept(run, "c3", "wild") is None
-    end = journal(run, "c3", "wild").site_state()
-    assert end is not None
-    assert end.ended_by is not None
-    assert end.ended_by.message.cause is EndCause.NOT_SUMMARISED
+    end = present(journal(run, "c3", "wild").site_state())
+    assert present(end.ended_by).message.cause is EndCause.NOT_SUMMARISED
 
 
 def test_a_policy_that_says_no_ends_the_study_before_it_begins_and_is_named(tmp_path: Path) -> None:
@@ -227,9 +219,7 @@ def test_a_policy_that_says_no_ends_the_study_before_it_begins_and_is_named(tmp_
         with run.agents():
             run.hand_in(summary_study(run, "refused"))
             run.until("the end", finished(run, "refused", REQUESTER))
-        state = journal(run, REQUESTER, "refused").site_state()
-        assert state is not None
-        assert state.ended_by is not None
-        end = state.ended_by.message
+        state = present(journal(run, REQUESTER, "refused").site_state())
+        end = present(state.ended_by).message
         assert (end.cause, end.clause, end.site) == (EndCause.STUDY_REFUSED, Clause.SECOND_MOMENTS, "c2")
         assert "or its summary" in end.reason

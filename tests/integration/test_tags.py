@@ -28,6 +28,7 @@ from servers.server import Server
 from servers.store.study_records import RoundRecord
 from tests.integration import wrong_tags
 from tests.integration.agents import final_model, finished, journal, rounds_of
+from tests.kit.present import present
 from tests.ports import free_ports
 
 SITES = ("requester", "c1", "c2", "c3", "c4")
@@ -105,8 +106,7 @@ def test_a_server_that_changes_a_sum_ends_the_study_before_anything_is_opened(
     with federation(tmp_path) as running:
         ends = run(running, RuleSpec(name=RuleName.FEDAVG), "lied", rounds=2)
         assert ends == [RoundEnd.SKIPPED]
-        end = state(running, "lied").end
-        assert end is not None
+        end = present(state(running, "lied").end)
         assert (end.message.state, end.message.cause) == (StudyEndState.FAILED, EndCause.SERVER_DEVIATED)
         assert len({final_model(running, site, "lied") for site in SITES}) == 1
         code, said = verified(running, SITES[0], "lied")
@@ -134,8 +134,7 @@ def test_a_server_that_forges_its_check_is_named_by_every_site(tmp_path: Path, m
         ends = run(running, RuleSpec(name=RuleName.FEDAVG), "forged", rounds=2)
         assert ends == [RoundEnd.DISCARDED]
         assert [rounds_of(running, site, "forged")[0].state for site in SITES] == [RoundEnd.DISCARDED] * len(SITES)
-        end = state(running, "forged").end
-        assert end is not None
+        end = present(state(running, "forged").end)
         assert (end.message.state, end.message.cause) == (StudyEndState.FAILED, EndCause.SERVER_DEVIATED)
         liar = running.parties.roster.message.operator(masking_side(1).other).name
         for site in (SITES[0], "c3"):

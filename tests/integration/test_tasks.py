@@ -20,6 +20,7 @@ from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.policy.site_policy import SitePolicy
 from tests.integration.agents import finished, journal, rounds_of
+from tests.kit.present import present
 from tests.ports import free_ports
 
 ROUNDS = 2
@@ -70,8 +71,7 @@ def test_a_study_of_another_task_runs_over_two_servers(
     for site in names:
         assert [record.state for record in records[site]] == [RoundEnd.RELEASED] * ROUNDS
         assert all(record.test_accuracy is None for record in records[site])
-        final = finals[site]
-        assert final is not None
+        final = present(finals[site])
         assert value_of(final.scores, metric) == value_of(records[site][-1].test_scores, metric) is not None
         assert {score.name for score in final.scores} == {metric, *others}
         assert all(score.low is not None for score in final.scores if score.value is not None)

@@ -9,6 +9,7 @@ import pytest
 
 from protocol import errors
 from protocol.rounds.transitions import study_diagram, transition_diagram
+from tests.kit.present import present
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "host", "servers", "client_agent", "harness", "tests")
@@ -42,8 +43,7 @@ def test_every_cited_section_exists() -> None:
 )
 def test_the_state_diagram_in_the_document_is_the_table_in_the_code(marker: str, diagram: str) -> None:
     text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-    drawn = re.search(rf"<!-- {marker} -->\n```mermaid\n(.*?)\n```", text, flags=re.DOTALL)
-    assert drawn is not None
+    drawn = present(re.search(rf"<!-- {marker} -->\n```mermaid\n(.*?)\n```", text, flags=re.DOTALL))
     assert drawn[1] == diagram
 
 

@@ -43,6 +43,7 @@ from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_roster
 from protocol.wire.messages import Decline, LayerShape, StudyState, StudyView
 from servers.http.problems import error_from
+from tests.kit.present import present
 from tests.unit.client_agent.benches import SITE, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import PARAMETERS, PARTIES, REQUESTER, ROSTER, ended_as, keys, study
 from tests.unit.client_agent.test_judging import record
@@ -114,8 +115,7 @@ def test_an_event_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_reason_of_a_studys_end(capsys: pytest.CaptureFixture[str]) -> None:
-    end = ended_as(StudyState.CANCELLED, DIGEST)
-    assert end is not None
+    end = present(ended_as(StudyState.CANCELLED, DIGEST))
     worded = end.model_copy(update={"message": end.message.model_copy(update={"reason": WORDS})})
     shown = StudyView(study="unit", study_digest=DIGEST, end=worded, cursor=1, ready=(), mail=())
     for as_json in (False, True):

@@ -23,6 +23,7 @@ from protocol.wire.messages import (
     StudyView,
     WeightList,
 )
+from tests.kit.present import present
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -81,8 +82,7 @@ def views(
 
 
 def post(bench: Bench, listed: WeightList, skipped: tuple[Signed[RoundOutcome], ...] = ()) -> None:
-    party = ROSTER.party(SITE)
-    assert party is not None
+    party = present(ROSTER.party(SITE))
     letter = WeightMail(weight_list=listed, skipped=skipped)
     mail = seal_letter(letter, "weights", DIGEST, REQUESTER, party, listed.round)
     bench.servers[Side.A].mail[f"weights-{listed.round}/{SITE}"] = mail
@@ -126,8 +126,7 @@ def welcome_mail(
     """A welcome for which all contributors of ``previous`` vouch, unless ``attested`` says otherwise."""
     import hashlib
 
-    party = ROSTER.party(SITE)
-    assert party is not None
+    party = present(ROSTER.party(SITE))
     data, of = (MODEL * 2).tobytes(), study.digest()
     welcome = Welcome(
         study_digest=of,

@@ -25,6 +25,7 @@ from protocol.protection.plan import StudyProtection
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec
+from tests.kit.present import present
 from tests.unit.client_agent.commands import write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, study
 from tests.unit.client_agent.test_page import PORT, browser
@@ -116,8 +117,7 @@ def test_a_word_is_asked_for_once_more_and_kept(contributor: Path) -> None:
     assert approval_of(journal_of(contributor), STUDY.digest()) is None
     yes = said(contributor, "approve", STUDY.name, "--person", "Dr. A", "--reason", "permit 7", text="y\n")
     assert "study unit: approved by Dr. A" in yes.stdout
-    kept = approval_of(journal_of(contributor), STUDY.digest())
-    assert kept is not None
+    kept = present(approval_of(journal_of(contributor), STUDY.digest()))
     assert (kept.approved, kept.person, kept.reason) == (True, "Dr. A", "permit 7")
     assert json.loads(said(contributor, "studies", "--json").stdout)["state"] == "runs"
 

@@ -44,6 +44,7 @@ from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import PrivacySpec, Roster, Study, TrainingSpec
+from tests.kit.present import present
 from tests.unit.client_agent.benches import SITE, FakeServer
 from tests.unit.client_agent.federation import ROSTER, keys, study
 from tests.unit.client_agent.test_reconciling import HELD
@@ -299,13 +300,11 @@ def declaring(*counts: int) -> Roster:
 
 def spent(count: int, asked: Study | None = None) -> float:
     of = asked or noised_study()
-    assert of.privacy is not None
-    return epsilon_of([training_of(of, of.privacy, count, 1).times(of.rounds)], POLICY_DELTA)
+    return epsilon_of([training_of(of, present(of.privacy), count, 1).times(of.rounds)], POLICY_DELTA)
 
 
 def test_a_record_more_than_a_batch_holds_spends_more_than_fewer_records() -> None:
-    found = foreseen_epsilon(noised_study(), declaring(40, 51, 100), POLICY_DELTA)
-    assert found is not None
+    found = present(foreseen_epsilon(noised_study(), declaring(40, 51, 100), POLICY_DELTA))
     assert (found.examples, found.epsilon) == (51, spent(51))
     assert found.epsilon == pytest.approx(24.61, abs=0.01)
     assert found.epsilon > 1.5 * spent(40)
@@ -327,8 +326,7 @@ def test_what_this_site_has_counts_whatever_it_declared(tmp_path: Path) -> None:
 
 
 def test_with_one_gradient_per_round_the_fewest_spend_most() -> None:
-    found = foreseen_epsilon(noised_study(TrainingSpec(batch_size=50)), declaring(40, 51, 100), POLICY_DELTA)
-    assert found is not None
+    found = present(foreseen_epsilon(noised_study(TrainingSpec(batch_size=50)), declaring(40, 51, 100), POLICY_DELTA))
     assert found.examples in (40, 50)
 
 
@@ -354,8 +352,7 @@ def test_the_most_is_found_among_many_by_a_few_calls(noise: float) -> None:
 def test_a_shown_budget_that_one_number_keeps_is_no_hindrance() -> None:
     """50 samples spend less than 51, which take two steps per round."""
     of = noised_study()
-    assert of.privacy is not None
-    fits, larger = (training_of(of, of.privacy, count, 1).times(of.rounds) for count in (50, 51))
+    fits, larger = (training_of(of, present(of.privacy), count, 1).times(of.rounds) for count in (50, 51))
     epsilon = next(float(one) for one in np.linspace(5, 50, 451) if share_used([fits], float(one), POLICY_DELTA) <= 1)
     assert share_used([larger], epsilon, POLICY_DELTA) > 1
     shown = SitePolicy(epsilon=epsilon, delta=POLICY_DELTA)
@@ -367,8 +364,7 @@ def test_a_shown_budget_that_one_number_keeps_is_no_hindrance() -> None:
 
 def test_the_least_is_that_of_all_numbers() -> None:
     of, counts = noised_study(), (40, 50, 51, 99, 100, 101)
-    assert of.privacy is not None
-    found = least_spent(of, of.privacy, counts, lambda steps: epsilon_of([steps], POLICY_DELTA))
+    found = least_spent(of, present(of.privacy), counts, lambda steps: epsilon_of([steps], POLICY_DELTA))
     assert found == min(((count, spent(count)) for count in counts), key=lambda one: one[1])
 
 

@@ -64,6 +64,7 @@ from protocol.wire.messages import (
     StudyProtection,
     SumRelease,
 )
+from tests.kit.present import present
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -142,9 +143,9 @@ def test_server_a_opens_the_body_that_was_committed_to(made: Path, journal: Stud
     assert header.commitment_b == NO_COMMITMENT
     taken = MessageDigest()
     taken.update(server.bodies[0])
-    assert reader.salt is not None
-    assert reader.content_key is not None
-    check_commitment(bytes.fromhex(header.commitment_a), reader.salt, reader.content_key, taken.body_hash())
+    check_commitment(
+        bytes.fromhex(header.commitment_a), present(reader.salt), present(reader.content_key), taken.body_hash()
+    )
 
 
 def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: Path, journal: StudyJournal) -> None:
@@ -336,8 +337,7 @@ def test_a_sum_that_one_server_alone_signed_is_not_fetched(tmp_path: Path) -> No
 @pytest.mark.parametrize("changes", [{"round": 2}, {"release_digest": "00" * 32}, {"study_digest": "00" * 32}])
 def test_signatures_under_another_rounds_sum_do_not_count(tmp_path: Path, changes: dict[str, object]) -> None:
     both = signed_sum(PAST, b"")
-    assert both.sum_release is not None
-    other = signed_by_both(both.sum_release.message.model_copy(update=changes))
+    other = signed_by_both(present(both.sum_release).message.model_copy(update=changes))
     with pytest.raises(AnnouncementMismatch, match="the sum of another round or release"):
         opened(OutputServer(b""), tmp_path, both.model_copy(update={"sum_release": other}))
 

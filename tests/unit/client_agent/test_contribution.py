@@ -33,6 +33,7 @@ from protocol.sharing import SeedShare, Share, Side, VectorShare, reconstruct, v
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.messages import ContributionHeader, ShareKind
+from tests.kit.present import present
 from tests.unit.client_agent.federation import DIGEST, PARAMETERS, ROSTER, announcement, layered, operator_keys, study
 from tests.unit.client_agent.uploads import UploadServer
 
@@ -80,11 +81,9 @@ def opened(journal: StudyJournal, side: Side, attempt: int = 1) -> tuple[Contrib
     reader = SealedReader(operator_keys(side).sealing)
     data = (journal.attempt_folder(1, attempt) / f"{side}.sealed").read_bytes()
     plain = b"".join(sealed.opened(reader, [data]))
-    assert reader.salt is not None
     header = ContributionHeader.parse(reader.header or b"")
-    assert reader.content_key is not None
     committed = bytes.fromhex(header.commitment_a if side is Side.A else header.commitment_b)
-    check_commitment(committed, reader.salt, reader.content_key, digest_of(data).body_hash())
+    check_commitment(committed, present(reader.salt), present(reader.content_key), digest_of(data).body_hash())
     if header.share_kind is ShareKind.SEED:
         return header, SeedShare(plain, header.length)
     return header, VectorShare(from_bytes(plain, header.length))

@@ -38,6 +38,7 @@ from protocol.wire.messages import (
     StudyIndex,
     StudyProtection,
 )
+from tests.kit.present import present
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
 
 
@@ -58,8 +59,7 @@ def settings(tmp_path: Path, owner: str, **changes: object) -> AgentSettings:
 
 def test_the_identity_of_a_site(tmp_path: Path) -> None:
     roster, came_with = load_identity(settings(tmp_path, "c1"))
-    own = roster.party("c1")
-    assert own is not None
+    own = present(roster.party("c1"))
     assert (roster, came_with) == (ROSTER, own.signing_key)
 
 
@@ -334,8 +334,7 @@ def test_the_outbox_is_signed_journalled_and_emptied(sites: dict[str, Site]) -> 
     assert not list(path.parent.iterdir())
     journal = StudyJournal(state, "unit")
     assert finish_table(journal) == FinishTable(held_out=0.3)
-    signed = journal.read(journal.folder / "study.json", Signed[Study])
-    assert signed is not None
+    signed = present(journal.read(journal.folder / "study.json", Signed[Study]))
     assert signed.signature_of(REQUESTER) is not None
     create_study(state, study(seed=2), finish=FinishTable(held_out=0.4))
     made.find_own()

@@ -26,6 +26,7 @@ from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import Study, TaskKind, TaskSpec
 from protocol.wire.names import NamesKind
+from tests.kit.present import present
 from tests.unit.client_agent.federation import study
 from tests.unit.client_agent.test_plugin import SPEC, plugin_file
 
@@ -57,8 +58,7 @@ def saved(folder: Path, validation: Examples | None) -> Path:
 def test_validation_examples_are_taken_where_there_are_some(tmp_path: Path) -> None:
     assert load_folder(saved(tmp_path / "none", None), (3,), 2).validation is None
     loaded = load_folder(saved(tmp_path / "some", examples(4)), (3,), 2)
-    assert loaded.validation is not None
-    np.testing.assert_array_equal(loaded.validation.X, examples(4).X)
+    np.testing.assert_array_equal(present(loaded.validation).X, examples(4).X)
     np.savez(tmp_path / "some" / "validation.npz", X=examples(4).X, y=examples(4).y + 1)
     with pytest.raises(ConfigurationError, match=r"validation\.npz: y lies in 1\.\.2"):
         load_folder(tmp_path / "some", (3,), 2)

@@ -35,6 +35,7 @@ from protocol.wire.messages import (
     Study,
     WeightList,
 )
+from tests.kit.present import present
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, contributor_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys, study
 
@@ -98,8 +99,7 @@ def decided(
         "closes_at_s": 10**9,
     }
     announced = Announcement(**{**fields, **changes})  # type: ignore[arg-type]
-    party = ROSTER.party(SITE)
-    assert party is not None
+    party = present(ROSTER.party(SITE))
     mail = WeightMail(weight_list=listed, counted=counted, skipped=skipped)
     sealed = seal_letter(mail, "weights", digest, REQUESTER, party, number)
     bench.servers[Side.A].mail[f"weights-{number}/{SITE}"] = sealed

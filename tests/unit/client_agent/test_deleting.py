@@ -27,6 +27,7 @@ from protocol.errors import ConfigurationError, StorageFull
 from protocol.wire.authentic import check_signature
 from protocol.wire.messages import Signed
 from protocol.wire.studies.deletion import DeletionReceipt
+from tests.kit.present import present
 from tests.unit.client_agent.federation import ROSTER, keys
 from tests.unit.client_agent.test_page import STUDY, config, journal
 
@@ -55,16 +56,14 @@ def test_all_but_words_and_signed_messages_is_deleted_and_receipted(config: Path
     memory = settings.state_dir / "sums.json"
     memory.write_text("kept")
     signed = delete_study(settings, STUDY.name, "Dr. B", "permit 7 ended", clock=lambda: 5.0)
-    party = ROSTER.party("c1")
-    assert party is not None
+    party = present(ROSTER.party("c1"))
     check_signature(signed.message, signed.signatures[0], party)
     found = {one.path: (one.size_bytes, one.sha256) for one in signed.message.files}
     assert found["rounds/000003/update.f32"] == (6, hashlib.sha256(b"secret").hexdigest())
     assert "metrics.jsonl" in found
     folder = journal(config).folder
     assert {path.name for path in folder.iterdir()} == {"study.json", "approval.json", "site.json", RECEIPT}
-    state = journal(config).site_state()
-    assert state is not None
+    state = present(journal(config).site_state())
     assert (state.site_key, state.training_seed, state.finished, state.over) == (None, 0, "done", True)
     assert memory.read_text() == "kept"
     last = read_audit(settings.state_dir / AUDIT)[-1]
@@ -89,8 +88,7 @@ def test_a_kill_in_the_middle_is_ended_by_the_next_try(
     assert not (journal(config).folder / "rounds").exists()
     assert {"rounds/000003/update.f32", "metrics.jsonl", "later.txt"} == {one.path for one in signed.message.files}
     assert signed.message.person == "Dr. B"
-    party = ROSTER.party("c1")
-    assert party is not None
+    party = present(ROSTER.party("c1"))
     check_signature(signed.message, signed.signatures[0], party)
     assert journal(config).read(journal(config).folder / RECEIPT, Signed[DeletionReceipt]) == signed
     lines = read_audit(settings.state_dir / AUDIT)
@@ -120,8 +118,7 @@ def test_the_same_files_as_before_have_the_same_receipt(
     signed = delete_study(settings, STUDY.name, "Dr. B", "permit 7 ended")
     assert (signed.message.files, signed.message.at_s) == ((), 5)
     assert is_deleted(journal(config))
-    state = journal(config).site_state()
-    assert state is not None
+    state = present(journal(config).site_state())
     assert state.site_key is None
 
 
@@ -204,8 +201,7 @@ def test_a_study_under_way_is_left_after_the_last_day_and_deleted_when_nothing_w
     (deleted,) = ended(settings_of_permit, "2999-04-01T02:00:00")
     assert "files are deleted" in deleted
     assert ended(settings_of_permit, "2999-04-01T03:00:00") == []
-    receipt = journal(config).read(journal(config).folder / RECEIPT, Signed[DeletionReceipt])
-    assert receipt is not None
+    receipt = present(journal(config).read(journal(config).folder / RECEIPT, Signed[DeletionReceipt]))
     assert (receipt.message.person, receipt.message.reason) == ("software", "the permit ended on 2999-03-31")
     known = known_study(settings_of_permit, ROSTER, STUDY.name)
     assert known.over
@@ -288,8 +284,7 @@ def test_a_deletion_that_a_full_disk_broke_off_goes_on_within_the_hour(
         "study unit: this goes on with the deletion that software asked for and that was not ended",
         "study unit: the permit ended on 2999-03-31; 0 files are deleted",
     ]
-    state = journal(config).site_state()
-    assert state is not None
+    state = present(journal(config).site_state())
     assert state.site_key is None
     assert read_audit(settings_of_permit.state_dir / AUDIT)[-1].action is Action.DELETED
     assert ended(settings_of_permit, "2999-04-01T02:00:00") == []
@@ -312,6 +307,5 @@ def test_the_day_is_an_option_of_the_word_and_lies_ahead(config: Path) -> None:
     assert isinstance(refused, ConfigurationError)
     assert "2001-01-01 has passed" in refused.detail
     assert approve("2999-03-31") is None
-    word = approval_of(journal(config), STUDY.digest())
-    assert word is not None
+    word = present(approval_of(journal(config), STUDY.digest()))
     assert word.until == LAST_DAY

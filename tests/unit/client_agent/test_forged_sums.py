@@ -54,6 +54,7 @@ from protocol.wire.messages import (
     SumRelease,
     WeightList,
 )
+from tests.kit.present import present
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, FakeServer, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import (
@@ -197,8 +198,7 @@ def test_after_a_few_discarded_sums_the_site_contributes_no_more(bench: Bench, t
         assert served(bench, number, (VICTIM,) * len(SITES)) is RoundEnd.DISCARDED
         assert served(bench, number, (VICTIM,) * len(SITES)) is RoundEnd.DISCARDED  # after a crash: counted once
         assert bench.contributor.state.discarded == tuple(range(1, number + 1))
-    state = StudyJournal(tmp_path, OF.name).site_state()
-    assert state is not None
+    state = present(StudyJournal(tmp_path, OF.name).site_state())
     assert len(state.discarded) == MOST_DISCARDED_SUMS
     bench.contributor.save(memory=type(state.memory)())  # so that no other clause stands in the way
     decision = decided(bench, 1 + MOST_DISCARDED_SUMS)
@@ -213,8 +213,7 @@ def test_before_that_it_goes_on(bench: Bench) -> None:
 
 
 def decided(bench: Bench, number: int):
-    party = ROSTER.party(SITE)
-    assert party is not None
+    party = present(ROSTER.party(SITE))
     mail = seal_letter(WeightMail(weight_list=the_list(number)), "weights", DIGEST, REQUESTER, party, number)
     bench.servers[Side.A].mail[f"weights-{number}/{SITE}"] = mail
     views = []
@@ -233,7 +232,6 @@ def test_the_requester_ends_the_study_then(tmp_path: Path) -> None:
         requester.save(discarded=tuple(range(1, MOST_DISCARDED_SUMS)))
         assert hindrance(requester) is None
         requester.save(discarded=tuple(range(1, 1 + MOST_DISCARDED_SUMS)))
-        found = hindrance(requester)
-        assert found is not None
+        found = present(hindrance(requester))
         assert found.cause is EndCause.SUMS_DISCARDED
         assert "compare server a's records" in found.public

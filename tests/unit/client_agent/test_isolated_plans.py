@@ -17,6 +17,7 @@ from protocol.errors import ErrorCode
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import Measured
 from protocol.wire.messages import EndCause, StudyEndState
+from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import MODEL
 from tests.unit.client_agent.benches import RequesterBench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, evidence, study
@@ -38,9 +39,7 @@ def bench(tmp_path: Path) -> Iterator[RequesterBench]:
 
 
 def planned(bench: RequesterBench) -> RoundPlan:
-    plan = bench.requester.next_plan()
-    assert plan is not None
-    return plan
+    return present(bench.requester.next_plan())
 
 
 def numerators(plan: RoundPlan) -> dict[str, int]:
@@ -92,8 +91,7 @@ def test_a_policy_that_asks_for_nothing_takes_the_rules_list(tmp_path: Path) -> 
         settle(bench, planned(bench))
         plan = planned(bench)
         assert numerators(plan)["c1"] < GRID
-        assert plan.isolation is not None
-        assert plan.isolation < 1e-3
+        assert present(plan.isolation) < 1e-3
         assert plan.announcement.message.least_contributors == STUDY.parameters.least_contributors
 
 
@@ -117,8 +115,7 @@ def test_a_dropped_site_may_not_leave_where_that_shows_it(bench: RequesterBench)
     lenient = SitePolicy(least_contributors=1, largest_share=1.0)
     object.__setattr__(bench.requester.context, "policy", lenient)
     assert bench.requester.next_plan() is None
-    end = bench.requester.progress.end
-    assert end is not None
+    end = present(bench.requester.progress.end)
     assert (end.message.state, end.message.cause) == (StudyEndState.LOCAL_ONLY, EndCause.ISOLATION)
     assert end.message.clause is Clause.ISOLATION
     assert "relative error" not in end.message.reason, "the servers read the clause, not the figure"

@@ -19,6 +19,7 @@ from client_agent.tasks.losses import Batch, task_loss, training_loss
 from client_agent.tasks.targets import checked_targets, no_targets
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import LossName, TaskKind, TaskSpec, TrainingSpec
+from tests.kit.present import present
 
 # --- losses -----------------------------------------------------------------------------------------------------------
 
@@ -48,8 +49,7 @@ def loss_of(task: TaskSpec, outputs: Any, y: Any) -> float:
 )
 def test_losses_have_their_closed_values(task: TaskSpec, outputs: Any, y: Any, expected: float) -> None:
     assert loss_of(task, outputs, y) == pytest.approx(expected, rel=1e-12)
-    each = task_loss(task).each
-    assert each is not None
+    each = present(task_loss(task).each)
     examples = each(torch.tensor(outputs), torch.tensor(y))
     assert examples.shape == (len(y),)
     assert float(examples.mean()) == pytest.approx(expected, rel=1e-6)

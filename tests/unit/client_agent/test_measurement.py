@@ -40,6 +40,7 @@ from protocol.wire.messages import (
     Signed,
     StudyEndState,
 )
+from tests.kit.present import present
 from tests.unit.client_agent.benches import Bench, FakeLearner, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, agreed_set, evidence, signed_by_both
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, study_with
@@ -62,9 +63,7 @@ def site(tmp_path: Path) -> Iterator[Bench]:
 
 
 def planned(bench: RequesterBench) -> RoundPlan:
-    plan = bench.requester.next_plan()
-    assert plan is not None
-    return plan
+    return present(bench.requester.next_plan())
 
 
 def plan_of(plan: RoundPlan, announcement: Announcement) -> RoundPlan:
@@ -117,8 +116,7 @@ class TestSettling:
         for number in (1, 2, 3):
             bench.requester.settle(planned(bench), skipped(number))
         assert bench.requester.next_plan() is None
-        end = bench.requester.progress.end
-        assert end is not None
+        end = present(bench.requester.progress.end)
         assert (end.message.state, end.message.clause) == (StudyEndState.LOCAL_ONLY, Clause.ENOUGH_CONTRIBUTORS)
 
     @pytest.mark.parametrize("found", [None, everybody(1).model_copy(update={"pairs": (), "took_part": ()})])
@@ -130,8 +128,7 @@ class TestSettling:
         bench.requester.settle(planned(bench), closed(1, found))
         assert bench.requester.progress.rule_state == before
         assert bench.requester.next_plan() is None
-        end = bench.requester.progress.end
-        assert end is not None
+        end = present(bench.requester.progress.end)
         assert (end.message.state, end.message.clause) == (StudyEndState.LOCAL_ONLY, Clause.MEASURED_TWICE)
 
     def test_what_failed_in_a_measurement_is_in_its_record(self, bench: RequesterBench) -> None:
@@ -171,8 +168,7 @@ class TestDriving:
         monkeypatch.setattr(Openings, "opened", lambda *_: opened)
         drives, view = driven(bench)
         assert drives.ended(view.model_copy(update={"state": RoundState.MEASURED}), view) is None
-        settled = drives.ended(view, view)
-        assert settled is not None
+        settled = present(drives.ended(view, view))
         assert (settled.end, settled.reason, settled.failed_check) == (RoundEnd.CLOSED, "", ("c9",))
         assert settled.measured is not None
         assert settled.measured.variance == 0.5
@@ -209,8 +205,7 @@ class TestDriving:
             with pytest.raises(ProtocolViolation, match="round 1: whose"):
                 drives.ended(view, view)
             return
-        settled = drives.ended(view, view)
-        assert settled is not None
+        settled = present(drives.ended(view, view))
         assert settled.measured is None
         assert settled.reason.startswith(reason)
 
@@ -220,8 +215,7 @@ class TestDriving:
             Openings, "opened", lambda *_: Opened(measured=nobody, left_out=CONTRIBUTORS, release_set=None)
         )
         drives, view = driven(bench)
-        settled = drives.ended(view, view)
-        assert settled is not None
+        settled = present(drives.ended(view, view))
         assert settled.reason.startswith("nobody was measured")
 
     def test_a_round_that_sums_nothing_signs_no_release_set(self, bench: RequesterBench) -> None:
@@ -283,8 +277,7 @@ class TestOwnNoise:
         """Three others at 0.05 everywhere, this site at 0.01: gbar is 0.04, 0.03 from here in each of 20."""
         with requester_bench(tmp_path, SHRINKAGE, MODEL) as made:
             owner = made.requester
-            plan = owner.next_plan()
-            assert plan is not None
+            plan = present(owner.next_plan())
             told = plan.announcement.message
             owner.encode(told, plan.weight_list.own_numerator)
             past = evidence(told, plan.weight_list, (REQUESTER, *CONTRIBUTORS))

@@ -23,6 +23,7 @@ from protocol.rules.registry import rule_for
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
 from protocol.wire.messages import ChallengeTranscript, RoundState, RoundView, Signed
+from tests.kit.present import present
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     PARAMETERS,
@@ -85,8 +86,7 @@ def judged(turn: Openings, opened: dict[Side, tuple[OpeningShare, ...]]):
 
 def test_everybody_stays(turn: Openings) -> None:
     opened = judged(turn, shares())
-    assert opened.release_set is not None
-    message = require_signatures(opened.release_set, ROSTER, (REQUESTER,))
+    message = require_signatures(present(opened.release_set), ROSTER, (REQUESTER,))
     assert (message.sites, message.failed_check) == (AGREED.sites, ())
     assert message.agreed_set_digest == AGREED.digest()
     # (scale / 2)^2 is a whole number, so nothing is rounded

@@ -24,6 +24,7 @@ from host.doctor import Report, failed, ok
 from host.web_page.guard import FORM_FIELD
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys
+from tests.kit.present import present
 from tests.unit.client_agent.commands import write_config
 from tests.unit.client_agent.federation import REQUESTER, keys, study
 
@@ -199,8 +200,7 @@ def test_a_yes_is_kept_with_name_reason_and_digest(inside: Browser, config: Path
     assert "two halves that look random" in inside.get(f"/studies/{STUDY.name}").text
     sent = inside.post(f"/studies/{STUDY.name}/approve", data=form(door), headers={"origin": ORIGIN})
     assert (sent.status_code, sent.headers["location"]) == (303, f"/studies/{STUDY.name}")
-    word = approval_of(journal(config), STUDY.digest())
-    assert word is not None
+    word = present(approval_of(journal(config), STUDY.digest()))
     assert (word.approved, word.person, word.reason, word.study_digest) == (True, "Dr. A", "permit 7", STUDY.digest())
     after = inside.get(f"/studies/{STUDY.name}").text
     assert "Approve</button>" not in after
@@ -224,8 +224,7 @@ def test_a_word_is_on_what_was_shown_and_by_somebody(
 
 def test_a_no_ends_it(inside: Browser, config: Path, door: Door) -> None:
     inside.post(f"/studies/{STUDY.name}/decline", data=form(door), headers={"origin": ORIGIN})
-    word = approval_of(journal(config), STUDY.digest())
-    assert word is not None
+    word = present(approval_of(journal(config), STUDY.digest()))
     assert not word.approved
     assert "left by this site" in inside.get("/").text
 
@@ -249,8 +248,7 @@ def test_who_opens_the_address_at_once_is_not_turned_away(
     connected: list[bool] = []
 
     def begins_late(config: object) -> Any:
-        printed = re.search(r"http://127\.0\.0\.1:(\d+)/login", capsys.readouterr().out)
-        assert printed is not None
+        printed = present(re.search(r"http://127\.0\.0\.1:(\d+)/login", capsys.readouterr().out))
         with socket.create_connection(("127.0.0.1", int(printed[1])), timeout=5.0):
             connected.append(True)
         return SimpleNamespace(run=lambda sockets: [one.close() for one in sockets])

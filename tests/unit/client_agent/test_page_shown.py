@@ -43,6 +43,7 @@ from host.one_holder import one_process
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.authentic import sign
 from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec, Study, TrainingSpec
+from tests.kit.present import present
 from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys
 from tests.unit.client_agent.test_page import (
     ORIGIN,
@@ -197,8 +198,7 @@ def test_epsilon_is_read_before_a_study_is_approved(config: Path, door: Door) ->
     noised = study_of().model_copy(update=changed)
     kept = StudyJournal(config.parent / "state", "noised")
     kept.write(kept.folder / "study.json", sign(noised, REQUESTER, keys(REQUESTER).signing))
-    spends = foreseen_epsilon(noised, ROSTER, SitePolicy().delta)
-    assert spends is not None
+    spends = present(foreseen_epsilon(noised, ROSTER, SitePolicy().delta))
     with browser(config, door) as client:
         client.get("/login", params={"token": door.token})
         text = client.get("/studies/noised").text

@@ -28,6 +28,7 @@ from protocol.wire.messages import (
     Signed,
     StudyEndState,
 )
+from tests.kit.present import present
 from tests.unit.client_agent.benches import RequesterBench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, operator_keys
 from tests.unit.client_agent.test_decisions import MODEL, TOTALS, study_with
@@ -43,9 +44,7 @@ def bench(tmp_path: Path) -> Iterator[RequesterBench]:
 
 
 def planned(bench: RequesterBench) -> RoundPlan:
-    plan = bench.requester.next_plan()
-    assert plan is not None
-    return plan
+    return present(bench.requester.next_plan())
 
 
 def skip_of(number: int) -> Signed[RoundOutcome]:
@@ -96,8 +95,7 @@ def test_updates_follow_with_the_totals_for_sites_that_missed_them(bench: Reques
     plan = planned(bench)
     announced = plan.announcement.message
     assert (announced.round, announced.purpose) == (3, Purpose.UPDATE)
-    assert plan.counted is not None
-    assert require_signatures(plan.counted, ROSTER, (REQUESTER,)).totals == TOTALS
+    assert require_signatures(present(plan.counted), ROSTER, (REQUESTER,)).totals == TOTALS
     assert bench.requester.progress.updates_done == 0
     assert bench.requester.update_number(3, 0) == 1
     assert {weight.numerator for weight in plan.weight_list.weights} == {STUDY.parameters.weight_grid}
@@ -106,8 +104,7 @@ def test_updates_follow_with_the_totals_for_sites_that_missed_them(bench: Reques
 def ended(bench: RequesterBench) -> tuple[str, str]:
     """The texts at the servers and at this site of a study that failed."""
     assert bench.requester.next_plan() is None
-    end = bench.requester.progress.end
-    assert end is not None
+    end = present(bench.requester.progress.end)
     assert end.message.state is StudyEndState.FAILED
     return end.message.reason, bench.requester.progress.why
 

@@ -17,6 +17,7 @@ from client_agent.learning.trainer import compute_update
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape, ModelSpec, TrainingSpec
 from protocol.wire.studies.model import Buffers
+from tests.kit.present import present
 
 GOOD = """
 import numpy as np
@@ -72,8 +73,7 @@ def test_a_plugin_trains(tmp_path: Path) -> None:
 def test_a_plugin_may_set_examples_apart_for_validation(tmp_path: Path) -> None:
     path = plugin_file(tmp_path, ("(X[:1], y[:1])", "(X[:1], y[:1]), (X[:2], y[:2])"))
     data = load_plugin(path).data(tmp_path / "value", SPEC)
-    assert data.validation is not None
-    assert (len(data.train), len(data.test), len(data.validation)) == (3, 1, 2)
+    assert (len(data.train), len(data.test), len(present(data.validation))) == (3, 1, 2)
 
 
 @pytest.mark.parametrize("name", ["model", "data", "loss"])

@@ -43,6 +43,7 @@ from protocol.wire.messages import (
     Signed,
     Study,
 )
+from tests.kit.present import present
 from tests.unit.client_agent.benches import (
     Bench,
     FakeLearner,
@@ -125,8 +126,7 @@ class TestContributor:
 
     def test_a_site_that_does_not_allow_it_refuses_the_study_and_the_round(self, tmp_path: Path) -> None:
         with contributor_bench(tmp_path, STUDY, MODEL) as strict:
-            refusal = refused_study(strict.contributor)
-            assert refusal is not None
+            refusal = present(refused_study(strict.contributor))
             assert refusal.detail.startswith("may_rank: ")
             assert decided(strict, 1, **RANKS).reason.startswith("may_rank: ")
 
@@ -209,9 +209,7 @@ class TestContributor:
 
 
 def planned(bench: RequesterBench) -> RoundPlan:
-    plan = bench.requester.next_plan()
-    assert plan is not None
-    return plan
+    return present(bench.requester.next_plan())
 
 
 def skip_of(number: int) -> Signed[RoundOutcome]:
@@ -269,8 +267,7 @@ class TestRequester:
         assert plan.announcement.message.purpose is Purpose.UPDATE
         assert len(plan.skipped) == MOST_RANKING_ROUNDS
         assert bench.requester.progress.updates_done == 0
-        ranking = kept(bench)
-        assert ranking is not None
+        ranking = present(kept(bench))
         assert ranking.problem == "3 rounds were skipped, the last one because: a site is late"
         assert any("not ranked: 3 rounds were skipped" in text for text in bench.texts(EventKind.STUDY))
 
@@ -281,8 +278,7 @@ class TestRequester:
         following = planned(bench).announcement.message
         assert (following.round, following.purpose, following.listed) == (2, Purpose.UPDATE, CONTRIBUTORS)
         assert bench.requester.progress.updates_done == 0
-        ranking = kept(bench)
-        assert ranking is not None
+        ranking = present(kept(bench))
         assert ranking.problem == "2 sites were willing, 3 are needed; trying again would not change that"
         assert ranking.unranked == (UnrankedSite(site="c2", reason=f"{long.code.value}: {long.reason}"),)
 
@@ -337,11 +333,9 @@ class TestRequester:
         signed = planned(bench).announcement
         view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
         assert ranking.ended(view, view) is None
-        settled = ranking.ended(view.model_copy(update={"outcome": ranked_of(1)}), view)
-        assert settled is not None
+        settled = present(ranking.ended(view.model_copy(update={"outcome": ranked_of(1)}), view))
         assert (settled.end, settled.past, settled.skip) == (RoundEnd.RANKED, None, None)
-        lost = kept(bench)
-        assert lost is not None
+        lost = present(kept(bench))
         assert lost.problem.startswith("one server lost its half")
 
     def test_what_was_opened_once_is_not_opened_again(

@@ -20,6 +20,7 @@ from protocol.mpc.measurement import OpenedSite
 from protocol.rules.transfer_loss import predictor
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, StudyEndState
+from tests.kit.present import present
 from tests.unit.client_agent.benches import FakeLearner, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import REQUESTER
 from tests.unit.client_agent.test_decisions import MODEL, study_with
@@ -68,8 +69,7 @@ def test_data_that_became_unusable_after_the_start_end_the_study(
         monkeypatch.setattr(requester.watch, name, lambda: None)
     monkeypatch.setattr(requester, "_shared_part", lambda: make_judging(requester, 1))
     requester.run()
-    end = requester.progress.end
-    assert end is not None
+    end = present(requester.progress.end)
     assert (end.message.state, end.message.reason) == (
         StudyEndState.FAILED,
         "the requester's update cannot be shared",

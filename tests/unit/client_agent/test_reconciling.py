@@ -24,6 +24,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, ContributedRounds, Signed
+from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import DIGEST, MODEL, STUDY, announced, decided, released, views, weights
 from tests.unit.client_agent.benches import SITE, Bench, FakeServer, contributor_bench
 from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys, operator_keys
@@ -65,8 +66,7 @@ def test_a_round_that_one_server_knows_of_is_missed(bench: Bench, side: Side) ->
 def test_what_the_requester_shows_of_a_forgotten_sum_hides_nothing(bench: Bench) -> None:
     """An older copy of the state folder was put back: the list brings the evidence of a sum that the site was in."""
     listed = weights(round_number=3)
-    party = ROSTER.party(SITE)
-    assert party is not None
+    party = present(ROSTER.party(SITE))
     letter = WeightMail(weight_list=listed, previous=released(2, 0, sites=(SITE, "c3", REQUESTER)))
     sealed = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
     for server in bench.servers.values():

@@ -21,6 +21,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RuleName, RuleSpec, StudyEndState, StudyProtection, StudyView
+from tests.kit.present import present
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study
 
@@ -34,8 +35,7 @@ TOPIC = f"refusal/{REQUESTER}"
 def letter_of(folder: Path) -> bytes:
     """The letter of a site with the strict policy, sent twice the same."""
     with contributor_bench(folder, STUDY, MODEL, STRICT) as bench:
-        refusal = refused_study(bench.contributor)
-        assert refusal is not None
+        refusal = present(refused_study(bench.contributor))
         send_refusal(bench.contributor, refusal)
         send_refusal(bench.contributor, refusal)
         first, again = bench.servers[Side.A].sent[TOPIC]
@@ -126,8 +126,7 @@ def test_the_requester_ends_the_study_and_names_site_and_need(tmp_path: Path) ->
         assert "opens distances" in read_refusal(bench.requester, SITE).reason
         hand_views(bench, view(f"refusal/{SITE}", ready=CONTRIBUTORS))
         await_contributors(bench.requester)
-        end = bench.requester.progress.end
-        assert end is not None
+        end = present(bench.requester.progress.end)
         assert end.message.state is StudyEndState.FAILED
         assert end.message.reason == (
             "site 'c1' does not let the study's rule open distances about it; no round was begun"
@@ -150,8 +149,7 @@ def test_a_study_under_ckks_is_refused_unless_the_site_allows_it(tmp_path: Path)
         bench.servers[Side.A].mail[TOPIC] = sealed
         hand_views(bench, view(f"refusal/{SITE}").model_copy(update={"study_digest": under_ckks.digest()}))
         await_contributors(bench.requester)
-        end = bench.requester.progress.end
-        assert end is not None
+        end = present(bench.requester.progress.end)
         assert end.message.state is StudyEndState.FAILED
         assert end.message.reason == "site 'c1' takes no part in a study under CKKS; no round was begun"
         assert "set allow_ckks = true" in bench.requester.progress.why

@@ -39,6 +39,7 @@ from protocol.wire.messages import (
     Signed,
     StudyView,
 )
+from tests.kit.present import present
 from tests.unit.client_agent.benches import FakeServer, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -83,9 +84,7 @@ def skipped(number: int, declines: tuple[Refused, ...] = ()) -> Settled:
 
 
 def planned(requester: Requester) -> RoundPlan:
-    plan = requester.next_plan()
-    assert plan is not None
-    return plan
+    return present(requester.next_plan())
 
 
 def letter(requester: Requester, form: type, kind: str, topic: str, site: str, number: int):
@@ -246,8 +245,7 @@ def test_a_discarded_sum_is_tried_once_more_and_then_ends_the_study(requester: R
     requester.keep(history=pasts[:1])
     assert hindrance(requester) is None
     requester.keep(history=pasts)
-    found = hindrance(requester)
-    assert found is not None
+    found = present(hindrance(requester))
     assert found.cause is EndCause.SUM_TOO_LONG
     assert "the sums of rounds [1, 2]" in found.public
     requester.adopt_model(requester.require_kept(), 1)
@@ -279,8 +277,7 @@ def test_a_skip_counts_once_either_view_shows_both_signatures(requester: Request
     one = sign(skip_of(1).message, operator_keys(Side.A).name, operator_keys(Side.A).signing)
     assert turn.skipped(seen(plan, one), seen(plan, None)) is None
     for at_a, at_b in ((one, skip_of(1)), (skip_of(1), None)):
-        settled = turn.skipped(seen(plan, at_a), seen(plan, at_b))
-        assert settled is not None
+        settled = present(turn.skipped(seen(plan, at_a), seen(plan, at_b)))
         assert (settled.end, settled.reason, settled.skip) == (RoundEnd.SKIPPED, skip_of(1).message.reason, skip_of(1))
 
 

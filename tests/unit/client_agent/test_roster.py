@@ -30,6 +30,7 @@ from protocol.wire.chain.file import dump_chain
 from protocol.wire.chain.making import Wanted
 from protocol.wire.keyfile import dump_party_keys
 from protocol.wire.messages import Announcement, RosterChange, Signed
+from tests.kit.present import present
 from tests.unit.client_agent.federation import study
 from tests.unit.parties import party_keys
 from tests.unit.wire.rosters import CHAIN, PARTIES, SIGNERS, URLS, changed, given, joins, renewed_keys
@@ -94,8 +95,7 @@ def test_a_site_with_new_keys_keeps_its_name_in_memories() -> None:
     keys = renewed_keys("hospital-2")
     renewed = HeldRoster(changed(CHAIN, Wanted(given=(given(keys),))))
     assert renewed.name_of("hospital-2") == HeldRoster(CHAIN).name_of("hospital-2")
-    party = renewed.head.party("hospital-2")
-    assert party is not None
+    party = present(renewed.head.party("hospital-2"))
     assert party.signing_key != renewed.name_of("hospital-2")
 
 

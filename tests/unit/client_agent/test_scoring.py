@@ -20,6 +20,7 @@ from client_agent.scoring.predicted import NotComputable, Predicted
 from client_agent.scoring.score import METRICS, MetricName, Score, shown_score, value_of
 from client_agent.scoring.scoring import final_scores, scores
 from protocol.wire.messages import TaskKind, TaskSpec
+from tests.kit.present import present
 
 # --- scoring ----------------------------------------------------------------------------------------------------------
 
@@ -145,10 +146,7 @@ def test_intervals_are_seeded_hold_the_value_and_narrow_with_the_examples() -> N
 
     few, many = interval(40), interval(400)
     for score in (few, many):
-        assert score.low is not None
-        assert score.high is not None
-        assert score.value is not None
-        assert score.low < score.value < score.high
+        assert present(score.low) < present(score.value) < present(score.high)
     assert many.high - many.low < few.high - few.low  # type: ignore[operator]  # asserted above
     assert "[0." in shown_score(many)
 

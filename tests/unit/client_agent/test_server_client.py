@@ -30,6 +30,7 @@ from protocol.wire.channel.session import MOST_BACK
 from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, granted
 from protocol.wire.channel.signing import DigestField, digest_value
 from protocol.wire.messages import MAX_CONTROL_BYTES, Signed, Study, StudyView
+from tests.kit.present import present
 from tests.unit.client_agent.enveloped import NOW, Handler, Opened, closed, enveloped, opened
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study
 
@@ -317,8 +318,7 @@ class Asked:
 
 def test_one_session_serves_many_requests_each_with_a_counter_of_its_own() -> None:
     asked = Asked()
-    first = asked.session()
-    assert first is not None
+    first = present(asked.session())
     assert asked.session() is first
     assert [first.next_counter() for _ in range(3)] == [0, 1, 2]
     assert len(asked.offers) == 1
@@ -336,20 +336,17 @@ def test_it_is_renewed_before_its_end_with_a_new_secret_and_key() -> None:
 
 def test_where_it_is_over_another_one_is_opened() -> None:
     asked = Asked()
-    first = asked.session()
-    assert first is not None
+    first = present(asked.session())
     asked.now += 61
     first.over = True
-    second = asked.session()
-    assert second is not None
+    second = present(asked.session())
     assert second.name != first.name
 
 
 def test_where_sessions_do_not_last_they_are_left_alone_for_a_while() -> None:
     """Behind an address of several servers, or a proxy that says so, envelopes are as good."""
     asked = Asked()
-    first = asked.session()
-    assert first is not None
+    first = present(asked.session())
     first.over = True
     assert asked.session() is None
     asked.now += 599
@@ -431,8 +428,7 @@ def test_while_one_thread_opens_a_session_another_waits_on_its_own_clock_and_the
 
 
 def test_the_last_answer_from_an_address_is_held_and_named_by_how_far_back_it_lies() -> None:
-    held = Asked().session()
-    assert held is not None
+    held = present(Asked().session())
     assert held.earlier("/view", 0) == (0, b"")
     held.keep("/view", 3, b"v" * 300)
     held.keep("/view", 5, b"w" * 300)

@@ -20,6 +20,7 @@ from host.randomness import SystemRandomness, site_randomness
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
 from protocol.policy.site_policy import SitePolicy
+from tests.kit.present import present
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys
 from tests.unit.client_agent.test_daemon import settings
 
@@ -216,8 +217,7 @@ def test_a_letter_opens_only_where_it_was_written_for() -> None:
         content_key="22" * 32,
     )
     assert "11" * 32 not in repr(welcome)
-    party = ROSTER.party("c1")
-    assert party is not None
+    party = present(ROSTER.party("c1"))
     sealed = seal_letter(welcome, "welcome", DIGEST, "r0", party, 3)
 
     def opened(

@@ -47,6 +47,7 @@ from protocol.policy.summed_rows import SummedRow
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, EndCause, Purpose, StudyEnd, StudyEndState, StudyView, WeightList
+from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,
     MODEL,
@@ -194,8 +195,7 @@ def test_the_last_record_is_read_without_the_others(tmp_path: Path, monkeypatch:
         assert last_metrics(path) == read_metrics(path)[-1]
     with path.open("a") as file:
         file.write('{"time_s": 0, "stu')
-    found = last_metrics(path)
-    assert found is not None
+    found = present(last_metrics(path))
     assert found.round == 3
 
 

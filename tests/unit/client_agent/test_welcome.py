@@ -28,6 +28,7 @@ from protocol.wire.messages import (
     Purpose,
     Study,
 )
+from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,
     MODEL,
@@ -145,8 +146,7 @@ def test_a_welcome_with_evidence_that_does_not_hold_is_refused(bench: Bench) -> 
 def test_a_missed_sum_that_no_server_keeps_leaves_the_site_behind(bench: Bench) -> None:
     """It declines, and the requester sends the checkpoint."""
     listed = weights(round_number=3)
-    party = ROSTER.party(SITE)
-    assert party is not None
+    party = present(ROSTER.party(SITE))
     letter = WeightMail(weight_list=listed, previous=released(2, 0))
     bench.servers[Side.A].mail[f"weights-3/{SITE}"] = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
     decision = bench.contributor.decisions.decide(*views(announced(listed, model_version=1)))

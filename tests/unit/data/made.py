@@ -15,6 +15,7 @@ from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import open_table
 from client_agent.learning.study_file import parse_study_table
 from protocol.wire.messages import TableSchema
+from tests.kit.present import present
 
 ROOT = Path(__file__).parents[3]
 CLEVELAND = ROOT / "docs" / "examples" / "cleveland.toml"
@@ -56,9 +57,7 @@ def prepare(made: TableSchema, path: Path, site: SiteTable = PLAIN, **more: Any)
 
 
 def cleveland_schema() -> TableSchema:
-    found = parse_study_table(CLEVELAND.read_text(encoding="utf-8"), str(CLEVELAND)).data_schema
-    assert found is not None
-    return found
+    return present(parse_study_table(CLEVELAND.read_text(encoding="utf-8"), str(CLEVELAND)).data_schema)
 
 
 def cleveland_text(rows: int = 120, seed: int = 0) -> str:

@@ -22,6 +22,7 @@ from client_agent.learning.study_file import parse_study_table
 from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TableSchema
+from tests.kit.present import present
 from tests.unit.data.made import ILL, ROOT, SEEN, WHO
 from tests.unit.data.made import schema as made_of
 
@@ -31,9 +32,7 @@ PASSWORD = "tr0ub4dor"
 
 
 def schema() -> TableSchema:
-    found = parse_study_table(STUDY.read_text(encoding="utf-8"), str(STUDY)).data_schema
-    assert found is not None
-    return found
+    return present(parse_study_table(STUDY.read_text(encoding="utf-8"), str(STUDY)).data_schema)
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from client_agent.learning.data import load_folder
 from protocol.errors import ConfigurationError
 from protocol.summary.scaling import ColumnScaling, CommonScaling
 from protocol.wire.messages import TableSchema, TaskKind, TaskSpec
+from tests.kit.present import present
 from tests.unit.data.made import AGE, CHOL, COLUMNS, GOOD, ILL, PAIN, SEEN, WHO, prepare, report, schema, written
 
 EVENT = {"name": "died", "type": "boolean", "role": "event"}
@@ -76,8 +77,7 @@ def test_the_folder_is_what_the_agent_reads_and_can_be_made_again(tmp_path: Path
     folder = tmp_path / "site" / "data"
     data = load_folder(folder, (7,), 2)
     assert (len(data.train), len(data.test)) == (3, 2)
-    assert data.validation is not None
-    assert len(data.validation) == 1
+    assert len(present(data.validation)) == 1
     assert load_transformation(folder / "transformation.json") == made.transformation
     assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["data"]
 

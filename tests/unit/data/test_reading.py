@@ -22,6 +22,7 @@ from client_agent.data.source import table_of
 from client_agent.data.split import patient_ids, sides
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TableSchema
+from tests.kit.present import present
 from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, WHO, prepare, report, schema, written
 
 SEMICOLONS = GOOD.replace(",", ";")
@@ -296,8 +297,7 @@ def test_ids_of_different_patients_stay_apart(tmp_path: Path) -> None:
     ]
     table = pa.table({"age": ["1"] * len(ids), "ill": ["0"] * len(ids), "who": ids})
     rows = joined(made, list(read_rows(made, table_of(table, "t"), PLAIN, Findings())))
-    found = patient_ids(made, rows)
-    assert found is not None
+    found = present(patient_ids(made, rows))
     assert len(np.unique(found)) == len(ids)
 
 

@@ -29,6 +29,7 @@ from protocol.wire.messages import RosterChange, Signature, Signed
 from servers.enrolment.pairing import own_card
 from servers.enrolment.place import names_in_place
 from servers.roster.accepted import keep_chain
+from tests.kit.present import present
 from tests.unit.enrolment.cards import keys_of, site_party
 from tests.unit.enrolment.enrolling import Operators, operators
 
@@ -192,11 +193,10 @@ def test_a_key_that_one_operator_swaps_is_added_by_nobody(founded: tuple[Operato
     thief = keys_of("clinic-2", seed="of operator a")
     chain = chain_of(both, Side.A)
     given = claimed(thief, chain.first_digest, samples=100)
-    assert given.claim is not None
     for one in kept["registrants"]:
         if one["party"]["name"] == "clinic-2":
             one["party"] = given.party.model_dump(mode="json")
-            one["claim"] = given.claim.model_dump(mode="json")
+            one["claim"] = present(given.claim).model_dump(mode="json")
     path.write_text(json.dumps(kept))
     with pytest.raises(WrongRound, match="the two operators show different public cards"):
         add(both, requester, "clinic-2")
@@ -245,8 +245,7 @@ def test_a_sites_word_is_for_its_own_keys(founded: tuple[Operators, Joined]) -> 
     other = claimed(keys_of("clinic-2", seed="other"), chain_of(both, Side.A).first_digest, samples=100)
     with pytest.raises(BadSignature):
         asking(both, late, Side.A).standing(other.claim)
-    registrant = both.desks[Side.A].register.registrant("clinic-2")
-    assert registrant is not None
+    registrant = present(both.desks[Side.A].register.registrant("clinic-2"))
     assert registrant.claim is None
     assert Given(late.party, None) == Given(registrant.party, registrant.claim)
 
@@ -255,8 +254,7 @@ def test_a_word_before_the_founding_is_not_kept(both: Operators) -> None:
     _, site = both.ready_to_found()
     early = claimed(site.keys, "0" * 64, samples=100)
     assert asking(both, site, Side.A).standing(early.claim).admitted
-    registrant = both.desks[Side.A].register.registrant("clinic-1")
-    assert registrant is not None
+    registrant = present(both.desks[Side.A].register.registrant("clinic-1"))
     assert registrant.claim is None
 
 

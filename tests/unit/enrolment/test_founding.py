@@ -35,6 +35,7 @@ from servers.enrolment.desk import Desk
 from servers.enrolment.pairing import completed
 from servers.enrolment.place import names_in_place
 from servers.identity import load_identity
+from tests.kit.present import present
 from tests.unit.enrolment.cards import keys_of, operator_card, site_party
 from tests.unit.enrolment.enrolling import Operators, operators
 
@@ -254,8 +255,7 @@ def answer_by(both: Operators, side: Side, made: Callable[[Standing], Standing])
 
         def answer(self, sealed: bytes) -> bytes:
             asked = open_asked(sealed, keys, desk.card).message
-            asker = desk.register.registrant(asked.name)
-            assert asker is not None
+            asker = present(desk.register.registrant(asked.name))
             ask(sealed)
             standing = made(desk._standing(asker))
             return close_answered(Answered(asked=asked.digest(), answer=standing), keys, asker.party)

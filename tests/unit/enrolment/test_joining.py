@@ -27,6 +27,7 @@ from protocol.wire.enrolment.card import dump_card
 from protocol.wire.enrolment.exchange import close_asked
 from protocol.wire.enrolment.fingerprint import fingerprint_of
 from protocol.wire.enrolment.questions import Asked, Registration
+from tests.kit.present import present
 from tests.unit.enrolment.cards import keys_of, operator_card
 from tests.unit.enrolment.enrolling import HOUR_S, Operators, operators
 
@@ -54,8 +55,7 @@ def test_a_site_joins_with_keys_of_its_own(both: Operators) -> None:
         "clinic-1", joined.folder / "keys.toml", joined.folder / "ca.pem",
     )  # fmt: skip
     for side in Side:
-        known = both.desks[side].register.registrant("clinic-1")
-        assert known is not None
+        known = present(both.desks[side].register.registrant("clinic-1"))
         assert (known.party, known.admitted, known.requester) == (joined.party, False, False)
 
 

@@ -26,6 +26,7 @@ from protocol.wire.enrolment.invitation import Invitation
 from protocol.wire.messages import Party
 from servers.enrolment.place import names_in_place
 from servers.enrolment.register import Register
+from tests.kit.present import present
 from tests.unit.enrolment.enrolling import HOUR_S, Operators
 from tests.unit.enrolment.test_adding import both, chain_of, founded
 
@@ -79,8 +80,7 @@ def test_until_the_change_the_keys_before_count_and_afterwards_they_do_not(
     founded: tuple[Operators, Joined],
 ) -> None:
     both, requester = founded
-    first = both.desks[Side.A].register.registrant("clinic-1")
-    assert first is not None
+    assert both.desks[Side.A].register.registrant("clinic-1") is not None
     old = open_first(both)
     again = renewing(both, requester, "clinic-1")
     assert look(old, both.send, both.clock).chain is not None
@@ -107,8 +107,7 @@ def test_a_word_is_kept_for_the_keys_that_it_is_for(founded: tuple[Operators, Jo
     register, thief = both.desks[Side.A].register, open_first(both)
     again = renewing(both, requester, "clinic-1")
     kept = {one.party: one.claim for one in register.known_as("clinic-1")}
-    claim = claimed(thief.keys, chain_of(both, Side.A).first_digest, samples=thief.party.samples).claim
-    assert claim is not None
+    claim = present(claimed(thief.keys, chain_of(both, Side.A).first_digest, samples=thief.party.samples).claim)
     register.keep_claim(thief.party, claim)
     assert {one.party: one.claim for one in register.known_as("clinic-1")} == kept | {thief.party: claim}
     assert kept[again.party] not in (None, claim)

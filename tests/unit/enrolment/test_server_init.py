@@ -26,6 +26,7 @@ from servers.enrolment.folder import NewServer, make_folder, renew
 from servers.enrolment.own_ca import issue, new_ca
 from servers.enrolment.pairing import completed, own_card, pair, paired, read_card
 from servers.settings import ServerSettings, load_settings
+from tests.kit.present import present
 from tests.ports import more_free_ports
 from tests.unit.enrolment.cards import operator_card
 
@@ -209,8 +210,7 @@ def test_the_compared_card_is_kept_and_completes_the_settings(
     assert paired(settings) == theirs
     told = completed(settings)
     assert told.peer_url == "https://b.example:8443"
-    assert told.peer_ca is not None
-    assert told.peer_ca.read_text() == theirs.ca
+    assert present(told.peer_ca).read_text() == theirs.ca
     check_tls(told)
 
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from harness.federation.forked import ONE_THREAD, Forked, fork_command, one_thread
+from tests.kit.present import present
 
 
 def say_who(*words: str) -> None:
@@ -88,8 +89,7 @@ def test_it_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, text=True
     ) as parent:
-        assert parent.stdout is not None
-        waits = psutil.Process(int(parent.stdout.readline()))
+        waits = psutil.Process(int(present(parent.stdout).readline()))
         assert waits.is_running()
         parent.kill()
     waits.wait(60)

@@ -26,6 +26,7 @@ from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.release import coordinate_bound
 from protocol.wire.messages import Announcement, Purpose
+from tests.kit.present import present
 
 SEED = bytes(range(32))
 NAMES = ("user", "north", "south", "east", "west")
@@ -102,18 +103,16 @@ def measured(
 
 def sums(given: Sequence[SiteInput], result: SecureResult) -> tuple[np.ndarray, np.ndarray]:
     """The weighted sum that was opened, and the real one, both in ring units."""
-    assert result.total is not None
     scale = parameters(given[0].vector.size).scale
     expected = sum(g.vector * (g.numerator / 16) for g in given if g.site in result.released)
-    return result.total.astype(np.float64), np.asarray(expected) * scale
+    return present(result.total).astype(np.float64), np.asarray(expected) * scale
 
 
 @pytest.mark.parametrize(("dimension", "source"), [(20, "ot"), (20, "dealer"), (3000, "dealer")])
 def test_the_sum_is_the_weighted_sum(dimension: int, source: SourceName) -> None:
     result, _ = measured(dimension, Needs.DISTANCES, source)
     assert result.skipped_because is None
-    assert result.judgement is not None
-    assert result.judgement.failed == ()
+    assert present(result.judgement).failed == ()
     assert result.released == NAMES
     found, expected = sums(inputs(dimension), result)
     # five sites, each coordinate rounded to a neighbouring integer
@@ -128,9 +127,7 @@ def tagged_round(round_number: int = 1) -> SecureRound:
 def test_with_tags_the_sum_is_the_same_bits() -> None:
     plain, _ = measured(20, Needs.NOTHING)
     with_tags = tagged_round().run(inputs(20), Recording())
-    assert with_tags.total is not None
-    assert plain.total is not None
-    np.testing.assert_array_equal(with_tags.total, plain.total)
+    np.testing.assert_array_equal(present(with_tags.total), present(plain.total))
 
 
 @pytest.mark.parametrize("site", ["user", NAMES[2]])
@@ -162,8 +159,7 @@ def test_distances_are_exact_for_small_models(source: SourceName) -> None:
         # Rounding moves S x_i by under 2^-f and the query by under 2^-f w + 2^-(f+1) a coordinate, over w at the end.
         w = one.numerator / 16
         bound = math.sqrt(20) * (1.5 / w + 1) / parameters(20).scale
-        found = opened[one.site].distance
-        assert found is not None
+        found = present(opened[one.site].distance)
         assert abs(found - expected) < bound
 
 
@@ -234,8 +230,7 @@ def test_too_few_in_range_skips_the_round() -> None:
     ]
     result = secure_round(announced(Needs.DISTANCES), 20).run(given, Recording())
     assert result.total is None
-    assert result.judgement is not None
-    assert result.judgement.failed == ("south", "east")
+    assert present(result.judgement).failed == ("south", "east")
     assert result.skipped_because == "too few sites are left after the checks"
 
 
@@ -253,8 +248,7 @@ def test_class_counts_are_summed_exactly() -> None:
     counts = {name: (place, 7 * place, 100) for place, name in enumerate(NAMES)}
     given = [CountsInput(site, numbers) for site, numbers in counts.items()]
     result = secure_round(announced(Needs.NOTHING, Purpose.COUNTS), 20).run(given, Recording())
-    assert result.total is not None
-    assert result.total.tolist() == [10, 70, 500] + [0] * 17
+    assert present(result.total).tolist() == [10, 70, 500] + [0] * 17
 
 
 def test_a_sum_beyond_the_bound_is_refused() -> None:
@@ -268,7 +262,5 @@ def test_a_sum_beyond_the_bound_is_refused() -> None:
 
 def test_same_seed_same_bits() -> None:
     (first, opened), (again, opened_again) = (measured(20, Needs.DISTANCES, "ot") for _ in range(2))
-    assert first.total is not None
-    assert again.total is not None
-    assert first.total.tobytes() == again.total.tobytes()
+    assert present(first.total).tobytes() == present(again.total).tobytes()
     assert opened == opened_again

@@ -17,6 +17,7 @@ from host.fresh_source import FreshSource
 from host.licences import UNKNOWN, bill_of_materials, licences, packages
 from protocol.errors import ConfigurationError
 from protocol.rules.packaged import PackagedRule
+from tests.kit.present import present
 from tests.rule_package import install
 
 # --- extensions -------------------------------------------------------------------------------------------------------
@@ -78,8 +79,7 @@ def test_a_plugin_that_is_not_there_and_one_that_is_no_file(tmp_path: Path) -> N
 
 def value_of(path: Path) -> int:
     loader = FreshSource("fresh", str(path))
-    specification = importlib.util.spec_from_file_location("fresh", path, loader=loader)
-    assert specification is not None
+    specification = present(importlib.util.spec_from_file_location("fresh", path, loader=loader))
     module = importlib.util.module_from_spec(specification)
     loader.exec_module(module)
     found: int = module.VALUE

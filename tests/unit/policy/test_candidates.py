@@ -10,6 +10,7 @@ from protocol.policy.foreseen import foresee
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.registry import rule_for
 from protocol.wire.messages import ListedWeight, RuleName, RuleSpec
+from tests.kit.present import present
 from tests.unit.client_agent.federation import study
 
 # --- candidates -------------------------------------------------------------------------------------------------------
@@ -91,15 +92,13 @@ def test_four_hospitals_of_which_one_colludes_cannot_federate(name: RuleName) ->
 
 def test_a_share_that_equal_weights_exceed_cannot_federate() -> None:
     found = foreseen(SitePolicy(largest_share=0.3), 3)
-    assert found.refused is not None
-    assert found.refused.clause is Clause.LARGEST_SHARE
+    assert present(found.refused).clause is Clause.LARGEST_SHARE
     assert foreseen(SitePolicy(largest_share=0.3), 4).refused is None
 
 
 def test_fewer_sites_than_the_study_needs() -> None:
     found = foreseen(SitePolicy(), 4, least=5)
-    assert found.refused is not None
-    assert found.refused.detail == "enough_contributors: the study needs 5 contributors, 4 are there"
+    assert present(found.refused).detail == "enough_contributors: the study needs 5 contributors, 4 are there"
 
 
 @pytest.mark.parametrize(("contributors", "spare"), [(3, 0), (4, 1), (7, 4)])

@@ -25,6 +25,7 @@ from protocol.ckks.update import body_header, contribution
 from protocol.errors import MalformedMessage
 from servers.ckks.process import CkksProcess
 from servers.rounds.ciphertexts import ContributionCheck
+from tests.kit.present import present
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2000
@@ -194,6 +195,5 @@ def test_even_a_worker_that_dies_of_each_attempt_costs_only_that_contribution(
 ) -> None:
     """Killed from outside between requests, again and again: every honest body is still taken."""
     for _ in range(3):
-        assert process.pid is not None
-        os.kill(process.pid, 11)
+        os.kill(present(process.pid), 11)
         offer(process, key, honest)

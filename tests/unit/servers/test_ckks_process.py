@@ -31,6 +31,7 @@ from servers.ckks.process import CkksProcess
 from servers.ckks.worker import REQUEST, Operation, Verdict, limit_resources, serve
 from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
 from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
+from tests.kit.present import present
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2500
@@ -147,8 +148,7 @@ def test_sums_of_none_or_too_many_are_refused(process: CkksProcess, count: int) 
 
 def test_a_process_that_was_killed_is_started_again(process: CkksProcess, bodies: list[bytes]) -> None:
     process.check(chunks(bodies[0]))
-    first = process.pid
-    assert first is not None
+    first = present(process.pid)
     os.kill(first, signal.SIGKILL)
     process.check(chunks(bodies[0]))
     assert process.pid not in (None, first)

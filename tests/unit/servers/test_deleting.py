@@ -32,6 +32,7 @@ from servers.settings import load_settings
 from servers.store.for_people import Holdings
 from servers.store.records import Answer, AnswerKind, MailRecord
 from tests.contract.records import KEY, RECORD, ROUND, contribution
+from tests.kit.present import present
 from tests.kit.processes import prepare_servers
 
 # --- deleting ---------------------------------------------------------------------------------------------------------
@@ -97,8 +98,7 @@ def test_files_letters_answers_and_secrets_go_and_what_was_signed_stays(kept: Ke
     store = kept.server.store
     assert store.answer(KEY, AnswerKind.OPENING) is None
     assert store.mail_for(RECORD.digest, ["site-b"]) == []
-    found = store.round(KEY)
-    assert found is not None
+    found = present(store.round(KEY))
     assert (found.own_nonce, found.mask_seed, found.output_file) == (None, None, None)
     assert found.announcement == ROUND.announcement
     assert store.contribution(KEY, "site-b") == contribution("site-b", file=None)

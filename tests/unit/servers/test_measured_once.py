@@ -33,6 +33,7 @@ from servers.correlations.wanted import demand
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import accept_release_set
 from servers.store.study_records import RoundRecord, StudyRecord
+from tests.kit.present import present
 from tests.unit.parties import announcement
 from tests.unit.parties import study as unit_study
 from tests.unit.servers.ending_rounds import (
@@ -79,8 +80,7 @@ class TestAtTheServers:
         both = countersign_outcome(server, KEY, closed)
         assert {signature.signer for signature in both.signatures} == set(OPERATORS)
         assert countersign_outcome(server, KEY, closed) == both
-        ended = store.round(KEY)
-        assert ended is not None
+        ended = present(store.round(KEY))
         assert (ended.state, ended.outcome) == (RoundState.CLOSED, both)
 
     def test_a_sum_is_not_closed(self, tmp_path: Path) -> None:

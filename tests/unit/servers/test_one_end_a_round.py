@@ -40,6 +40,7 @@ from servers.routes import peer as peer_routes
 from servers.store.files.shares import Draft, ShareFiles
 from servers.store.sql import SqlStore
 from servers.store.study_records import RoundRecord
+from tests.kit.present import present
 from tests.unit.parties import announcement
 from tests.unit.servers.ending_rounds import (
     AGREED,
@@ -106,8 +107,7 @@ def test_a_peer_that_answers_after_the_deadline_makes_nobody_miss_it(store: SqlS
     assert asked(deadline_s - 1.0, None) is Act.LOOK_AGAIN
     assert asked(deadline_s + 1.0, None) == skipped(record, OutcomeCause.RELEASE_SET_MISSING)
     assert asked(deadline_s + 1.0, ALL) is Act.LOOK_AGAIN
-    kept = store.round(KEY)
-    assert kept is not None
+    kept = present(store.round(KEY))
     assert (kept.release_set, kept.outcome) == (ALL, None)
 
 
@@ -128,8 +128,7 @@ def test_a_round_whose_skip_one_server_signed_is_not_released_for_a_late_release
     with pytest.raises(ProtocolViolation, match="this side has signed a skip"):
         asyncio.run(endings(server, peer).end(record, skipped(record, OutcomeCause.RELEASE_SET_MISSING)))
     assert peer.asked == ["outcome"]
-    kept = store.round(KEY)
-    assert kept is not None
+    kept = present(store.round(KEY))
     assert (kept.state, kept.release_set, kept.outcome is not None) == (RoundState.MEASURED, None, True)
 
 
@@ -185,12 +184,10 @@ def test_a_burn_that_side_a_gave_up_is_not_taken_after_all(
         asyncio.run(endings(server, peer).end(record, burnt))
     assert peer.kept[0].message.outcome is RoundState.BURNT
     assert peer.kept[1].message.outcome in (RoundState.SKIPPED, RoundState.RANKED)
-    now = store.current_round(RANKED.digest())
-    assert now is not None
+    now = present(store.current_round(RANKED.digest()))
     assert now.key.attempt == 1
     assert now.state is RoundState.LOCKED
-    assert now.outcome is not None
-    assert now.outcome.message == peer.kept[1].message
+    assert present(now.outcome).message == peer.kept[1].message
 
 
 # --- two masked sums at once ------------------------------------------------------------------------------------------
@@ -227,8 +224,7 @@ class Taken:
 
 def output(server: Any, kept: RoundRecord | None) -> bytes:
     assert kept is not None
-    assert kept.output_file is not None
-    return b"".join(server.files.read(kept.output_file))
+    return b"".join(server.files.read(present(kept.output_file)))
 
 
 @pytest.fixture
@@ -266,8 +262,7 @@ def test_of_two_sums_at_once_the_first_stands(tmp_path: Path, store: SqlStore, s
 
     asyncio.run(both())
     assert seen == [[b"one output", b"another one"][first]] * 2
-    kept = store.round(KEY)
-    assert kept is not None
+    kept = present(store.round(KEY))
     assert kept.state is RoundState.RELEASED
     assert [path.name for path in (tmp_path / "shares").iterdir()] == [kept.output_file]
 

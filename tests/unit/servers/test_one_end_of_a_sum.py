@@ -40,6 +40,7 @@ from servers.rounds.release import served_output
 from servers.routes import peer as peer_routes
 from servers.store.sql import SqlStore
 from servers.store.study_records import RoundRecord
+from tests.kit.present import present
 from tests.unit.parties import announcement
 from tests.unit.servers.ending_rounds import (
     AGREED,
@@ -76,9 +77,7 @@ def store(tmp_path: Path, record: RoundRecord) -> SqlStore:
 
 
 def now(store: SqlStore) -> RoundRecord:
-    found = store.round(KEY)
-    assert found is not None
-    return found
+    return present(store.round(KEY))
 
 
 def by(side: Side, message: Any) -> Any:
@@ -183,8 +182,7 @@ def test_with_both_signatures_it_is_and_a_restart_signs_the_same_again(store: Sq
     signed = sign_sum_release(server, KEY, "output", DIGEST)
     assert sign_sum_release(server, KEY, "output", OTHER).sum_release == signed.sum_release
     asyncio.run(deliver_sum_release(server, cast(Any, Answers(answer=countersigned)), study, signed))
-    both = now(store).sum_release
-    assert both is not None
+    both = present(now(store).sum_release)
     assert require_signatures(both, ROSTER, OPERATORS) == the_sum()
     assert (now(store).state, now(store).output_file) == (RoundState.RELEASED, "output")
 
@@ -282,8 +280,7 @@ def test_a_round_of_ciphertexts_is_not_released_by_a_masked_sum(store: SqlStore,
     name = store.study(KEY.study).name
     with pytest.raises(WrongRound, match="one of ciphertexts"):
         asyncio.run(peer_routes.get_masked_sum(name, 2, 1, server, held))
-    kept = store.round(of_even)
-    assert kept is not None
+    kept = present(store.round(of_even))
     assert (kept.state, kept.mask_seed) == (RoundState.MEASURED, None)
 
 

@@ -41,6 +41,7 @@ from servers.rounds.release import accept_release_set
 from servers.rounds.sketches import most_elements
 from servers.rounds.standing import standing
 from servers.store.study_records import RoundRecord, StudyRecord
+from tests.kit.present import present
 from tests.unit.parties import announcement, study
 from tests.unit.servers.ending_rounds import (
     AGREED,
@@ -89,8 +90,7 @@ def test_a_server_that_holds_an_opening_signs_neither_skip_nor_burn(tmp_path: Pa
         countersign_outcome(server, KEY, by_a(KEY, wanted, CAUSES[wanted]))
     both = countersign_outcome(server, KEY, by_a(KEY, RoundState.RANKED, CAUSES[RoundState.RANKED]))
     assert {signature.signer for signature in both.signatures} == set(OPERATORS)
-    ended = store.round(KEY)
-    assert ended is not None
+    ended = present(store.round(KEY))
     assert (ended.state, ended.outcome) == (RoundState.RANKED, both)
 
 
@@ -123,8 +123,7 @@ def test_a_server_that_lost_its_half_ends_the_ranking_when_the_peer_holds_the_ot
     with pytest.raises(Exception, match="has been measured here"):
         asyncio.run(endings(server, peer).end(record, step))
     assert peer.asked == ["outcome", "outcome"]
-    kept = store.round(KEY)
-    assert kept is not None
+    kept = present(store.round(KEY))
     assert kept.outcome is not None
     assert (kept.outcome.message.outcome, kept.outcome.message.cause) == (
         RoundState.RANKED,
@@ -154,8 +153,7 @@ def test_the_peer_that_measured_it_signs_that_it_ranked(tmp_path: Path) -> None:
     ranked = End(outcome_of(record.key, RoundState.RANKED, OutcomeCause.RANKED))
     asyncio.run(ending.end(record, ranked))
     asyncio.run(ending.end(store.round(KEY) or record, ranked))
-    ended = store.round(KEY)
-    assert ended is not None
+    ended = present(store.round(KEY))
     assert (ended.state, getattr(ended.outcome, "message", None)) == (
         RoundState.RANKED,
         ranked.outcome,

@@ -25,6 +25,7 @@ from servers.roster.following import RosterFile, take_chain
 from servers.rounds.collect import announced_under
 from servers.server import Server, open_server
 from servers.settings import ServerSettings, load_settings
+from tests.kit.present import present
 from tests.kit.processes import Federation, prepare_servers
 from tests.unit.parties import party_keys
 
@@ -136,8 +137,7 @@ def other_keys(federation: Federation, name: str) -> PartyKeys:
 
 def renewed(federation: Federation, chain: RosterChain, keys: PartyKeys, url: str | None = None) -> RosterChain:
     """With other keys, or another address, of an operator."""
-    party = chain.head.party(keys.name)
-    assert party is not None
+    party = present(chain.head.party(keys.name))
     given = claimed(keys, chain.first_digest, url=url or party.url)
     return longer(federation, chain, Wanted(given=(given,)))
 

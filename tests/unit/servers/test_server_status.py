@@ -36,6 +36,7 @@ from servers.settings import load_settings
 from servers.status import FIXES, Status, make_token, proof, read_token, status_of_stopped
 from servers.store.study_records import StudyRecord
 from tests.integration.agents import rounds_of
+from tests.kit.present import present
 from tests.kit.processes import prepare_servers
 from tests.ports import free_ports
 from tests.unit.client_agent.federation import REQUESTER, keys, study
@@ -169,8 +170,7 @@ def test_studies_sites_and_rounds_are_shown(operator: Operator) -> None:
 def test_who_is_awaited_since_when_is_named(operator: Operator) -> None:
     store = operator.server.store
     (record,) = store.studies()
-    created = store.created_at_s(record.digest)
-    assert created is not None
+    created = present(store.created_at_s(record.digest))
     assert f"c3 since {moment(created)}" in operator.printed()
     (row,) = re.findall(r"  c3: .*", operator.printed("seen"))
     assert f"awaited: to say that it is ready since {moment(created)}" in row

@@ -224,8 +224,7 @@ def test_the_storage_is_one_servers_alone(tmp_path: Path, monkeypatch: pytest.Mo
     file.write_text(GOOD + f'engine = "ray"\n[ray]\nwrapping_key = "wrapping.key"\nstorage = "{tmp_path}/there"\n')
     settings = load_settings(file)
     for _ in range(2):
-        opened = opening.open_shards(settings, "server a")
-        assert opened is not None
+        assert opening.open_shards(settings, "server a") is not None
     with pytest.raises(ConfigurationError, match="belongs to 'server a', this is 'server b'"):
         opening.open_shards(settings, "server b")
     (tmp_path / "there" / "owner").rename(tmp_path / "there" / "another file")

@@ -16,6 +16,7 @@ from servers.server import Server, open_server
 from servers.settings import load_settings
 from servers.studies import view
 from tests.contract.records import KEY, RECORD, ROUND
+from tests.kit.present import present
 from tests.kit.processes import prepare_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
@@ -56,8 +57,7 @@ def test_a_requester_that_is_gone_leaves_its_study_paused(server: Server, clock:
     clock.now_s += 2
     assert pause_silent(server) == ["trial"]
     assert server.store.study(RECORD.digest).state is StudyState.PAUSED
-    pause = view(server, server.store.study(RECORD.digest), SITES[0]).pause
-    assert pause is not None
+    pause = present(view(server, server.store.study(RECORD.digest), SITES[0]).pause)
     assert pause.cause is PauseCause.REQUESTER_SILENT
     assert pause_silent(server) == []
 

@@ -29,6 +29,7 @@ from servers.store.reading.prepared import Prepared
 from servers.store.reading.read_rows import ReadRows
 from servers.store.sql import SqlStore
 from tests.contract.records import KEY, RECORD, ROUND, contribution
+from tests.kit.present import present
 
 # --- read rows --------------------------------------------------------------------------------------------------------
 
@@ -105,8 +106,7 @@ def test_the_first_contribution_is_seen(store: Counted) -> None:
     cursor = store.study(RECORD.digest).cursor
     assert before is not None
     store.add_contribution(contribution("site-a", "a"), RoundState.COLLECTING)
-    after = store.current_round(RECORD.digest)
-    assert after is not None
+    after = present(store.current_round(RECORD.digest))
     assert (before.state, after.state) == (ROUND.state, RoundState.COLLECTING)
     assert store.study(RECORD.digest).cursor == cursor + 1
 
@@ -120,8 +120,7 @@ def test_a_changed_round_and_a_changed_study_are_read_again(store: Counted) -> N
     assert store.study(RECORD.digest).absent_in_a_row == 0
     store.change_study(RECORD.digest, lambda s: replace(s, absent_in_a_row=2))
     assert store.study(RECORD.digest).absent_in_a_row == 2
-    found_by_name = store.study_named(RECORD.name)
-    assert found_by_name is not None
+    found_by_name = present(store.study_named(RECORD.name))
     assert found_by_name.absent_in_a_row == 2
 
 

@@ -21,6 +21,7 @@ from servers.monitoring.metrics import Metrics
 from servers.monitoring.phases import Phases
 from servers.monitoring.traces import NoTraces, RoundTraces, round_traces, traces_to
 from tests.integration.agents import REQUESTER, finished, spec, study_for
+from tests.kit.present import present
 
 SITES = ("c1", "c2", "c3")
 
@@ -50,8 +51,7 @@ def test_a_round_is_one_trace_with_its_phases(kept: InMemorySpanExporter) -> Non
     assert (second.start_time, second.end_time) == (102_500_000_000, 104 * 10**9)
     assert (whole.start_time, whole.end_time, whole.parent) == (100 * 10**9, 104 * 10**9, None)
     for part in (first, second):
-        assert part.parent is not None
-        assert part.parent.span_id == whole.context.span_id
+        assert present(part.parent).span_id == whole.context.span_id
     assert len({span.context.trace_id for span in spans}) == 2
 
 

@@ -55,6 +55,7 @@ from servers.store.sql import SqlStore
 from servers.store.study_records import RoundRecord, StudyRecord
 from servers.studies import PAGE_BYTES, studies_after, view, watch_news
 from tests.contract.records import KEY, PARTIES, RECORD, ROUND, contribution
+from tests.kit.present import present
 from tests.unit.client_agent.enveloped import NOW, enveloped
 from tests.unit.client_agent.federation import ROSTER, keys
 
@@ -128,10 +129,8 @@ def test_a_round_wakes_once_with_its_end(server: Server) -> None:
 
     between = [moves(state) for state in (RoundState.LOCKED, RoundState.MEASURED, RoundState.COMMITTED)]
     came = lambda: server.store.add_contribution(held(SITE), RoundState.COLLECTING)  # noqa: E731
-    found = after(server, came, *between, moves(RoundState.RELEASED))
-    assert found is not None
-    assert found.current is not None
-    assert found.current.state is RoundState.RELEASED
+    found = present(after(server, came, *between, moves(RoundState.RELEASED)))
+    assert present(found.current).state is RoundState.RELEASED
     assert found == shown(server)
 
 
@@ -140,8 +139,7 @@ def test_only_a_letter_to_this_site_wakes_it(server: Server) -> None:
         mail = MailRecord(RECORD.digest, "site-a", to, topic, "66" * 32, f"{to} {topic}")
         return lambda: server.store.add_mail(mail)
 
-    found = after(server, letter("site-a"), letter(SITE, "weights-1"), letter(SITE))
-    assert found is not None
+    found = present(after(server, letter("site-a"), letter(SITE, "weights-1"), letter(SITE)))
     assert found.mail == ("weights-1/site-a", "welcome-0/site-a")
 
 

@@ -10,6 +10,7 @@ from protocol.summary.layout import Categories, Layout, Numeric
 from protocol.summary.opened import TableOne, table_one
 from protocol.summary.protect import shared_vector
 from protocol.summary.scaling import parse_scaling, scaling_of, scaling_text, spread_unknown
+from tests.kit.present import present
 from tests.unit.summary.tables import AGE, LAYOUT, protection, table
 
 SITES = 4
@@ -28,17 +29,17 @@ def test_figures_are_those_of_the_pooled_rows_but_for_the_rounding_of_counts() -
     stages = np.concatenate([table(site)[2] for site in range(SITES)])
     age, flag = opened().numeric
     (stage,) = opened().categories
-    present = ages[~np.isnan(ages)]
+    known = ages[~np.isnan(ages)]
     assert age.mean_within is not None
     assert age.sd_within is not None
-    assert age.mean == pytest.approx(present.mean(), abs=age.mean_within)
-    assert age.sd == pytest.approx(present.std(ddof=1), abs=age.sd_within)
+    assert age.mean == pytest.approx(known.mean(), abs=age.mean_within)
+    assert age.sd == pytest.approx(known.std(ddof=1), abs=age.sd_within)
     assert (age.mean_within, age.sd_within) == (pytest.approx(1.2, abs=0.1), pytest.approx(2.2, abs=0.3))
-    assert abs(age.values - present.size) < 5 * SITES
+    assert abs(age.values - known.size) < 5 * SITES
     assert abs(age.missing - np.isnan(ages).sum()) < 5 * SITES
     assert [q.at for q in age.quantiles] == [0.05, 0.25, 0.5, 0.75, 0.95]
     for quantile in age.quantiles:
-        assert quantile.value == pytest.approx(np.quantile(present, quantile.at), abs=10)
+        assert quantile.value == pytest.approx(np.quantile(known, quantile.at), abs=10)
     assert flag.mean == pytest.approx(np.mean([table(site)[1].mean() for site in range(SITES)]), abs=0.05)
     for place, one in enumerate(stage.counts):
         assert abs(one.count - (stages == place).sum()) < 5 * SITES
@@ -85,8 +86,7 @@ def test_a_spread_that_rounding_hides_is_scaled_by_its_upper_bound() -> None:
         )
         (found,), (scale,) = table.numeric, scaling_of(table, "s", 1).columns
         assert found.sd is not None
-        assert found.sd_within is not None
-        assert scale.sd == (found.sd + found.sd_within if spread_unknown(found) else found.sd)
+        assert scale.sd == (found.sd + present(found.sd_within) if spread_unknown(found) else found.sd)
         assert scale.sd > 3.5
         unknown.append(spread_unknown(found))
     assert unknown == [True, False]

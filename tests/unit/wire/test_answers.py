@@ -15,6 +15,7 @@ from protocol.wire.channel import answers, signing, usual
 from protocol.wire.channel.answers import VerifiedAnswer, sign_answer, verify_answer
 from protocol.wire.channel.signing import DigestField, sign_message, sign_request, verify_message, verify_request
 from protocol.wire.keys import generate_signing_key, key_id_of
+from tests.kit.present import present
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
@@ -284,8 +285,7 @@ def test_an_altered_line_is_accepted_or_refused_as_by_the_library(data: st.DataO
 def test_what_is_sent_is_of_the_usual_form() -> None:
     """Else the library would do all the work, and nobody would notice."""
     stated = dict(USUAL_REQUEST)["Signature-Input"]
-    asked = usual.read_request(stated)
-    assert asked is not None
+    asked = present(usual.read_request(stated))
     assert f"moiety={asked.text}" == stated
     assert (asked.field, asked.created, asked.key_id, asked.nonce) == ("content-digest", NOW, "north", NONCE)
     assert usual.request_base("POST", URL, asked.field, dict(USUAL_REQUEST)["Content-Digest"], asked.text)

@@ -34,6 +34,7 @@ from protocol.wire.messages import (
     TrainingSpec,
 )
 from protocol.wire.table.statement import reading_statement
+from tests.kit.present import present
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.parties import parties, study
 
@@ -147,9 +148,8 @@ def test_a_study_file_takes_inputs_and_names_from_its_schema() -> None:
     assert made.model.inputs == (2,)
     assert made.model.feature_names == ("age", "age missing")
     assert (made.model.classes, made.model.class_names) == (3, ("a", "b", "c"))
-    assert made.data_schema is not None
     assert made.task.kind is TaskKind.CLASSES
-    assert made.data_schema.only(ColumnRole.PATIENT) is None
+    assert present(made.data_schema).only(ColumnRole.PATIENT) is None
 
 
 @pytest.mark.parametrize(

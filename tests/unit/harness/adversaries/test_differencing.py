@@ -45,6 +45,7 @@ from protocol.errors import ConfigurationError
 from protocol.mpc import range_check
 from protocol.parameters import Needs
 from protocol.wire.messages import RuleName, RuleSpec
+from tests.kit.present import present
 
 # --- differencing -----------------------------------------------------------------------------------------------------
 
@@ -272,11 +273,9 @@ def line(failures: int, bits: float, caught: int | None = None) -> LeakLine:
 
 def test_over_seeds_the_better_plan_counts() -> None:
     lines = [line(2, 4.0), line(2, 6.0, 7), line(31, 9.0), line(31, 0.0)]
-    found = leaked(lines, Asked(Question.GAP))
-    assert found is not None
+    found = present(leaked(lines, Asked(Question.GAP)))
     assert (found.failures, found.seeds, found.caught, str(found)) == (2, 2, 1, "5.0 ± 1.4")
-    by_any = leaked(lines, Asked(Question.GAP), 31)
-    assert by_any is not None
+    by_any = present(leaked(lines, Asked(Question.GAP), 31))
     assert by_any.bits == 4.5
     assert leaked(lines, Asked(Question.NORM)) is None
 

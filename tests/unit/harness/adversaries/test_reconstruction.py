@@ -17,6 +17,7 @@ from harness.adversaries.reconstruction import AttackedRun, AttackLine, Prior, R
 from harness.simulate.case import read_case
 from harness.simulate.store import read_lines
 from harness.simulate.study_files import STUDIES
+from tests.kit.present import present
 
 SITES = ("one", "two", "three")
 ROUNDS, DIMENSION = 16, 12
@@ -124,8 +125,7 @@ def test_a_line_says_who_tried_what_and_how_far_off_it_was() -> None:
         *((site,) for site in contributors),
         *((REQUESTER, site) for site in contributors),
     }
-    found = line.by((REQUESTER,), Prior.TRUE)
-    assert found is not None
+    found = present(line.by((REQUESTER,), Prior.TRUE))
     assert set(found.errors) == set(contributors)
     assert all(0 < error < 2 for errors in found.errors.values() for error in errors if error is not None)
     assert line.by(("nobody",), Prior.TRUE) is None

@@ -34,6 +34,7 @@ from harness.simulate.run_line import RunLine
 from harness.simulate.store import Results, append_line
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError
+from tests.kit.present import present
 from tests.unit.harness.papers.made import line
 from tests.unit.harness.test_bench_load import a_load
 
@@ -84,8 +85,7 @@ def test_rules_are_compared_on_the_same_seed() -> None:
 
 def test_a_mean_over_requesters_leaves_incomplete_seeds_out() -> None:
     lines = [line("fedavg", "a", 0, (0.2,)), line("fedavg", "b", 0, (0.4,)), line("fedavg", "a", 1, (0.9,))]
-    found = Scores(lines).over_requesters("fedavg")
-    assert found is not None
+    found = present(Scores(lines).over_requesters("fedavg"))
     assert (found.mean, found.count) == (pytest.approx(0.3, abs=2.0**-52), 1)  # a mean of numbers below 1
     assert Scores(lines).over_requesters("local") is None
 
@@ -207,8 +207,7 @@ def attack(ended_by: Clause | None, **changes: object) -> AttackLine:
 
 
 def test_a_whole_studys_prediction_is_of_its_last_sum_and_its_error_of_any_round() -> None:
-    found = attacked.whole_study(attack(None))
-    assert found is not None
+    found = present(attacked.whole_study(attack(None)))
     assert (found.predicted, found.best, found.true, found.average) == (0.5, 0.4, 0.4, 0.4)
     assert attacked.whole_study(attack(None, rounds=())) is None
     assert attacked.middle_error(attack(None), [("a",)], [Prior.OWN]) == 0.6

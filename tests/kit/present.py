@@ -1,0 +1,12 @@
+"""A value that a type allows to be missing, and that is there."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def present(value: T | None) -> T:
+    assert value is not None
+    return value
