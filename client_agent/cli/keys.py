@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from client_agent.cli.roster import RosterArgument, app, chain_summary, read_chain, show_links
+from client_agent.cli import roster
+from client_agent.cli.roster import RosterArgument, chain_summary, read_chain, show_links
 from client_agent.cli.tables import JsonOption, console, plain
 from host.placed_files import write_new
 from protocol.configuration import explain
@@ -23,6 +24,8 @@ from protocol.wire.authentic import check_signature, require_roster
 from protocol.wire.keyfile import PartyKeys, dump_party, dump_party_keys
 from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.wire.messages import Party, Role, Roster, Signed
+
+app = roster.app
 
 
 @app.command("new-keys")

@@ -17,7 +17,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from client_agent.cli import agent as budget_cli
+from client_agent.cli import decisions as budget_cli
 from client_agent.cli.forecast import require_own_budget, require_shown_budget
 from client_agent.learning.models import dimension, model_spec
 from client_agent.learning.study_file import FinishTable

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_agent.cli import agent as memory_cli
+from client_agent.cli import decisions as memory_cli
 from client_agent.settings import AgentSettings
 from client_agent.site.context import SiteContext, lost_rounds, reconcile, reconcile_budget
 from client_agent.site.letters import WeightMail
