@@ -34,7 +34,7 @@ def query_vector(challenge: bytes, own: ChunkSource, numerators: tuple[int, ...]
     Shapes:   -> uint64[targets * k'], ring 2^64
     """
     sketch = sketch_shares(challenge, [own], parameters)[0]
-    pieces = [distance.query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
+    pieces = [distance.distance_query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
     return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.uint64)
 
 
@@ -55,8 +55,8 @@ def seal_queries(
         header = query.Queries(transcript_digest, side, targets, parameters.sketched_length).header(round_number)
         secret = randomness.bytes(32, f"query content key {side} {label}")
         secret += randomness.bytes(32, f"query salt {side} {label}")
-        share = query.content(header, queries, seed)
-        sealed[side] = query.seal(header, share, roster.operator(side).sealing, secret)
+        share = query.query_content(header, queries, seed)
+        sealed[side] = query.seal_query(header, share, roster.operator(side).sealing, secret)
     return sealed
 
 
@@ -151,12 +151,12 @@ class Openings:
         """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
         study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
-        most = opening.most_bytes(len(agreed.sites))
+        most = opening.most_opening_bytes(len(agreed.sites))
         fetched = at_both(
             lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most), self._context.clock
         )
         return agreed, {
-            side: opening.read(
+            side: opening.read_opening(
                 fetched[side],
                 OpeningHeader(
                     transcript_digest=transcript_digest,

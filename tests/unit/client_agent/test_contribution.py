@@ -80,7 +80,7 @@ def opened(journal: StudyJournal, side: Side, attempt: int = 1) -> tuple[Contrib
     """As the server of that side opens it; the commitment is checked."""
     reader = SealedReader(operator_keys(side).sealing)
     data = (journal.attempt_folder(1, attempt) / f"{side}.sealed").read_bytes()
-    plain = b"".join(sealed.opened(reader, [data]))
+    plain = b"".join(sealed.open_body(reader, [data]))
     header = ContributionHeader.parse(reader.header or b"")
     committed = bytes.fromhex(header.commitment_a if side is Side.A else header.commitment_b)
     check_commitment(committed, present(reader.salt), present(reader.content_key), digest_of(data).body_hash())
