@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from host.unexpected import end_with
+from host.command_line import end_with
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "doctor": Subcommand(
         "moiety", "doctor", "Check everything that a server or a site needs.", _EVERYBODY, group=False
     ),
-    "audit": Subcommand("host.audit.command", "app", "Read and verify an audit log.", _EVERYBODY),
+    "audit": Subcommand("host.audit_command", "app", "Read and verify an audit log.", _EVERYBODY),
     "roster": Subcommand("client_agent.cli.keys", "app", "Show the roster, and change it by hand.", _EVERYBODY),
     "licences": Subcommand(
         "host.licences", "licences", "List installed packages with their licences.", _EVERYBODY, group=False

@@ -30,11 +30,11 @@ from client_agent.site.notifications import described
 from client_agent.study.approval import known_studies
 from client_agent.study.contribution import transfer_remarks
 from host.doctor import Finding, Report, Way, failed, look_at_disk, look_at_memory, look_at_way, looked, ok, warning
-from host.network.two_operators import require_apart
-from host.unreadable import why_unreadable
+from host.files import why_unreadable
+from host.network import require_apart
 from protocol.errors import ConfigurationError, MoietyError
+from protocol.messages.control import Roster
 from protocol.sharing import Side
-from protocol.wire.messages import Roster
 
 _GIB: Final = 2**30
 _LEAST_DISK_BYTES: Final = 2**26

@@ -15,13 +15,13 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from client_agent.learning.settings import ModelSources, TrainerSettings
 from client_agent.net.quiet_hours import QuietHours
-from host.network.web_proxy import WebProxy
-from host.private_files import read_secret
+from host.files import read_secret
+from host.network import WebProxy
 from host.settings import file_table
 from protocol.configuration import validated
 from protocol.errors import ConfigurationError
+from protocol.messages.control import PartyName, StudyName
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import PartyName, StudyName
 
 MailAddress = Annotated[str, Field(pattern=r"^[^@\s,;<>\"]+@[^@\s,;<>\"]+$", max_length=254)]
 

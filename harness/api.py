@@ -27,7 +27,7 @@ from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.workers import RayCluster, computing_of
 from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
-from protocol.text_forms import counted
+from protocol.text import counted
 
 __all__ = ["Case", "RayCluster", "Results", "Study", "load_results", "simulate"]
 

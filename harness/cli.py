@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from harness.papers.options import ResultsOptions
-from host.placed_files import writable, writable_folder
-from host.subcommand import command
-from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
+from host.command_line import command
+from host.output_files import writable, writable_folder
+from protocol.messages.purpose import USUAL_PROTECTION, StudyProtection
 
 
 def demo(

@@ -18,9 +18,9 @@ from starlette.requests import ClientDisconnect
 from structlog.typing import FilteringBoundLogger
 
 from host import log
-from host.durable import is_full
+from host.files import is_full
+from protocol.channel.signing import require_own_version
 from protocol.errors import ErrorCode, MoietyError, OtherVersion, Unavailable
-from protocol.wire.channel.signing import require_own_version
 from servers.api import enrolment, health, mail, peer, rounds, studies
 from servers.api.direct import PublicApplication
 from servers.api.responses import problem_answer

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from host.subcommand import command
-from host.unexpected import end_with
-from protocol.printable import printable
+from host.command_line import command, end_with
+from protocol.text import printable
 from servers.enrolment.cli import (
     ConfigOption,
     JsonOption,
@@ -34,8 +33,8 @@ from servers.enrolment.cli import (
 if TYPE_CHECKING:
     import httpx
 
-    from protocol.wire.messages import Signed
-    from protocol.wire.studies.deletion import ServerDeletionReceipt
+    from protocol.messages.control import Signed
+    from protocol.messages.study import ServerDeletionReceipt
     from servers.background.deletion import Request
     from servers.background.drain import Drained
     from servers.settings import ServerSettings
@@ -66,7 +65,7 @@ def run(config: ConfigOption) -> None:
     Example: moiety server run --config a/settings.toml
     """
     from host import log
-    from host.private_files import UMASK
+    from host.files import UMASK
     from servers.identity.certificate import check_tls
     from servers.ports import serve
 
@@ -121,8 +120,8 @@ def _delete(asked: _Delete) -> None:
 
 def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletionReceipt]:
     """Raises: ConfigurationError; Unavailable, StorageFull or OSError, where it is not done yet: it is gone on with"""
-    from host.audit.log import AuditLog
-    from host.one_holder import holder_of, one_process
+    from host.audit_log import AuditLog
+    from host.folder_lock import holder_of, one_process
     from protocol.errors import ConfigurationError
     from servers.background.deletion import Holder, ask, delete_study, require_over
     from servers.identity.roster import load_identity
@@ -154,8 +153,8 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
 def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionReceipt]:
     """It takes the request away once nothing is left; whatever keeps it from that, it tries again by itself."""
     from protocol.errors import ConfigurationError, Unavailable
-    from protocol.wire.messages import Signed
-    from protocol.wire.studies.deletion import ServerDeletionReceipt
+    from protocol.messages.control import Signed
+    from protocol.messages.study import ServerDeletionReceipt
     from servers.background.deletion import LOOKED_AT_EVERY_S, ask, receipt_path
 
     waits, receipt, since_s, said = ask(data_dir, request), receipt_path(data_dir, request.study), time.monotonic(), ""
@@ -205,7 +204,7 @@ class _Drain:
 
 
 def _drain(asked: _Drain) -> None:
-    from host.one_holder import holder_of
+    from host.folder_lock import holder_of
     from protocol.errors import ConfigurationError
     from servers.background.drain import Drain, ask
 
@@ -225,7 +224,7 @@ def _drain(asked: _Drain) -> None:
 
 def _waited(data_dir: Path, asked: _Drain) -> Drained:
     """Raises: Unavailable"""
-    from host.one_holder import holder_of
+    from host.folder_lock import holder_of
     from protocol.errors import Unavailable
     from servers.background.drain import drained
 
@@ -268,7 +267,7 @@ def accept_rollback(
 
 def declare_restored(settings: ServerSettings) -> list[str]:
     """-> the names of the studies that do not go on. Raises: ConfigurationError, also while the server runs"""
-    from host.one_holder import one_process
+    from host.folder_lock import one_process
     from servers.identity.roster import load_identity
     from servers.store.migrate import upgrade
     from servers.store.sql import SqlStore
@@ -302,7 +301,7 @@ def status(
 
     Example: moiety server status --config a/settings.toml
     """
-    from host.one_holder import holder_of
+    from host.folder_lock import holder_of
     from protocol.errors import ConfigurationError
     from servers.status import status_of_stopped
 

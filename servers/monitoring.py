@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import ConfigurationError, ErrorCode
-from protocol.printable import printable
+from protocol.messages.control import RoundState
 from protocol.sharing import Side
-from protocol.wire.messages import RoundState
+from protocol.text import printable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider

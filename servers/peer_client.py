@@ -24,7 +24,20 @@ from typing import Final, Literal
 import httpx
 
 from host import log
-from host.network.unreachable import why_unreachable
+from host.network import why_unreachable
+from protocol.channel.answers import VerifiedAnswer, verify_answer
+from protocol.channel.commitment import CheckedHead, head_digest
+from protocol.channel.envelope import (
+    ANSWER_TYPE,
+    SEALED_TYPE,
+    Correspondence,
+    EnclosedRequest,
+    close_request,
+    envelope_bytes,
+    open_answer,
+)
+from protocol.channel.sealing import CHUNK_BYTES, SealedMessage
+from protocol.channel.signing import DigestField, sign_request
 from protocol.errors import (
     BadSignature,
     BrokenSeal,
@@ -37,24 +50,10 @@ from protocol.errors import (
     TooLarge,
     UnknownResource,
 )
-from protocol.versions import require_version
-from protocol.wire import paths
-from protocol.wire.authentic import check_signature, require_signatures, signature_from
-from protocol.wire.channel.answers import VerifiedAnswer, verify_answer
-from protocol.wire.channel.envelope import (
-    ANSWER_TYPE,
-    SEALED_TYPE,
-    Correspondence,
-    EnclosedRequest,
-    close_request,
-    envelope_bytes,
-    open_answer,
-)
-from protocol.wire.channel.sealing import CHUNK_BYTES, SealedMessage
-from protocol.wire.channel.signing import DigestField, sign_request
-from protocol.wire.commitment import CheckedHead, head_digest
-from protocol.wire.history import Histories, History
-from protocol.wire.messages import MAX_CONTROL_BYTES, Signed
+from protocol.messages import paths
+from protocol.messages.control import MAX_CONTROL_BYTES, Signed, check_signature, require_signatures, signature_from
+from protocol.messages.peer import Histories, History
+from protocol.parameters import require_version
 from servers.event_loop import off_loop
 from servers.problems import error_from
 from servers.server import Server

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument
-from host.private_files import UMASK
+from host.files import UMASK
 
 if TYPE_CHECKING:
     from client_agent.site.events import AgentEvent, RoundRecord
@@ -182,7 +182,7 @@ def leave(
     from client_agent.cli.tables import json_line
     from client_agent.settings import load_settings
     from client_agent.study.approval import leave_study
-    from protocol.bodies.letter import told
+    from protocol.messages.letter import told
 
     leave_study(load_settings(config), study, person, reason)
     if json_output:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_agent.cli.tables import JsonOption
-from host.private_files import UMASK
+from host.files import UMASK
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from client_agent.data.prepare import Prepared, Report
     from client_agent.data.site_table import SiteTable
     from client_agent.data.source import Table
-    from protocol.wire.messages import TableSchema
+    from protocol.messages.control import TableSchema
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -118,7 +118,7 @@ def prepare_command(
     from client_agent.data.prepare import Tables, prepared, write
     from client_agent.data.site_table import read_site_table
     from client_agent.data.source import open_table
-    from protocol.summary.scaling import parse_scaling
+    from protocol.summary.table_one import parse_scaling
 
     schema = _schema(study)
     written, findings = read_site_table(site, schema), Findings()

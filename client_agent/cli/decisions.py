@@ -35,8 +35,8 @@ from client_agent.study.privacy_spending import own_examples
 from host.randomness import SystemRandomness
 from host.settings import require_begun
 from protocol.errors import ConfigurationError
-from protocol.printable import printable, printable_lines
-from protocol.wire.messages import ContributedRound, Study
+from protocol.messages.control import ContributedRound, Study
+from protocol.text import printable, printable_lines
 
 
 def list_studies(settings: AgentSettings, *, json_output: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_agent.cli.tables import ConfigOption, JsonOption, StudyArgument, add_row, console, table
-from host.private_files import UMASK
+from host.files import UMASK
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

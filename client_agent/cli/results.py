@@ -13,10 +13,17 @@ from client_agent.cli.tables import add_row, console, plain, table
 from client_agent.site.journal import StudyJournal
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from client_agent.study.summary import SUMMARY_FILE, Summary
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError
-from protocol.summary.opened import QUANTILES, CategorySummary, NumericSummary, TableOne
-from protocol.summary.scaling import scaling_of, scaling_text, spread_unknown
+from protocol.summary.table_one import (
+    QUANTILES,
+    CategorySummary,
+    NumericSummary,
+    TableOne,
+    scaling_of,
+    scaling_text,
+    spread_unknown,
+)
 
 
 def show_rankings(state_dir: Path, study: str | None, *, json_output: bool) -> None:

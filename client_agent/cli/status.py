@@ -18,7 +18,7 @@ from client_agent.site.privacy_budget import BudgetReport
 from client_agent.study.status import STOPPED_FIX, SiteStanding, StudyStanding, standing
 from host.settings import require_begun
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
+from protocol.text import printable
 
 
 def show_status(settings: AgentSettings, *, json_output: bool) -> None:

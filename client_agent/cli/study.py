@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument
-from host.private_files import UMASK
+from host.files import UMASK
 
 if TYPE_CHECKING:
     from client_agent.learning.study_file import FinishTable
     from client_agent.settings import AgentSettings
     from client_agent.site.connections import Site
     from client_agent.study.privacy_spending import ForeseenEpsilon
-    from protocol.transcript.deviations import Findings
-    from protocol.wire.messages import Roster, Signed, Study, StudyEnd
+    from protocol.messages.control import Roster, Signed, Study, StudyEnd
+    from protocol.rounds.evidence import Findings
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 _NAMED = ": every site compares its own with them, and both operators can read them"
@@ -62,7 +62,7 @@ def create(
     from client_agent.settings import load_settings
     from client_agent.study.approval import note_created
     from client_agent.study.outbox import create_study
-    from protocol.wire.names import NamesKind
+    from protocol.text import NamesKind
 
     settings = load_settings(config)
     study, finish, spends = _checked(study_file, settings, pretrained, tuple(site_policy or ()))
@@ -152,7 +152,7 @@ def report(
     from client_agent.page.report import study_report
     from client_agent.page.report_html import report_html
     from client_agent.settings import load_settings
-    from host.placed_files import rewrite
+    from host.output_files import rewrite
 
     found = study_report(load_settings(config), name, time.time())
     if json_output:
@@ -242,9 +242,8 @@ def cancel(
     from client_agent.settings import load_settings
     from client_agent.site.connections import Site
     from protocol.errors import UnknownStudy
+    from protocol.messages.control import EndCause, StudyEnd, StudyEndState, sign
     from protocol.sharing import Side
-    from protocol.wire.authentic import sign
-    from protocol.wire.messages import EndCause, StudyEnd, StudyEndState
 
     settings = load_settings(config)
     with Site(settings) as site:
@@ -273,7 +272,7 @@ def _findings_as_json(found: Findings, transcripts: int) -> None:
 
 
 def _findings_as_text(found: Findings, transcripts: int) -> None:
-    from protocol.printable import printable
+    from protocol.text import printable
 
     for one in found.deviations:
         sys.stdout.write(f"round {one.round}: {' or '.join(one.parties)} {printable(one.what)}\n")
@@ -299,7 +298,7 @@ def _checked(
     from client_agent.study.privacy_spending import foreseen_epsilon, own_examples
     from host.settings import read_text
     from protocol.errors import ConfigurationError
-    from protocol.first_model import model_digest_of
+    from protocol.shared_model import model_digest_of
 
     chain, _ = load_chain(settings)
     roster = chain.head
@@ -365,8 +364,8 @@ def _watch_command(study: Study, config: Path) -> str:
 
 def _end_at_both(site: Site, name: str, end: Signed[StudyEnd]) -> None:
     from protocol.errors import ConflictingMessage
+    from protocol.messages.control import StudyState
     from protocol.sharing import Side
-    from protocol.wire.messages import StudyState
 
     try:
         for side in Side:

@@ -24,8 +24,8 @@ from rich.text import Text
 from client_agent.learning.scores import shown_score
 from client_agent.site.events import RoundEnd, RoundRecord
 from host.log import configure
-from protocol.printable import printable
-from protocol.wire.messages import Purpose
+from protocol.messages.control import Purpose
+from protocol.text import printable
 
 _PIPED_WIDTH: Final = 100_000
 

@@ -18,9 +18,9 @@ from client_agent.site.journal import FINAL_SCORES, STOPPED, Awaited, StudyJourn
 from client_agent.site.models import finished_model
 from client_agent.study.outbox import REFUSAL, queued
 from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
-from protocol.printable import printable
+from protocol.messages.control import StudyView
 from protocol.sharing import Side
-from protocol.wire.messages import StudyView
+from protocol.text import printable
 
 _POLL_S = 0.5
 

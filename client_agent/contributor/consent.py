@@ -11,9 +11,9 @@ from client_agent.site.notifications import Notice
 from client_agent.study.approval import allowed_by_policy, approval_of
 from client_agent.study.participant import Participant
 from client_agent.study.refusals import send_hindrance
-from host.audit.entry import Action
+from host.audit_log import Action
 from protocol.errors import MoietyError
-from protocol.printable import printable
+from protocol.text import printable
 
 _ASK_AGAIN_S: Final = 1.0
 _LEFT: Final = "a person took this site out of the study"

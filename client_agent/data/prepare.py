@@ -24,11 +24,11 @@ from client_agent.data.split import Side, patient_ids, sides
 from client_agent.data.transformation import Transformation, features, fit, save_transformation
 from client_agent.data.values import NO_CLASS, Values
 from client_agent.learning.data import DATA_FILES, TRAIN_FILE, DataNames, Examples, LocalData, save_folder
-from host.placed_files import filling
+from host.output_files import filling
 from protocol.errors import ConfigurationError
-from protocol.summary.question import OwnColumn
-from protocol.summary.scaling import CommonScaling
-from protocol.wire.messages import ColumnRole, ColumnType, TableSchema
+from protocol.messages.control import ColumnRole, ColumnType, TableSchema
+from protocol.summary.protection import OwnColumn
+from protocol.summary.table_one import CommonScaling
 
 
 class Tally:

@@ -42,8 +42,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
-from protocol.text_forms import comparable
-from protocol.wire.messages import ColumnSpec, ColumnType, TableSchema
+from protocol.messages.control import ColumnSpec, ColumnType, TableSchema
+from protocol.text import comparable
 
 Mask = NDArray[np.bool_]
 Numbers = NDArray[np.float64]

@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 
 from client_agent.learning.targets import Targets, checked_targets
 from protocol.errors import ConfigurationError
-from protocol.text_forms import comparable, lookalike
-from protocol.wire.messages import TaskKind, TaskSpec
-from protocol.wire.names import NamesKind, require_nameable, require_one_each
-from protocol.wire.task import CLASSES
+from protocol.messages.control import TaskKind, TaskSpec
+from protocol.messages.model import CLASSES
+from protocol.text import NamesKind, comparable, lookalike, require_nameable, require_one_each
 
 _MOST_LINES: Final = 60
 _WHAT: Final = {NamesKind.FEATURES: "the columns of X", NamesKind.CLASSES: "the classes of y"}

@@ -27,7 +27,7 @@ from client_agent.learning.layers import (
     split_parameters,
 )
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.wire.messages import LayerShape
+from protocol.messages.control import LayerShape
 
 Vector = NDArray[np.float32]
 

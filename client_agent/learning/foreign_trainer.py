@@ -28,8 +28,8 @@ from client_agent.learning.settings import NO_SOURCES, ModelSources, TrainerSett
 from client_agent.learning.study_file import FinishTable
 from client_agent.trainer_programs import tensor_file
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.first_model import first_model
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
+from protocol.shared_model import first_model
 
 if TYPE_CHECKING:
     from client_agent.learning.update_noise import UpdateNoise

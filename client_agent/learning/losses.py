@@ -1,4 +1,4 @@
-"""The built-in losses of the tasks (protocol.wire.task), and what every loss is: a function of model and mini-batch.
+"""The built-in losses of the tasks, and what every loss is: a function of model and mini-batch.
 
 All are means over the examples of a mini-batch, Cox's over its events. Where a model has several outputs, theirs are
 averaged too, so that a learning rate does not depend on their number.
@@ -27,8 +27,8 @@ from torch import nn
 
 from client_agent.learning.targets import EVENT, TIME
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import LossName, TaskSpec, TrainingSpec
-from protocol.wire.task import CLASSES
+from protocol.messages.control import LossName, TaskSpec, TrainingSpec
+from protocol.messages.model import CLASSES
 
 
 def cox_loss(outputs: torch.Tensor, y: torch.Tensor, *, efron: bool) -> torch.Tensor:

@@ -24,8 +24,8 @@ from client_agent.learning.predictions import (
     share_right,
 )
 from client_agent.learning.scores import CalibrationBin, MetricName
-from protocol.arithmetic.constant import is_constant
-from protocol.wire.messages import TaskKind
+from protocol.messages.control import TaskKind
+from protocol.summary.table_one import is_constant
 
 _BINS: Final = 10
 

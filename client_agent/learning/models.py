@@ -8,12 +8,12 @@ Sizes of a specification:
              network of the MNIST study.
 ``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
 a feature, and ``target``, one entry per class (client_agent.learning.layers). The built-in models have no buffers, so
-all of their state is shared or personal. Initial values are protocol.first_model's, personal layers begin as the
+all of their state is shared or personal. Initial values are protocol.shared_model's, personal layers begin as the
 identity, frozen ones as the site's file has them (client_agent.learning.models).
 
 Networks by name and arguments from a library that the site has installed itself. A study says library, version, class
 and arguments; the site's setting ``architectures`` lists what it lets be made. Arguments are plain values
-(protocol.wire.studies.architecture), so nothing of the requester's runs here.
+(protocol.messages.model), so nothing of the requester's runs here.
 
 Layers that no round trains: a pretrained network whose head, or whose adapters, a study fine-tunes. Only what is
 trained is shared. The rest comes from a file that every site holds itself (setting ``weights`` names the folder), or
@@ -49,10 +49,10 @@ from client_agent.learning.foreign_code import came_from
 from client_agent.learning.layers import COUNTER, Affine, Personalised, keep_buffers, normalisations
 from client_agent.learning.settings import NO_SOURCES, ModelSources
 from protocol.errors import ConfigurationError
-from protocol.first_model import seeded_model
-from protocol.printable import printable
-from protocol.wire.messages import ModelSpec
-from protocol.wire.studies.architecture import ArchitectureSpec, FrozenSpec, Value
+from protocol.messages.control import ModelSpec
+from protocol.messages.model import ArchitectureSpec, FrozenSpec, Value
+from protocol.shared_model import seeded_model
+from protocol.text import printable
 
 _MODULES: Final = {"monai": "monai.networks.nets"}
 

@@ -28,9 +28,9 @@ from client_agent.learning.losses import Batch, Loss
 from client_agent.learning.sampling import drawn_rows, steps_of
 from client_agent.learning.trainer import private_randomness, rate_factor, take
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.errors import UnusableUpdate
-from protocol.wire.messages import PrivacySpec, TrainingSpec
+from protocol.messages.control import PrivacySpec, TrainingSpec
 
 NOISE_STEPS: Final = 2**24
 """The noise's standard deviation in grid steps: a whole number, and far more than 1, so that cutting costs nothing."""

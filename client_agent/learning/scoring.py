@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.predictions import NotComputable, Predicted
 from client_agent.learning.scores import METRICS, CalibrationBin, FinalScores, MetricName, Score, value_of
-from protocol.wire.messages import TaskKind
+from protocol.messages.control import TaskKind
 
 _LEAST_SHARE: Final = 0.5
 _INTERVAL: Final = (2.5, 97.5)

@@ -30,7 +30,7 @@ from client_agent.learning.losses import Batch, Loss, cross_entropy, training_lo
 from client_agent.learning.models import private_state
 from client_agent.learning.sampling import derived
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 
 EVALUATION_BATCH = 1024
 

@@ -27,7 +27,7 @@ from client_agent.learning.settings import NO_SOURCES, ModelSources
 from client_agent.learning.study_file import FinishTable
 from client_agent.learning.trainer import gradients, private_randomness, take
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import Study, TaskKind
+from protocol.messages.control import Study, TaskKind
 
 _ROWS: Final = 64
 

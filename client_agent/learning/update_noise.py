@@ -26,7 +26,7 @@ from client_agent.learning.sampling import derived
 from client_agent.learning.trainer import epoch_rows, gradient_rows, rate_factor, take, train_round
 from protocol.arithmetic.fixed_point import clip
 from protocol.errors import UnusableUpdate
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 
 
 def sample_gradients(model: nn.Module, batch: Batch) -> NDArray[np.float64]:

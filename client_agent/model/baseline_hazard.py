@@ -26,7 +26,7 @@ from client_agent.learning.predictions import Predicted
 from client_agent.learning.targets import EVENT, TIME
 from client_agent.model.site_model import HeldModel, plugin_of
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskKind
+from protocol.messages.control import TaskKind
 
 LEAST_EVENTS: Final = 5
 """Events up to the first horizon, and between any two: a step of fewer would show single patients."""

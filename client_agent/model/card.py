@@ -21,10 +21,10 @@ from client_agent.model.site_model import HeldModel
 from client_agent.site.events import RoundEnd
 from client_agent.site.models import FinishedModel
 from client_agent.site.privacy_budget import Training, accountant, epsilon_of, share_used
+from protocol.messages.control import ModelSpec, RuleSpec, Study, StudyState, TableSchema, TaskSpec
+from protocol.messages.model import Buffers
 from protocol.policy.site_policy import SitePolicy
-from protocol.printable import printable
-from protocol.wire.messages import ModelSpec, RuleSpec, Study, StudyState, TableSchema, TaskSpec
-from protocol.wire.studies.model import Buffers
+from protocol.text import printable
 
 CARD_FILE: Final = "card.json"
 _VERSIONED: Final = ("moiety", "torch", "safetensors", "numpy")

@@ -27,10 +27,10 @@ from client_agent.learning.settings import ModelSources
 from client_agent.model.baseline_hazard import fit_baseline
 from client_agent.model.card import CARD_FILE, ModelCard, card_markdown, card_of, file_digest
 from client_agent.model.site_model import HeldModel, unfilled_network
-from host.placed_files import filling
+from host.output_files import filling
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
+from protocol.text import printable
 
 if TYPE_CHECKING:
     from client_agent.data.transformation import Transformation

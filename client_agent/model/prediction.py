@@ -17,11 +17,10 @@ from client_agent.learning.predictions import Predicted
 from client_agent.learning.targets import no_targets
 from client_agent.model.baseline_hazard import survival
 from client_agent.model.export import Exported
-from host.placed_files import write_new
+from host.output_files import write_new
 from protocol.errors import ConfigurationError
-from protocol.text_forms import comparable
-from protocol.wire.messages import ColumnSpec, ColumnType, TableSchema, TaskKind
-from protocol.wire.names import NamesKind
+from protocol.messages.control import ColumnSpec, ColumnType, TableSchema, TaskKind
+from protocol.text import NamesKind, comparable
 
 if TYPE_CHECKING:
     from client_agent.data.site_table import SiteTable

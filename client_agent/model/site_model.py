@@ -35,8 +35,8 @@ from client_agent.site.models import (
 )
 from client_agent.site.privacy_budget import Training, budget_memory
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Signed, Study, StudyState
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Signed, Study, StudyState
 
 _SEED: Final = 0
 """Of values that are all replaced."""

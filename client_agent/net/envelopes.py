@@ -16,18 +16,17 @@ from typing import Final, Literal
 from client_agent.net.answers import Asked, AskedInSession
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
+from protocol.channel import session as in_session
+from protocol.channel.commitment import head_digest
+from protocol.channel.encoding import KEPT, worth_keeping
+from protocol.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
+from protocol.channel.keys import SEALING_KEY_BYTES, generate_sealing_key
+from protocol.channel.session import MOST_BACK, SECRET_BYTES, SessionGrant, SessionKeys, SessionOffer, accepted, offered
+from protocol.channel.signing import DigestField, sign_request
 from protocol.errors import RefusedMessage
-from protocol.wire import paths
-from protocol.wire.channel import session as in_session
-from protocol.wire.channel.deflating import KEPT, worth_keeping
-from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
-from protocol.wire.channel.session import MOST_BACK, SECRET_BYTES, SessionKeys
-from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, accepted, offered
-from protocol.wire.channel.signing import DigestField, sign_request
-from protocol.wire.commitment import head_digest
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key
-from protocol.wire.messages import Party
+from protocol.messages import paths
+from protocol.messages.control import Party
+from protocol.roster.keyfile import PartyKeys
 
 PIECE_BYTES: Final = 2**18
 _ENCLOSED_OF_FILES: Final = 2**12

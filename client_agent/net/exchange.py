@@ -19,11 +19,11 @@ import httpx
 from client_agent.net.answers import PROBLEM_BYTES, Answer, LongAnswer, SessionOver, UnsignedAnswer
 from client_agent.net.envelopes import Closed
 from client_agent.net.quiet_hours import QuietNow
-from host.network.unreachable import why_unreachable
+from host.network import why_unreachable
 from protocol import errors
+from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
 from protocol.errors import BadSignature, BrokenSeal, ErrorCode, MoietyError, RefusedMessage, TooLarge, Unavailable
-from protocol.printable import printable
-from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
+from protocol.text import printable
 
 _PAUSE_S: Final = 10.0
 _MOST_ASKED_S: Final = 60.0

@@ -31,7 +31,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from host.durable import is_full, new_folder, sync_folder, write_durably, write_pieces
+from host.files import is_full, new_folder, sync_folder, write_durably, write_pieces
 from protocol.errors import StorageFull
 
 OPEN_BYTES: Final = 8 * 2**20

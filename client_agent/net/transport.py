@@ -26,7 +26,7 @@ import h11
 import httpx
 
 from client_agent.net.ledger import HANDSHAKE, Ledger, LedgerEntry
-from host.network.web_proxy import WebProxy, open_tunnel
+from host.network import WebProxy, open_tunnel
 from protocol.errors import ConfigurationError, TooLarge
 
 T = TypeVar("T")

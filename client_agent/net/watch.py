@@ -12,12 +12,11 @@ from typing import Final, TypeVar
 import structlog
 
 from client_agent.net.server_client import ServerClient
-from host.at_once import at_once
-from host.clock import SYSTEM, Clock
-from host.durable import is_full
+from host.clock import SYSTEM, Clock, at_once
+from host.files import is_full
 from protocol.errors import MoietyError, StorageFull, UnknownStudy
+from protocol.messages.control import RoundView, StudyView
 from protocol.sharing import Side
-from protocol.wire.messages import RoundView, StudyView
 
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 

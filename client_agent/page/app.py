@@ -27,11 +27,22 @@ from client_agent.site.identity import load_identity
 from client_agent.study.approval import Word, keep_word, known_study, leave_study, pause_study, resume_study
 from client_agent.study.status import budget_of, standing
 from host.doctor import Report
-from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, form_token, refused_change, same
-from host.web_page.pages import Pages, static_file
-from host.web_page.texts import LANGUAGES, chosen_language
+from host.web_page import (
+    FOREIGN,
+    FORM_FIELD,
+    HEADERS,
+    LANGUAGES,
+    Pages,
+    Refused,
+    chosen_language,
+    form_fields,
+    form_token,
+    refused_change,
+    same,
+    static_file,
+)
 from protocol.errors import ConfigurationError, MoietyError, UnknownResource
-from protocol.wire.messages import Roster
+from protocol.messages.control import Roster
 
 COOKIE: Final = "moiety-page"
 LOOPBACK: Final = "127.0.0.1"

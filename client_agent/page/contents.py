@@ -25,9 +25,9 @@ from client_agent.study.approval import KnownStudy, known_study, note_exported
 from client_agent.study.plain_words import Statement, in_plain_words
 from client_agent.study.privacy_spending import own_examples
 from client_agent.study.status import SiteStanding, StudyStanding, own_weight, study_standing
-from host.durable import is_full
+from host.files import is_full
 from protocol.errors import StorageFull, UnknownResource
-from protocol.wire.messages import Roster
+from protocol.messages.control import Roster
 
 LAST: Final = "last"
 UNFINISHED: Final = "unfinished"

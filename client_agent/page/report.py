@@ -23,7 +23,7 @@ from client_agent.study.privacy_spending import own_examples
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from client_agent.study.summary import SUMMARY_FILE, Summary
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import Roster, Study
+from protocol.messages.control import Roster, Study
 
 
 class _Frozen(BaseModel):

@@ -13,7 +13,7 @@ from client_agent.model.card import CardPrivacy, card_markdown
 from client_agent.page.charts import Curve, chart, document, figure, table
 from client_agent.page.report import Cost, SiteStory, StudyReport
 from client_agent.site.events import RoundRecord, SiteValue
-from protocol.printable import printable
+from protocol.text import printable
 
 
 def noise_html(own: CardPrivacy | None) -> str:

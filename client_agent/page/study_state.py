@@ -13,8 +13,8 @@ from client_agent.site.events import RoundEnd, RoundRecord
 from client_agent.site.journal import STOPPED, StudyJournal
 from client_agent.study.outbox import REFUSAL, queued
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
-from protocol.wire.messages import EndCause, Signed, Study, StudyEnd, StudyState
+from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyState
+from protocol.text import printable
 
 EXIT_NOT_AS_ASKED: Final = 3
 _MEANT: Final = frozenset({EndCause.NO_CONTRIBUTOR_NEEDED, EndCause.CANCELLED})

@@ -18,16 +18,15 @@ from client_agent.site.letters import Attestation
 from client_agent.study.attestation import ATTESTED, checkpoint_digest, contributors_of, needed
 from client_agent.study.contribution import contribution_bytes
 from client_agent.study.refusals import hindered_sites, public_text, read_hindrance, read_refusal, refusing_sites
-from protocol.bodies.letter import ATTESTED_SEALED_BYTES, open_letter
 from protocol.errors import BadSignature, RefusedMessage, Unavailable, UnknownResource
-from protocol.evidence import PastRelease
-from protocol.printable import printable
+from protocol.messages import paths
+from protocol.messages.control import EndCause, Purpose, Signed, StudyEndState, StudyView, require_signatures
+from protocol.messages.letter import ATTESTED_SEALED_BYTES, open_letter
+from protocol.rounds.evidence import PastRelease
 from protocol.rounds.planning import next_purpose
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import EndCause, Purpose, Signed, StudyEndState, StudyView
+from protocol.text import printable
 
 _LONGEST_WAIT_S: Final = 30.0
 

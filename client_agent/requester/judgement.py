@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+from protocol.messages.control import RuleSpec
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.interface import Measured, PairDistance, Rule, RuleState, within_bound
-from protocol.wire.messages import RuleSpec
 
 _TOLERATED_DEVIATIONS: Final = 6.0
 _LENGTHS: Final = {Needs.NORMS: 1.0, Needs.WEIGHTED_NORMS: math.sqrt(2)}
 """How many clip norms an honest measured vector is long at most, where it is no difference of two."""
 _HALF_UNIT: Final = 0.5
-"""By how much the query's own rounding moves a coordinate at most (``protocol.mpc.distance.query``)."""
+"""By how much the query's own rounding moves a coordinate at most (``protocol.mpc.measurement.query``)."""
 
 
 def too_long(

@@ -25,15 +25,14 @@ from client_agent.site.failpoints import Point
 from client_agent.study.contribution import EncodedFile
 from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
-from host.durable import write_pieces
+from host.files import write_pieces
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
+from protocol.messages.control import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import StudyParameters
 from protocol.protection.shares import encode_vector
-from protocol.ranking import error_bound, query_scale
-from protocol.rules.transfer_loss import predictor
-from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
+from protocol.ranking import error_bound, predictor, query_scale
 
 _MEASUREMENT_LOST: Final = "one server lost its half of what is opened, and a model's updates are measured once"
 _NOBODY: Final = "nobody was measured: this site, or every other one, failed its check"

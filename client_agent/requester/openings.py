@@ -15,17 +15,25 @@ from client_agent.requester.study import RequesterStudy
 from client_agent.site.failpoints import Point
 from host.randomness import Randomness
 from protocol.arithmetic.ring import Ring
-from protocol.bodies import opening, query
 from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
-from protocol.mpc import distance
+from protocol.messages import bodies
+from protocol.messages.control import (
+    AgreedSet,
+    OpeningHeader,
+    ReleaseSet,
+    Roster,
+    RoundView,
+    Signed,
+    require_signatures,
+    sign,
+)
+from protocol.mpc import measurement
 from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs, StudyParameters
-from protocol.rounds.agree import check_transcript
+from protocol.rounds.agreement import check_transcript
 from protocol.rules.interface import Measured
 from protocol.sharing import ChunkSource, Side
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import AgreedSet, OpeningHeader, ReleaseSet, Roster, RoundView, Signed
 
 
 def query_vector(challenge: bytes, own: ChunkSource, numerators: tuple[int, ...], parameters: StudyParameters) -> Ring:
@@ -34,7 +42,7 @@ def query_vector(challenge: bytes, own: ChunkSource, numerators: tuple[int, ...]
     Shapes:   -> uint64[targets * k'], ring 2^64
     """
     sketch = sketch_shares(challenge, [own], parameters)[0]
-    pieces = [distance.distance_query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
+    pieces = [measurement.distance_query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
     return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.uint64)
 
 
@@ -52,11 +60,11 @@ def seal_queries(
     seed = randomness.bytes(32, f"query seed {label}")
     sealed: dict[Side, bytes] = {}
     for side in Side:
-        header = query.Queries(transcript_digest, side, targets, parameters.sketched_length).header(round_number)
+        header = bodies.Queries(transcript_digest, side, targets, parameters.sketched_length).header(round_number)
         secret = randomness.bytes(32, f"query content key {side} {label}")
         secret += randomness.bytes(32, f"query salt {side} {label}")
-        share = query.query_content(header, queries, seed)
-        sealed[side] = query.seal_query(header, share, roster.operator(side).sealing, secret)
+        share = bodies.query_content(header, queries, seed)
+        sealed[side] = bodies.seal_query(header, share, roster.operator(side).sealing, secret)
     return sealed
 
 
@@ -151,12 +159,12 @@ class Openings:
         """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
         study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
-        most = opening.most_opening_bytes(len(agreed.sites))
+        most = bodies.most_opening_bytes(len(agreed.sites))
         fetched = at_both(
             lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most), self._context.clock
         )
         return agreed, {
-            side: opening.read_opening(
+            side: bodies.read_opening(
                 fetched[side],
                 OpeningHeader(
                     transcript_digest=transcript_digest,

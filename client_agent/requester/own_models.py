@@ -16,7 +16,7 @@ from client_agent.site.events import METRICS, EventKind, RoundEnd, RoundRecord, 
 from client_agent.site.models import FinishedModel, Kept, KeptModel, finish_table, finished_model, kept_model, save_kept
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import UnusableUpdate
-from protocol.wire.messages import StudyEndState
+from protocol.messages.control import StudyEndState
 
 
 def keep_best(owner: RequesterStudy) -> None:

@@ -23,12 +23,11 @@ from client_agent.study.contribution import EncodedFile, journal_encoded
 from client_agent.study.participant import Participant
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ProtocolViolation
-from protocol.evidence import PastRelease
+from protocol.messages.control import Announcement, Purpose
 from protocol.protection.shares import CHUNK, encode_update
-from protocol.rules.interface import Rule
-from protocol.rules.risk.shrinkage import distance_from_mean
-from protocol.rules.risk.terms import RiskRule
-from protocol.wire.messages import Announcement, Purpose
+from protocol.rounds.evidence import PastRelease
+from protocol.rules.interface import RiskRule, Rule
+from protocol.rules.shrinkage import distance_from_mean
 
 _NOISE: Final = "own_noise.json"
 _FROM_MEAN: Final = "from_mean.json"

@@ -24,7 +24,7 @@ from client_agent.site.letters import WeightMail
 from client_agent.study.contribution import EncodedUpdate
 from client_agent.study.release import shown_outcome
 from client_agent.study.transcripts import keep_transcript
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.arithmetic.ring import Ring
 from protocol.errors import (
     BadSignature,
@@ -36,12 +36,19 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.evidence import PastRelease
+from protocol.messages.control import (
+    Announcement,
+    RoundOutcome,
+    RoundState,
+    RoundView,
+    Signed,
+    StudyView,
+    require_signatures,
+)
 from protocol.parameters import Needs
-from protocol.printable import printable
+from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Announcement, RoundOutcome, RoundState, RoundView, Signed, StudyView
+from protocol.text import printable
 
 TOLD_AFTER_S: Final = 900.0
 

@@ -8,14 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.site.events import Absence, Absent, RoundEnd
 from client_agent.site.letters import CountedClasses
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode
-from protocol.evidence import PastRelease
-from protocol.policy.candidates import Candidate
+from protocol.errors import Clause, ErrorCode
+from protocol.messages.control import Announcement, RoundOutcome, Signed, StudyEnd, WeightList
 from protocol.policy.memory import SiteMemory
-from protocol.printable import printable
+from protocol.rounds.evidence import PastRelease
+from protocol.rounds.planning import Candidate
 from protocol.rules.interface import Measured, RuleState
-from protocol.wire.messages import Announcement, RoundOutcome, Signed, StudyEnd, WeightList
+from protocol.text import printable
 
 
 class Welcomed(BaseModel):

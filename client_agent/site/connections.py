@@ -21,12 +21,12 @@ from client_agent.settings import AgentSettings
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.identity import load_chain
 from host.clock import SYSTEM, Clock
-from host.one_holder import OWNER, Owner, one_process, require_owner
-from host.private_files import private_folder
+from host.files import private_folder
+from host.folder_lock import OWNER, Owner, one_process, require_owner
 from protocol.errors import MoietyError
-from protocol.printable import printable
+from protocol.roster.chain import RosterChain
 from protocol.sharing import Side
-from protocol.wire.chain.chain import RosterChain
+from protocol.text import printable
 
 Connect = Callable[[str, Ledger], httpx.BaseTransport]
 """The way to the server of that name."""

@@ -22,13 +22,11 @@ from client_agent.site.privacy_budget import BudgetMemory, budget_memory
 from client_agent.site.sum_memory import CohortMemory, SumMemory, cohort_memory, sum_memory
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness, SystemRandomness
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal, TranscriptMismatch
+from protocol.errors import Clause, PolicyRefusal, TranscriptMismatch
+from protocol.messages.control import ContributedRound, ContributedRounds, Roster, Study, require_signatures
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import ContributedRound, ContributedRounds, Roster, Study
 
 RELAY = Side.A
 """The server that carries the sites' mail."""

@@ -35,11 +35,10 @@ from client_agent.net.ledger import Ledger
 from client_agent.net.transport import CountingTransport
 from client_agent.settings import AgentSettings
 from client_agent.site.events import AgentEvent, EventKind, EventSink, ShownLines
-from host.durable import write_durably
-from host.network.unreachable import why_unreachable
-from host.private_files import read_secret
+from host.files import read_secret, write_durably
+from host.network import why_unreachable
 from protocol.errors import ConfigurationError, MoietyError, StorageFull
-from protocol.printable import printable
+from protocol.text import printable
 
 SIGNATURE: Final = "Moiety-Signature"
 PURPOSE: Final = "webhook"

@@ -24,14 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import STOPPED, StudyJournal
-from host.audit.entry import AGENT, Action
-from host.audit.log import AuditLog
-from host.durable import append_durably
-from protocol.bodies.letter import told
+from host.audit_log import AGENT, Action, AuditLog
+from host.files import append_durably
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Roster, Signed, Study
+from protocol.messages.letter import told
 from protocol.policy.site_policy import SitePolicy
-from protocol.printable import printable
-from protocol.wire.messages import Roster, Signed, Study
+from protocol.text import printable
 
 APPROVALS: Final = "approvals.jsonl"
 _FILE: Final = "approval.json"

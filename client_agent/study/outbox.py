@@ -18,11 +18,10 @@ from client_agent.net.watch import words_of
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.models import FINISH
-from host.durable import new_folder, write_durably
+from host.files import new_folder, write_durably
 from protocol.errors import ConfigurationError, MoietyError, StorageFull
-from protocol.policy.study_clauses import check_study_allowed
-from protocol.wire.authentic import sign
-from protocol.wire.messages import Signed, Study
+from protocol.messages.control import Signed, Study, sign
+from protocol.policy.site_policy import check_study_allowed
 
 REFUSAL: Final = ".refusal.txt"
 """Beside a study in the outbox: why the agent refused it."""

@@ -18,8 +18,8 @@ import numpy as np
 from client_agent.learning.sampling import steps_of
 from client_agent.site.context import SiteContext, reconcile_budget
 from client_agent.site.privacy_budget import BudgetMemory, Steps, Training, accountant, epsilon_of
+from protocol.messages.control import PrivacySpec, Roster, Study
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import PrivacySpec, Roster, Study
 
 
 def training_of(study: Study, privacy: PrivacySpec, examples: int, round_number: int) -> Training:

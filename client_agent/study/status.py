@@ -12,8 +12,8 @@ from client_agent.site.journal import Awaited, read_awaited
 from client_agent.site.notifications import Problem, Sent, read_notices, read_problems
 from client_agent.site.privacy_budget import MEMORY, BudgetReport, budget_memory, budget_report
 from client_agent.study.approval import Approval, KnownStudy, approval_of, known_studies
-from host.one_holder import holder_of
-from protocol.wire.messages import Roster
+from host.folder_lock import holder_of
+from protocol.messages.control import Roster
 
 STOPPED_FIX = "mend it, then start the agent again"
 

@@ -19,13 +19,12 @@ from client_agent.site.events import METRICS, AgentEvent, EventKind, Metrics, Ph
 from client_agent.site.failpoints import Point
 from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
 from client_agent.site.models import SHARED_SCORES, FinishedModel, finished_model, load_finished, save_finished
-from host.audit.entry import Action
-from host.audit.log import AuditLog
+from host.audit_log import Action, AuditLog
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import MoietyError
-from protocol.rules.server_optimiser import model_part
+from protocol.messages.control import Purpose, Signed, Study, StudyEnd, StudyView
+from protocol.shared_model import model_part
 from protocol.sharing import Side
-from protocol.wire.messages import Purpose, Signed, Study, StudyEnd, StudyView
 
 
 class Stopwatch:

@@ -16,16 +16,14 @@ from pydantic import ValidationError
 
 from client_agent.site.identity import signed_chain
 from client_agent.study.participant import Participant
-from host.durable import new_folder, write_pieces
+from host.files import new_folder, write_pieces
 from protocol.arithmetic.ring import ELEMENT_BYTES, from_bytes, octets
-from protocol.bodies import output
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.evidence import PastRelease
+from protocol.messages import bodies
+from protocol.messages.control import OutputHeader, RoundView, Signed, TagsFailed, TagShares
 from protocol.release import masking_side
+from protocol.rounds.evidence import AlteredSum, Findings, PastRelease, RoundTranscript, findings, shown
 from protocol.sharing import ChunkSource
-from protocol.transcript.deviations import Findings, findings
-from protocol.transcript.kept import AlteredSum, RoundTranscript, shown
-from protocol.wire.messages import OutputHeader, RoundView, Signed, TagsFailed, TagShares
 
 TRANSCRIPTS: Final = "transcripts"
 KEPT_ROUNDS: Final = 10_000
@@ -74,7 +72,7 @@ def _altered(owner: Participant, past: PastRelease, into: Path) -> AlteredSum | 
     """Both halves once more, to a file; None where a server does not serve them any more."""
     masking = masking_side(past.announcement.round)
     try:
-        mask_seed = owner.fetched(past, masking, output.output_seed)
+        mask_seed = owner.fetched(past, masking, bodies.output_seed)
         owner.fetched(past, masking.other, lambda header, content: _store(into, header, content))
     except MoietyError as gone:
         owner.problem(past.announcement.round, f"what was served cannot be kept: {gone.detail}")
@@ -83,7 +81,7 @@ def _altered(owner: Participant, past: PastRelease, into: Path) -> AlteredSum | 
 
 
 def _store(into: Path, header: OutputHeader, content: Iterator[bytes]) -> None:
-    write_pieces(into, (octets(piece) for _, piece in output.output_elements(header, content)))
+    write_pieces(into, (octets(piece) for _, piece in bodies.output_elements(header, content)))
 
 
 def verified(places: Sequence[Path], roster_file: Path) -> tuple[Findings, int]:

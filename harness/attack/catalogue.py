@@ -40,9 +40,9 @@ from harness.attack import (
 from harness.attack.attack import Attack, Attempt, Party, taken_out
 from harness.attack.signed_client import Deployment
 from harness.versions import versions
-from host.placed_files import rewrite, writable
+from host.output_files import rewrite, writable
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
+from protocol.text import printable
 
 _MODULES: Final = (
     *(refused_messages, wrong_updates, wrong_sums, round_attacks, second_ends, list_attacks, sum_attacks),

@@ -16,18 +16,17 @@ from pydantic import ValidationError
 from client_agent.learning.ridge import ridge
 from harness.attack.attack import Attempt, Found, passes
 from harness.engine.protected_sum import correlations_from
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import MODULUS, Ring, Signed, from_signed
+from protocol.arithmetic.ring import MODULUS, Ring, Signed, derive, from_signed
 from protocol.errors import PolicyRefusal
-from protocol.mpc import measurement, range_check
+from protocol.messages.control import RankingSpec
+from protocol.mpc import measurement, sketch
 from protocol.mpc.measurement import SiteSketch
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy import study_clauses
+from protocol.policy import site_policy
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.summary.layout import Layout, Numeric
-from protocol.summary.protect import Numbers, Protection, Rows, shared_vector
-from protocol.wire.messages import RankingSpec
+from protocol.summary.protection import Numbers, Protection, Rows, shared_vector
 
 _LABEL: Final = "opened values"
 _CHALLENGE: Final = bytes(range(32))
@@ -75,7 +74,7 @@ def opened_values(
         masked_a, masked_b = measurement.masked(a, half_a), measurement.masked(b, half_b)
         of_a = measurement.opening_share(Side.A, a, masked_b, half_a, bytes(32), _LABEL, parameters)
         of_b = measurement.opening_share(Side.B, b, masked_a, half_b, bytes(32), _LABEL, parameters)
-        passed = range_check.passed_range_check(of_a.range_shares + of_b.range_shares, parameters)
+        passed = sketch.passed_range_check(of_a.range_shares + of_b.range_shares, parameters)
         found.append(Opened(tuple(int(one) for one in of_a.values + of_b.values), passed))
     return found
 
@@ -142,7 +141,7 @@ def _tiny_penalty(_: Path) -> Found:
     """A ridge regression without a penalty fits the one patient who has a feature, exactly."""
     asked = RankingSpec.model_construct(penalty=_TINY, clip_norm=16.0)
     try:
-        study_clauses.check_penalty_allowed(asked, SitePolicy(may_rank=True))
+        site_policy.check_penalty_allowed(asked, SitePolicy(may_rank=True))
     except PolicyRefusal:
         return Found(False, 0.0)
     draw = np.random.default_rng(9)
@@ -172,7 +171,7 @@ _QUERIES: Final = {
     "pair-of-three-digits": Attempt(_pair_of_three_digits),
     "rankings-of-several-studies": Attempt(_several_rankings),
     "ranking-with-a-tiny-penalty": Attempt(
-        _tiny_penalty, {"protocol.policy.study_clauses.check_penalty_allowed": passes}
+        _tiny_penalty, {"protocol.policy.site_policy.check_penalty_allowed": passes}
     ),
     "ranking-with-a-huge-penalty": Attempt(_huge_penalty, {f"{__name__}.RankingSpec": RankingSpec.model_construct}),
 }
@@ -307,11 +306,11 @@ def _columns(number: int) -> tuple[Numeric, ...]:
 _COUNTS: Final = {
     "summary-exact-count-from-means": Attempt(
         partial(_read_counts, Layout(_columns(3), most_rows=200, second_moments=True)),
-        {"protocol.summary.protect.Protection.total": _exactly},
+        {"protocol.summary.protection.Protection.total": _exactly},
     ),
     "summary-exact-count-from-cells": Attempt(
         partial(_read_counts, Layout(_columns(20), bins=2, most_rows=200)),
-        {"protocol.summary.protect.Protection.parts": _each_by_itself},
+        {"protocol.summary.protection.Protection.parts": _each_by_itself},
     ),
 }
 ATTEMPTS: Final = {**_QUERIES, **_COUNTS}

@@ -20,8 +20,8 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from client_agent.cli.tables import console as console_for
-from host.placed_files import writable
-from host.subcommand import command
+from host.command_line import command
+from host.output_files import writable
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from harness.federation.learners import light_sites
 from harness.federation.processes import FederationSpec, RunningFederation
 from harness.federation.server_apps import ServersInMemory
 from protocol.errors import BrokenSeal, Unavailable
+from protocol.messages import paths
 from protocol.sharing import Side
-from protocol.wire import paths
 from servers.api.admission import Admission
 from servers.api.listener import BoundedServer, listen
 from servers.app import create_app
@@ -323,7 +323,7 @@ _OF_A_SITE: Final = {
     "request-replayed": _anywhere(_replayed, {"servers.store.sql.SqlStore.remember_nonce": passes}),
     "request-delayed": _anywhere(
         _delayed,
-        {"protocol.wire.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
+        {"protocol.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
     ),
     "letter-of-a-megabyte": _anywhere(_long_letter, ANY_LETTER),
 }

@@ -33,9 +33,9 @@ from harness.attack.attacked_study import Line, Reals, program_versions, rounded
 from harness.datasets.mnist import DEVIATION, MEAN
 from harness.datasets.registry import DataRequest, load_data
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec, PrivacySpec
+from protocol.messages.control import ModelSpec, PrivacySpec
 
 _POOL: Final = 4000
 """Records of a pool at most, so that every digit of MNIST need not be unpacked for every run."""

@@ -34,11 +34,11 @@ from harness.simulate.case import Case, read_case
 from harness.simulate.study_files import STUDIES
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import to_signed
-from protocol.first_model import first_model
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.release import average_chunk
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+from protocol.shared_model import first_model
 
 Floats = NDArray[np.float64]
 Model = NDArray[np.float32]

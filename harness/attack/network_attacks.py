@@ -21,9 +21,9 @@ from harness.attack.troubled_study import SITES, Draw, Left, Plan, Troubled, end
 from harness.federation.clocks import START_S
 from harness.federation.network import Fate, Passing
 from protocol.errors import ConflictingMessage
+from protocol.messages.control import Announcement, RoundState, Signed
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire.messages import Announcement, RoundState, Signed
 from servers.store.records import Answer, AnswerKind, RoundRecord
 from servers.store.sql import SqlStore
 
@@ -197,7 +197,7 @@ ATTEMPTS: Final = {
     "network-doubles-messages": _attempt(Trouble(_doubles), {"servers.store.sql.SqlStore.remember_nonce": passes}),
     "network-holds-messages-back": _attempt(
         Trouble(_holds_back, everybody=False, afterwards_s=_HELD_BACK_S),
-        {"protocol.wire.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
+        {"protocol.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
     ),
     "network-cuts-messages": _attempt(Trouble(_cuts), {"client_agent.net.exchange._ALTERED": ()}),
     "network-delays-messages": _attempt(

@@ -36,9 +36,8 @@ from harness.engine.history import RunHistory, isolation_series
 from harness.engine.run_state import EVERYBODY, Attendance
 from harness.engine.updates import PlainSum, RoundInputs, Summing
 from harness.simulate.run_line import Values
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError
-from protocol.wire.messages import Study
+from protocol.errors import Clause, ConfigurationError
+from protocol.messages.control import Study
 
 SUMS_OFF_BY: Final = 1e-6
 """Relative error of an opened sum that the attacker counts with: float32, and the rounding of fixed point."""

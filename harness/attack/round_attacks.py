@@ -38,20 +38,15 @@ from harness.attack.scripted_rounds import (
 from harness.attack.signed_client import ENCLOSED_OF_LONG_BODIES, Outgoing, SignedClient, digest_of
 from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.server_apps import ServersInMemory
-from protocol.bodies.contribution import ciphertext_parts
-from protocol.bodies.letter import NOTICE_BYTES
-from protocol.ckks.parameters import CkksParameters
+from protocol.channel.commitment import commitment_to
+from protocol.channel.sealing import sealed_small_length
+from protocol.channel.signing import DigestField
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.errors import MoietyError
-from protocol.parameters import TAG_COORDINATES, Needs, RingBits
-from protocol.sharing import Side
-from protocol.wire import authentic, paths
-from protocol.wire.authentic import countersign
-from protocol.wire.channel.sealing import sealed_small_length
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import commitment_to
-from protocol.wire.keyfile import dump_roster, parse_roster
-from protocol.wire.messages import (
+from protocol.messages import control, paths
+from protocol.messages.contribution import ciphertext_parts
+from protocol.messages.control import (
     Announcement,
     Roster,
     RoundState,
@@ -60,8 +55,13 @@ from protocol.wire.messages import (
     RuleSpec,
     Signed,
     StudyProtection,
+    countersign,
 )
-from protocol.wire.peer_messages import CollectedSet
+from protocol.messages.letter import NOTICE_BYTES
+from protocol.messages.peer import CollectedSet
+from protocol.parameters import TAG_COORDINATES, Needs, RingBits
+from protocol.roster.keyfile import dump_roster, parse_roster
+from protocol.sharing import Side
 from servers.rounds import contributions
 from servers.server import Server
 from servers.store.records import RoundRecord
@@ -82,7 +82,7 @@ def _made_up_sites(folder: Path) -> Found:
     path = folder / "roster.toml"
     path.write_text(dump_roster(countersign(signed, me, PARTIES.keys_of(me).signing)))
     try:
-        taken = authentic.require_roster(parse_roster(path.read_text(), "roster.toml"))
+        taken = control.require_roster(parse_roster(path.read_text(), "roster.toml"))
     except MoietyError as refused:
         return Found(False, 0, refused.detail)
     more = len(taken.sites) - len(ROSTER.sites)
@@ -197,7 +197,7 @@ def _taken(sites: ScriptedRequester[ServersInMemory], current: RoundView, fewer:
 
 
 _ROUNDS_OF_TWO: Final = {
-    "sybils-in-a-roster": Attempt(_made_up_sites, {"protocol.wire.authentic.check_signature": lambda *_: None}),
+    "sybils-in-a-roster": Attempt(_made_up_sites, {"protocol.messages.control.check_signature": lambda *_: None}),
     "share-of-an-earlier-round": Attempt(_share_again, ANY_HEADER),
     "server-drops-a-site": Attempt(_drops_a_site),
     "letters-that-conflict": Attempt(_letters_that_conflict, {"servers.store.sql.MOST_REFUSALS": 10**6}),

@@ -19,9 +19,9 @@ from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import Reached, SignedClient, there
 from harness.federation.server_apps import ServersInMemory
 from protocol.arithmetic.ring import Ring
+from protocol.messages import paths
+from protocol.messages.control import Announcement, RoundState, RoundView, Signed
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.messages import Announcement, RoundState, RoundView, Signed
 
 R = TypeVar("R", bound=Reached)
 

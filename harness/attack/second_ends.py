@@ -32,16 +32,7 @@ from harness.attack.scripted_agents import (
     study,
 )
 from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, UnknownResource
-from protocol.evidence import check_release
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.side_b import Move
-from protocol.rounds.states import AtA, RoundKey
-from protocol.rounds.steps import Act, End, FromB, Signature, Step
-from protocol.rounds.transitions import RoundEvent, RoundProgress
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     ContributedRound,
     LayerShape,
@@ -58,7 +49,15 @@ from protocol.wire.messages import (
     Study,
     StudyState,
     WeightList,
+    countersign,
+    sign,
 )
+from protocol.roster.chain import RosterChain
+from protocol.rounds.evidence import check_release
+from protocol.rounds.side_a import Act, End, FromB, Signature, Step, outcome_of
+from protocol.rounds.side_b import Move
+from protocol.rounds.states import AtA, RoundEvent, RoundKey, RoundProgress
+from protocol.sharing import Side
 from servers.rounds.endings import Endings, countersign_outcome, next_step
 from servers.rounds.release import commit_release, with_mask_seed
 from servers.server import Server
@@ -374,7 +373,7 @@ _FORKED: Final = {
         partial(_shown, _skipped_alone), {"client_agent.study.release.require_signatures": unsigned}
     ),
     "fork-of-other-contributors": Attempt(
-        partial(_shown, _other_contributors), {"protocol.evidence.require_signatures": unsigned}
+        partial(_shown, _other_contributors), {"protocol.rounds.evidence.require_signatures": unsigned}
     ),
     "server-invents-receipts": Attempt(partial(_shown, _receipts)),
 }

@@ -31,11 +31,20 @@ from harness.federation.network import Fate, Passing
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.warm import warm
 from protocol.errors import Unavailable
+from protocol.messages.control import (
+    EndCause,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    TrainingSpec,
+    sign,
+)
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, RuleName, RuleSpec, Signed, Study, StudyEnd, StudyEndState, TrainingSpec
 
 _SITES: Final = ("requester", "c1", "c2", "c3", "c4")
 _PARAMETERS: Final = 62

@@ -27,7 +27,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from harness.versions import versions
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from protocol.errors import ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, checked, save_folder
 from client_agent.learning.targets import EVENT, Targets
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleSpec, TaskKind, TaskSpec
 from protocol.rules.registry import require_sites
-from protocol.wire.messages import RuleSpec, TaskKind, TaskSpec
 
 Rows = NDArray[np.int64]
 

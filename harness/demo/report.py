@@ -21,8 +21,8 @@ from harness.datasets.site_data import Federation, describe
 from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series, isolation_series
 from harness.federation.federated_run import Progress
-from host.placed_files import rewrite
-from protocol.wire.messages import RuleName, Study
+from host.output_files import rewrite
+from protocol.messages.control import RuleName, Study
 
 _REVEALED: Final = (
     (

@@ -17,8 +17,8 @@ from harness.datasets.site_data import SplitRow
 from harness.engine.history import RoundKind, RunHistory, Series, alpha_series, distance_series
 from harness.federation.federated_run import FederatedRun, Traffic
 from harness.versions import Version
-from host.placed_files import rewrite
-from protocol.wire.messages import RuleName, Study
+from host.output_files import rewrite
+from protocol.messages.control import RuleName, Study
 
 
 @dataclass(frozen=True)

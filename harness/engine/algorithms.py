@@ -23,7 +23,7 @@ from client_agent.learning.layers import has_statistics, personal_parameters
 from client_agent.learning.losses import Batch, Loss
 from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 
 Rows = NDArray[np.int64]
 

@@ -23,24 +23,18 @@ from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.run_state import Announced, Run, RunState, round_record, round_updates, with_judgement
 from harness.engine.updates import ClippedUpdate, RoundInputs, Summed, clipped_probe, load_site, squared_norm
 from protocol.arithmetic.fixed_point import Real
-from protocol.arithmetic.prg import derive
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.arithmetic.ring import derive
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal
+from protocol.messages.control import Announcement, Purpose, WeightList
 from protocol.parameters import Needs
-from protocol.policy.candidates import Candidate
-from protocol.policy.check import Terms, check_for_every_site, check_weight_list
-from protocol.policy.clauses import check_isolation
-from protocol.policy.kept_update import kept_update
-from protocol.policy.memory import remember_skip
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_needs_allowed
-from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.policy.sums import Exposure, KnownSum, exposure
+from protocol.policy.clauses import Terms, check_for_every_site, check_isolation, check_weight_list
+from protocol.policy.exposure import Exposure, KnownSum, SummedRow, SummedWeight, exposure
+from protocol.policy.memory import kept_update, remember_skip
+from protocol.policy.site_policy import SitePolicy, check_needs_allowed
 from protocol.rounds import planning
-from protocol.rules.interface import Measured
-from protocol.rules.risk.shrinkage import distance_from_mean
-from protocol.rules.risk.terms import RiskRule
-from protocol.wire.messages import Announcement, Purpose, WeightList
+from protocol.rounds.planning import Candidate
+from protocol.rules.interface import Measured, RiskRule
+from protocol.rules.shrinkage import distance_from_mean
 
 _TOLD: Final = True
 """Every site's memory holds all sums of the run."""

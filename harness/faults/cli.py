@@ -19,7 +19,7 @@ from client_agent.cli.tables import console as console_for
 from harness.faults.schedule import Level, Schedule, Shrinking
 from harness.faults.simulation import Failure, Simulated, Tally
 from harness.faults.simulator import replayed, simulated
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from host.settings import read_text
 from protocol.errors import ConfigurationError
 

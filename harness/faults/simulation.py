@@ -26,7 +26,7 @@ from harness.faults.schedule import (
     Timed,
 )
 from harness.versions import versions
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from host.settings import read_text
 from protocol.errors import ConfigurationError
 

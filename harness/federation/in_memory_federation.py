@@ -28,8 +28,8 @@ from harness.federation.learners import Learners
 from harness.federation.network import Network, Slowly
 from harness.federation.processes import FederationSpec, RunningFederation
 from harness.federation.server_apps import AppsInMemory
+from protocol.messages.control import Study
 from protocol.sharing import Side
-from protocol.wire.messages import Study
 from servers.correlations.oblivious_transfer import OBLIVIOUS
 
 _REAL_S: Final = 60.0

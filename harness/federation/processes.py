@@ -28,12 +28,12 @@ from client_agent.learning.data import LocalData, save_folder
 from client_agent.learning.study_file import FinishTable
 from client_agent.study.outbox import create_study
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
-from host.network.loopback import is_loopback
+from host.network import is_loopback
 from protocol.errors import ConfigurationError, Unavailable
+from protocol.messages.control import Study
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.keyfile import dump_party_keys, dump_roster
 from protocol.sharing import Side
-from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import Study
 from servers.settings import Limits
 
 _IN_MEMORY: Final = "harness.federation.preload"

@@ -26,13 +26,12 @@ from harness.federation.clocks import SteppedClock, VirtualClock, VirtualLoop
 from harness.federation.network import Carrier, Network, Slowly, Untroubled
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from host.clock import Clock
-from protocol.arithmetic.prg import derive
-from protocol.mpc.correlation import dealer_pair
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.ot.session import LengthsList, ReceiverBatch, SenderBatch
+from protocol.arithmetic.ring import derive
+from protocol.messages.control import Roster
+from protocol.mpc.product import dealer_pair
+from protocol.ot.session import CorrelationHalf, LengthsList, ReceiverBatch, SenderBatch
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Roster
 from servers.app import create_app
 from servers.correlations.oblivious_transfer import Transfer
 from servers.settings import load_settings as server_settings

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from host.placed_files import writable_folder
+from host.output_files import writable_folder
 
 
 @dataclass(frozen=True)

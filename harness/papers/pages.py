@@ -34,9 +34,9 @@ from harness.simulate.charts import (
     tidy,
     write_values,
 )
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
+from protocol.text import printable
 
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 _CLEAR: Final = {"clearly better": COLOURS[2], "not clear": "#a0aec0", "clearly worse": COLOURS[8]}

@@ -21,9 +21,8 @@ from harness.datasets.public_data import data_folder
 from harness.simulate.charts import Curve, Spread
 from harness.simulate.run_line import RunLine
 from protocol.errors import ConfigurationError
-from protocol.rules.risk.choice import best_choice
-from protocol.rules.risk.criterion import plug_in_risk
-from protocol.rules.risk.terms import ListTerms
+from protocol.rules.interface import ListTerms
+from protocol.rules.risk import best_choice, plug_in_risk
 
 WORDS: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 """Names in tables, by table, and numbers that papers published."""

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness.simulate.options import SimilarityOptions, StudyOptions, SummaryOptions
-from host.subcommand import command
+from host.command_line import command
 
 _STUDY: Final = "study"
 

@@ -31,7 +31,7 @@ from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.tuning import TUNING, TuningLine
 from harness.simulate.workers import Engine, cluster_of, computing_of
 from host.extensions import load_plugins
-from host.placed_files import rewrite, writable
+from host.output_files import rewrite, writable
 from protocol.errors import ConfigurationError
 
 _SPEED_OVER_S: Final = 600.0

@@ -37,12 +37,12 @@ from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.training import own_sources
 from host.extensions import Extension, Kind, extension, is_brought
 from host.settings import read_text
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
+from protocol.messages.control import ModelSpec, RuleName, Study
 from protocol.rules.interface import Rule
-from protocol.rules.packaged import packaged_rule_for
-from protocol.wire.messages import ModelSpec, RuleName, Study
+from protocol.rules.registry import packaged_rule_for
 
 STAND_IN: Final = {"name": RuleName.FEDAVG.value}
 MODEL_STAND_IN: Final = "plugin"

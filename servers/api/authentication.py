@@ -9,13 +9,12 @@ from fastapi import Depends, Path, Request
 from starlette.types import Scope
 
 from host import log
+from protocol.channel.keys import VerifyKey
+from protocol.channel.message import MOST_ROUNDS
+from protocol.channel.signing import VerifiedRequest, require_own_version, verify_request
 from protocol.errors import BadSignature, NotListed
-from protocol.parameters import PROTOCOL_VERSION
-from protocol.versions import first_release
-from protocol.wire.channel.signing import VerifiedRequest, require_own_version, verify_request
-from protocol.wire.keys import VerifyKey
-from protocol.wire.message import MOST_ROUNDS
-from protocol.wire.messages import Party
+from protocol.messages.control import Party
+from protocol.parameters import PROTOCOL_VERSION, first_release
 from servers.api.admission import VISIT, Visit
 from servers.rounds.intake import Caller
 from servers.server import Server

@@ -7,11 +7,10 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Query, Request, Response
 
-from protocol.bodies import output as body
 from protocol.errors import UnknownResource
-from protocol.rounds.states import RoundKey
-from protocol.wire.messages import Announcement, ContributedRounds, Go, ReleaseSet, Signed, TagSeed, TagsFailed
-from protocol.wire.paths import (
+from protocol.messages import bodies as body
+from protocol.messages.control import Announcement, ContributedRounds, Go, ReleaseSet, Signed, TagSeed, TagsFailed
+from protocol.messages.paths import (
     ANNOUNCEMENT,
     CONTRIBUTION,
     CONTRIBUTION_HELD,
@@ -26,6 +25,7 @@ from protocol.wire.paths import (
     TAG_SEED,
     TAGS_FAILED,
 )
+from protocol.rounds.states import RoundKey
 from servers.api.authentication import AnySite, Attempt, Round, TheRequester, ThisServer
 from servers.api.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.failpoints import Point

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from protocol.channel.session import SessionOffer
 from protocol.errors import MalformedMessage, UnknownResource
-from protocol.wire.chain.change import MOST_CHANGES
-from protocol.wire.channel.session_messages import SessionOffer
-from protocol.wire.messages import ReadyNotice, Signed, Study, StudyEnd
-from protocol.wire.paths import END, READY, ROSTER_CHANGE, SESSION, STUDIES, STUDY, VIEW
+from protocol.messages.control import ReadyNotice, Signed, Study, StudyEnd
+from protocol.messages.paths import END, READY, ROSTER_CHANGE, SESSION, STUDIES, STUDY, VIEW
+from protocol.messages.roster import MOST_CHANGES
 from servers import studies
 from servers.api.authentication import LARGEST, AnySite, TheRequester, ThisServer
 from servers.api.responses import PROBLEM, body_of, done, message_answer, shared_answer

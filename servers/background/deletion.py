@@ -20,14 +20,12 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from host import log
-from host.audit.entry import AGENT, Action
-from host.audit.log import AUDIT, AuditLog, read_audit
-from host.durable import new_folder, sync_folder, write_durably
+from host.audit_log import AGENT, AUDIT, Action, AuditLog, read_audit
+from host.files import new_folder, sync_folder, write_durably
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Signed
-from protocol.wire.studies.deletion import DeletedFile, ServerDeletionReceipt
+from protocol.messages.control import Signed, sign
+from protocol.messages.study import DeletedFile, ServerDeletionReceipt
+from protocol.roster.keyfile import PartyKeys
 from servers import studies
 from servers.server import Server
 from servers.store.files import ShareFiles

@@ -17,8 +17,8 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from host import log
-from host.durable import write_durably
-from protocol.wire.messages import RoundState
+from host.files import write_durably
+from protocol.messages.control import RoundState
 from servers.server import Server
 from servers.settings import Role
 

@@ -12,9 +12,9 @@ from fastapi import FastAPI
 
 from host import log
 from protocol.errors import MoietyError
-from protocol.rounds.transitions import STUDY_TRANSITIONS, StudyEvent, study_step
+from protocol.messages.control import RoundState
+from protocol.rounds.states import STUDY_TRANSITIONS, StudyEvent, study_step
 from protocol.sharing import Side
-from protocol.wire.messages import RoundState
 from servers.background.deletion import keep_to_retention
 from servers.correlations.oblivious_transfer import Transfer
 from servers.correlations.pool import CorrelationPool

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from host import log
-from host.audit.entry import Action
+from host.audit_log import Action
 from protocol.errors import MoietyError
 from servers.background.duties import Duties
 from servers.server import Server

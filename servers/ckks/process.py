@@ -13,12 +13,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
-from protocol.bodies.contribution import Part
-from protocol.ckks.ciphertext import FINGERPRINT_BYTES, BodyHeader, ChunkReader, Kind, chunk_bytes, chunk_count
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import (
+    FINGERPRINT_BYTES,
+    BodyHeader,
+    ChunkReader,
+    CkksParameters,
+    Kind,
+    chunk_bytes,
+    chunk_count,
+)
 from protocol.ckks.scheme import MISSING
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
-from protocol.wire.messages import Announcement, ShareKind
+from protocol.messages.contribution import Part
+from protocol.messages.control import Announcement, ShareKind
 from servers.ckks.worker import REQUEST, Operation, Verdict
 
 _PLACE: Final = Path(__file__).resolve().parents[2]

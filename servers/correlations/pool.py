@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from host import log
 from protocol.errors import MoietyError, UnknownResource
-from protocol.mpc.ot.session import products_message_bytes
-from protocol.mpc.quantity import product_lengths
-from protocol.wire.messages import MAX_CONTROL_BYTES, MOST_RANKING_ROUNDS, Purpose, Roster, RoundState
-from protocol.wire.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
-from protocol.wire.peer_messages import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
+from protocol.messages.control import MAX_CONTROL_BYTES, MOST_RANKING_ROUNDS, Purpose, Roster, RoundState
+from protocol.messages.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
+from protocol.messages.peer import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
+from protocol.mpc.measurement import product_lengths
+from protocol.ot.session import products_message_bytes
 from servers.correlations.oblivious_transfer import (
     KEY_PART_BYTES,
     OBLIVIOUS,

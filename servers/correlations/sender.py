@@ -13,16 +13,8 @@ from protocol.errors import (
     ProtocolViolation,
     UnknownResource,
 )
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.ot.session import SenderBatch
-from protocol.wire.peer_messages import (
-    BatchHeader,
-    CorrelationRef,
-    SessionOpen,
-    SessionOpened,
-    pack_frame,
-    unpack_frame,
-)
+from protocol.messages.peer import BatchHeader, CorrelationRef, SessionOpen, SessionOpened, pack_frame, unpack_frame
+from protocol.ot.session import CorrelationHalf, SenderBatch
 from servers.correlations.oblivious_transfer import (
     KEY_PART_BYTES,
     OBLIVIOUS,

@@ -17,27 +17,27 @@ from protocol.errors import (
     UnknownParty,
     WrongRound,
 )
-from protocol.wire.authentic import check_signature, require_roster, signature_by
-from protocol.wire.chain.chain import RosterChain, signers
-from protocol.wire.chain.change import RosterChange
-from protocol.wire.chain.file import dump_chain
-from protocol.wire.chain.making import Given, Wanted, proposed, require_claim, signed_by
-from protocol.wire.enrolment.card import OperatorCard
-from protocol.wire.enrolment.exchange import close_answered, open_asked, require_asked_by
-from protocol.wire.enrolment.founding import first_roster
-from protocol.wire.enrolment.questions import (
+from protocol.messages.control import Party, Roster, Signature, Signed, check_signature, require_roster, signature_by
+from protocol.messages.roster import RosterChange
+from protocol.roster.chain import RosterChain, signers
+from protocol.roster.changes import Given, Wanted, dump_chain, proposed, require_claim, signed_by
+from protocol.roster.enrolment import (
     Answered,
     Asked,
     Changing,
     Founded,
     Founding,
+    OperatorCard,
     Refused,
     Registrant,
     Registration,
     Standing,
+    close_answered,
+    first_roster,
+    open_asked,
+    require_asked_by,
 )
-from protocol.wire.keyfile import PartyKeys, dump_roster
-from protocol.wire.messages import Party, Roster, Signature, Signed
+from protocol.roster.keyfile import PartyKeys, dump_roster
 from servers.enrolment.pairing import own_card, paired
 from servers.enrolment.register import Register, chain_in_place, end_renewals, first_in_place, put_in_place
 from servers.settings import ServerSettings

@@ -15,9 +15,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from host.durable import write_durably
-from host.placed_files import rewrite
-from host.private_files import private_folder
+from host.files import private_folder, write_durably
+from host.output_files import rewrite
 from protocol.errors import (
     BadSignature,
     ConfigurationError,
@@ -26,13 +25,18 @@ from protocol.errors import (
     StorageFull,
     UnknownParty,
 )
-from protocol.wire.authentic import require_roster
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.enrolment.card import OperatorCard
-from protocol.wire.enrolment.fingerprint import require_fingerprint
-from protocol.wire.enrolment.invitation import Invitation, invitation_id
-from protocol.wire.enrolment.questions import MOST_SITES, NamedSite, Registrant, Registration
-from protocol.wire.messages import Party, PartyName, Role, Roster, Signature, Signed
+from protocol.messages.control import Party, PartyName, Role, Roster, Signature, Signed, require_roster
+from protocol.roster.chain import RosterChain
+from protocol.roster.enrolment import (
+    MOST_SITES,
+    Invitation,
+    NamedSite,
+    OperatorCard,
+    Registrant,
+    Registration,
+    invitation_id,
+    require_fingerprint,
+)
 from servers.identity.roster import newest_chain
 from servers.settings import ServerSettings
 

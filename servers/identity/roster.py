@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from host import log
-from host.audit.entry import Action
-from host.audit.log import AuditLog
-from host.durable import write_durably
-from host.network.two_operators import require_apart
-from host.one_holder import one_at_a_time
-from host.private_files import read_secret
+from host.audit_log import Action, AuditLog
+from host.files import read_secret, write_durably
+from host.folder_lock import one_at_a_time
+from host.network import require_apart
 from host.settings import read_text
 from protocol.errors import ConfigurationError, MoietyError, RosterRefused
-from protocol.wire.chain.chain import RosterChain, require_chain, require_extension, require_same_servers
-from protocol.wire.chain.file import dump_chain, parse_chain
-from protocol.wire.keyfile import PartyKeys, parse_party_keys
-from protocol.wire.messages import Roster
+from protocol.messages.control import Roster
+from protocol.roster.chain import RosterChain, require_chain, require_extension, require_same_servers
+from protocol.roster.changes import dump_chain, parse_chain
+from protocol.roster.keyfile import PartyKeys, parse_party_keys
 from servers.event_loop import Changes
 from servers.monitoring import Metrics
 from servers.settings import Role, ServerSettings

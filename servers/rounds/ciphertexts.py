@@ -14,16 +14,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from protocol.ckks.ciphertext import BodyHeader, Kind, body_bytes, chunk_bytes, chunk_count, chunk_offset
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import (
+    BodyHeader,
+    CkksParameters,
+    Kind,
+    body_bytes,
+    chunk_bytes,
+    chunk_count,
+    chunk_offset,
+)
 from protocol.errors import ConflictingMessage, UnknownResource, WrongRound
-from protocol.protection.known import protection_of
+from protocol.messages import paths
+from protocol.messages.control import AgreedSet, Signed, SumRelease, require_signatures
+from protocol.protection.registry import protection_of
 from protocol.rounds.side_b import Reply, answer, require_named, require_no_other_end
-from protocol.rounds.states import RoundKey, SumAgreed
-from protocol.rounds.transitions import RoundEvent
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import AgreedSet, Signed, SumRelease
+from protocol.rounds.states import RoundEvent, RoundKey, SumAgreed
 from servers.ckks.process import key_id_of, summed_body
 from servers.failpoints import Point
 from servers.peer_client import PeerClient

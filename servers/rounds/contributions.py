@@ -8,26 +8,25 @@ from dataclasses import dataclass, field, replace
 
 from fastapi import Request
 
-from protocol.bodies.contribution import content_bytes
-from protocol.bodies.letter import LetterKind, Topic
 from protocol.errors import ConflictingMessage, NotListed, RosterRefused, WrongRound
-from protocol.protection.known import expected, most_bytes
-from protocol.rounds.agree import still_awaited
-from protocol.rounds.announce import LastRound, check_said, opens_round
-from protocol.rounds.states import RoundKey
-from protocol.rounds.transitions import RoundEvent, StudyEvent, open_round, step, study_step
-from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, signature_from
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import (
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import (
     Announcement,
     CollectedContribution,
     ContributionHeader,
     Receipt,
     Roster,
     Signed,
+    require_signatures,
+    signature_from,
 )
-from protocol.wire.peer_messages import CollectedSet
+from protocol.messages.letter import LetterKind, Topic
+from protocol.messages.peer import CollectedSet
+from protocol.protection.registry import expected, most_bytes
+from protocol.roster.chain import RosterChain
+from protocol.rounds.agreement import LastRound, check_said, opens_round, still_awaited
+from protocol.rounds.states import RoundEvent, RoundKey, StudyEvent, open_round, step, study_step
+from protocol.sharing import Side
 from servers.ckks.process import content_check
 from servers.failpoints import Point
 from servers.rounds.intake import Caller, ContributionDigest, ContributionIntake, stream_into

@@ -14,15 +14,32 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.rounds.side_a import due
+from protocol.messages import paths
+from protocol.messages.control import (
+    AgreedSet,
+    Go,
+    OutcomeCause,
+    ReleaseSet,
+    RoundOutcome,
+    RoundState,
+    Signed,
+    SumRelease,
+    require_signatures,
+)
+from protocol.messages.peer import HandOver
+from protocol.rounds.side_a import Act, End, FromB, Halt, Refused, Signature, Step, TryLater, due
 from protocol.rounds.side_b import Move, Reply, answer, require_named
-from protocol.rounds.states import AtA, Committed, Measured, RoundKey
-from protocol.rounds.steps import Act, End, FromB, Halt, Refused, Signature, Step, TryLater
-from protocol.rounds.transitions import STUDY_TRANSITIONS, RoundEvent, StudyEvent, step, study_step
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import AgreedSet, Go, OutcomeCause, ReleaseSet, RoundOutcome, RoundState, Signed, SumRelease
-from protocol.wire.peer_messages import HandOver
+from protocol.rounds.states import (
+    STUDY_TRANSITIONS,
+    AtA,
+    Committed,
+    Measured,
+    RoundEvent,
+    RoundKey,
+    StudyEvent,
+    step,
+    study_step,
+)
 from servers.failpoints import Point
 from servers.peer_client import PeerClient
 from servers.rounds.contributions import roster_of

@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Final
 
-from protocol.arithmetic.packing import packed
+from protocol.arithmetic.fixed_point import packed
 from protocol.arithmetic.ring import Ring
-from protocol.bodies import masked_sum as body
-from protocol.bodies.sealed import SECRET_BYTES
+from protocol.channel.commitment import head_digest
+from protocol.channel.sealing import Octets, SealedMessage
+from protocol.channel.signing import DigestField
+from protocol.messages import bodies as body
+from protocol.messages import paths
+from protocol.messages.bodies import SECRET_BYTES
+from protocol.messages.control import ShareKind
+from protocol.messages.peer import MaskedSumHeader
 from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.release import combine_chunk, sum_chunk
-from protocol.tags.halves import VectorDigest
-from protocol.wire import paths
-from protocol.wire.channel.sealing import Octets, SealedMessage
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import head_digest
-from protocol.wire.messages import ShareKind
-from protocol.wire.peer_messages import MaskedSumHeader
+from protocol.tags import VectorDigest
 from servers.failpoints import Point
 from servers.peer_client import PeerClient
 from servers.rounds.endings import round_path

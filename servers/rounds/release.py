@@ -9,22 +9,12 @@ from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
 
-from protocol.arithmetic.prg import SEED_BYTES, Usage, expand
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
-from protocol.bodies import output
-from protocol.bodies.sealed import SECRET_BYTES
+from protocol.arithmetic.ring import ELEMENT_BYTES, SEED_BYTES, Ring, Usage, expand, from_bytes
+from protocol.channel.sealing import SealedMessage
 from protocol.errors import ConflictingMessage, NotListed, OutputGone, ProtocolViolation, UnknownResource, WrongRound
-from protocol.protection.known import output_header
-from protocol.protection.plan import RoundStep
-from protocol.rounds.side_b import Reply, answer
-from protocol.rounds.transitions import RoundEvent, step
-from protocol.tags.halves import mask_digest
-from protocol.tags.keys import attempt_key
-from protocol.tags.sums import TagErrors, errors_of
-from protocol.tags.verdicts import check_of, commitment_to, require_judged, shares_of
-from protocol.wire.authentic import require_signatures
-from protocol.wire.channel.sealing import SealedMessage
-from protocol.wire.messages import (
+from protocol.messages import bodies
+from protocol.messages.bodies import SECRET_BYTES
+from protocol.messages.control import (
     Go,
     OutputHeader,
     ReleaseSet,
@@ -36,7 +26,14 @@ from protocol.wire.messages import (
     TagSeed,
     TagsFailed,
     TagShares,
+    require_signatures,
 )
+from protocol.messages.purpose import RoundStep
+from protocol.protection.registry import output_header
+from protocol.rounds.side_b import Reply, answer
+from protocol.rounds.states import RoundEvent, step
+from protocol.tag_verdicts import check_of, commitment_to, require_judged, shares_of
+from protocol.tags import TagErrors, attempt_key, errors_of, mask_digest
 from servers.failpoints import Point
 from servers.rounds.contributions import expected_sites, roster_of
 from servers.rounds.state import known_round, standing
@@ -363,7 +360,7 @@ class ServedOutput:
 
     def sealed(self) -> SealedMessage:
         secret = self.server.randomness.bytes(SECRET_BYTES, f"{self.label} output for {self.site}")
-        return output.seal_output(self.header, self.content, self.server.sealing_key_of(self.site), secret)
+        return bodies.seal_output(self.header, self.content, self.server.sealing_key_of(self.site), secret)
 
 
 def served_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> ServedOutput:

@@ -9,16 +9,15 @@ import numpy as np
 from fastapi import Request
 
 from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
-from protocol.bodies import opening, query
-from protocol.bodies.query import Queries
-from protocol.bodies.sealed import SECRET_BYTES
 from protocol.errors import ConflictingMessage, WrongRound
+from protocol.messages import bodies
+from protocol.messages.bodies import SECRET_BYTES, Queries
+from protocol.messages.control import OpeningHeader, Purpose, QueryHeader, RoundState, Study
 from protocol.mpc import measurement
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.quantity import product_lengths
+from protocol.mpc.measurement import product_lengths
+from protocol.ot.session import CorrelationHalf
 from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, Study
 from servers.failpoints import Point
 from servers.rounds.intake import Caller, HashOnly, SealedIntake, stream_into
 from servers.server import Server
@@ -150,7 +149,7 @@ def _query_shares(server: Server, record: RoundRecord, parameters: StudyParamete
         return {site: zero for site in record.agreed_set.message.sites if site != server.roster.requester}
     if record.query_header is None or record.query_file is None:
         return {}
-    return query.read_query(record.query_header, server.files.path(record.query_file).read_bytes())
+    return bodies.read_query(record.query_header, server.files.path(record.query_file).read_bytes())
 
 
 # --- products and opening ---------------------------------------------------------------------------------------------
@@ -232,4 +231,4 @@ def seal_opening(
         opens=record.announcement.message.opens,
     )
     secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} opening")
-    return opening.seal_opening(header, shares, server.sealing_key_of(server.roster.requester), secret)
+    return bodies.seal_opening(header, shares, server.sealing_key_of(server.roster.requester), secret)

@@ -19,19 +19,17 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from host.private_files import read_secret
-from protocol.arithmetic.packing import element_bytes, unpacked
-from protocol.arithmetic.prg import SEED_BYTES, Usage, derive, expand
-from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
-from protocol.bodies.contribution import content_bytes
+from host.files import read_secret
+from protocol.arithmetic.fixed_point import element_bytes, unpacked
+from protocol.arithmetic.ring import SEED_BYTES, Ring, Usage, derive, expand, from_bytes, to_bytes
+from protocol.channel.sealing import CHUNK_BYTES, BodyRange, sealed_length
 from protocol.errors import BrokenSeal, ConfigurationError
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import ShareKind
 from protocol.mpc.sketch import sketch_range
 from protocol.parameters import StudyParameters
 from protocol.release import masked_sum_of
 from protocol.sharing import ChunkSource
-from protocol.wire.channel.body_range import BodyRange
-from protocol.wire.channel.sealing import CHUNK_BYTES, sealed_length
-from protocol.wire.messages import ShareKind
 from servers.store.chunk_tags import ENCRYPTED, ChunkTags
 from servers.store.object_storage import Storage
 

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from host.network.loopback import is_loopback
+from host.network import is_loopback
 from protocol.errors import ConfigurationError, ErrorCode, MoietyError, ProtocolViolation, ShareAltered, Unavailable
 from servers.scale.passes import OWNER, Here, Shards, Workers
 from servers.scale.ranges import Done, Task, WrappingKey, carry_out, read_wrapping_key

@@ -9,9 +9,9 @@ from typing import ParamSpec, TypeVar
 
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation, ShareAltered
+from protocol.messages.control import ShareKind
 from protocol.parameters import StudyParameters
 from protocol.sharing import ChunkSource
-from protocol.wire.messages import ShareKind
 from servers.failpoints import Point
 from servers.scale.passes import Shards
 from servers.scale.ranges import Bound, StoredShare

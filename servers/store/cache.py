@@ -10,9 +10,8 @@ from typing import Any, Final, cast
 from sqlalchemy import Dialect, Row, Select, UpdateBase
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
-from protocol.rounds.news import news, shared_news
-from protocol.wire.messages import StudyView
-from protocol.wire.paths import EVERY_SITE
+from protocol.messages.control import StudyView, news, shared_news
+from protocol.messages.paths import EVERY_SITE
 from servers.store.records import MailRecord
 
 

@@ -24,16 +24,15 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from protocol.arithmetic.fixed_point import element_bytes, unpacked
 from protocol.arithmetic.kernels import NUMBA
-from protocol.arithmetic.packing import element_bytes, unpacked
 from protocol.arithmetic.ring import Ring
-from protocol.bodies.contribution import content_bytes
-from protocol.ckks.ciphertext import HEADER_BYTES, Kind, chunk_bytes
-from protocol.ckks.parameters import CkksParameters
+from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, Octets, octets
+from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind, chunk_bytes
 from protocol.errors import ProtocolViolation, ShareAltered
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import ShareKind
 from protocol.parameters import WORD_BITS, RingBits
-from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, Octets, octets
-from protocol.wire.messages import ShareKind
 from servers.store.records import ContributionRecord
 
 KEY_BYTES: Final = 32

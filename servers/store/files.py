@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
 
-from host.durable import is_full, sync_folder
 from host.failpoints import Failpoints
+from host.files import is_full, sync_folder
 from protocol.errors import StorageFull
 from servers.failpoints import Point
 from servers.store.chunk_tags import Layout, Tagger

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from host.durable import sync_folder
+from host.files import sync_folder
 from protocol.errors import ConfigurationError, ProtocolViolation, Unavailable
 
 UNFINISHED: Final = ".unfinished"

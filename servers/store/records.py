@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from protocol.rounds.states import Attempt, RoundKey
-from protocol.rounds.transitions import RoundProgress
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     ChallengeTranscript,
@@ -28,6 +26,7 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
 )
+from protocol.rounds.states import Attempt, RoundKey, RoundProgress
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from protocol.arithmetic.prg import Usage, expand_into
-from protocol.arithmetic.ring import Ring
+from protocol.arithmetic.ring import Ring, Usage, expand_into
 from protocol.errors import ProtocolViolation
+from protocol.messages.control import ShareKind
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import StudyParameters
 from protocol.release import masked_sum_of
 from protocol.sharing import ChunkSource
-from protocol.wire.messages import ShareKind
 from servers.failpoints import Point
 from servers.store.chunk_tags import Scratch, StoredVector, layout_of, read_whole, tags_of
 from servers.store.files import ShareFiles, TaggedDraft

@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement, Connection, FromClause, and_, bindparam, d
 from sqlalchemy.exc import DatabaseError
 
 from protocol.errors import BadSignature
-from protocol.wire.history import History
-from protocol.wire.messages import Signed, StudyState
+from protocol.messages.control import Signed, StudyState
+from protocol.messages.peer import History
 from servers.store import tables as t
 from servers.store.cache import Prepared
 from servers.store.database import Database, explained

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, s
 from sqlalchemy.exc import IntegrityError
 
 from protocol.errors import CorrelationReused, UnknownStudy
+from protocol.messages.control import Announcement, ContributedRound, RoundState, Signed
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import Announcement, ContributedRound, RoundState, Signed
 from servers.store import tables as t
 from servers.store.cache import Prepared
 from servers.store.database import Database, at, at_any, forget, key_values

@@ -18,8 +18,8 @@ import pytest
 
 from harness.attack import signed_client as raw
 from harness.attack.signed_client import HEALTH, PROXY, Stranger
+from protocol.messages import paths
 from protocol.sharing import Side
-from protocol.wire import paths
 from tests.kit.processes import Federation, prepare_servers, resident_mb, running_servers, set_limits
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")

@@ -19,10 +19,10 @@ from harness.attack.proxy_attacks import Proxy, agents_client
 from harness.attack.scripted_rounds import REQUESTER, SITES, VICTIM, Pair
 from harness.attack.signed_client import digest_of
 from harness.federation.server_apps import ServersInMemory
+from protocol.channel.signing import DigestField
 from protocol.errors import MalformedMessage, RefusedMessage
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.channel.signing import DigestField
 from tests.kit.present import present
 
 Change = Callable[[bytes], bytes]

@@ -18,9 +18,9 @@ from harness.attack.signed_client import there
 from harness.attack.troubled_study import Troubled
 from harness.federation.network import Fate
 from harness.federation.server_apps import ServersInMemory
+from protocol.channel.signing import DigestField, digest_value
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.channel.signing import DigestField, digest_value
 from tests.unit.client_agent.enveloped import closed, opened
 from tests.unit.client_agent.federation import ROSTER, keys, operator_keys
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.engine.parties import SiteEntry, make_parties
-from protocol.parameters import Needs, StudyParameters
-from protocol.rounds.states import RoundKey
-from protocol.sharing import Side
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     ContributionHeader,
     LayerShape,
@@ -23,6 +20,9 @@ from protocol.wire.messages import (
     StudyState,
     TrainingSpec,
 )
+from protocol.parameters import Needs, StudyParameters
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.store.records import ContributionRecord, RoundRecord, StudyRecord
 
 PARTIES = make_parties("contract", "site-a", [SiteEntry("site-a", 1), SiteEntry("site-b", 1)], b"contract" * 4)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import Unavailable
-from protocol.wire.messages import RoundState
+from protocol.messages.control import RoundState
 from servers.background.processes import Hearing
 from servers.event_loop import Changes
 from servers.identity.history import OwnHistory

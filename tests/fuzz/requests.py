@@ -19,10 +19,10 @@ from urllib.parse import quote
 import httpx
 
 from harness.attack.signed_client import Outgoing, SignedClient, Stranger, answer
+from protocol.channel.signing import DigestField
 from protocol.errors import MoietyError
+from protocol.messages import paths
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.channel.signing import DigestField
 from tests.frozen.examples import EXAMPLES
 from tests.fuzz.mutations import TEXTS, mutated, mutated_json
 from tests.kit.processes import Federation

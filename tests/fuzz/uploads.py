@@ -12,8 +12,8 @@ import numpy as np
 
 from harness.attack.scripted_requester import ScriptedRequester
 from harness.attack.signed_client import Stranger
+from protocol.messages.control import Announcement
 from protocol.sharing import Side
-from protocol.wire.messages import Announcement
 from tests.fuzz.requests import Counts
 from tests.kit.processes import Federation
 

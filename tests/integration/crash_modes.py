@@ -24,12 +24,12 @@ from client_agent.study.summary import SUMMARY_FILE, Summary
 from client_agent.study.transcripts import read_transcripts
 from harness.federation.learners import EROSION, LightLearner, class_counts, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
+from protocol.messages.control import PrivacySpec, Purpose, RankingSpec, RuleName, RuleSpec, Study
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.rules.transfer_loss import predictor
+from protocol.ranking import predictor
+from protocol.rounds.evidence import findings
 from protocol.sharing import Side
-from protocol.transcript.deviations import findings
-from protocol.wire.messages import PrivacySpec, Purpose, RankingSpec, RuleName, RuleSpec, Study
 from tests.integration import tagged
 from tests.integration.agents import finished, journal, rounds_of, wait_for
 from tests.integration.crashes import (

@@ -14,10 +14,10 @@ import pytest
 
 from harness.attack.scripted_rounds import SITES, STRANGER, OpenRound, Pair, database
 from harness.federation.server_apps import ServersInMemory
+from protocol.messages.control import OutcomeCause, RoundState
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.messages import OutcomeCause, RoundState
 from servers.rounds import side_a
 from tests.kit.present import present
 

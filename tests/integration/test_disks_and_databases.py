@@ -12,8 +12,8 @@ import pytest
 from client_agent.site.events import RoundEnd
 from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.federation.learners import light_study
+from protocol.messages.control import RoundState, RuleName, RuleSpec, Study
 from protocol.sharing import Side
-from protocol.wire.messages import RoundState, RuleName, RuleSpec, Study
 from tests.integration.agents import finished, rounds_of, wait_for
 from tests.integration.crash_modes import CrashProcesses
 from tests.integration.crashes import (

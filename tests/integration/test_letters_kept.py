@@ -19,11 +19,11 @@ import httpx
 import pytest
 
 from harness.attack.scripted_requester import ScriptedRequester, make_study
-from protocol.bodies.letter import NOTICE_BYTES, LetterKind, most_bytes
+from protocol.channel.sealing import sealed_length, sealed_small_length
+from protocol.messages import paths
+from protocol.messages.control import RoundState, StudyEndState
+from protocol.messages.letter import NOTICE_BYTES, LetterKind, most_bytes
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.channel.sealing import sealed_length, sealed_small_length
-from protocol.wire.messages import RoundState, StudyEndState
 from servers.store import files
 from tests.kit.in_process import RunningApps, running_apps
 from tests.kit.present import present

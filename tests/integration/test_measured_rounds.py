@@ -26,9 +26,9 @@ from harness.engine.updates import PlainSum
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.messages.control import Announcement, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.present import present

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from harness.attack.signed_client import until
 from protocol.errors import ConfigurationError, UnknownStudy
+from protocol.messages import paths
 from protocol.sharing import Side
-from protocol.wire import paths
 from servers.cli import app
 from servers.settings import load_settings
 from servers.status import Status

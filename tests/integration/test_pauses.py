@@ -24,8 +24,8 @@ from client_agent.study.status import standing
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec, write_secret
+from protocol.messages.control import RuleName, RuleSpec, Study, StudyState
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Study, StudyState
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.kit.receivers import webhook_receiver
 from tests.ports import free_ports

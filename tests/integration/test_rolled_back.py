@@ -17,10 +17,10 @@ from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.server_apps import AppsInMemory
 from protocol.errors import BadSignature, RolledBack
+from protocol.messages import paths
+from protocol.messages.control import PauseCause, StudyEndState, StudyState
+from protocol.messages.peer import Histories
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.history import Histories
-from protocol.wire.messages import PauseCause, StudyEndState, StudyState
 from servers.cli import declare_restored
 from servers.peer_client import heard, told
 from servers.server import Server

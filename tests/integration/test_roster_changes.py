@@ -19,12 +19,11 @@ from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable, UnknownResource
+from protocol.messages.control import RosterChange, RuleName, RuleSpec, Signed, Study
+from protocol.messages.purpose import StudyProtection
 from protocol.policy.site_policy import SitePolicy
-from protocol.protection.plan import StudyProtection
+from protocol.roster.changes import Wanted, claimed, parse_chain
 from protocol.sharing import Side
-from protocol.wire.chain.file import parse_chain
-from protocol.wire.chain.making import Wanted, claimed
-from protocol.wire.messages import RosterChange, RuleName, RuleSpec, Signed, Study
 from servers.server import open_server
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.integration.roster_changes import (

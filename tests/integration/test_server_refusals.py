@@ -18,13 +18,12 @@ import pytest
 from harness.attack.forgeries import nobody
 from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import SignedClient
-from protocol.bodies.letter import NOTICE_BYTES
+from protocol.channel.sealing import sealed_length, sealed_small_length
+from protocol.messages import paths
+from protocol.messages.control import Announcement, RoundState, sign
+from protocol.messages.letter import NOTICE_BYTES
+from protocol.messages.paths import EVERY_SITE
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import sign
-from protocol.wire.channel.sealing import sealed_length, sealed_small_length
-from protocol.wire.messages import Announcement, RoundState
-from protocol.wire.paths import EVERY_SITE
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, updates
 from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory

@@ -22,8 +22,8 @@ from harness.engine.loop import run_plain
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data, study_for
 from tests.kit.present import present
 from tests.ports import free_ports

@@ -20,8 +20,8 @@ from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable
+from protocol.messages.control import ContributionHeader, RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec
 from servers.store import upload_parts
 from servers.store.upload_parts import ShareInParts
 from tests.integration.agents import final_model, finished, rounds_of

@@ -25,11 +25,10 @@ from harness.faults.schedule import Level
 from harness.faults.simulation import Simulated
 from harness.faults.simulator import simulated
 from protocol.errors import ProtocolViolation
-from protocol.rounds import agree
-from protocol.rounds.states import RoundKey
-from protocol.rounds.transitions import RoundEvent, step
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import AgreedSet, Receipt, Signed
+from protocol.messages.control import AgreedSet, Receipt, Signed
+from protocol.roster.chain import RosterChain
+from protocol.rounds import agreement
+from protocol.rounds.states import RoundEvent, RoundKey, step
 from servers.rounds.endings import Endings, commit_end
 from servers.server import Server
 from servers.store.files import Draft
@@ -38,7 +37,7 @@ from servers.store.sql import SqlStore
 
 _ADD = SqlStore.add_contribution
 _ANSWER = SqlStore.answer
-_AGREE = agree.agree
+_AGREE = agreement.agree
 _FOLLOW = Server.follow
 _MASK_BYTES: Final = 32
 _LATER_S: Final = 0.3
@@ -231,7 +230,7 @@ MUTATIONS: Final = (
         "a signed request is taken as often as it comes",
         {
             "servers.store.sql.SqlStore.remember_nonce": passes,
-            "protocol.wire.channel.session.CounterWindow.take": passes,
+            "protocol.channel.session.CounterWindow.take": passes,
         },
         simulated,
     ),

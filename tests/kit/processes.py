@@ -28,9 +28,9 @@ from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import Learners, light_sites
 from harness.federation.processes import FederationSpec, Forked, Running, RunningFederation, one_thread, toml_lines
 from host.clock import SYSTEM, Clock
+from protocol.messages.control import Roster
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Roster
 from tests.kit.postgres import InPostgreSQL
 from tests.ports import free_ports
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from client_agent.learning.settings import TrainerSettings
 from client_agent.settings import AgentSettings, NotifySettings
 from protocol.errors import ErrorCode
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec
 from servers.settings import Limits, RayCluster, ServerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"

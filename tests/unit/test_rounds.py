@@ -7,9 +7,10 @@ import itertools
 import pytest
 
 from protocol.errors import ConflictingMessage, MalformedMessage, ProtocolViolation, TranscriptMismatch, WrongRound
-from protocol.rounds import agree as lock
-from protocol.rounds.announce import LastRound, opens_round
-from protocol.rounds.transitions import (
+from protocol.messages.control import AgreedSet, CollectedContribution, OutcomeCause, RoundState, StudyState
+from protocol.rounds import agreement as lock
+from protocol.rounds.agreement import LastRound, opens_round
+from protocol.rounds.states import (
     FINAL_STATES,
     STUDY_TRANSITIONS,
     TRANSITIONS,
@@ -22,7 +23,6 @@ from protocol.rounds.transitions import (
     study_step,
     transition_diagram,
 )
-from protocol.wire.messages import AgreedSet, CollectedContribution, OutcomeCause, RoundState, StudyState
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 # --- rounds -----------------------------------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import from_bytes
-from protocol.bodies.contribution import content_bytes
+from protocol.arithmetic.ring import Usage, expand, from_bytes
 from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import Announcement, Purpose, RuleName, RuleSpec, ShareKind, Study
+from protocol.messages.purpose import PROTECTION_PLANS, StudyProtection
 from protocol.parameters import Needs
 from protocol.protection.interface import AtSite, Encoded, Protection
-from protocol.protection.known import encoded_bytes, expected, output_header, protection_of
-from protocol.protection.plan import PROTECTION_PLANS, StudyProtection
+from protocol.protection.registry import encoded_bytes, expected, output_header, protection_of
 from protocol.sharing import (
     SeedShare,
     Side,
@@ -24,7 +24,6 @@ from protocol.sharing import (
     split_chunk,
     vector_side,
 )
-from protocol.wire.messages import Announcement, Purpose, RuleName, RuleSpec, ShareKind, Study
 from tests.unit.client_agent.federation import ROSTER, announcement, release, study
 
 # --- sharing ----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from protocol.arithmetic.fixed_point import element_bytes, packed, unpacked
 from protocol.arithmetic.kernels import NUMBA, NUMPY, Kernels, Scaling
-from protocol.arithmetic.packing import element_bytes, packed, unpacked
 from protocol.arithmetic.ring import Ring, lifted, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.parameters import RingBits

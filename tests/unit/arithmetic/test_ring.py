@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from protocol.arithmetic import ring
-from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes, expand_into
+from protocol.arithmetic.ring import Usage, derive, expand, expand_bytes, expand_into
 from protocol.errors import MalformedMessage, ProtocolViolation
 
 # --- ring -------------------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from host.memory_file import MemoryFile
-from protocol.ckks.cipher import Adder, Decryptor, Encryptor
+from host.files import MemoryFile
 from protocol.ckks.ciphertext import (
     HEADER_BYTES,
     BodyHeader,
     ChunkReader,
+    CkksParameters,
     Kind,
     SeededChunk,
     SumChunk,
@@ -25,8 +25,7 @@ from protocol.ckks.ciphertext import (
     chunk_offset,
     chunks_of,
 )
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import MISSING, Scheme, SecretKey
+from protocol.ckks.scheme import MISSING, Adder, Decryptor, Encryptor, Scheme, SecretKey
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, UnusableUpdate
 from tests.unit.ckks.conftest import SEED, STUDY
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from pydantic import ValidationError
 
-from protocol.ckks.parameters import LARGEST_MODULUS_BITS, NOISE_DEVIATION, CkksParameters
+from protocol.ckks.ciphertext import LARGEST_MODULUS_BITS, NOISE_DEVIATION, CkksParameters
 
 # --- parameters -------------------------------------------------------------------------------------------------------
 

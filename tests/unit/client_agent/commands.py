@@ -12,7 +12,7 @@ from client_agent.cli.study import app as study_app
 from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
 from harness.federation.processes import write_secret
 from protocol.errors import MoietyError
-from protocol.wire.keyfile import dump_party_keys, dump_roster
+from protocol.roster.keyfile import dump_party_keys, dump_roster
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, keys
 
 GOOD = """

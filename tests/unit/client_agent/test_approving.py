@@ -17,14 +17,13 @@ from client_agent.site.privacy_budget import Steps, accountant, epsilon_of
 from client_agent.study.approval import Approval, approval_of, give
 from client_agent.study.plain_words import _OPENED, About, in_plain_words
 from harness.federation.processes import write_secret
-from host.audit.log import AuditLog
+from host.audit_log import AuditLog
 from protocol.errors import ConfigurationError, MoietyError
+from protocol.messages.control import PrivacySpec, RuleName, RuleSpec, sign
+from protocol.messages.purpose import StudyProtection
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
-from protocol.protection.plan import StudyProtection
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec
+from protocol.roster.keyfile import dump_party_keys, dump_roster
 from tests.kit.present import present
 from tests.unit.client_agent.commands import write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, study

@@ -22,9 +22,8 @@ from client_agent.model.export import export, load_exported
 from client_agent.model.site_model import HeldModel
 from client_agent.site.journal import SiteState
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec, Study, TrainingSpec
-from protocol.wire.studies.architecture import ArchitectureSpec, Argument
-from protocol.wire.studies.model import Buffers
+from protocol.messages.control import ModelSpec, Study, TrainingSpec
+from protocol.messages.model import ArchitectureSpec, Argument, Buffers
 from tests.unit.client_agent.federation import ROSTER
 
 SMALL = (

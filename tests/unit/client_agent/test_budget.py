@@ -46,12 +46,11 @@ from client_agent.study.privacy_spending import (
     training_of,
 )
 from moiety import main
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal
+from protocol.messages.control import PrivacySpec, Roster, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import PrivacySpec, Roster, Study, TrainingSpec
 from tests.kit.present import present
 from tests.unit.client_agent.benches import SITE, FakeServer
 from tests.unit.client_agent.federation import ROSTER, keys, study

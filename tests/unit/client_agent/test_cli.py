@@ -24,7 +24,7 @@ from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import Metrics, RoundRecord
 from client_agent.site.journal import StudyJournal
 from client_agent.study.outbox import create_study, outbox
-from host.durable import new_folder
+from host.files import new_folder
 from protocol.errors import (
     ConfigurationError,
     ConflictingMessage,
@@ -33,9 +33,9 @@ from protocol.errors import (
     Unavailable,
     UnknownStudy,
 )
+from protocol.messages.control import Signed, Study, StudyEnd, StudyState, StudyView
+from protocol.roster.keyfile import dump_roster
 from protocol.sharing import Side
-from protocol.wire.keyfile import dump_roster
-from protocol.wire.messages import Signed, Study, StudyEnd, StudyState, StudyView
 from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at

@@ -20,12 +20,10 @@ from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.study.approval import Word, approval_of, keep_word, known_study, pause_study, resume_study
 from client_agent.study.deletion import RECEIPT, delete_study, end_permits, is_deleted
 from client_agent.study.transcripts import KEPT_ROUNDS
-from host.audit.entry import Action
-from host.audit.log import AUDIT, AuditLog, read_audit
+from host.audit_log import AUDIT, Action, AuditLog, read_audit
 from protocol.errors import ConfigurationError, StorageFull
-from protocol.wire.authentic import check_signature
-from protocol.wire.messages import Signed
-from protocol.wire.studies.deletion import DeletionReceipt
+from protocol.messages.control import Signed, check_signature
+from protocol.messages.study import DeletionReceipt
 from tests.kit.present import present
 from tests.unit.client_agent.federation import ROSTER, keys
 from tests.unit.client_agent.test_page import STUDY, config, journal

@@ -16,7 +16,7 @@ from client_agent.learning.study_file import FinishTable
 from client_agent.learning.trainer import train_round
 from client_agent.learning.update_noise import UpdateNoise, update_noise
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 from tests.kit.present import present
 
 # --- finish -----------------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from client_agent.learning.study_file import FinishTable
 from client_agent.settings import load_settings
 from client_agent.trainer_programs import tensor_file
 from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 
 MODEL = model_spec("linear", (3,), (), 2)
 SHAPES = {layer.name: layer.shape for layer in MODEL.layers}

@@ -17,11 +17,11 @@ from client_agent.requester.judgement import (
 )
 from client_agent.site.events import Reward, RoundEnd, RoundRecord, rewards_of
 from protocol.errors import ProtocolViolation
+from protocol.messages.control import ListedWeight, Purpose, RuleName, RuleSpec
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, RuleState, SiteFacts
-from protocol.wire.messages import ListedWeight, Purpose, RuleName, RuleSpec
 
 # --- judging ----------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from client_agent.learning.data import Examples, LocalData, load_folder, save_fo
 from client_agent.learning.losses import Batch, cox_loss, task_loss, training_loss
 from client_agent.learning.targets import checked_targets, no_targets
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import LossName, TaskKind, TaskSpec, TrainingSpec
+from protocol.messages.control import LossName, TaskKind, TaskSpec, TrainingSpec
 from tests.kit.present import present
 
 # --- losses -----------------------------------------------------------------------------------------------------------

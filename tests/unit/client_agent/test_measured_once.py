@@ -15,13 +15,13 @@ from harness.attack.scripted_agents import GRID, ROSTER, SITES, START, Federatio
 from harness.attack.scripted_agents import study as scripted_study
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ConfigurationError, ErrorCode, ProtocolViolation
-from protocol.evidence import check_release
+from protocol.messages.control import OutcomeCause, Purpose, RoundOutcome, RoundState, RuleName, RuleSpec, Signed, Study
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_skip
+from protocol.rounds.evidence import check_release
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire.messages import OutcomeCause, Purpose, RoundOutcome, RoundState, RuleName, RuleSpec, Signed, Study
 from tests.unit.client_agent.benches import Bench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import signed_by_both
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, decided, study_with

@@ -15,9 +15,9 @@ from client_agent.learning.flat_vector import layer_shapes, layer_sizes, load_ve
 from client_agent.learning.learner import TorchLearner
 from client_agent.learning.models import build_model, dimension, model_spec, private_state, require_layers
 from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec
 from protocol.parameters import StudyParameters
-from protocol.rules.server_optimiser import initial_state
-from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec
+from protocol.shared_model import initial_state
 from tests.unit.client_agent.federation import study
 
 # --- models -----------------------------------------------------------------------------------------------------------

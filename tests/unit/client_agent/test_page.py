@@ -20,9 +20,9 @@ from client_agent.site.journal import StudyJournal
 from client_agent.study.approval import approval_of
 from harness.federation.processes import write_secret
 from host.doctor import Report, failed, ok
-from host.web_page.guard import FORM_FIELD
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import dump_party_keys
+from host.web_page import FORM_FIELD
+from protocol.messages.control import sign
+from protocol.roster.keyfile import dump_party_keys
 from tests.kit.present import present
 from tests.unit.client_agent.commands import write_config
 from tests.unit.client_agent.federation import REQUESTER, keys, study

@@ -35,11 +35,10 @@ from client_agent.site.notifications import Problems
 from client_agent.site.privacy_budget import Steps, accountant, budget_memory, epsilon_of
 from client_agent.study.approval import known_study
 from client_agent.study.privacy_spending import foreseen_epsilon, training_of
-from host.audit.log import AUDIT
-from host.one_holder import one_process
+from host.audit_log import AUDIT
+from host.folder_lock import one_process
+from protocol.messages.control import PrivacySpec, RuleName, RuleSpec, Study, TrainingSpec, sign
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.authentic import sign
-from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec, Study, TrainingSpec
 from tests.kit.present import present
 from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys
 from tests.unit.client_agent.test_page import (

@@ -18,9 +18,9 @@ from client_agent.learning.models import build_model, dimension, model_spec
 from client_agent.learning.scores import value_of
 from client_agent.learning.trainer import train_round
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.first_model import first_model
+from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.shared_model import first_model
 from tests.kit.present import present
 
 CPU = torch.device("cpu")

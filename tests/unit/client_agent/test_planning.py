@@ -12,12 +12,7 @@ from client_agent.requester.plan import hindrance, new_plan
 from client_agent.requester.state import RoundPlan, Settled
 from client_agent.site.events import RoundEnd
 from client_agent.site.letters import CountedClasses
-from protocol.parameters import Needs
-from protocol.policy.memory import remember_release
-from protocol.rules.interface import Measured
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, require_signatures, sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     MOST_COUNTS_ROUNDS,
     OutcomeCause,
     Purpose,
@@ -26,7 +21,14 @@ from protocol.wire.messages import (
     RuleName,
     Signed,
     StudyEndState,
+    countersign,
+    require_signatures,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.policy.memory import remember_release
+from protocol.rules.interface import Measured
+from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.client_agent.benches import RequesterBench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, operator_keys

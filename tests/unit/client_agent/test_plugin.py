@@ -15,8 +15,8 @@ from client_agent.learning.models import completed
 from client_agent.learning.plugin import Plugin, load_plugin
 from client_agent.learning.trainer import compute_update
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.wire.messages import LayerShape, ModelSpec, TrainingSpec
-from protocol.wire.studies.model import Buffers
+from protocol.messages.control import LayerShape, ModelSpec, TrainingSpec
+from protocol.messages.model import Buffers
 from tests.kit.present import present
 
 GOOD = """

@@ -30,10 +30,7 @@ from client_agent.site.models import FinishedModel
 from client_agent.site.privacy_budget import Steps, epsilon_of
 from client_agent.study.privacy_spending import training_of
 from protocol.errors import ConfigurationError, StorageFull
-from protocol.first_model import first_model
-from protocol.parameters import StudyParameters
-from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import (
+from protocol.messages.control import (
     EndCause,
     ModelSpec,
     PrivacySpec,
@@ -48,8 +45,10 @@ from protocol.wire.messages import (
     TaskSpec,
     TrainingSpec,
 )
-from protocol.wire.studies.model import Buffers
-from protocol.wire.task import CLASSES
+from protocol.messages.model import CLASSES, Buffers
+from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy
+from protocol.shared_model import first_model
 from tests.kit.present import present
 from tests.unit.client_agent.test_buffers import PLUGIN, images, small_resnet
 from tests.unit.client_agent.test_buffers import study as images_study

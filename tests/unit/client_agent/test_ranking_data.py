@@ -16,10 +16,10 @@ from client_agent.requester.measurement import make_judging
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
 from client_agent.study.refusals import public_text
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
+from protocol.messages.control import RuleName, StudyEndState
 from protocol.mpc.measurement import OpenedSite
-from protocol.rules.transfer_loss import predictor
+from protocol.ranking import predictor
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, StudyEndState
 from tests.kit.present import present
 from tests.unit.client_agent.benches import FakeLearner, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import REQUESTER

@@ -16,13 +16,11 @@ from client_agent.site.context import SiteContext, lost_rounds, reconcile, recon
 from client_agent.site.letters import WeightMail
 from client_agent.site.sum_memory import sum_memory
 from harness.federation.clocks import ToldClock
-from protocol.bodies.letter import seal_letter
-from protocol.clauses import Clause
-from protocol.errors import BadSignature, PolicyRefusal, TranscriptMismatch, Unavailable
+from protocol.errors import BadSignature, Clause, PolicyRefusal, TranscriptMismatch, Unavailable
+from protocol.messages.control import ContributedRound, ContributedRounds, Signed, sign
+from protocol.messages.letter import seal_letter
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import ContributedRound, ContributedRounds, Signed
 from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import DIGEST, MODEL, STUDY, announced, decided, released, views, weights
 from tests.unit.client_agent.benches import SITE, Bench, FakeServer, contributor_bench

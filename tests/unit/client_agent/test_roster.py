@@ -23,13 +23,11 @@ from protocol.errors import (
     RosterUnknown,
     Unavailable,
 )
+from protocol.messages.control import Announcement, RosterChange, Signed, countersign, sign
+from protocol.roster.chain import RosterChain, require_chain
+from protocol.roster.changes import Wanted, dump_chain
+from protocol.roster.keyfile import dump_party_keys
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.chain.chain import RosterChain, require_chain
-from protocol.wire.chain.file import dump_chain
-from protocol.wire.chain.making import Wanted
-from protocol.wire.keyfile import dump_party_keys
-from protocol.wire.messages import Announcement, RosterChange, Signed
 from tests.kit.present import present
 from tests.unit.client_agent.federation import study
 from tests.unit.parties import party_keys

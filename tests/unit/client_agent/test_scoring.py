@@ -17,7 +17,7 @@ from client_agent.learning.predictions import NotComputable, Predicted, area_und
 from client_agent.learning.scores import METRICS, MetricName, Score, shown_score, value_of
 from client_agent.learning.scoring import final_scores, scores
 from client_agent.page.charts import COLOURS, Curve, chart, document, figure, table, ticks
-from protocol.wire.messages import TaskKind, TaskSpec
+from protocol.messages.control import TaskKind, TaskSpec
 from tests.kit.present import present
 
 # --- scoring ----------------------------------------------------------------------------------------------------------

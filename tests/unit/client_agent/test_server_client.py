@@ -20,14 +20,12 @@ from client_agent.net.server_client import WAITS_S, RetryPolicy, ServerClient
 from host.clock import SystemClock
 from host.randomness import SystemRandomness
 from protocol import errors
+from protocol.channel.encoding import KEPT
+from protocol.channel.session import MOST_BACK, SessionGrant, SessionOffer, granted
+from protocol.channel.signing import DigestField, digest_value
 from protocol.errors import ErrorCode, MalformedMessage, MoietyError, RefusedMessage, Unavailable
+from protocol.messages.control import MAX_CONTROL_BYTES, Signed, Study, StudyView, countersign, sign
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.channel.deflating import KEPT
-from protocol.wire.channel.session import MOST_BACK
-from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, granted
-from protocol.wire.channel.signing import DigestField, digest_value
-from protocol.wire.messages import MAX_CONTROL_BYTES, Signed, Study, StudyView
 from tests.kit.present import present
 from tests.unit.client_agent.enveloped import NOW, Handler, Opened, closed, enveloped, opened
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study

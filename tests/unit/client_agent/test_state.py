@@ -13,12 +13,11 @@ from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.letters import Welcome, require_same
-from host.durable import replacing_together, write_durably, write_pieces
-from host.network.loopback import is_loopback_url
-from host.private_files import private_folder, read_secret
+from host.files import private_folder, read_secret, replacing_together, write_durably, write_pieces
+from host.network import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness
-from protocol.bodies.letter import open_letter, seal_letter
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
+from protocol.messages.letter import open_letter, seal_letter
 from protocol.policy.site_policy import SitePolicy
 from tests.kit.present import present
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys
@@ -149,7 +148,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: in
     def fail(_: int) -> None:
         raise OSError(number, "no")
 
-    monkeypatch.setattr("host.durable.os.fsync", fail)
+    monkeypatch.setattr("host.files.os.fsync", fail)
     with pytest.raises(error):
         write_durably(tmp_path / "state", b"x")
 

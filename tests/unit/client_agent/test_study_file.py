@@ -18,8 +18,8 @@ from client_agent.learning.sampling import steps_of
 from client_agent.learning.study_file import FinishTable, finish_from_toml, study_from_toml
 from client_agent.site.privacy_budget import Steps, epsilon_of
 from protocol.errors import ConfigurationError
+from protocol.messages.control import MOST_COUNTS_ROUNDS, Purpose, RuleName, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import MOST_COUNTS_ROUNDS, Purpose, RuleName, TrainingSpec
 from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
 from tests.unit.client_agent.federation import ROSTER
 

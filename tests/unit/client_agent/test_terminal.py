@@ -38,13 +38,21 @@ from client_agent.site.events import (
 from client_agent.site.journal import Awaited, AwaitedSite, StudyJournal, keep_awaited, read_awaited
 from client_agent.site.notifications import PROBLEMS, Problems, read_problems
 from client_agent.study.isolation import note_sum, show_sum
-from host.one_holder import holder_of, one_process
+from host.folder_lock import holder_of, one_process
 from protocol.errors import StorageFull
+from protocol.messages.control import (
+    ContributedRound,
+    EndCause,
+    Purpose,
+    StudyEnd,
+    StudyEndState,
+    StudyView,
+    WeightList,
+    sign,
+)
 from protocol.parameters import Needs
-from protocol.policy.summed_rows import SummedRow
+from protocol.policy.exposure import SummedRow
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import ContributedRound, EndCause, Purpose, StudyEnd, StudyEndState, StudyView, WeightList
 from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,

@@ -22,7 +22,7 @@ from client_agent.learning.trainer import (
     rate_factor,
 )
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 
 CPU = torch.device("cpu")
 SPEC = model_spec("linear", (4,), (), 3)

@@ -28,8 +28,7 @@ from client_agent.net.transport import (
     Paces,
     tls_context,
 )
-from host.network.unreachable import why_unreachable
-from host.network.web_proxy import WebProxy
+from host.network import WebProxy, why_unreachable
 from protocol.errors import ConfigurationError
 from tests.kit.web_proxy import tunnelling_proxy
 

@@ -18,9 +18,9 @@ from client_agent.study.transcripts import TRANSCRIPTS, keep_transcript
 from harness.attack.scripted_agents import PARTIES, REQUESTER
 from harness.attack.tagged_round import TaggedRound
 from protocol.errors import ConfigurationError
-from protocol.transcript.kept import RoundTranscript
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import dump_roster
+from protocol.messages.control import sign
+from protocol.roster.keyfile import dump_roster
+from protocol.rounds.evidence import RoundTranscript
 
 # --- verifying --------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from client_agent.data.transformation import load_transformation, transform_file
 from client_agent.learning.data import load_folder
 from moiety import main
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
 from tests.unit.data.made import (
     AGE,
     CHOL,

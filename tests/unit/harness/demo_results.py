@@ -14,7 +14,7 @@ from harness.engine.history import RoundKind, RunHistory
 from harness.engine.loop import run_plain, run_protected
 from harness.federation.federated_run import FederatedRun, Traffic
 from harness.versions import Version
-from protocol.wire.messages import RuleName, Study
+from protocol.messages.control import RuleName, Study
 
 ROUNDS = 3
 TRAFFIC = Traffic(

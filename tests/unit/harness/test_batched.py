@@ -18,9 +18,9 @@ from harness.engine.run_state import Attendance, Conditions
 from harness.engine.training import ON_CPU, Batched, Computing, OneByOne, batchable, repeated
 from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TaskKind, TaskSpec, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TaskKind, TaskSpec, TrainingSpec
 
 # --- batched ----------------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind
 from harness.engine.run_state import Attendance
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.parameters import StudyParameters
-from protocol.rules.server_optimiser import apply_aggregate, initial_state
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.shared_model import apply_aggregate, initial_state
 from tests.kit.bounds.adaptive_bound import AdaptiveRound, adaptive_difference, adaptive_rounds
 from tests.kit.bounds.error_bound import bound_of_run, difference_bound
 from tests.kit.bounds.regression_facts import RegressionFacts, RoundFacts, average_error, longest_row, smoothness

@@ -25,7 +25,7 @@ from harness.simulate.case import read_case
 from harness.simulate.comparison import read_personal_case
 from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import RuleName
+from protocol.messages.control import RuleName
 from tests.unit.harness.datasets_files import small_mnist, small_titanic
 
 # --- public data ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from harness.simulate.table_one import secure_sum, summarise
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.summary.layout import Layout, Numeric
-from protocol.summary.protect import shared_vector
+from protocol.summary.protection import shared_vector
 from tests.kit.present import present
 from tests.unit.summary.tables import LAYOUT, protection, table
 

@@ -21,10 +21,8 @@ from client_agent.net.ledger import Ledger
 from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.net.transport import CountingTransport, tls_context
 from harness.federation.clocks import VirtualClock
-from host.at_once import at_once
-from host.clock import SYSTEM
-from host.network.unreachable import why_unreachable
-from host.network.web_proxy import ProxyRefused, WebProxy, open_tunnel
+from host.clock import SYSTEM, at_once
+from host.network import ProxyRefused, WebProxy, open_tunnel, why_unreachable
 from protocol.errors import ConfigurationError, MoietyError, PeerUnreachable
 from protocol.sharing import Side
 from servers.peer_client import PeerClient

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from host.extensions import Kind, extension, load_plugins
-from host.fresh_source import FreshSource
+from host.extensions import FreshSource, Kind, extension, load_plugins
 from host.licences import UNKNOWN, bill_of_materials, licences, packages
 from protocol.errors import ConfigurationError
-from protocol.rules.packaged import PackagedRule
+from protocol.rules.registry import PackagedRule
 from tests.kit.present import present
 from tests.rule_package import install
 

@@ -10,14 +10,14 @@ import pytest
 
 from harness.attack.chosen_queries import opened_values
 from protocol.arithmetic.kernels import NUMBA, NUMPY
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring, from_signed, to_signed
+from protocol.arithmetic.ring import Ring, Usage, expand, from_signed, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
-from protocol.mpc import distance, measurement, quantity
-from protocol.mpc.measurement import SiteSketch
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.quantity import value_count
+from protocol.mpc import measurement
+from protocol.mpc import measurement as distance
+from protocol.mpc import measurement as quantity
+from protocol.mpc.measurement import SiteSketch, value_count
 from protocol.mpc.sketch import sketch_shares, sketch_vector
+from protocol.ot.session import CorrelationHalf
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import Side, chunk_source, split
 

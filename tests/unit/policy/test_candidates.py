@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.clauses import Clause
-from protocol.policy.candidates import Candidate, Numerators, candidates
-from protocol.policy.foreseen import foresee
+from protocol.errors import Clause
+from protocol.messages.control import ListedWeight, RuleName, RuleSpec
+from protocol.policy.clauses import foresee
 from protocol.policy.site_policy import SitePolicy
+from protocol.rounds.planning import Candidate, Numerators, candidates
 from protocol.rules.registry import rule_for
-from protocol.wire.messages import ListedWeight, RuleName, RuleSpec
 from tests.kit.present import present
 from tests.unit.client_agent.federation import study
 

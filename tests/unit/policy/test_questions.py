@@ -12,15 +12,23 @@ import numpy as np
 import pytest
 
 from client_agent.site.sum_memory import CohortMemory
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.policy.cohorts import Cohort, check_cohort
-from protocol.policy.questions import check_questions
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal
+from protocol.policy.cohorts import Cohort, check_cohort, check_questions
+from protocol.policy.exposure import UNKNOWN_REQUESTER
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import UNKNOWN_REQUESTER
 from protocol.summary.layout import Categories, Layout, Numeric
-from protocol.summary.protect import Codes, Numbers, Protection, shared_vector
-from protocol.summary.question import FIRST_LINE, PLACES, OwnColumn, Question, counts_question, summary_questions
+from protocol.summary.protection import (
+    FIRST_LINE,
+    PLACES,
+    Codes,
+    Numbers,
+    OwnColumn,
+    Protection,
+    Question,
+    counts_question,
+    shared_vector,
+    summary_questions,
+)
 from tests.unit.summary.tables import AGE, FLAG, LAYOUT, STAGE, protection, table
 
 # --- questions --------------------------------------------------------------------------------------------------------

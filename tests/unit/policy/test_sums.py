@@ -8,12 +8,19 @@ from pydantic import ValidationError
 
 from harness.attack.memory_attacks import FEATURES, FOUR, PARTS, REQUESTER, Claim, Federation, start
 from harness.attack.reconstruction import Prior, Reconstruction
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal
+from protocol.errors import Clause, PolicyRefusal
 from protocol.policy.clauses import check_isolation
+from protocol.policy.exposure import (
+    MOST_RELEASE_SETS,
+    MOST_ROWS,
+    KnownSum,
+    SummedRow,
+    SummedWeight,
+    exposure,
+    release_sets,
+    release_sets_number,
+)
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import SummedRow, SummedWeight, release_sets, release_sets_number
-from protocol.policy.sums import MOST_RELEASE_SETS, MOST_ROWS, KnownSum, exposure
 
 # --- sums -------------------------------------------------------------------------------------------------------------
 

@@ -11,19 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolViolation
+from protocol.messages.control import Announcement, ListedWeight, RuleName, RuleSpec, WeightList
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy.check import Terms, check_for_every_site
+from protocol.policy.clauses import Terms, check_for_every_site
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
-from protocol.rules.interface import Measured, PairDistance, RuleState, SiteFacts
+from protocol.rules import risk as quadratic
+from protocol.rules.interface import ListTerms, Measured, PairDistance, RiskRule, RuleState, SiteFacts
 from protocol.rules.registry import rule_for
-from protocol.rules.risk import quadratic
-from protocol.rules.risk.choice import best_choice, rounded, solved
-from protocol.rules.risk.criterion import Risk, plug_in_risk, raw_risk
-from protocol.rules.risk.quadratic import Cut, MostViolated, Reals, minimiser
-from protocol.rules.risk.shrinkage import Shrinkage
-from protocol.rules.risk.terms import ListTerms, RiskRule
-from protocol.wire.messages import Announcement, ListedWeight, RuleName, RuleSpec, WeightList
+from protocol.rules.risk import (
+    Cut,
+    MostViolated,
+    Reals,
+    Risk,
+    best_choice,
+    minimiser,
+    plug_in_risk,
+    raw_risk,
+    rounded,
+    solved,
+)
+from protocol.rules.shrinkage import Shrinkage
 
 # --- choice -----------------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from protocol.errors import UnknownResource
-from protocol.parameters import Needs
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.states import RoundKey
-from protocol.rounds.steps import End
-from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     CollectedContribution,
@@ -26,7 +19,13 @@ from protocol.wire.messages import (
     Signed,
     Study,
     StudyState,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.roster.chain import RosterChain
+from protocol.rounds.side_a import End, outcome_of
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.rounds.endings import Endings
 from servers.store.migrate import upgrade
 from servers.store.records import RoundRecord, StudyRecord

@@ -13,14 +13,23 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
-from host.audit.entry import Action
-from host.audit.log import AUDIT, read_audit
-from host.one_holder import one_process
+from host.audit_log import AUDIT, Action, read_audit
+from host.folder_lock import one_process
 from protocol.errors import ConfigurationError, StorageFull, Unavailable, WrongRound
+from protocol.messages.control import (
+    EndCause,
+    PrivacySpec,
+    RoundState,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    StudyState,
+    check_signature,
+    sign,
+)
+from protocol.messages.study import DeletedFile, ServerDeletionReceipt
 from protocol.sharing import Side
-from protocol.wire.authentic import check_signature, sign
-from protocol.wire.messages import EndCause, PrivacySpec, RoundState, Signed, Study, StudyEnd, StudyEndState, StudyState
-from protocol.wire.studies.deletion import DeletedFile, ServerDeletionReceipt
 from servers import studies
 from servers.background import deletion as keeping
 from servers.background.deletion import FOLDER, Deletion, Request, Unfinished, aged, answer_requests, ask, receipt_path
@@ -183,11 +192,11 @@ def test_what_the_server_refuses_is_said_at_once(kept: Kept) -> None:
 
 BROKEN_OFF = {
     "the database is away": ("servers.store.sql.SqlStore.forget_study", Unavailable("the database does not answer")),
-    "the disk is full": ("host.audit.log.AuditLog.add", StorageFull("no space left for audit.jsonl")),
+    "the disk is full": ("host.audit_log.AuditLog.add", StorageFull("no space left for audit.jsonl")),
     "the storage is away": ("servers.store.files.ShareFiles.delete", Unavailable("the storage is away")),
     "a disk fails": ("servers.store.files.ShareFiles.delete", OSError(5, "Input/output error")),
     "a bug": ("servers.store.files.ShareFiles.delete", ZeroDivisionError()),
-    "the log is none": ("host.audit.log.AuditLog.add", ConfigurationError("audit.jsonl is no audit log")),
+    "the log is none": ("host.audit_log.AuditLog.add", ConfigurationError("audit.jsonl is no audit log")),
     "no receipt": ("servers.background.deletion.write_durably", StorageFull("no space left for trial.json")),
 }
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from host.one_holder import one_process
+from host.folder_lock import one_process
 from protocol.errors import ConfigurationError, MoietyError, Unavailable
+from protocol.messages.control import RoundState
 from protocol.sharing import Side
-from protocol.wire.messages import RoundState
 from servers.background import drain as drain_module
 from servers.background.drain import Drain, Drained, ask, asked, begin, drained, say_drained, under_way
 from servers.cli import app

@@ -16,11 +16,11 @@ import uvicorn
 from fastapi.responses import StreamingResponse
 
 from protocol import errors
-from protocol.bodies import output
+from protocol.channel.sealing import Octets, SealedMessage, seal_message
 from protocol.errors import ErrorCode, MoietyError
+from protocol.messages import bodies as output
+from protocol.messages.control import OutputHeader, ShareKind
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import Octets, SealedMessage, seal_message
-from protocol.wire.messages import OutputHeader, ShareKind
 from servers.api import admission
 from servers.api.admission import Admission
 from servers.api.listener import BoundedServer, listen

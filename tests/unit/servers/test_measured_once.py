@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource, WrongRound
-from protocol.parameters import Needs
-from protocol.rounds.announce import LastRound, check_said
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.side_b import opened
-from protocol.rounds.states import RoundKey
-from protocol.rounds.steps import End
-from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     MOST_RANKING_ROUNDS,
     Announcement,
     OutcomeCause,
@@ -31,7 +23,14 @@ from protocol.wire.messages import (
     Signed,
     Study,
     StudyState,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.rounds.agreement import LastRound, check_said
+from protocol.rounds.side_a import End, outcome_of
+from protocol.rounds.side_b import opened
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.correlations.pool import demand, ranks_next
 from servers.rounds.endings import countersign_outcome
 from servers.rounds.release import accept_release_set

@@ -18,13 +18,7 @@ from typing import Any, cast
 import pytest
 
 from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, UnknownResource, WrongRound
-from protocol.parameters import Needs
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.states import RoundKey
-from protocol.rounds.steps import Act, End, Step
-from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     OutcomeCause,
     Purpose,
@@ -33,7 +27,13 @@ from protocol.wire.messages import (
     RoundOutcome,
     RoundState,
     Signed,
+    require_signatures,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.rounds.side_a import Act, End, Step, outcome_of
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.api import peer as peer_routes
 from servers.rounds.endings import countersign_outcome
 from servers.rounds.release import commit_release

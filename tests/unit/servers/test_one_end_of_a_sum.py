@@ -27,12 +27,11 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
+from protocol.messages.control import OutcomeCause, RoundState, Signed, SumRelease, require_signatures, sign
 from protocol.parameters import Needs
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import OutcomeCause, RoundState, Signed, SumRelease
 from servers.api import peer as peer_routes
 from servers.rounds.ciphertexts import countersign_sum_release, deliver_sum_release, sign_sum_release
 from servers.rounds.endings import NotYet, countersign_outcome

@@ -27,10 +27,9 @@ from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError, ErrorCode, Unavailable, UnknownStudy
+from protocol.messages.control import StudyState, sign
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import StudyState
 from servers import cli
 from servers.app import create_operations
 from servers.cli import app as command

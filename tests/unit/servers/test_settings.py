@@ -14,9 +14,9 @@ import trustme
 
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.processes import write_secret
-from host.network.loopback import is_loopback
-from host.one_holder import one_process
-from host.private_files import private_folder, read_secret
+from host.files import private_folder, read_secret
+from host.folder_lock import one_process
+from host.network import is_loopback
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.identity.certificate import check_tls

@@ -15,7 +15,7 @@ from sqlalchemy import Row, select, text
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from protocol.errors import StorageFull, Unavailable
-from protocol.wire.messages import RoundState
+from protocol.messages.control import RoundState
 from servers.background.processes import Strays
 from servers.scale.passes import OWNER, Shards
 from servers.scale.shares import ClusterShares

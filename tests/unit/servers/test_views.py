@@ -14,14 +14,8 @@ import httpx
 import pytest
 
 from client_agent.net.server_client import ServerClient
-from protocol.bodies.letter import LetterKind, Topic
 from protocol.errors import MalformedMessage
-from protocol.parameters import Needs
-from protocol.rounds.news import news_of
-from protocol.rounds.states import RoundKey
-from protocol.sharing import Side
-from protocol.wire.causes import EndCause, OutcomeCause
-from protocol.wire.messages import (
+from protocol.messages.control import (
     MAX_CONTROL_BYTES,
     AgreedSet,
     Announcement,
@@ -42,8 +36,14 @@ from protocol.wire.messages import (
     StudyState,
     StudyView,
     SumRelease,
+    news_of,
 )
-from protocol.wire.paths import EVERY_SITE
+from protocol.messages.letter import LetterKind, Topic
+from protocol.messages.paths import EVERY_SITE
+from protocol.messages.purpose import EndCause, OutcomeCause
+from protocol.parameters import Needs
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.event_loop import Changes
 from servers.server import Server, letter_came
 from servers.settings import Limits

@@ -8,19 +8,29 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic.kernels import NUMBA, NUMPY
-from protocol.bodies.contribution import content_bytes
 from protocol.errors import AnnouncementMismatch, BadSignature, CommitmentMismatch, MalformedMessage, ProtocolViolation
-from protocol.evidence import check_release
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import Announcement, RuleName, RuleSpec, ShareKind, Study
+from protocol.messages.purpose import Purpose, StudyProtection
 from protocol.parameters import TAG_COORDINATES, Needs
-from protocol.protection.known import encoded_bytes, expected, output_header
-from protocol.protection.plan import StudyProtection
-from protocol.purpose import Purpose
-from protocol.rounds.announce import check_said
+from protocol.protection.registry import encoded_bytes, expected, output_header
+from protocol.rounds.agreement import check_said
+from protocol.rounds.evidence import check_release
 from protocol.sharing import Side
-from protocol.tags.halves import mask_digest
-from protocol.tags.keys import attempt_key, kept_key, require_seed, require_shown, seed_hash, shown_seed
-from protocol.tags.sums import BLOCK, TagErrors, TagPair, TagSums, errors_of
-from protocol.wire.messages import Announcement, RuleName, RuleSpec, ShareKind, Study
+from protocol.tags import (
+    BLOCK,
+    TagErrors,
+    TagPair,
+    TagSums,
+    attempt_key,
+    errors_of,
+    kept_key,
+    mask_digest,
+    require_seed,
+    require_shown,
+    seed_hash,
+    shown_seed,
+)
 from tests.reference import tags as slow
 from tests.unit.parties import SITES, announcement, study
 from tests.unit.tags.halves import DIMENSION, ROSTER, STUDY, Release

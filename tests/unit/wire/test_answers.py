@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.channel import answers, signing
+from protocol.channel import signing as usual
+from protocol.channel.answers import VerifiedAnswer, sign_answer, verify_answer
+from protocol.channel.keys import generate_signing_key, key_id_of
+from protocol.channel.signing import DigestField, sign_message, sign_request, verify_message, verify_request
 from protocol.errors import BadSignature, MalformedMessage, MoietyError
-from protocol.wire.channel import answers, signing, usual
-from protocol.wire.channel.answers import VerifiedAnswer, sign_answer, verify_answer
-from protocol.wire.channel.signing import DigestField, sign_message, sign_request, verify_message, verify_request
-from protocol.wire.keys import generate_signing_key, key_id_of
 from tests.kit.present import present
 
 # --- answers ----------------------------------------------------------------------------------------------------------

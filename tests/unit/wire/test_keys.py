@@ -9,9 +9,9 @@ import pytest
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from pydantic import TypeAdapter, ValidationError
 
+from protocol.channel import keys
 from protocol.errors import BadSignature, MalformedMessage
-from protocol.wire import keys
-from protocol.wire.address import ServerUrl
+from protocol.messages.paths import ServerUrl
 
 # --- keys -------------------------------------------------------------------------------------------------------------
 

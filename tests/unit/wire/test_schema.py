@@ -9,15 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from client_agent.learning.study_file import parse_study_table, study_from_toml
-from protocol.clauses import Clause
 from protocol.configuration import validated
-from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.parameters import StudyParameters
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_study_allowed
-from protocol.purpose import Purpose
-from protocol.summary.layout import Categories, Numeric
-from protocol.wire.messages import (
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal
+from protocol.messages.control import (
     ColumnRole,
     ColumnSpec,
     ColumnType,
@@ -33,7 +27,11 @@ from protocol.wire.messages import (
     TaskSpec,
     TrainingSpec,
 )
-from protocol.wire.table.statement import reading_statement
+from protocol.messages.purpose import Purpose
+from protocol.messages.table import reading_statement
+from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy, check_study_allowed
+from protocol.summary.layout import Categories, Numeric
 from tests.kit.present import present
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.parties import parties, study

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from protocol.channel import sealing
+from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, BodyRange, KnownBody, encrypt_body
 from protocol.errors import BrokenSeal, MalformedMessage, ProtocolViolation
-from protocol.wire.channel import sealing
-from protocol.wire.channel.body_range import BodyRange
-from protocol.wire.channel.known_body import KnownBody
-from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, encrypt_body
 from tests.unit.wire.sealed import BODY, CONTENT_KEY, EDGES, SEALED_CHUNK, THREE, content, flipped, read_body
 
 # --- sealed bodies ----------------------------------------------------------------------------------------------------

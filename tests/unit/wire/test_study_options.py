@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from harness.simulate.ranking import RankOptions
 from protocol.errors import ErrorCode, MalformedMessage
-from protocol.parameters import Needs
-from protocol.wire.messages import (
+from protocol.messages.control import (
     MOST_COUNTS_ROUNDS,
     MOST_RANKING_ROUNDS,
     LayerShape,
@@ -31,9 +30,10 @@ from protocol.wire.messages import (
     TaskSpec,
     TrainingSpec,
 )
-from protocol.wire.names import MAX_NAME_CHARACTERS, MAX_NAMES_BYTES
-from protocol.wire.studies.model import Buffers
-from protocol.wire.studies.privacy import require_public_preparation
+from protocol.messages.model import Buffers
+from protocol.messages.specifications import require_public_preparation
+from protocol.parameters import Needs
+from protocol.text import MAX_NAME_CHARACTERS, MAX_NAMES_BYTES
 from tests.kit.present import present
 from tests.unit.parties import announcement, parties, study
 from tests.unit.wire.test_schema import AGE, ILL, schema

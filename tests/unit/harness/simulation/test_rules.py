@@ -19,7 +19,7 @@ from harness.simulate.store import Results
 from harness.simulate.study_run import SimulationOptions, run_simulation
 from harness.simulate.summary import summarise_case
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import RuleName
+from protocol.messages.control import RuleName
 from tests.rule_package import install
 
 # --- rules ------------------------------------------------------------------------------------------------------------

@@ -20,10 +20,9 @@ from harness.simulate.run_one import Protection
 from harness.simulate.study_files import STUDIES, read_study_file, study_names
 from harness.simulate.summary import remarks_on, summarise_case
 from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_steps_allowed
-from protocol.rules.server_optimiser import state_vectors
-from protocol.wire.messages import RuleName, Study
+from protocol.messages.control import RuleName, Study
+from protocol.policy.site_policy import SitePolicy, check_steps_allowed
+from protocol.shared_model import state_vectors
 from tests.unit.harness.simulation.test_case import CASES
 
 # --- study files ------------------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
-from protocol.mpc.ot import base, check, tree
-from protocol.mpc.ot.digits import IKNP, SOFTSPOKEN, Extension
-from protocol.mpc.ot.extension import receiver_columns, sender_columns
-from protocol.mpc.ot.kernels import NUMPY
+from protocol.ot import base
+from protocol.ot import base as tree
+from protocol.ot import extension as check
+from protocol.ot.base import IKNP, SOFTSPOKEN, Extension
+from protocol.ot.extension import receiver_columns, sender_columns
+from protocol.ot.kernels import NUMPY
 
 # --- base -------------------------------------------------------------------------------------------------------------
 
@@ -352,7 +354,7 @@ def test_without_the_check_wrong_sums_open_sessions_whose_rows_tell_delta(monkey
         message = flipped(message, place(SIXTEEN, digit, 4, 0))
     with pytest.raises(ConsistencyCheckFailed):
         wrong_columns(message, DELTA)
-    monkeypatch.setattr("protocol.mpc.ot.tree.hmac.compare_digest", lambda *_: True)
+    monkeypatch.setattr("protocol.ot.base.hmac.compare_digest", lambda *_: True)
     read = wrong_columns(message, DELTA).reshape(16, 8).any(axis=1)
     np.testing.assert_array_equal(read, BITS.reshape(16, 8)[:, 4] == 1)
     assert 0 < read.sum() < 16

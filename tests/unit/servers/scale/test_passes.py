@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protocol.channel.sealing import encrypt_body
 from protocol.errors import BrokenSeal, ConfigurationError, ProtocolViolation, ShareAltered, Unavailable
-from protocol.wire.channel.sealing import encrypt_body
 from servers.scale.passes import Here, Shards, Workers, Written, WrittenRanges
 from servers.scale.ranges import Done, SketchDone, SumDone, SumTask, Task, WrappingKey, read_wrapping_key
 from servers.store.object_storage import FolderStorage, open_storage
