@@ -18,8 +18,8 @@ from harness.attack.signed_client import Reached, SignedClient, opened, there
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import unpacked
 from protocol.arithmetic.ring import Ring, Usage, expand, from_bytes, lifted, octets
-from protocol.messages import bodies as opening
 from protocol.messages import paths
+from protocol.messages.bodies import read_opening
 from protocol.messages.control import (
     AgreedSet,
     Announcement,
@@ -249,7 +249,7 @@ class ScriptedRequester(Generic[R]):
         assert self.me.ok(side, "GET", path) == body
         header, _ = opened(body, self.me.keys.sealing, OpeningHeader)
         assert header.side is side
-        return opening.read_opening(body, header, self.requester, self.me.keys.sealing)
+        return read_opening(body, header, self.requester, self.me.keys.sealing)
 
     def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:
         agreed: AgreedSet = there(current.agreed_set, "agreed set").message

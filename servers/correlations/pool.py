@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from host import log
+from protocol.channel.message import pack_frame, unpack_frame
 from protocol.errors import MoietyError, UnknownResource
 from protocol.messages.control import MAX_CONTROL_BYTES, MOST_RANKING_ROUNDS, Purpose, Roster, RoundState
 from protocol.messages.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill

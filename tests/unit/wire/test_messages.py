@@ -7,6 +7,7 @@ import gc
 import pytest
 from pydantic import ValidationError
 
+from protocol.channel.message import pack_frame, unpack_frame
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, UnknownParty
 from protocol.messages import control, paths
 from protocol.messages.control import (
