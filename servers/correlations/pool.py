@@ -12,7 +12,7 @@ from protocol.channel.message import pack_frame, unpack_frame
 from protocol.errors import MoietyError, UnknownResource
 from protocol.messages.control import MAX_CONTROL_BYTES, MOST_RANKING_ROUNDS, Purpose, Roster, RoundState
 from protocol.messages.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
-from protocol.messages.peer import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
+from protocol.messages.peer import BatchHeader, SessionOpen, SessionOpened
 from protocol.mpc.measurement import product_lengths
 from protocol.ot.session import products_message_bytes
 from servers.correlations.oblivious_transfer import (

@@ -33,7 +33,7 @@ from protocol.messages.control import (
     StudyState,
     WeightList,
 )
-from protocol.messages.peer import BatchHeader, History, pack_frame, unpack_frame
+from protocol.messages.peer import BatchHeader, History
 from protocol.messages.purpose import OutcomeCause
 from protocol.parameters import Needs
 from protocol.roster.keyfile import (
