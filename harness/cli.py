@@ -14,7 +14,7 @@ from client_agent.cli.tables import console as console_for
 from harness.demo.results import summarise
 from harness.demo.run import DemoOptions, run_demo
 from host.placed_files import writable_folder
-from protocol.protection.plan import USUAL, StudyProtection
+from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
 
 
 def demo(
@@ -27,7 +27,7 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="A few rounds and two seeds, to see that it works.")] = False,
     protection: Annotated[
         StudyProtection, typer.Option(help="ckks: server A sums ciphertexts instead (extra he); FedAvg and WFedAvg.")
-    ] = USUAL,
+    ] = USUAL_PROTECTION,
     keep: Annotated[bool, typer.Option("--keep", help="Keep every process's folder and log below OUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; progress on stderr.")] = False,
 ) -> None:

@@ -36,7 +36,7 @@ class Purpose(StrEnum):
     @property
     def plan(self) -> PurposePlan:
         """The properties of all rounds of this purpose."""
-        return PLANS[self]
+        return PURPOSE_PLANS[self]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class PurposePlan:
         return needs if self.opens is None else self.opens
 
 
-PLANS: Final[Mapping[Purpose, PurposePlan]] = {
+PURPOSE_PLANS: Final[Mapping[Purpose, PurposePlan]] = {
     Purpose.RANKING: PurposePlan(
         does="ranks the sites",
         model_sized=False,

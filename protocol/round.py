@@ -192,7 +192,7 @@ def ask(
     own_sketch = sketch_vector(challenge, own_encoded, PARAMETERS)
     queries: dict[Side, dict[str, Ring]] = {Side.A: {}, Side.B: {}}
     for site in CONTRIBUTORS:
-        query = distance.query(own_sketch, numerators[site], PARAMETERS.weight_grid)
+        query = distance.distance_query(own_sketch, numerators[site], PARAMETERS.weight_grid)
         seeded = sharing.seed_side(ROUND)
         queries[seeded][site] = expand(derive(rand, site), Usage.QUERY, query.size)
         queries[seeded.other][site] = query - queries[seeded][site]

@@ -26,7 +26,7 @@ FEW = settings(max_examples=12, deadline=None)
 
 def closed(header: Message, content: Sequence[bytes], recipient: SealingPublicKey) -> bytes:
     """A body in memory, under a key and a salt that everybody knows."""
-    return sealed.seal(header, content, recipient, bytes(sealed.SECRET_BYTES)).whole()
+    return sealed.seal_body(header, content, recipient, bytes(sealed.SECRET_BYTES)).whole()
 
 
 def vector(length: int, seed: int = 0) -> np.ndarray:

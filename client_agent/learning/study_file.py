@@ -17,7 +17,7 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, WORD_BITS, RingBits, StudyParameters
-from protocol.protection.plan import USUAL, StudyProtection
+from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
 from protocol.rules.registry import require_sites, rule_for
 from protocol.wire.messages import (
     ModelSpec,
@@ -141,7 +141,7 @@ class StudyTable(_Table):
     list_every: int = Field(default=1, ge=1)
     round_deadline_s: float = 600.0
     correlation_source: str = Field(default="ot", pattern=r"^(ot|dealer)$")
-    protection: StudyProtection = USUAL
+    protection: StudyProtection = USUAL_PROTECTION
     ranking: RankingSpec | None = None
     seed: int | None = None
     data_schema: TableSchema | None = Field(default=None, alias="schema")

@@ -23,7 +23,7 @@ def query_vector(challenge: bytes, own: ChunkSource, numerators: tuple[int, ...]
     Shapes:   -> uint64[targets * k'], ring 2^64
     """
     sketch = sketch_shares(challenge, [own], parameters)[0]
-    pieces = [distance.query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
+    pieces = [distance.distance_query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
     return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.uint64)
 
 
@@ -44,8 +44,8 @@ def seal_queries(
         header = query.Queries(transcript_digest, side, targets, parameters.sketched_length).header(round_number)
         secret = randomness.bytes(32, f"query content key {side} {label}")
         secret += randomness.bytes(32, f"query salt {side} {label}")
-        share = query.content(header, queries, seed)
-        sealed[side] = query.seal(header, share, roster.operator(side).sealing, secret)
+        share = query.query_content(header, queries, seed)
+        sealed[side] = query.seal_query(header, share, roster.operator(side).sealing, secret)
     return sealed
 
 

@@ -69,6 +69,6 @@ class Outputs:
         return self.clients[side].fetch_output(
             study.name,
             past.announcement.round,
-            lambda pieces: take(expected, output.read(expected, self.key, pieces)),
-            output.most_bytes(expected),
+            lambda pieces: take(expected, output.read_output(expected, self.key, pieces)),
+            output.most_output_bytes(expected),
         )

@@ -67,7 +67,7 @@ def _altered(owner: Participant, past: PastRelease, into: Path) -> AlteredSum | 
     """Both halves once more, to a file; None where a server does not serve them any more."""
     masking = masking_side(past.announcement.round)
     try:
-        mask_seed = owner.fetched(past, masking, output.seed_in)
+        mask_seed = owner.fetched(past, masking, output.output_seed)
         owner.fetched(past, masking.other, lambda header, content: _store(into, header, content))
     except MoietyError as gone:
         owner.problem(past.announcement.round, f"what was served cannot be kept: {gone.detail}")
@@ -76,4 +76,4 @@ def _altered(owner: Participant, past: PastRelease, into: Path) -> AlteredSum | 
 
 
 def _store(into: Path, header: OutputHeader, content: Iterator[bytes]) -> None:
-    write_pieces(into, (octets(piece) for _, piece in output.elements_in(header, content)))
+    write_pieces(into, (octets(piece) for _, piece in output.output_elements(header, content)))

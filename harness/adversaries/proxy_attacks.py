@@ -330,7 +330,7 @@ def _swaps_a_sum(at: Between) -> Iterator[str]:
 
     def fetch(number: int) -> bytes:
         def take(pieces: Iterator[bytes]) -> bytes:
-            return b"".join(sealed.opened(SealedReader(key), pieces))
+            return b"".join(sealed.open_body(SealedReader(key), pieces))
 
         return at.client.fetch_output(at.study, number, take, 2**16)
 

@@ -20,7 +20,7 @@ from protocol.arithmetic.packing import unpacked
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import Ring, from_bytes, lifted
 from protocol.bodies import opening
-from protocol.mpc.distance import query
+from protocol.mpc.distance import distance_query
 from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs, StudyParameters
@@ -220,7 +220,7 @@ class ScriptedSites(Generic[R]):
         parameters = self.study.parameters
         targets = tuple(site for site in agreed.sites if site != self.requester)
         sketch = sketch_vector(challenge, own, parameters)
-        queries = np.concatenate([query(sketch, numerators[t], parameters.weight_grid) for t in targets])
+        queries = np.concatenate([distance_query(sketch, numerators[t], parameters.weight_grid) for t in targets])
         of, digest = current.round, stated.digest()
         bodies = seal_queries(queries, targets, digest, of, roster, parameters, SystemRandomness(), "queries")
         for side, body in bodies.items():
@@ -240,7 +240,7 @@ class ScriptedSites(Generic[R]):
         assert self.me.ok(side, "GET", path) == body
         header, _ = opened(body, self.me.keys.sealing, OpeningHeader)
         assert header.side is side
-        return opening.read(body, header, self.requester, self.me.keys.sealing)
+        return opening.read_opening(body, header, self.requester, self.me.keys.sealing)
 
     def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:
         agreed: AgreedSet = there(current.agreed_set, "agreed set").message

@@ -215,5 +215,5 @@ H = TypeVar("H", bound=Message)
 def opened(body: bytes, key: SealingKey, form: type[H]) -> tuple[H, bytes]:
     """The header and the content of a body. Raises: BrokenSeal, MalformedMessage"""
     reader = SealedReader(key)
-    content = b"".join(sealed.opened(reader, [body]))
+    content = b"".join(sealed.open_body(reader, [body]))
     return form.parse(reader.header or b""), content

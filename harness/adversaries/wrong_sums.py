@@ -103,7 +103,7 @@ _ALTERED: Final[Mapping[str, Alter]] = {
 def _passed_by_a_server(folder: Path) -> Found:
     """A site tells server B both shares of a vector with 2^63 in it; B then answers the range check to fit."""
     hostile = wrap_around_entry(small_update(np.random.default_rng(31), SMALL))
-    honest = range_check.operand
+    honest = range_check.range_operand
     with pair_in_memory(folder) as pair:
         opened = pair.round(updates={VICTIM: hostile})
         share_b = np.frombuffer(opened.honest[VICTIM][Side.B].plain, dtype="<u8")
@@ -113,7 +113,7 @@ def _passed_by_a_server(folder: Path) -> Found:
                 return honest(Side.A, hostile - share_b, *how)
             return honest(side, values, *how)
 
-        with replaced(range_check, "operand", fitted):
+        with replaced(range_check, "range_operand", fitted):
             opened.sites.announce(opened.announcement)
             opened.lock()
             opened.measure()

@@ -108,8 +108,8 @@ def _passes_range_check(vector: Ring, draw: np.random.Generator) -> bool:
     for _ in range(_CHALLENGES):
         rows = range_check.projections(draw.bytes(32), _PARAMETERS)
         share_b = draw.integers(0, 2**64, vector.size, dtype=np.uint64)
-        u = range_check.operand(Side.A, vector - share_b, rows, _PARAMETERS)
-        v = range_check.operand(Side.B, share_b, rows, _PARAMETERS)
+        u = range_check.range_operand(Side.A, vector - share_b, rows, _PARAMETERS)
+        v = range_check.range_operand(Side.B, share_b, rows, _PARAMETERS)
         if np.any((u - v) & np.uint64((1 << modulus_bits) - 1) > 1):
             return False
     return True

@@ -142,9 +142,9 @@ class ScriptedRequester:
         targets = tuple(site for site in agreed.message.sites if site != self.agent.site)
         self._query(announcement.round, challenge, transcript_digest, targets)
         self._wait(lambda view: view.state is RoundState.MEASURED)
-        most = opening.most_bytes(len(agreed.message.sites))
+        most = opening.most_opening_bytes(len(agreed.message.sites))
         shares = {
-            side: opening.read(
+            side: opening.read_opening(
                 self._clients[side].opening(self.study.name, announcement.round, 1, most),
                 OpeningHeader(
                     transcript_digest=transcript_digest,

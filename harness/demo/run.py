@@ -38,7 +38,7 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
-from protocol.protection.plan import USUAL, StudyProtection
+from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
 from protocol.wire.messages import RuleName, Study
 
 _FURTHER_SEEDS: Final = 4
@@ -67,7 +67,7 @@ class DemoOptions:
     quick: bool = False
     seed: int = 0
     keep: bool = False
-    protection: StudyProtection = USUAL
+    protection: StudyProtection = USUAL_PROTECTION
 
 
 BREAST_CANCER_SET: Final = DataSet(

@@ -8,7 +8,7 @@ from typing import Final
 from client_agent.learning.models import BuiltIn, dimension, model_spec
 from harness.datasets.site_data import Federation
 from protocol.parameters import StudyParameters
-from protocol.protection.plan import USUAL, StudyProtection
+from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 
 _GRID: Final = 32
@@ -94,7 +94,7 @@ def study_of(
     rule: RuleName,
     roster_digest: str,
     seed: int,
-    protection: StudyProtection = USUAL,
+    protection: StudyProtection = USUAL_PROTECTION,
 ) -> Study:
     """A study of ``federation`` by ``rule``; ``seed`` fixes initial model and batches."""
     model = model_spec(settings.model, federation.inputs, settings.hidden, len(federation.class_names))

@@ -300,7 +300,7 @@ class SecureRound:
             return queries
         own_sketch = sketch.sketch_vector(challenge, own, self.parameters)
         for site in contributors:
-            query = distance.query(own_sketch, numerators[site], self.parameters.weight_grid)
+            query = distance.distance_query(own_sketch, numerators[site], self.parameters.weight_grid)
             seed_share, vector_share = sharing.split(query, derive(self.seed, f"query for {site}"))
             queries[Side.A][site] = sharing.expand_share(seed_share, 0, query.size)
             queries[Side.B][site] = vector_share.vector

@@ -16,7 +16,7 @@ from harness.federation.memory.clocks import START_S
 from host.randomness import SystemRandomness
 from protocol.bodies import opening
 from protocol.errors import ProtocolViolation
-from protocol.mpc.distance import query
+from protocol.mpc.distance import distance_query
 from protocol.mpc.measurement import open_all
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs
@@ -198,7 +198,7 @@ class ScriptedRequester(ScriptedSite):
             parameters = self.study.parameters
             sketch = sketch_vector(challenge, self.update(view.round), parameters)
             targets = tuple(site for site in agreed.sites if site != self.name)
-            queries = np.concatenate([query(sketch, _GRID, parameters.weight_grid) for _ in targets])
+            queries = np.concatenate([distance_query(sketch, _GRID, parameters.weight_grid) for _ in targets])
             bodies = seal_queries(
                 queries, targets, stated.digest(), view.round, self._roster(view), parameters, SystemRandomness(), name
             )
@@ -219,7 +219,7 @@ class ScriptedRequester(ScriptedSite):
                     return
                 self._same(f"opening {view.round} {view.attempt} {side.value}", answer.body)
                 header, _ = opened(answer.body, self.keys.sealing, OpeningHeader)
-                shares[side] = opening.read(answer.body, header, self.name, self.keys.sealing)
+                shares[side] = opening.read_opening(answer.body, header, self.name, self.keys.sealing)
             listed = {share.site: _GRID for share in shares[Side.A]}
             found = open_all(shares[Side.A], shares[Side.B], listed, self.study.parameters, Needs.DISTANCES)
             wrong = [one.site for one in found if not one.in_range]

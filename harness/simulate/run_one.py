@@ -35,7 +35,7 @@ from harness.versions import versions
 from host.extensions import Kind, LoadedPlugin, is_brought, load_again
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.policy.site_policy import SitePolicy
-from protocol.protection.plan import PLANS
+from protocol.protection.plan import PROTECTION_PLANS
 from protocol.wire.messages import Study
 
 FINE_TUNING: Final = "the requester goes on alone from here, as the variant says"
@@ -52,7 +52,7 @@ class Protection(StrEnum):
         """The study as it is run under this protection; a plain run is the twin of what the file says."""
         if self is Protection.PLAIN:
             return table
-        protection = next(one for one, plan in PLANS.items() if plan.name == self)
+        protection = next(one for one, plan in PROTECTION_PLANS.items() if plan.name == self)
         return table.model_copy(update={"protection": protection})
 
 

@@ -27,7 +27,7 @@ from protocol.errors import ConfigurationError, StorageFull
 
 AUDIT: Final = "audit.jsonl"
 _TAIL_BYTES: Final = 2**15
-_MOST_CHARACTERS: Final = 1000
+_MOST_CHARACTERS_KEPT: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class AuditLog:
                 number=1 if last is None else AuditEntry.model_validate_json(last).number + 1,
                 time_s=self.clock(),
                 party=self.party,
-                actor=actor[:_MOST_CHARACTERS],
+                actor=actor[:_MOST_CHARACTERS_KEPT],
                 action=action,
                 study=study,
                 study_digest=study_digest,
                 round=round_number,
-                detail=detail[:_MOST_CHARACTERS],
+                detail=detail[:_MOST_CHARACTERS_KEPT],
                 version=_version(),
                 previous=NOTHING_BEFORE if last is None else digest_of(last),
             )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from protocol.errors import BrokenSeal, MalformedMessage, NotListed, UnknownParty
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.rules.server_optimiser import state_vectors
-from protocol.wire.channel.compact import packed, unpacked
+from protocol.wire.channel.compact import pack_message, unpack_message
 from protocol.wire.channel.padding import LENGTH_BYTES, pad, require_written_alike, shortened, unpad
 from protocol.wire.channel.sealing import (
     BodyReader,
@@ -174,7 +174,7 @@ def seal_letter(message: Message, kind: str, study_digest: str, sender: str, rec
     Reveals: to the relaying servers, its kind and what its compact form's length follows from
     Raises:  MalformedMessage, when a notice's text does not fit
     """
-    content = packed(message)
+    content = pack_message(message)
     padded = pad(content, padded_bytes(content, kind))
     return seal_small(padded, recipient.sealing, letter_info(kind, study_digest, sender, recipient.name, number))
 
@@ -195,7 +195,7 @@ def open_letter(
     """
     padded = open_small(sealed, key, letter_info(kind, study_digest, sender, recipient, number))
     content = unpad(padded)
-    text = unpacked(content)
+    text = unpack_message(content)
     message = form.parse(text)
     require_written_alike(len(padded), padded_bytes(content, kind), text == message.canonical())
     return message

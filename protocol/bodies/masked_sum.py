@@ -17,21 +17,21 @@ from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.peer_messages import MaskedSumHeader
 
 
-def seal(
+def seal_masked_sum(
     header: MaskedSumHeader, content: Iterator[Octets], recipient: SealingPublicKey, secret: bytes
 ) -> SealedMessage:
-    """The body, made while it is sent. Requires: ``secret`` as :func:`protocol.bodies.sealed.seal`"""
-    return sealed.seal(header, content, recipient, secret)
+    """The body, made while it is sent. Requires: ``secret`` as :func:`seal_body`"""
+    return sealed.seal_body(header, content, recipient, secret)
 
 
-def message_bytes(header: MaskedSumHeader) -> int:
+def masked_sum_bytes(header: MaskedSumHeader) -> int:
     """Return the length of that body."""
     return sealed_message_length(len(header.canonical()), element_bytes(header.share_kind.ring_bits) * header.length)
 
 
-def most_bytes(length: int) -> int:
+def most_masked_sum_bytes(length: int) -> int:
     """The longest body of a masked sum of so many elements."""
-    return sealed.most_bytes(ELEMENT_BYTES * length)
+    return sealed.most_body_bytes(ELEMENT_BYTES * length)
 
 
 class MaskedSumReader:

@@ -21,18 +21,20 @@ from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.messages import OpeningHeader
 
 
-def seal(header: OpeningHeader, shares: Sequence[OpeningShare], recipient: SealingPublicKey, secret: bytes) -> bytes:
-    """The body, of the shares in the header's order. Requires: ``secret`` as :func:`protocol.bodies.sealed.seal`"""
+def seal_opening(
+    header: OpeningHeader, shares: Sequence[OpeningShare], recipient: SealingPublicKey, secret: bytes
+) -> bytes:
+    """The body, of the shares in the header's order. Requires: ``secret`` as :func:`seal_body`"""
     ranges, values = [to_bytes(s.range_shares) for s in shares], [to_bytes(s.values) for s in shares]
-    return sealed.seal(header, ranges + values, recipient, secret).whole()
+    return sealed.seal_body(header, ranges + values, recipient, secret).whole()
 
 
-def most_bytes(sites: int) -> int:
+def most_opening_bytes(sites: int) -> int:
     """The longest body about so many sites: range checks, and at most one value a pair."""
-    return sealed.most_bytes(ELEMENT_BYTES * sites * (RANGE_PROJECTIONS + sites))
+    return sealed.most_body_bytes(ELEMENT_BYTES * sites * (RANGE_PROJECTIONS + sites))
 
 
-def read(body: bytes, expected: OpeningHeader, requester: str, key: SealingKey) -> tuple[OpeningShare, ...]:
+def read_opening(body: bytes, expected: OpeningHeader, requester: str, key: SealingKey) -> tuple[OpeningShare, ...]:
     """The shares of exactly the expected opening, in the order of its sites.
 
     Raises: TranscriptMismatch, MalformedMessage, BrokenSeal
@@ -42,7 +44,7 @@ def read(body: bytes, expected: OpeningHeader, requester: str, key: SealingKey) 
         if OpeningHeader.parse(raw) != expected:
             raise TranscriptMismatch(f"server {expected.side} opened other sites or another challenge than the round's")
 
-    content = b"".join(sealed.opened(SealedReader(key, accept), [body]))
+    content = b"".join(sealed.open_body(SealedReader(key, accept), [body]))
     checked = expected.checked
     counts = [value_count(expected.opens, place, site == requester) for place, site in enumerate(checked)]
     ranges = len(checked) * RANGE_PROJECTIONS

@@ -36,28 +36,30 @@ _FRAMED: Final = b"\x00"
 """A frame begins with its header's length, a seal with the first letter of its magic."""
 
 
-def share_kind(side: Side, round_number: int, bits: RingBits) -> ShareKind:
+def output_kind(side: Side, round_number: int, bits: RingBits) -> ShareKind:
     """Return the kind of share that a side serves in this ring."""
     return ShareKind.SEED if masking_side(round_number) is side else ShareKind.vector_of(bits)
 
 
-def is_short(header: OutputHeader) -> bool:
+def is_short_output(header: OutputHeader) -> bool:
     """True if the output goes without a seal of its own where a session seals it."""
-    return content_bytes(header) <= SHORT_BYTES
+    return output_content_bytes(header) <= SHORT_BYTES
 
 
-def whole(header: OutputHeader, content: Iterable[Octets]) -> bytes:
+def frame_output(header: OutputHeader, content: Iterable[Octets]) -> bytes:
     """A short output without a seal. Requires: a session seals it, to the site that the header names"""
     return pack_frame(header, b"".join(content))
 
 
-def seal(header: OutputHeader, content: Iterable[Octets], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
-    """The body, made while it is sent. Requires: ``secret`` as :func:`protocol.bodies.sealed.seal`"""
-    made = sealed.seal(header, content, recipient, secret)
-    return replace(made, length=len(made.head) + sealed_length(content_bytes(header)))
+def seal_output(
+    header: OutputHeader, content: Iterable[Octets], recipient: SealingPublicKey, secret: bytes
+) -> SealedMessage:
+    """The body, made while it is sent. Requires: ``secret`` as :func:`seal_body`"""
+    made = sealed.seal_body(header, content, recipient, secret)
+    return replace(made, length=len(made.head) + sealed_length(output_content_bytes(header)))
 
 
-def content_bytes(header: OutputHeader) -> int:
+def output_content_bytes(header: OutputHeader) -> int:
     """Return the content bytes of a body with this header."""
     if header.share_kind is ShareKind.CIPHERTEXT:
         return body_bytes(CkksParameters(), Kind.SUM, header.length)
@@ -66,12 +68,12 @@ def content_bytes(header: OutputHeader) -> int:
     return element_bytes(header.share_kind.ring_bits) * header.length
 
 
-def most_bytes(header: OutputHeader) -> int:
+def most_output_bytes(header: OutputHeader) -> int:
     """The longest body with such a header."""
-    return sealed.most_bytes(content_bytes(header))
+    return sealed.most_body_bytes(output_content_bytes(header))
 
 
-def read(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> Iterator[bytes]:
+def read_output(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> Iterator[bytes]:
     """The content of exactly the expected output, piece by piece; the last piece once the end is authentic.
 
     Requires: the pieces come from the server (client_agent/network/answer.py), who alone can have left out the seal
@@ -84,27 +86,27 @@ def read(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> I
 
     following = iter(pieces)
     first = next((piece for piece in following if len(piece)), b"")
-    if is_short(expected) and bytes(first[:1]) == _FRAMED:
+    if is_short_output(expected) and bytes(first[:1]) == _FRAMED:
         header, content = unpack_frame(b"".join([first, *following]), OutputHeader)
         require(header)
         yield bytes(content)
         return
     reader = SealedReader(key, lambda raw: require(OutputHeader.parse(raw)))
-    yield from sealed.opened(reader, chain([first], following))
+    yield from sealed.open_body(reader, chain([first], following))
 
 
-def seed_in(header: OutputHeader, content: Iterable[bytes]) -> bytes:
-    """The mask's seed. Raises: MalformedMessage, and as :func:`read` from the content"""
+def output_seed(header: OutputHeader, content: Iterable[bytes]) -> bytes:
+    """The mask's seed. Raises: MalformedMessage, and as :func:`read_output` from the content"""
     seed = b"".join(content)
     if len(seed) != SEED_BYTES:
         raise MalformedMessage(f"server {header.side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
     return seed
 
 
-def elements_in(header: OutputHeader, content: Iterable[bytes]) -> Iterator[tuple[int, Ring]]:
+def output_elements(header: OutputHeader, content: Iterable[bytes]) -> Iterator[tuple[int, Ring]]:
     """The masked sum piece by piece, each with its place; the last one once the end is authentic.
 
-    Raises: MalformedMessage, and as :func:`read` from the content
+    Raises: MalformedMessage, and as :func:`read_output` from the content
     """
     side, length = header.side, header.length
     elements = sealed.ElementReader(

@@ -31,7 +31,7 @@ class Queries:
     @property
     def most_bytes(self) -> int:
         """The longest body."""
-        return sealed.most_bytes(ELEMENT_BYTES * self.length * len(self.targets))
+        return sealed.most_body_bytes(ELEMENT_BYTES * self.length * len(self.targets))
 
     def header(self, round_number: int) -> QueryHeader:
         """The public header."""
@@ -71,19 +71,19 @@ class Queries:
         return ELEMENT_BYTES * header.length * len(header.targets) if vector else SEED_BYTES
 
 
-def content(header: QueryHeader, queries: Ring, seed: bytes) -> bytes:
+def query_content(header: QueryHeader, queries: Ring, seed: bytes) -> bytes:
     """One server's share of all queries. Requires: ``seed`` fresh and secret"""
     if header.share_kind is ShareKind.SEED:
         return seed
     return to_bytes(queries - expand(seed, Usage.QUERY, queries.size))
 
 
-def seal(header: QueryHeader, share: bytes, recipient: SealingPublicKey, secret: bytes) -> bytes:
-    """The body. Requires: ``secret`` as :func:`protocol.bodies.sealed.seal`"""
-    return sealed.seal(header, [share], recipient, secret).whole()
+def seal_query(header: QueryHeader, share: bytes, recipient: SealingPublicKey, secret: bytes) -> bytes:
+    """The body. Requires: ``secret`` as :func:`seal_body`"""
+    return sealed.seal_body(header, [share], recipient, secret).whole()
 
 
-def read(header: QueryHeader, share: bytes) -> dict[str, Ring]:
+def read_query(header: QueryHeader, share: bytes) -> dict[str, Ring]:
     """Target -> its query share. Shapes: -> uint64[length] each"""
     k, count = header.length, len(header.targets)
     seeded = header.share_kind is ShareKind.SEED

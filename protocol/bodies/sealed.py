@@ -37,7 +37,7 @@ class Expected(Protocol[H]):
     def content_bytes(self, header: H) -> int: ...
 
 
-def seal(header: Message, content: Iterable[Octets], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
+def seal_body(header: Message, content: Iterable[Octets], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
     """Seal ``content`` under ``header``, piece by piece.
 
     Requires: ``secret`` holds a content key and a salt, 64 fresh random bytes used for this message alone
@@ -46,12 +46,12 @@ def seal(header: Message, content: Iterable[Octets], recipient: SealingPublicKey
     return seal_message(header.canonical(), content, recipient, content_key, salt)
 
 
-def most_bytes(content_bytes: int) -> int:
+def most_body_bytes(content_bytes: int) -> int:
     """The longest sealed message with so much content, whatever its header."""
     return sealed_message_length(MAX_HEADER_BYTES, content_bytes)
 
 
-def opened(reader: SealedReader, pieces: Iterable[Octets]) -> Iterator[bytes]:
+def open_body(reader: SealedReader, pieces: Iterable[Octets]) -> Iterator[bytes]:
     """The content, piece by piece; the last piece once the end is authentic. Raises: as ``SealedReader``"""
     for data in pieces:
         yield from reader.feed(data)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from protocol.arithmetic.prg import Usage, derive, expand
 from protocol.arithmetic.ring import Ring
-from protocol.mpc.ot.digits import DEFAULT, Extension
+from protocol.mpc.ot.digits import DEFAULT_EXTENSION, Extension
 from protocol.mpc.ot.half import CorrelationHalf, checked_lengths, segment_sums
 from protocol.mpc.ot.kernels import NUMBA, OtKernels
 from protocol.mpc.ot.session import LengthsList, OtReceiver, OtSender
@@ -23,7 +23,11 @@ Halves = tuple[list[CorrelationHalf], list[CorrelationHalf]]
 
 
 def open_ot_sessions(
-    session_id: bytes, rand_a: bytes, rand_b: bytes, kernels: OtKernels = NUMBA, extension: Extension = DEFAULT
+    session_id: bytes,
+    rand_a: bytes,
+    rand_b: bytes,
+    kernels: OtKernels = NUMBA,
+    extension: Extension = DEFAULT_EXTENSION,
 ) -> tuple[OtReceiver, OtSender]:
     """Open a session with both servers in one process."""
     opening, message = OtSender.open(session_id, rand_b, kernels, extension)
@@ -47,7 +51,7 @@ def ot_pair(
     rand_a: bytes,
     rand_b: bytes,
     kernels: OtKernels = NUMBA,
-    extension: Extension = DEFAULT,
+    extension: Extension = DEFAULT_EXTENSION,
 ) -> Halves:
     """A whole session and one batch."""
     session_id = derive(rand_a, "session id")

@@ -17,7 +17,7 @@ from protocol.parameters import StudyParameters
 _LIMIT = 1 << 63
 
 
-def query(sketch_own: Ring, numerator: int, grid: int) -> Ring:
+def distance_query(sketch_own: Ring, numerator: int, grid: int) -> Ring:
     """w S g_0 for w = numerator / grid, from the requester's own sketch; a half rounds up.
 
     Computed in integers, so that it is the same everywhere. The rounding moves no entry by more than half a ring

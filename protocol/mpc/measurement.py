@@ -90,7 +90,7 @@ def prepare_all(
         Operands(
             site=given.site,
             factors=factors(side, opens, given.sketch_share, given.query_share, shares[:place]),
-            range_operand=range_check.operand(side, given.sketch_share, rows, parameters, kernels),
+            range_operand=range_check.range_operand(side, given.sketch_share, rows, parameters, kernels),
         )
         for place, given in enumerate(sketches)
     ]
@@ -133,7 +133,9 @@ def opening_share(
     zero = product.zero_sharing(zero_key, f"{len(context)}:{context}:{operands.site}", products.size)
     if side is Side.B:
         zero = np.negative(zero)
-    range_shares = range_check.check_shares(side, operands.range_operand, products[-RANGE_PROJECTIONS:], parameters)
+    range_shares = range_check.range_check_shares(
+        side, operands.range_operand, products[-RANGE_PROJECTIONS:], parameters
+    )
     refreshed = range_check.cut(range_shares + zero[-RANGE_PROJECTIONS:], parameters)
     shares = [factor.share(int(z)) for factor, z in zip(operands.factors, products, strict=False)]
     values = np.array(shares, dtype=np.uint64) + zero[: len(shares)]
@@ -190,7 +192,7 @@ def _passes(share_a: OpeningShare, share_b: OpeningShare, parameters: StudyParam
     shapes = (share_a.range_shares.shape, share_b.range_shares.shape)
     if shapes != ((RANGE_PROJECTIONS,),) * 2:
         raise MalformedMessage(f"a site has {RANGE_PROJECTIONS} range shares from each server, found {shapes}")
-    return range_check.passed(share_a.range_shares + share_b.range_shares, parameters)
+    return range_check.passed_range_check(share_a.range_shares + share_b.range_shares, parameters)
 
 
 def _require_lengths(operands: Operands, half: CorrelationHalf) -> None:

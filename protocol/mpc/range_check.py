@@ -62,7 +62,7 @@ def top_bits(side: Side, projected: Ring, parameters: StudyParameters) -> Ring:
     return np.negative(projected) >> h
 
 
-def operand(
+def range_operand(
     side: Side, sketch_share: Ring, rows: Ternary, parameters: StudyParameters, kernels: Kernels = NUMBA
 ) -> Ring:
     """This side's factor of the product u v, for every projection.
@@ -73,10 +73,10 @@ def operand(
     return top_bits(side, project(sketch_share, rows, kernels), parameters)
 
 
-def check_shares(side: Side, own: Ring, product_shares: Ring, parameters: StudyParameters) -> Ring:
+def range_check_shares(side: Side, own: Ring, product_shares: Ring, parameters: StudyParameters) -> Ring:
     """This side's shares of m = w (w - 1). Element-wise, any shape.
 
-    Shapes:   own (from :func:`operand`) and product_shares uint64[40] -> uint64[40], mod 2^(64-h)
+    Shapes:   own (from :func:`range_operand`) and product_shares uint64[40] -> uint64[40], mod 2^(64-h)
     """
     sign = np.negative(own) if side is Side.A else own
     return cut(own * own + sign - (product_shares + product_shares), parameters)
@@ -87,7 +87,7 @@ def cut(x: Ring, parameters: StudyParameters) -> Ring:
     return x & np.uint64((1 << (64 - parameters.range_bits)) - 1)
 
 
-def passed(opened: Ring, parameters: StudyParameters) -> bool:
+def passed_range_check(opened: Ring, parameters: StudyParameters) -> bool:
     """Return whether every m, the sum of both sides' shares, is zero mod 2^(64-h).
 
     Soundness: an update whose sketch has an entry of at least 3 * 2^h passes with probability at most

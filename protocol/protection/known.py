@@ -50,7 +50,7 @@ def encoded_bytes(study: Study, announcement: Announcement) -> int:
 def most_bytes(study: Study) -> int:
     """The longest body of any contribution in any round of a study."""
     rounds = ((_KNOWN[study.protection.of(purpose)], purpose) for purpose in Purpose)
-    return sealed.most_bytes(max(content_bytes(*known.whole(study, purpose)) for known, purpose in rounds))
+    return sealed.most_body_bytes(max(content_bytes(*known.whole(study, purpose)) for known, purpose in rounds))
 
 
 def output_header(

@@ -20,7 +20,7 @@ class StudyProtection(StrEnum):
     @property
     def plan(self) -> ProtectionPlan:
         """The properties of a round under this protection."""
-        return PLANS[self]
+        return PROTECTION_PLANS[self]
 
     def of(self, purpose: Purpose) -> StudyProtection:
         """The protection in a study's rounds of one purpose: all but updates travel as shares."""
@@ -66,10 +66,10 @@ class ProtectionPlan:
         return RoundStep.MULTIPLY in self.steps
 
 
-USUAL: Final = StudyProtection.SHARES
+USUAL_PROTECTION: Final = StudyProtection.SHARES
 """Where nobody says another."""
 
-PLANS: Final[Mapping[StudyProtection, ProtectionPlan]] = {
+PROTECTION_PLANS: Final[Mapping[StudyProtection, ProtectionPlan]] = {
     StudyProtection.SHARES: ProtectionPlan(
         name="secure",
         holders=frozenset(Side),

@@ -82,7 +82,7 @@ class Shares:
 
     def served(self, study: Study, announcement: Announcement, side: Side) -> tuple[ShareKind, int]:
         purpose, bits = announcement.purpose, study.parameters_in(announcement.purpose).ring_bits
-        return output.share_kind(side, announcement.round, bits), study.shared_length(purpose)
+        return output.output_kind(side, announcement.round, bits), study.shared_length(purpose)
 
     def open(self, at: AtSite, past: PastRelease, fetch: Fetch) -> NDArray[np.float32]:
         opened = _own_weighted if at.study.rule.name.self_weighted else _average
@@ -177,16 +177,16 @@ def _fetched(at: AtSite, past: PastRelease, fetch: Fetch, take: Callable[[_Vecto
     A sum whose kept tags are wrong is fetched once more, to see by what the servers signed whose doing that is.
     """
     mask_from = masking_side(past.announcement.round)
-    seed = fetch(mask_from, output.seed_in)
+    seed = fetch(mask_from, output.output_seed)
     if not past.announcement.tagged:
         return fetch(
             mask_from.other,
-            lambda header, content: take(_Vector(past, output.elements_in(header, content), seed)),
+            lambda header, content: take(_Vector(past, output.output_elements(header, content), seed)),
         )
 
     def taken(header: OutputHeader, content: Iterator[bytes], *, closely: bool) -> T | None:
         halves = CheckedHalves(past, at.roster, seed, header.length, closely=closely)
-        pieces = output.elements_in(header, content)
+        pieces = output.output_elements(header, content)
         return halves.opened(pieces, lambda values: take(_Vector(past, values, None)))
 
     found = fetch(mask_from.other, partial(taken, closely=False))

@@ -73,4 +73,4 @@ class FedAvg:
         return listed(state, self.grid)
 
 
-DECLARED: Final = Declared("fedavg", FedAvg.made, options=("norm_bound",), only_averages=True)
+FEDAVG: Final = Declared("fedavg", FedAvg.made, options=("norm_bound",), only_averages=True)

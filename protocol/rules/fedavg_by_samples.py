@@ -32,7 +32,7 @@ class FedAvgBySamples(FedAvg):
     BOUNDED_BY: ClassVar[Needs] = Needs.WEIGHTED_NORMS
 
 
-DECLARED: Final = Declared(
+FEDAVG_BY_SAMPLES: Final = Declared(
     "fedavg_by_samples",
     FedAvgBySamples.made,
     options=("norm_bound", "largest_count"),

@@ -100,4 +100,4 @@ def _made(options: InfluenceOptions, _batch_size: int, grid: int) -> Influence:
     return Influence(options.step, grid)
 
 
-DECLARED: Final = Declared("influence", _made, options=("step",), opens=Needs.INNER_PRODUCTS, looks_at_examples=True)
+INFLUENCE: Final = Declared("influence", _made, options=("step",), opens=Needs.INNER_PRODUCTS, looks_at_examples=True)

@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from protocol.rules import fedavg, fedavg_by_samples, fedopt, influence, local, multi_krum, weight_erosion, wfedavg
+from protocol.rules.fedavg import FEDAVG
+from protocol.rules.fedavg_by_samples import FEDAVG_BY_SAMPLES
+from protocol.rules.fedopt import FEDADAGRAD, FEDADAM, FEDYOGI
+from protocol.rules.influence import INFLUENCE
 from protocol.rules.interface import Declared
-from protocol.rules.risk import mallows, shrinkage
+from protocol.rules.local import LOCAL
+from protocol.rules.multi_krum import MULTI_KRUM
+from protocol.rules.risk.mallows import MALLOWS
+from protocol.rules.risk.shrinkage import SHRINKAGE
+from protocol.rules.weight_erosion import WEIGHT_EROSION
+from protocol.rules.wfedavg import WFEDAVG
 
-_WITH_A_FILE_EACH: Final = (
-    weight_erosion,
-    fedavg,
-    fedavg_by_samples,
-    wfedavg,
-    multi_krum,
-    influence,
-    mallows,
-    shrinkage,
-    local,
+_ALL: Final = (
+    WEIGHT_EROSION,
+    FEDAVG,
+    FEDAVG_BY_SAMPLES,
+    WFEDAVG,
+    MULTI_KRUM,
+    INFLUENCE,
+    MALLOWS,
+    SHRINKAGE,
+    LOCAL,
+    FEDADAGRAD,
+    FEDADAM,
+    FEDYOGI,
 )
-_ALL: Final = (*(rule.DECLARED for rule in _WITH_A_FILE_EACH), fedopt.FEDADAGRAD, fedopt.FEDADAM, fedopt.FEDYOGI)
 KNOWN: Final[Mapping[str, Declared]] = {one.name: one for one in _ALL}

@@ -46,4 +46,4 @@ def _made(_options: object, _batch_size: int, _grid: int) -> Local:
     return Local()
 
 
-DECLARED: Final = Declared("local", _made, only_averages=True, alone=True)
+LOCAL: Final = Declared("local", _made, only_averages=True, alone=True)

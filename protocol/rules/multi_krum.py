@@ -136,6 +136,6 @@ def _require_enough(options: KrumOptions, contributors: Sequence[str], least_con
         )
 
 
-DECLARED: Final = Declared(
+MULTI_KRUM: Final = Declared(
     "multi_krum", _made, options=("byzantine", "selected"), opens=Needs.PAIRS, check_sites=_require_enough
 )

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from protocol.errors import ProtocolViolation
 from protocol.rules.fedopt import require_adaptivity
-from protocol.wire.messages import RuleName, RuleSpec, Study
+from protocol.wire.messages import RuleName, RuleSpec
+from protocol.wire.studies.study import Study
 
 State: TypeAlias = NDArray[np.float32]
 _ADAPTIVE: Final = frozenset({RuleName.FEDADAGRAD, RuleName.FEDADAM, RuleName.FEDYOGI})

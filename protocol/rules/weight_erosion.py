@@ -139,7 +139,7 @@ def _require_second_weights(options: ErosionOptions, contributors: Sequence[str]
         raise ConfigurationError(f"second_weights names {twice} more than once: give every site one second weight")
 
 
-DECLARED: Final = Declared(
+WEIGHT_EROSION: Final = Declared(
     "weight_erosion",
     _made,
     options=tuple(ErosionOptions.model_fields),

@@ -25,7 +25,7 @@ class WFedAvg(FedAvg):
     BOUNDED_BY: ClassVar[Needs] = Needs.WEIGHTED_NORMS
 
 
-DECLARED: Final = Declared(
+WFEDAVG: Final = Declared(
     "wfedavg",
     WFedAvg.made,
     options=("norm_bound",),

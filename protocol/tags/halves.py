@@ -15,14 +15,14 @@ from protocol.parameters import PROTOCOL_VERSION
 from protocol.wire.channel.sealing import Octets
 from protocol.wire.keys import require_length
 
-_SEED_DOMAIN: Final = f"{PROTOCOL_VERSION} output mask\x00".encode()
+_MASK_SEED_DOMAIN: Final = f"{PROTOCOL_VERSION} output mask\x00".encode()
 _VECTOR_DOMAIN: Final = f"{PROTOCOL_VERSION} output vector\x00".encode()
 
 
 def mask_digest(t_seed: bytes) -> str:
     """The commitment to t, in hex. Raises: MalformedMessage, when t is not 32 bytes"""
     require_length("a mask's seed", t_seed, SEED_BYTES)
-    return hashlib.sha256(_SEED_DOMAIN + t_seed).hexdigest()
+    return hashlib.sha256(_MASK_SEED_DOMAIN + t_seed).hexdigest()
 
 
 class VectorDigest:

@@ -20,13 +20,13 @@ from protocol.tags.sums import errors_of
 from protocol.tags.verdicts import contradicted, require_judged, wrong_tags
 from protocol.transcript.kept import RoundTranscript
 from protocol.wire.authentic import check_signature
+from protocol.wire.message import Message
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     ChallengeTranscript,
     Go,
     HalvesChecked,
-    Message,
     OutputCommitment,
     Party,
     ReleaseSet,

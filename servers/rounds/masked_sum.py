@@ -81,7 +81,7 @@ def _masked_by_workers(
 
 def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> SealedMessage:
     """This side's masked sum, sealed to the other side."""
-    return body.seal(
+    return body.seal_masked_sum(
         masked_sum_header(record, parameters),
         masked_sum(server, record, parameters),
         server.sealing_key_of(server.peer.name),

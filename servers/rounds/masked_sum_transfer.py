@@ -24,7 +24,7 @@ async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, 
     await peer.put_sealed(
         round_path(paths.PEER_MASKED_SUM, study, record),
         sealed_masked_sum(server, record, parameters),
-        body.message_bytes(masked_sum_header(record, parameters)),
+        body.masked_sum_bytes(masked_sum_header(record, parameters)),
         "masked_sum",
     )
     keep_mask(server, study, record)
@@ -36,7 +36,7 @@ async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord,
     parameters = parameters_of(study, record)
     with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
         intake = SealedMaskedSum(server, record, parameters, draft)
-        most = body.most_bytes(summed_length(record, parameters))
+        most = body.most_masked_sum_bytes(summed_length(record, parameters))
         path = round_path(paths.PEER_MASKED_SUM, study, record)
         async with aclosing(peer.stream(path, "masked_sum", most)) as pieces:
             async for piece in pieces:

@@ -176,7 +176,7 @@ class ServedOutput:
 
     def sealed(self) -> SealedMessage:
         secret = self.server.randomness.bytes(SECRET_BYTES, f"{self.label} output for {self.site}")
-        return output.seal(self.header, self.content, self.server.sealing_key_of(self.site), secret)
+        return output.seal_output(self.header, self.content, self.server.sealing_key_of(self.site), secret)
 
 
 def served_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> ServedOutput:

@@ -253,7 +253,7 @@ def _query_shares(server: Server, record: RoundRecord, parameters: StudyParamete
         return {site: zero for site in record.agreed_set.message.sites if site != server.roster.requester}
     if record.query_header is None or record.query_file is None:
         return {}
-    return query.read(record.query_header, server.files.path(record.query_file).read_bytes())
+    return query.read_query(record.query_header, server.files.path(record.query_file).read_bytes())
 
 
 # --- products and opening ---------------------------------------------------------------------------------------------
@@ -335,4 +335,4 @@ def seal_opening(
         opens=record.announcement.message.opens,
     )
     secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} opening")
-    return opening.seal(header, shares, server.sealing_key_of(server.roster.requester), secret)
+    return opening.seal_opening(header, shares, server.sealing_key_of(server.roster.requester), secret)

@@ -225,7 +225,9 @@ async def put_masked_sum(
         parameters = parameters_of(record, current)
         intake = SealedMaskedSum(server, current, parameters, draft)
         try:
-            await stream_into(request, intake, masked_sum_body.most_bytes(summed_length(current, parameters)))
+            await stream_into(
+                request, intake, masked_sum_body.most_masked_sum_bytes(summed_length(current, parameters))
+            )
             await asyncio.to_thread(intake.finish, caller)
         except ShareAltered as error:  # the sum may still be coming, and this answer be lost
             server.altered[key] = error

@@ -128,6 +128,6 @@ async def output(study: str, round: Round, server: ThisServer, caller: AnySite) 
     record = study_named(server, study)
     latest = server.store.latest_attempt(record.digest, round)
     served = release.served_output(server, record, latest, caller.name)
-    if caller.in_session and body.is_short(served.header):
-        return octets_answer(body.whole(served.header, served.content))
+    if caller.in_session and body.is_short_output(served.header):
+        return octets_answer(body.frame_output(served.header, served.content))
     return sealed_answer(served.sealed(), served.at_hand)

@@ -31,7 +31,7 @@ from protocol.evidence import PastRelease
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.channel.compact import packed
+from protocol.wire.channel.compact import pack_message
 from protocol.wire.channel.padding import pad
 from protocol.wire.channel.sealing import seal_small
 from protocol.wire.keys import SealingPublicKey
@@ -103,12 +103,12 @@ def as_read(letter: bytes, form: type[Message] = WeightMail, kind: str = "weight
 
 def test_a_letter_that_is_not_padded_like_all_others_is_refused() -> None:
     """So a site whose agent does not pad is noticed, and not only a site that reads."""
-    content = packed(WeightMail(weight_list=weights((9, 9, 9))))
+    content = pack_message(WeightMail(weight_list=weights((9, 9, 9))))
     assert as_read(as_sent(pad(content, padded_bytes(content, "weights"))))
     with pytest.raises(MalformedMessage, match="write and pad it like every other"):
         as_read(as_sent(pad(content, padded_bytes(content, "weights") + 1)))
     fields: dict[str, Any] = {"study_digest": ANY_DIGEST, "site": "c1", "reason": ""}
-    said = packed(StudyRefusal(code=ErrorCode.POLICY_REFUSAL, **fields))
+    said = pack_message(StudyRefusal(code=ErrorCode.POLICY_REFUSAL, **fields))
     for wrong in (-1, 1):
         letter = as_sent(pad(said, padded_bytes(said, "refusal") + wrong), "refusal")
         with pytest.raises(MalformedMessage, match="write and pad it like every other"):
@@ -122,7 +122,7 @@ def test_a_letter_that_leaves_a_field_to_its_default_is_refused() -> None:
         KIND: ClassVar[str] = "weight_mail"
         weight_list: WeightList
 
-    content = packed(Shorter(weight_list=weights((9, 9, 9))))
+    content = pack_message(Shorter(weight_list=weights((9, 9, 9))))
     with pytest.raises(MalformedMessage, match="with every field spelled"):
         as_read(as_sent(pad(content, padded_bytes(content, "weights"))))
 

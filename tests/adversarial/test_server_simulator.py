@@ -28,7 +28,7 @@ from harness.engine.protected_sum import correlations_from
 from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes
 from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.mpc import measurement
-from protocol.mpc.distance import query
+from protocol.mpc.distance import distance_query
 from protocol.mpc.quantity import product_lengths
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.release import masked_sum_chunk, sum_chunk
@@ -103,7 +103,7 @@ def real_view(
 
 
 def query_shares(seed: bytes) -> dict[Side, dict[str, Ring]]:
-    asked = np.concatenate([query(update(SITES[0]), 4, 4) for _ in SITES[1:]])
+    asked = np.concatenate([distance_query(update(SITES[0]), 4, 4) for _ in SITES[1:]])
     stream = expand(derive(seed, "query"), Usage.QUERY, asked.size)
     both = {Side.A: stream, Side.B: asked - stream}
     return {s: {site: v[i * D : (i + 1) * D] for i, site in enumerate(SITES[1:])} for s, v in both.items()}

@@ -39,7 +39,7 @@ from protocol.arithmetic import prg
 from protocol.arithmetic.prg import Usage, derive
 from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.mpc import measurement
-from protocol.mpc.distance import query
+from protocol.mpc.distance import distance_query
 from protocol.mpc.ot.half import CorrelationHalf, segment_sums
 from protocol.sharing import Side, seed_side, vector_side
 from protocol.wire import commitment
@@ -93,7 +93,7 @@ def hidden_salts(viewer: Side) -> set[bytes]:
 
 def asked(x: dict[str, Ring]) -> Ring:
     """Every contributor's query in a row; the sketch is the identity here."""
-    return np.concatenate([query(x[SITES[0]], numerator, GRID) for numerator in NUMERATORS.values()])
+    return np.concatenate([distance_query(x[SITES[0]], numerator, GRID) for numerator in NUMERATORS.values()])
 
 
 def pads(viewer: Side, tape: Tape, one: Updates, other: Updates) -> dict[tuple[Usage, bytes], Ring]:
@@ -106,7 +106,8 @@ def pads(viewer: Side, tape: Tape, one: Updates, other: Updates) -> dict[tuple[U
                 shifts[Usage.SHARE, seed] = other[number][site] - one[number][site]
     for number in ROUNDS:
         asked = [
-            np.concatenate([query(x[number][SITES[0]], n, GRID) for n in NUMERATORS.values()]) for x in (one, other)
+            np.concatenate([distance_query(x[number][SITES[0]], n, GRID) for n in NUMERATORS.values()])
+            for x in (one, other)
         ]
         if seed_side(number) is not viewer:
             shifts[Usage.QUERY, tape.seeds[Usage.QUERY][number - 1]] = asked[1] - asked[0]

@@ -21,7 +21,7 @@ from protocol.bodies import letter, masked_sum, opening, output, query
 from protocol.ckks.ciphertext import BodyHeader, ChunkReader, Kind, SeededChunk, SumChunk, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ErrorCode, MoietyError
-from protocol.mpc.ot.check import ANSWER_BYTES, CheckAnswer
+from protocol.mpc.ot.check import CHECK_ANSWER_BYTES, CheckAnswer
 from protocol.mpc.ot.session import OtReceiver, OtSender
 from protocol.parameters import Needs
 from protocol.sharing import Side
@@ -164,16 +164,18 @@ def _sealed_bodies() -> list[Decoder]:
         for side in Side
     ]
     of = query.Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
-    queries = query.seal(of.header(2), query.content(of.header(2), vector(15), SECRET[:32]), KEY.public, SECRET)
-    opened = opening.seal(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
+    queries = query.seal_query(
+        of.header(2), query.query_content(of.header(2), vector(15), SECRET[:32]), KEY.public, SECRET
+    )
+    opened = opening.seal_opening(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
     released = output_header(ShareKind.VECTOR, LENGTH)
-    half = output.seal(released, [to_bytes(vector(LENGTH))], KEY.public, SECRET).whole()
+    half = output.seal_output(released, [to_bytes(vector(LENGTH))], KEY.public, SECRET).whole()
     header = MaskedSumHeader(release_digest=DIGEST, length=LENGTH)
-    summed = masked_sum.seal(header, iter([to_bytes(vector(LENGTH))]), KEY.public, SECRET).whole()
+    summed = masked_sum.seal_masked_sum(header, iter([to_bytes(vector(LENGTH))]), KEY.public, SECRET).whole()
     return [
         *found,
         Decoder("queries", (queries,), lambda d: _opened_queries(of, d), 0.2),
-        Decoder("opening", (opened,), lambda d: opening.read(d, header_of(), REQUESTER, KEY), 0.2),
+        Decoder("opening", (opened,), lambda d: opening.read_opening(d, header_of(), REQUESTER, KEY), 0.2),
         Decoder("output", (half,), lambda d: read_vector(released, d), 0.2),
         Decoder("masked sum", (summed,), lambda d: read_masked_sum(header, d), 0.2),
         Decoder("letter", (_letter(),), _open_letter, 0.2),
@@ -183,7 +185,7 @@ def _sealed_bodies() -> list[Decoder]:
 
 def _opened_queries(of: query.Queries, data: bytes) -> object:
     header, found = opened_by(of, data)
-    return query.read(header, found)
+    return query.read_query(header, found)
 
 
 def _letter() -> bytes:
@@ -227,7 +229,7 @@ def _opened_bodies() -> list[Decoder]:
     return [
         *found,
         _header("header of queries", of.header(1).canonical(), of.require),
-        Decoder("queries past the seal", (bytes(8 * 15),), lambda d: query.read(of.header(2), d), 0.5),
+        Decoder("queries past the seal", (bytes(8 * 15),), lambda d: query.read_query(of.header(2), d), 0.5),
         Decoder("opening past the seal", (content,), _opening_past_the_seal, 0.2),
         *_products(),
     ]
@@ -241,7 +243,7 @@ _COMMITTED: Final = dict.fromkeys(Side, b"x" * 32)
 
 
 def _opening_past_the_seal(data: bytes) -> object:
-    return opening.read(closed(header_of(), [data], KEY.public), header_of(), REQUESTER, KEY)
+    return opening.read_opening(closed(header_of(), [data], KEY.public), header_of(), REQUESTER, KEY)
 
 
 def _products() -> list[Decoder]:
@@ -264,7 +266,7 @@ def _products() -> list[Decoder]:
         ),
         Decoder("reply of oblivious transfer", (reply,), sender_reads, 0.01),
         Decoder("extension of oblivious transfer", (extended,), at_sender, 0.01),
-        Decoder("answer to the consistency check", (bytes(ANSWER_BYTES),), CheckAnswer.from_bytes),
+        Decoder("answer to the consistency check", (bytes(CHECK_ANSWER_BYTES),), CheckAnswer.from_bytes),
     ]
 
 

@@ -13,7 +13,7 @@ from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RunHistory
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.prg import derive
-from protocol.mpc.distance import open_distance, query
+from protocol.mpc.distance import distance_query, open_distance
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName
@@ -86,7 +86,7 @@ def test_sketched_distances_over_the_same_updates() -> None:
     for number in range(2000):
         challenge = derive(bytes(32), f"challenge {number}")
         mine, theirs = (sketch_vector(challenge, x, parameters) for x in encoded)
-        d = theirs - query(mine, 16, 16)
+        d = theirs - distance_query(mine, 16, 16)
         opened = open_distance(int(np.sum(d * d)), 0, 16, parameters)
         errors.append(opened / exact - 1)
     difference = own - other

@@ -12,7 +12,7 @@ import pytest
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from host.randomness import server_randomness
 from protocol.arithmetic.ring import Ring
-from protocol.mpc.distance import query
+from protocol.mpc.distance import distance_query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs
 from protocol.sharing import Side
@@ -118,7 +118,7 @@ def test_a_model_far_above_the_sketch_length(federation: Federation) -> None:
     parameters = made.study.parameters
     own = sketch_vector(challenge, x[made.requester], parameters)
     for site, numerator in NUMERATORS.items():
-        asked = query(own, numerator, GRID)
+        asked = distance_query(own, numerator, GRID)
         difference = (sketch_vector(challenge, x[site], parameters) - asked).view(np.int64)
         squared = sum(int(v) ** 2 for v in difference)
         expected = (squared / parameters.sketch_blocks) ** 0.5 / parameters.scale / (numerator / GRID)

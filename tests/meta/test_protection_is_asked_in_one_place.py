@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from protocol.protection.plan import PLANS, StudyProtection
+from protocol.protection.plan import PROTECTION_PLANS, StudyProtection
 
 ROOT = Path(__file__).parents[2]
 ROOM = ROOT / "protocol" / "protection"
@@ -13,7 +13,7 @@ ASKED = re.compile(r"\.encrypted\b|(?:\bis|\bis not|==|!=) StudyProtection\b|Stu
 
 
 def test_every_protection_has_a_plan() -> None:
-    assert set(PLANS) == set(StudyProtection)
+    assert set(PROTECTION_PLANS) == set(StudyProtection)
 
 
 def test_no_other_code_asks_which_protection_it_is() -> None:

@@ -121,7 +121,7 @@ def test_a_contribution_is_read_as_it_was_written(length: int, size: int) -> Non
         header, found = taken(body, both[side], size)
         assert found == content[side]
         assert (header.share_kind, header.length) == (both[side].kind, length)
-        assert len(body) <= sealed.most_bytes(contribution.content_bytes(both[side].kind, length))
+        assert len(body) <= sealed.most_body_bytes(contribution.content_bytes(both[side].kind, length))
 
 
 def test_damaged_contributions_are_refused() -> None:
@@ -191,7 +191,7 @@ def test_an_encrypted_update_goes_to_side_a_alone_and_every_length_is_known_befo
     assert part.content_bytes(header) == body_bytes(CkksParameters(), Kind.CONTRIBUTION, 1 + encrypted.model_dimension)
     longest = max(one.content_bytes(one.header(dict.fromkeys(Side, bytes(32)))) for one in both.values())
     for of, content in ((shared, longest), (encrypted, part.content_bytes(header))):
-        assert most_bytes(of) >= sealed.most_bytes(content)
+        assert most_bytes(of) >= sealed.most_body_bytes(content)
 
 
 # --- query ------------------------------------------------------------------------------------------------------------
@@ -204,11 +204,13 @@ def test_queries_are_read_as_they_were_written(count: int, length: int, number: 
     total = {target: np.zeros(length, dtype=np.uint64) for target in CONTRIBUTORS[:count]}
     for side in Side:
         of = query.Queries(DIGEST, side, CONTRIBUTORS[:count], length)
-        body = query.seal(of.header(number), query.content(of.header(number), asked, SECRET[:32]), KEY.public, SECRET)
+        body = query.seal_query(
+            of.header(number), query.query_content(of.header(number), asked, SECRET[:32]), KEY.public, SECRET
+        )
         assert len(body) <= of.most_bytes
         header, found = opened_by(of, body)
         assert len(found) == of.content_bytes(header)
-        for target, share in query.read(header, found).items():
+        for target, share in query.read_query(header, found).items():
             total[target] += share
     for place, target in enumerate(total):
         np.testing.assert_array_equal(total[target], asked[place * length : (place + 1) * length])
@@ -217,7 +219,7 @@ def test_queries_are_read_as_they_were_written(count: int, length: int, number: 
 def opened_by(of: query.Queries, body: bytes) -> tuple[QueryHeader, bytes]:
     headers: list[QueryHeader] = []
     reader = SealedReader(KEY, lambda raw: headers.append(of.require(raw)))
-    found = b"".join(sealed.opened(reader, [body]))
+    found = b"".join(sealed.open_body(reader, [body]))
     return headers[0], found
 
 
@@ -259,9 +261,9 @@ def shares(opens: Needs) -> list[OpeningShare]:
 
 @pytest.mark.parametrize("opens", list(Needs))
 def test_an_opening_is_read_as_it_was_written(opens: Needs) -> None:
-    body = opening.seal(header_of(opens), shares(opens), KEY.public, SECRET)
-    assert len(body) <= opening.most_bytes(len(CHECKED))
-    found = opening.read(body, header_of(opens), REQUESTER, KEY)
+    body = opening.seal_opening(header_of(opens), shares(opens), KEY.public, SECRET)
+    assert len(body) <= opening.most_opening_bytes(len(CHECKED))
+    found = opening.read_opening(body, header_of(opens), REQUESTER, KEY)
     for one, expected in zip(found, shares(opens), strict=True):
         assert one.site == expected.site
         np.testing.assert_array_equal(one.range_shares, expected.range_shares)
@@ -269,15 +271,15 @@ def test_an_opening_is_read_as_it_was_written(opens: Needs) -> None:
 
 
 def test_another_opening_than_the_expected_one_is_refused() -> None:
-    body = opening.seal(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
+    body = opening.seal_opening(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
     for expected in (header_of(Needs.NOTHING), header_of(side=Side.B), header_of(stated=OTHER)):
         with pytest.raises(TranscriptMismatch):
-            opening.read(body, expected, REQUESTER, KEY)
+            opening.read_opening(body, expected, REQUESTER, KEY)
     for wrong in damaged(body):
         with pytest.raises((BrokenSeal, MalformedMessage, TooLarge)):
-            opening.read(wrong, header_of(), REQUESTER, KEY)
+            opening.read_opening(wrong, header_of(), REQUESTER, KEY)
     with pytest.raises(BrokenSeal):
-        opening.read(body, header_of(), REQUESTER, keys("c1").sealing)
-    short = opening.seal(header_of(), shares(Needs.DISTANCES)[:-1], KEY.public, SECRET)
+        opening.read_opening(body, header_of(), REQUESTER, keys("c1").sealing)
+    short = opening.seal_opening(header_of(), shares(Needs.DISTANCES)[:-1], KEY.public, SECRET)
     with pytest.raises(MalformedMessage, match=r"server a's opening has \d+ bytes, expected \d+"):
-        opening.read(short, header_of(), REQUESTER, KEY)
+        opening.read_opening(short, header_of(), REQUESTER, KEY)

@@ -42,15 +42,15 @@ def output_header(kind: ShareKind, length: int, release: str = DIGEST) -> Output
 @given(LENGTHS, PIECES)
 def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
     x, header = vector(length), output_header(ShareKind.VECTOR, length)
-    message = output.seal(header, [to_bytes(x)], KEY.public, SECRET)
+    message = output.seal_output(header, [to_bytes(x)], KEY.public, SECRET)
     body = message.whole()
     assert len(body) == message.length
-    assert len(body) <= output.most_bytes(header)
+    assert len(body) <= output.most_output_bytes(header)
     out = np.zeros(length, dtype=np.uint64)
-    for start, piece in output.elements_in(header, output.read(header, KEY, pieces(body, size))):
+    for start, piece in output.output_elements(header, output.read_output(header, KEY, pieces(body, size))):
         out[start : start + piece.size] = piece
     np.testing.assert_array_equal(out, x)
-    assert output.content_bytes(header) == 8 * length
+    assert output.output_content_bytes(header) == 8 * length
 
 
 @FEW
@@ -58,11 +58,11 @@ def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
 def test_a_short_output_is_read_without_a_seal_of_its_own(length: int, size: int) -> None:
     length = min(length, output.SHORT_BYTES // 8)
     x, header = vector(length), output_header(ShareKind.VECTOR, length)
-    body = output.whole(header, [to_bytes(x)])
-    assert output.is_short(header)
-    assert len(body) <= output.most_bytes(header)
+    body = output.frame_output(header, [to_bytes(x)])
+    assert output.is_short_output(header)
+    assert len(body) <= output.most_output_bytes(header)
     out = np.zeros(length, dtype=np.uint64)
-    for start, piece in output.elements_in(header, output.read(header, KEY, pieces(body, size))):
+    for start, piece in output.output_elements(header, output.read_output(header, KEY, pieces(body, size))):
         out[start : start + piece.size] = piece
     np.testing.assert_array_equal(out, x)
     for other in (output_header(ShareKind.SEED, length), output_header(ShareKind.VECTOR, length, OTHER)):
@@ -77,8 +77,8 @@ def test_a_long_output_is_read_under_its_seal_alone() -> None:
     length = output.SHORT_BYTES // 8
     for elements, short in ((length, True), (length + 1, False)):
         header = output_header(ShareKind.VECTOR, elements)
-        assert output.is_short(header) is short
-        body = output.whole(header, [bytes(8 * elements)])
+        assert output.is_short_output(header) is short
+        body = output.frame_output(header, [bytes(8 * elements)])
         if short:
             read_vector(header, body)
         else:
@@ -88,27 +88,27 @@ def test_a_long_output_is_read_under_its_seal_alone() -> None:
 
 def test_the_side_that_masks_serves_the_seed() -> None:
     for number in (1, 2):
-        assert output.share_kind(seed_side(number), number, 64) is ShareKind.SEED
-        assert output.share_kind(seed_side(number).other, number, 64) is ShareKind.VECTOR
+        assert output.output_kind(seed_side(number), number, 64) is ShareKind.SEED
+        assert output.output_kind(seed_side(number).other, number, 64) is ShareKind.VECTOR
     header = output_header(ShareKind.SEED, 7)
     for size, refused in ((32, False), (31, True), (33, True), (0, True)):
-        body = output.seal(header, [SECRET[:size]], KEY.public, SECRET).whole()
+        body = output.seal_output(header, [SECRET[:size]], KEY.public, SECRET).whole()
         if refused:
             with pytest.raises(MalformedMessage, match=f"a mask seed of {size} bytes, expected 32"):
-                output.seed_in(header, output.read(header, KEY, [body]))
+                output.output_seed(header, output.read_output(header, KEY, [body]))
         else:
-            assert output.seed_in(header, output.read(header, KEY, [body])) == SECRET[:size]
-            assert len(body) <= output.most_bytes(header)
+            assert output.output_seed(header, output.read_output(header, KEY, [body])) == SECRET[:size]
+            assert len(body) <= output.most_output_bytes(header)
 
 
 def read_vector(header: OutputHeader, body: bytes) -> None:
-    for _ in output.elements_in(header, output.read(header, KEY, [body])):
+    for _ in output.output_elements(header, output.read_output(header, KEY, [body])):
         pass
 
 
 def test_another_output_than_the_expected_one_is_refused() -> None:
     header, content = output_header(ShareKind.VECTOR, 7), to_bytes(vector(7))
-    body = output.seal(header, [content], KEY.public, SECRET).whole()
+    body = output.seal_output(header, [content], KEY.public, SECRET).whole()
     for expected in (
         output_header(ShareKind.SEED, 7),
         output_header(ShareKind.VECTOR, 8),
@@ -121,17 +121,17 @@ def test_another_output_than_the_expected_one_is_refused() -> None:
             read_vector(header, wrong)
     for short, text in ((content[:-8], "6 elements, expected 7"), (content[:-1], "6 elements, expected 7")):
         with pytest.raises(MalformedMessage, match=text):
-            read_vector(header, output.seal(header, [short], KEY.public, SECRET).whole())
+            read_vector(header, output.seal_output(header, [short], KEY.public, SECRET).whole())
     with pytest.raises(MalformedMessage, match="more than 7 elements"):
-        read_vector(header, output.seal(header, [content + bytes(8)], KEY.public, SECRET).whole())
+        read_vector(header, output.seal_output(header, [content + bytes(8)], KEY.public, SECRET).whole())
 
 
 @FEW
 @given(LENGTHS, PIECES)
 def test_a_masked_sum_is_read_as_it_was_written(length: int, size: int) -> None:
     x, header = vector(length), MaskedSumHeader(release_digest=DIGEST, length=length)
-    body = masked_sum.seal(header, iter([to_bytes(x)]), KEY.public, SECRET).whole()
-    assert len(body) == masked_sum.message_bytes(header) <= masked_sum.most_bytes(length)
+    body = masked_sum.seal_masked_sum(header, iter([to_bytes(x)]), KEY.public, SECRET).whole()
+    assert len(body) == masked_sum.masked_sum_bytes(header) <= masked_sum.most_masked_sum_bytes(length)
     reader, out = masked_sum.MaskedSumReader(header, KEY), np.zeros(length, dtype=np.uint64)
     for start, found in [*(reader.feed(piece) for piece in pieces(body, size)), reader.last()]:
         out[start : start + found.size] = found
@@ -142,7 +142,7 @@ def test_a_masked_sum_is_read_as_it_was_written(length: int, size: int) -> None:
 
 def test_another_masked_sum_than_the_expected_one_is_refused() -> None:
     header = MaskedSumHeader(release_digest=DIGEST, length=7)
-    body = masked_sum.seal(header, iter([to_bytes(vector(7))]), KEY.public, SECRET).whole()
+    body = masked_sum.seal_masked_sum(header, iter([to_bytes(vector(7))]), KEY.public, SECRET).whole()
     for expected in (MaskedSumHeader(release_digest=OTHER, length=7), MaskedSumHeader(release_digest=DIGEST, length=8)):
         with pytest.raises(AnnouncementMismatch):
             masked_sum.MaskedSumReader(expected, KEY).feed(body)

@@ -93,7 +93,7 @@ def test_sketch(kernels, challenge, number, dimension):
 @EXACTLY_AGAIN
 def test_query(sketch, grid, data):
     numerator = data.draw(st.integers(1, grid))
-    assert distance.query(ring(sketch), numerator, grid).tolist() == product.query(sketch, numerator, grid)
+    assert distance.distance_query(ring(sketch), numerator, grid).tolist() == product.query(sketch, numerator, grid)
 
 
 @given(challenge=seeds, length=st.integers(1, 60))

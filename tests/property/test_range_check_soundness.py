@@ -41,8 +41,8 @@ def opened(challenge: bytes, vectors: list[Ring], parameters: StudyParameters, l
         factors.append(range_check.top_bits(side, np.matmul(np.array(sketches), rows.T), parameters))
     u, v = factors
     random = np.random.default_rng(len(vectors)).integers(0, 2**64, u.shape, dtype=np.uint64)
-    a = range_check.check_shares(Side.A, u, random, parameters)
-    return range_check.cut(a + range_check.check_shares(Side.B, v, u * v - random, parameters), parameters)
+    a = range_check.range_check_shares(Side.A, u, random, parameters)
+    return range_check.cut(a + range_check.range_check_shares(Side.B, v, u * v - random, parameters), parameters)
 
 
 def raw_update(kind: int, draw: np.random.Generator, dimension: int) -> np.ndarray:
@@ -151,10 +151,10 @@ def test_the_lemma_behind_the_soundness(rest, share, excess, log2_e, dimension):
     y = ring([rest, rest, rest + entry, rest - entry])
     b = ring([share] * 4)
     u, v = range_check.top_bits(Side.A, y - b, parameters), range_check.top_bits(Side.B, b, parameters)
-    m = range_check.check_shares(Side.A, u, u * v, parameters) + range_check.check_shares(
+    m = range_check.range_check_shares(Side.A, u, u * v, parameters) + range_check.range_check_shares(
         Side.B, v, np.zeros_like(v), parameters
     )
-    passes = [range_check.passed(m[i : i + 1], parameters) for i in range(4)]
+    passes = [range_check.passed_range_check(m[i : i + 1], parameters) for i in range(4)]
     values = [int(z) for z in y]
     assert passes == [slow.verdict([(z - share) % 2**64], [share], [[1]], h) for z in values]
     assert Fraction(sum(passes), 4) <= Fraction(1, 2)
@@ -171,9 +171,9 @@ def test_what_passes_is_small(y, share, log2_e):
         a, b = ring([candidate - share]), ring([share])
         u, v = range_check.top_bits(Side.A, a, parameters), range_check.top_bits(Side.B, b, parameters)
         w = (int(u[0]) - int(v[0])) % 2 ** (64 - h)
-        m = range_check.check_shares(Side.A, u, u * v, parameters)
-        m = m + range_check.check_shares(Side.B, v, np.zeros_like(v), parameters)
-        assert range_check.passed(m, parameters) is (w in (0, 1))
+        m = range_check.range_check_shares(Side.A, u, u * v, parameters)
+        m = m + range_check.range_check_shares(Side.B, v, np.zeros_like(v), parameters)
+        assert range_check.passed_range_check(m, parameters) is (w in (0, 1))
         if -(2 ** (h - 1)) <= candidate < 2 ** (h - 1):
             assert w in (0, 1)
         if w in (0, 1):

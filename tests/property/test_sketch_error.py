@@ -81,7 +81,7 @@ def test_opened_distances_are_unbiased_and_spread_as_in_theory(shape):
     for n in range(CHALLENGES):
         challenge = derive(SEED, f"challenge {n}")
         s_0, s_a, s_b = sketch_shares(challenge, [lambda i, j: x_0[i:j], *sources], parameters)
-        query = distance.query(s_0, NUMERATOR, GRID)
+        query = distance.distance_query(s_0, NUMERATOR, GRID)
         query_a = expand(challenge, Usage.QUERY, query.size)
         d_a, d_b = distance_factor(s_a, query_a), distance_factor(s_b, query - query_a)
         opened.append(distance.open_distance(*_shares(d_a, d_b), NUMERATOR, parameters))

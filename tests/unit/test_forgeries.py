@@ -48,12 +48,12 @@ def cheating_columns(delta: bytes, columns: list[int]) -> tuple[check.CheckAnswe
     errors = np.zeros((128, 40), dtype=np.uint8)
     errors[columns] = rng.integers(1, 256, (len(columns), 40), dtype=np.uint8)
     bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None]
-    return check.answer(CHI, choices, t), errors, t ^ bits * (choices ^ errors)
+    return check.check_answer(CHI, choices, t), errors, t ^ bits * (choices ^ errors)
 
 
 def passes(delta: bytes, seen: np.ndarray, claimed: check.CheckAnswer) -> bool:
     try:
-        check.verify(CHI, delta, seen, claimed)
+        check.verify_check(CHI, delta, seen, claimed)
     except ConsistencyCheckFailed:
         return False
     return True

@@ -22,7 +22,7 @@ from protocol.bodies.letter import (
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, MalformedMessage, NotListed, UnknownParty
 from protocol.wire.authentic import sign
-from protocol.wire.channel.compact import packed
+from protocol.wire.channel.compact import pack_message
 from protocol.wire.channel.padding import LENGTH_BYTES, shortened
 from protocol.wire.channel.sealing import sealed_length, sealed_small_length
 from protocol.wire.messages import (
@@ -126,13 +126,13 @@ def test_the_longest_reason_of_the_longest_names_fits_a_notice(reason: str) -> N
     refusal = StudyRefusal(study_digest="f" * 64, site=name, code=CODE, clause=CLAUSE, reason=told)
     for message in (decline, refusal):
         signed = sign(message, name, keys(SITE).signing)
-        assert LENGTH_BYTES + len(packed(signed)) <= NOTICE_BYTES
+        assert LENGTH_BYTES + len(pack_message(signed)) <= NOTICE_BYTES
 
 
 def test_every_attestation_fits_its_length() -> None:
     name, far = "n" * 63, 10**6
     said = Attestation(study_digest="f" * 64, site=name, model_version=far, round=far, checkpoint_digest="e" * 64)
-    assert LENGTH_BYTES + len(packed(sign(said, name, keys(SITE).signing))) <= ATTESTED_BYTES
+    assert LENGTH_BYTES + len(pack_message(sign(said, name, keys(SITE).signing))) <= ATTESTED_BYTES
     assert most_bytes(LetterKind.ATTESTED, study(), 4) == ATTESTED_SEALED_BYTES < NOTICE_SEALED_BYTES
 
 
@@ -161,4 +161,6 @@ def test_the_longest_evidence_there_can_be_fits_a_weight_list(sites: int) -> Non
     )
     skip = Signed[RoundOutcome](message=skip_of(1).message, signatures=TWO)
     mail = WeightMail(weight_list=listed, previous=past, missed=(past,) * RELEASES_KEPT, skipped=(skip,) * _SKIPS_KEPT)
-    assert sealed_small_length(LENGTH_BYTES + len(packed(mail))) <= most_bytes(LetterKind.WEIGHTS, study(), sites + 1)
+    assert sealed_small_length(LENGTH_BYTES + len(pack_message(mail))) <= most_bytes(
+        LetterKind.WEIGHTS, study(), sites + 1
+    )

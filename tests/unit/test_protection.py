@@ -11,7 +11,7 @@ from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResou
 from protocol.parameters import Needs
 from protocol.protection.interface import AtSite, Encoded, Protection
 from protocol.protection.known import encoded_bytes, expected, output_header, protection_of
-from protocol.protection.plan import PLANS, StudyProtection
+from protocol.protection.plan import PROTECTION_PLANS, StudyProtection
 from protocol.sharing import SeedShare, Side, VectorShare, reconstruct
 from protocol.wire.messages import Announcement, Purpose, RuleName, RuleSpec, ShareKind, Study
 from tests.unit.client_agent.federation import ROSTER, announcement, release, study
@@ -42,7 +42,7 @@ def test_servers_get_the_parts_that_the_plan_says_and_a_site_journals_their_long
 
 
 def test_class_counts_travel_as_shares_whatever_the_study_says() -> None:
-    for protection in PLANS:
+    for protection in PROTECTION_PLANS:
         assert protection.of(Purpose.COUNTS) is protection.of(Purpose.RANKING) is StudyProtection.SHARES
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.parameters import Needs
 from protocol.policy.memory import SiteMemory, remember_contribution
-from protocol.purpose import PLANS
+from protocol.purpose import PURPOSE_PLANS
 from protocol.wire.messages import Announcement, Purpose, RoundState
 from tests.unit.client_agent.federation import announcement, weight_list
 
@@ -16,7 +16,7 @@ def announced(purpose: Purpose, opens: Needs) -> Announcement:
 
 
 def test_every_purpose_has_a_plan() -> None:
-    assert set(PLANS) == set(Purpose)
+    assert set(PURPOSE_PLANS) == set(Purpose)
     assert [purpose for purpose in Purpose if purpose.plan.steps_model] == [Purpose.UPDATE]
     assert {purpose.plan.ends_as for purpose in Purpose} == {RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED}
     assert [purpose for purpose in Purpose if not purpose.plan.summed] == [Purpose.RANKING, Purpose.MEASURE]

@@ -185,14 +185,14 @@ def test_range_checks(twin):
         x = vector(build_measurement.rebuild(case))
         sketches = sketch.sketch_shares(challenge, shares_of(x, bytes.fromhex(case["share_seed"]), twin), study, twin)
         rows = range_check.projections(challenge, study)
-        u, v = (range_check.operand(side, s, rows, study) for side, s in zip(Side, sketches, strict=True))
+        u, v = (range_check.range_operand(side, s, rows, study) for side, s in zip(Side, sketches, strict=True))
         assert (sha256(u), sha256(v)) == (case["operand_a_sha256"], case["operand_b_sha256"]), case["name"]
         products = prg.expand(bytes.fromhex(case["products_seed"]), prg.Usage.SEEDED, 40)
-        a = range_check.check_shares(Side.A, u, products, study)
-        b = range_check.check_shares(Side.B, v, u * v - products, study)
+        a = range_check.range_check_shares(Side.A, u, products, study)
+        b = range_check.range_check_shares(Side.B, v, u * v - products, study)
         assert (sha256(a), sha256(b)) == (case["share_a_sha256"], case["share_b_sha256"]), case["name"]
         assert sha256(range_check.cut(a + b, study)) == case["opened_sha256"]
-        assert range_check.passed(a + b, study) is case["passes"], case["name"]
+        assert range_check.passed_range_check(a + b, study) is case["passes"], case["name"]
 
 
 def test_products():
@@ -216,7 +216,7 @@ def test_products():
 
 def test_queries():
     for case in load("distance")["queries"]:
-        assert hexes(distance.query(vector(case["sketch"]), case["numerator"], case["grid"])) == case["query"]
+        assert hexes(distance.distance_query(vector(case["sketch"]), case["numerator"], case["grid"])) == case["query"]
 
 
 @KERNELS
@@ -228,7 +228,9 @@ def test_distances(twin):
             vector(honest(case[who]["label"], case["dimension"], case[who]["norm_units"]))
             for who in ("requester", "site")
         )
-        q = distance.query(sketch.sketch_vector(challenge, own, study, twin), case["numerator"], study.weight_grid)
+        q = distance.distance_query(
+            sketch.sketch_vector(challenge, own, study, twin), case["numerator"], study.weight_grid
+        )
         assert sha256(q) == case["query_sha256"]
         q_a = prg.expand(bytes.fromhex(case["query_seed"]), prg.Usage.QUERY, q.size)
         sketches = sketch.sketch_shares(
@@ -310,7 +312,7 @@ def test_consistency_check():
     chi, delta = bytes.fromhex(vectors["chi"]), bytes.fromhex(vectors["delta"])
     t_columns, choices = (np.frombuffer(x, dtype=np.uint8) for x in build_transfer.extension())
     t_columns = t_columns.reshape(128, -1)
-    answer = check.answer(chi, choices, t_columns)
+    answer = check.check_answer(chi, choices, t_columns)
     for case in vectors["checks"]:
         delta_bits = np.unpackbits(np.frombuffer(delta, dtype=np.uint8), bitorder="little")
         claimed_by_column = np.tile(choices, (128, 1))
@@ -323,10 +325,10 @@ def test_consistency_check():
         hashes = check.column_hashes(chi, q_columns)
         assert hashlib.sha256(hashes.tobytes()).hexdigest() == case["q_hashes_sha256"]
         if case["holds"]:
-            check.verify(chi, delta, q_columns, answer)
+            check.verify_check(chi, delta, q_columns, answer)
         else:
             with pytest.raises(ConsistencyCheckFailed):
-                check.verify(chi, delta, q_columns, answer)
+                check.verify_check(chi, delta, q_columns, answer)
 
 
 def test_row_hash():

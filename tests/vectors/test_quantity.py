@@ -42,7 +42,7 @@ def test_quantities(twin, case):
     )
     opens, challenge = Needs(case["opens"]), bytes.fromhex(case["challenge"])
     own = sketch_vector(challenge, update(case["sites"][0]["label"], case), parameters, twin)
-    asked = distance.query(own, 0 if opens is Needs.NORMS else GRID, GRID)
+    asked = distance.distance_query(own, 0 if opens is Needs.NORMS else GRID, GRID)
     stream = expand(bytes.fromhex(case["query_seed"]), Usage.QUERY, asked.size)
     found = []
     for i, (side, query) in enumerate(zip(Side, (stream, asked - stream), strict=True)):

@@ -103,12 +103,12 @@ class Openings:
         """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
         study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
-        most = opening.most_bytes(len(agreed.sites))
+        most = opening.most_opening_bytes(len(agreed.sites))
         fetched = at_both(
             lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most), self._context.clock
         )
         return agreed, {
-            side: opening.read(
+            side: opening.read_opening(
                 fetched[side],
                 OpeningHeader(
                     transcript_digest=transcript_digest,

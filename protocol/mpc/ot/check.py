@@ -41,7 +41,7 @@ from protocol.mpc.ot.base import BASE_OTS
 CHI_BYTES: Final = 16
 HASH_BYTES: Final = 16
 EXTRA_ROWS: Final = 192
-ANSWER_BYTES: Final = HASH_BYTES * (1 + BASE_OTS)
+CHECK_ANSWER_BYTES: Final = HASH_BYTES * (1 + BASE_OTS)
 
 Columns = NDArray[np.uint8]
 
@@ -59,8 +59,8 @@ class CheckAnswer:
     @classmethod
     def from_bytes(cls, message: bytes) -> CheckAnswer:
         """Raises:   MalformedMessage, on a wrong length"""
-        if len(message) != ANSWER_BYTES:
-            raise MalformedMessage(f"a check answer has {ANSWER_BYTES} bytes, found {len(message)}")
+        if len(message) != CHECK_ANSWER_BYTES:
+            raise MalformedMessage(f"a check answer has {CHECK_ANSWER_BYTES} bytes, found {len(message)}")
         rows = np.frombuffer(message, dtype=np.uint8).reshape(1 + BASE_OTS, HASH_BYTES)
         return cls(rows[0], rows[1:])
 
@@ -77,7 +77,7 @@ def column_hashes(chi: bytes, columns: Columns) -> NDArray[np.uint8]:
     return np.frombuffer(tags, dtype=np.uint8).reshape(-1, HASH_BYTES) ^ np.frombuffer(zero_tag, dtype=np.uint8)
 
 
-def answer(chi: bytes, choices: NDArray[np.uint8], columns: Columns) -> CheckAnswer:
+def check_answer(chi: bytes, choices: NDArray[np.uint8], columns: Columns) -> CheckAnswer:
     """The receiver's part: x~ and t~_j.
 
     Shapes:   choices uint8[n/8], columns uint8[128, n/8]
@@ -85,7 +85,7 @@ def answer(chi: bytes, choices: NDArray[np.uint8], columns: Columns) -> CheckAns
     return CheckAnswer(column_hashes(chi, choices[np.newaxis])[0], column_hashes(chi, columns))
 
 
-def verify(chi: bytes, delta: bytes, columns: Columns, claimed: CheckAnswer) -> None:
+def verify_check(chi: bytes, delta: bytes, columns: Columns, claimed: CheckAnswer) -> None:
     """The sender's part; all columns are compared at once and none is named.
 
     Raises:   ConsistencyCheckFailed

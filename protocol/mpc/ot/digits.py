@@ -61,5 +61,5 @@ class Extension:
 
 IKNP: Final = Extension(BASE_OTS)
 SOFTSPOKEN: Final = Extension(21)
-DEFAULT: Final = SOFTSPOKEN
+DEFAULT_EXTENSION: Final = SOFTSPOKEN
 """At most 0.9 MB per contributor, what is sent online included (docs/adr/0006)."""

@@ -87,7 +87,7 @@ def sender_columns(
 ) -> Columns:
     """The sender's columns q.
 
-    Shapes:   keys uint8[leaves, 32] as ``tree.puncture`` orders them, delta 16 bytes,
+    Shapes:   keys uint8[leaves, 32] as ``puncture_trees`` orders them, delta 16 bytes,
               correction uint8[digits - 1, n/8] -> uint8[128, n/8]
     """
     columns = np.empty((BASE_OTS, correction.shape[1]), dtype=np.uint8)

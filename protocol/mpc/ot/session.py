@@ -33,7 +33,7 @@ from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
 from protocol.mpc.ot import base, check, gilboa, tree
-from protocol.mpc.ot.digits import DEFAULT, Extension
+from protocol.mpc.ot.digits import DEFAULT_EXTENSION, Extension
 from protocol.mpc.ot.extension import (
     column_bytes,
     correction_bytes,
@@ -48,7 +48,7 @@ from protocol.mpc.ot.kernels import NUMBA, OtKernels
 
 BATCH_NUMBER_BYTES: Final = 8
 CHALLENGE_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.CHI_BYTES
-ANSWER_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.ANSWER_BYTES
+ANSWER_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.CHECK_ANSWER_BYTES
 BATCH_ELEMENTS: Final = 1 << 14
 """A batch's messages take about 410 bytes per element; a contributor that needs more gets a batch of its own."""
 SITE_ELEMENTS: Final = (1 << 18) + BATCH_ELEMENTS
@@ -58,7 +58,7 @@ _WIRE: Final = np.dtype("<u8")
 LengthsList: TypeAlias = list[tuple[int, ...]]
 
 
-def extension_message_bytes(elements: int, extension: Extension = DEFAULT) -> int:
+def extension_message_bytes(elements: int, extension: Extension = DEFAULT_EXTENSION) -> int:
     """Size of U for a batch of so many elements."""
     return BATCH_NUMBER_BYTES + correction_bytes(elements, extension)
 
@@ -160,14 +160,14 @@ class OtReceiver(_Session):
         message: bytes,
         rand: bytes,
         kernels: OtKernels = NUMBA,
-        extension: Extension = DEFAULT,
+        extension: Extension = DEFAULT_EXTENSION,
     ) -> tuple[OtReceiver, bytes]:
         """Answer B's base OT message; the session is ready, B's once it has the reply.
 
         Shapes:   rand 32 fresh bytes: the only secret from which all of A's vectors follow
         """
         keys0, keys1, points = base.sender_reply(session_id, message, rand)
-        keys, sums = tree.grow(session_id, extension, keys0, keys1)
+        keys, sums = tree.grow_trees(session_id, extension, keys0, keys1)
         reply = points + sums
         return cls(keys, base.transcript_key(session_id, message, reply), extension, kernels), reply
 
@@ -187,7 +187,7 @@ class OtReceiver(_Session):
         """Step 3: the consistency check's x~ and t~ for B's chi. A second chi for the same batch is refused."""
         self._require("answer", batch)
         chi = bytes(self._unpack(challenge, CHALLENGE_MESSAGE_BYTES))
-        answer = check.answer(chi, batch.choices, batch.columns)
+        answer = check.check_answer(chi, batch.choices, batch.columns)
         self._due = "finish"
         return self._pack(answer.to_bytes())
 
@@ -229,9 +229,9 @@ class OtSenderOpening:
             raise ProtocolViolation("this opening has had its reply; draw a new Delta in a new session")
         points, sums = reply[: base.SENDER_MESSAGE_BYTES], reply[base.SENDER_MESSAGE_BYTES :]
         chosen = base.receiver_finish(state, points)
-        tree.require_message(self._extension, sums)
+        tree.require_tree_message(self._extension, sums)
         self._state = None
-        keys = tree.puncture(state.session_id, self._extension, state.delta, chosen, sums)
+        keys = tree.puncture_trees(state.session_id, self._extension, state.delta, chosen, sums)
         key = base.transcript_key(state.session_id, state.message, reply)
         return OtSender(keys, state.delta, key, self._extension, self._kernels)
 
@@ -249,7 +249,7 @@ class OtSender(_Session):
 
     @staticmethod
     def open(
-        session_id: bytes, rand: bytes, kernels: OtKernels = NUMBA, extension: Extension = DEFAULT
+        session_id: bytes, rand: bytes, kernels: OtKernels = NUMBA, extension: Extension = DEFAULT_EXTENSION
     ) -> tuple[OtSenderOpening, bytes]:
         """Draw Delta and begin; -> the base OT message for A.
 
@@ -289,7 +289,7 @@ class OtSender(_Session):
         claimed = check.CheckAnswer.from_bytes(bytes(self._unpack(answer, ANSWER_MESSAGE_BYTES)))
         delta = self._delta.tobytes()
         try:
-            check.verify(batch.chi, delta, batch.columns, claimed)
+            check.verify_check(batch.chi, delta, batch.columns, claimed)
         except ConsistencyCheckFailed:
             self.close()
             raise

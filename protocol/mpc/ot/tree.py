@@ -53,12 +53,12 @@ class _Hash:
         return self(b"node" + bytes([level, side]), node)
 
 
-def message_bytes(extension: Extension) -> int:
+def tree_message_bytes(extension: Extension) -> int:
     """Size of A's message: two sums a level below the first, then the check's sum and digest."""
     return _HEADER_BYTES + sum(_digit_bytes(bits) for bits in extension.digit_bits)
 
 
-def grow(session_id: bytes, extension: Extension, keys0: Keys, keys1: Keys) -> tuple[Keys, bytes]:
+def grow_trees(session_id: bytes, extension: Extension, keys0: Keys, keys1: Keys) -> tuple[Keys, bytes]:
     """A's part: all keys, digit after digit, and what B needs to get all but one of each.
 
     Shapes:   keys0, keys1 uint8[128, 32] -> uint8[leaves, 32], ``message_bytes`` bytes
@@ -72,7 +72,7 @@ def grow(session_id: bytes, extension: Extension, keys0: Keys, keys1: Keys) -> t
     return _as_keys(found), b"".join(message)
 
 
-def puncture(session_id: bytes, extension: Extension, delta: bytes, keys: Keys, message: bytes) -> Keys:
+def puncture_trees(session_id: bytes, extension: Extension, delta: bytes, keys: Keys, message: bytes) -> Keys:
     """B's part: all keys but one a digit, key y of a digit in row y xor Delta's digit; row 0 of each is zero.
 
     Shapes:   delta 16 bytes, keys uint8[128, 32] -> uint8[leaves, 32]
@@ -101,11 +101,11 @@ def puncture(session_id: bytes, extension: Extension, delta: bytes, keys: Keys, 
     return _as_keys(found)
 
 
-def require_message(extension: Extension, message: bytes) -> None:
+def require_tree_message(extension: Extension, message: bytes) -> None:
     """Raises:   MalformedMessage, on a wrong length or another extension"""
-    if len(message) != message_bytes(extension):
+    if len(message) != tree_message_bytes(extension):
         raise MalformedMessage(
-            f"the key trees of an extension with {extension.digits} digits take {message_bytes(extension)} bytes, "
+            f"the key trees of an extension with {extension.digits} digits take {tree_message_bytes(extension)} bytes, "
             f"found {len(message)}; check that both servers use the same extension"
         )
     if message[0] != extension.digits:

@@ -233,7 +233,7 @@ def _require_factor(options: MallowsOptions) -> None:
         raise ConfigurationError(f"{name} belongs to criterion {other!r}: leave it out, or choose that criterion")
 
 
-DECLARED: Final = Declared(
+MALLOWS: Final = Declared(
     "mallows",
     _made,
     options=tuple(MallowsOptions.model_fields),

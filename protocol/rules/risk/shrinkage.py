@@ -111,4 +111,4 @@ def _made(_options: object, _batch_size: int, grid: int) -> Shrinkage:
     return Shrinkage(grid)
 
 
-DECLARED: Final = Declared("shrinkage", _made, looks_at_examples=True)
+SHRINKAGE: Final = Declared("shrinkage", _made, looks_at_examples=True)

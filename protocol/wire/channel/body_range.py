@@ -8,7 +8,7 @@ in its place, under this key.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -19,7 +19,7 @@ from protocol.wire.keys import require_length
 Reader: TypeAlias = Callable[[int, int], Octets]
 """Bytes ``offset`` to ``offset + size`` of what is stored: fewer only where it ends."""
 
-_SEALED_CHUNK = CHUNK_BYTES + TAG_BYTES
+_SEALED_CHUNK: Final = CHUNK_BYTES + TAG_BYTES
 
 
 class BodyRange:

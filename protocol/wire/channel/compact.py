@@ -48,14 +48,14 @@ _F64: Final = struct.Struct(">d")
 _Value = object
 
 
-def packed(message: Message) -> bytes:
+def pack_message(message: Message) -> bytes:
     """The compact form of a message. Raises: MalformedMessage, for a number, text or list that it does not hold"""
     writer = _Writer()
     writer.value(message.model_dump(mode="json"))
     return bytes(writer.made)
 
 
-def unpacked(data: bytes) -> bytes:
+def unpack_message(data: bytes) -> bytes:
     """The canonical JSON of a message in its compact form.
 
     Raises: MalformedMessage, also for a form that ``packed`` does not write

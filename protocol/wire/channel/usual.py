@@ -15,19 +15,19 @@ from typing import Final
 
 _URL: Final = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]{1,5})?/[A-Za-z0-9._~/-]*(?:\?[A-Za-z0-9._~=&-]*)?")
 _METHOD: Final = re.compile(r"GET|POST|PUT|DELETE")
-_KEY_ID: Final = r"[A-Za-z0-9_-]{1,128}"
+_KEYID: Final = r"[A-Za-z0-9_-]{1,128}"
 _CREATED: Final = r"0|[1-9][0-9]{0,10}"
 _MOST_CREATED: Final = 10**11
 _VALUE: Final = r"[A-Za-z0-9+/]{85}[AQgw]=="
 _CONTENT_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]+")
 _STATUSES: Final = range(100, 600)
 _REQUEST: Final = re.compile(
-    rf'moiety=(\("@method" "@target-uri" "([a-z-]{{1,32}})"\);created=({_CREATED});keyid="({_KEY_ID})";alg="ed25519"'
+    rf'moiety=(\("@method" "@target-uri" "([a-z-]{{1,32}})"\);created=({_CREATED});keyid="({_KEYID})";alg="ed25519"'
     r';nonce="([A-Za-z0-9_-]{16,64})";tag="([a-z]+/[0-9]+)")'
 )
 _ANSWER: Final = re.compile(
     rf'moiety=(\("@status" "content-type" "([a-z-]{{1,32}})" "signature";req\);created=(?:{_CREATED})'
-    rf';keyid="({_KEY_ID})";alg="ed25519";tag="([a-z]+/[0-9]+)")'
+    rf';keyid="({_KEYID})";alg="ed25519";tag="([a-z]+/[0-9]+)")'
 )
 _SIGNATURE: Final = re.compile(f"moiety=:({_VALUE}):")
 

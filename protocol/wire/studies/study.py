@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from protocol.clauses import Clause
 from protocol.parameters import TAG_COORDINATES, WORD_BITS, Needs, StudyParameters
-from protocol.protection.plan import USUAL, StudyProtection
+from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
 from protocol.purpose import Purpose
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
 from protocol.rules.risk.terms import MOST_MEASURE_TRIES
@@ -55,7 +55,7 @@ class Study(Message):
     list_every: Annotated[int, Field(ge=1, le=10**6)] = 1
     round_deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
     correlation_source: Literal["ot", "dealer"] = "ot"
-    protection: StudyProtection = USUAL
+    protection: StudyProtection = USUAL_PROTECTION
     ranking: RankingSpec | None = None
     seed: int | None = None
     pretrained_digest: Digest | None = None

@@ -74,7 +74,7 @@ def opened(journal: StudyJournal, side: Side, attempt: int = 1) -> tuple[Contrib
     """As the server of that side opens it; the commitment is checked."""
     reader = SealedReader(operator_keys(side).sealing)
     data = (journal.attempt_folder(1, attempt) / f"{side}.sealed").read_bytes()
-    plain = b"".join(sealed.opened(reader, [data]))
+    plain = b"".join(sealed.open_body(reader, [data]))
     assert reader.salt is not None
     header = ContributionHeader.parse(reader.header or b"")
     assert reader.content_key is not None

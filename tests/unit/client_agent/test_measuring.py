@@ -13,8 +13,8 @@ from client_agent.study.measuring import (
 from harness.adversaries.signed_client import opened as opened_body
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import encode
-from protocol.bodies.query import read
-from protocol.mpc.distance import query
+from protocol.bodies.query import read_query
+from protocol.mpc.distance import distance_query
 from protocol.mpc.measurement import OpeningShare
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
@@ -45,11 +45,11 @@ def test_the_servers_shares_make_the_weighted_sketches(parameters: StudyParamete
         assert (header.side, header.targets, header.transcript_digest) == (side, CONTRIBUTORS, DIGEST)
         assert header.length == parameters.sketched_length
         kinds[side] = header.share_kind
-        total += np.concatenate(list(read(header, plain).values()))
+        total += np.concatenate(list(read_query(header, plain).values()))
     assert kinds[seed_side(round_number)] is ShareKind.SEED
     assert kinds[seed_side(round_number).other] is ShareKind.VECTOR
     sketch = sketch_vector(CHALLENGE, x, parameters)
-    expected = np.concatenate([query(sketch, n, parameters.weight_grid) for n in numerators])
+    expected = np.concatenate([distance_query(sketch, n, parameters.weight_grid) for n in numerators])
     np.testing.assert_array_equal(total, expected)
 
 

@@ -15,7 +15,7 @@ from client_agent.network.exchange import TransportFailure
 from client_agent.study.take_release import Outputs, own_key_id
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import to_bytes
-from protocol.bodies.output import share_kind
+from protocol.bodies.output import output_kind
 from protocol.errors import (
     AggregateOutOfBounds,
     AnnouncementMismatch,
@@ -74,7 +74,7 @@ class FakeServer:
         header = OutputHeader(
             release_digest=self.past.release_set.message.digest(),
             side=self.side,
-            share_kind=share_kind(self.side, round_number, 64),
+            share_kind=output_kind(self.side, round_number, 64),
             recipient=own_key_id(ROSTER, self.named),
             length=PARAMETERS.dimension,
         )

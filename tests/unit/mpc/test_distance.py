@@ -22,7 +22,7 @@ CHALLENGE = bytes(range(32))
 def test_the_query_rounds_halves_up_in_integers(rng, numerator, grid):
     signed = [0, 1, -1, 16, -16, 48, 2**21, -(2**21), 2**62, -(2**63), 2**63 - 1, *rng.integers(-(2**25), 2**25, 200)]
     expected = [math.floor(Fraction(int(s) * numerator, grid) + Fraction(1, 2)) for s in signed]
-    query = distance.query(ring(signed), numerator, grid)
+    query = distance.distance_query(ring(signed), numerator, grid)
     assert to_signed(query).tolist() == expected
     assert all(
         abs(q - Fraction(int(s) * numerator, grid)) <= Fraction(1, 2) for q, s in zip(expected, signed, strict=True)
@@ -32,7 +32,7 @@ def test_the_query_rounds_halves_up_in_integers(rng, numerator, grid):
 @pytest.mark.parametrize("numerator", [-1, 33])
 def test_a_query_for_an_impossible_weight_is_refused(numerator):
     with pytest.raises(ProtocolViolation, match=r"0\.\.32"):
-        distance.query(ring([1]), numerator, 32)
+        distance.distance_query(ring([1]), numerator, 32)
 
 
 def test_the_measured_distance_is_the_exact_integers(parameters, rng):
@@ -42,7 +42,9 @@ def test_the_measured_distance_is_the_exact_integers(parameters, rng):
         x = rng.integers(-bound, bound, parameters.dimension)
         x_0 = rng.integers(-bound, bound, parameters.dimension)
         sketch = sketch_vector(CHALLENGE, ring(x), parameters)
-        query = distance.query(sketch_vector(CHALLENGE, ring(x_0), parameters), numerator, parameters.weight_grid)
+        query = distance.distance_query(
+            sketch_vector(CHALLENGE, ring(x_0), parameters), numerator, parameters.weight_grid
+        )
         a, b = measure(rng, CHALLENGE, sketch, query, parameters)
         squared = sum((s - q) ** 2 for s, q in zip(to_signed(sketch).tolist(), to_signed(query).tolist(), strict=True))
         assert (a.values + b.values).tolist() == [squared]
@@ -59,7 +61,7 @@ def test_the_distance_is_that_of_the_unweighted_updates(identity, rng):
     g_i, g_0 = rng.normal(size=(2, identity.dimension)) * 0.1
     numerator = 8
     encoded = np.rint(g_i * (numerator / 32) * identity.scale).astype(np.int64)
-    query = distance.query(ring(np.rint(g_0 * identity.scale).astype(np.int64)), numerator, 32)
+    query = distance.distance_query(ring(np.rint(g_0 * identity.scale).astype(np.int64)), numerator, 32)
     opened = measurement.open_site(*measure(rng, CHALLENGE, ring(encoded), query, identity), numerator, identity)
     # every entry is off by at most 1/2 + 1/8 + 1/2 units of 2^-f, before the division by the weight 1/4
     tolerance = math.sqrt(identity.dimension) * 1.125 / identity.scale * 4

@@ -48,7 +48,7 @@ def opened_round(
     """Sketch, measure and open; the requester is the first site and asks for its own update."""
     sketches = {site: sketch_vector(challenge, update, parameters) for site, update in x.items()}
     asked = {Needs.DISTANCES: numerator, Needs.INNER_PRODUCTS: parameters.weight_grid, Needs.NORMS: 0}.get(opens)
-    query = None if asked is None else distance.query(sketches[SITES[0]], asked, parameters.weight_grid)
+    query = None if asked is None else distance.distance_query(sketches[SITES[0]], asked, parameters.weight_grid)
     queries = dict.fromkeys(list(x)[1:], query)
     opening = measure_all(rng, challenge, sketches, queries, parameters, opens)
     numerators = dict.fromkeys(x, numerator)

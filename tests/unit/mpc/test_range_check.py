@@ -50,7 +50,7 @@ def test_shares_of_m_add_up_to_w_times_w_minus_one(parameters, rng):
     assert u.tolist() == [((int(x) + 2 ** (h - 1)) % 2**64) >> h for x in a]
     assert v.tolist() == [(-int(y) % 2**64) >> h for y in b]
     first, second = share(rng, u * v)
-    total = range_check.check_shares(Side.A, u, first, parameters) + range_check.check_shares(
+    total = range_check.range_check_shares(Side.A, u, first, parameters) + range_check.range_check_shares(
         Side.B, v, second, parameters
     )
     w = [(int(x) - int(y)) % modulus for x, y in zip(u, v, strict=True)]
@@ -66,10 +66,10 @@ def test_the_range_is_where_the_documentation_says(parameters, rng):
         a, b = share(rng, y)
         u, v = range_check.top_bits(Side.A, a, parameters), range_check.top_bits(Side.B, b, parameters)
         first, second = share(rng, u * v)
-        m = range_check.check_shares(Side.A, u, first, parameters) + range_check.check_shares(
+        m = range_check.range_check_shares(Side.A, u, first, parameters) + range_check.range_check_shares(
             Side.B, v, second, parameters
         )
-        assert [range_check.passed(m[i : i + 1], parameters) for i in range(y.size)] == [expected] * y.size
+        assert [range_check.passed_range_check(m[i : i + 1], parameters) for i in range(y.size)] == [expected] * y.size
 
 
 def test_ten_thousand_honest_updates_pass(parameters, rng):
@@ -90,10 +90,10 @@ def test_ten_thousand_honest_updates_pass(parameters, rng):
         a = rng.integers(0, 2**64, y.shape, dtype=np.uint64)
         u, v = range_check.top_bits(Side.A, a, parameters), range_check.top_bits(Side.B, y - a, parameters)
         first = rng.integers(0, 2**64, y.shape, dtype=np.uint64)
-        m = range_check.check_shares(Side.A, u, first, parameters) + range_check.check_shares(
+        m = range_check.range_check_shares(Side.A, u, first, parameters) + range_check.range_check_shares(
             Side.B, v, u * v - first, parameters
         )
-        assert range_check.passed(m, parameters)
+        assert range_check.passed_range_check(m, parameters)
 
 
 def test_honest_updates_pass_through_both_servers(parameters, rng):
@@ -133,7 +133,7 @@ def test_without_the_check_a_wrapped_update_looks_honest_and_wrecks_the_sum(iden
     good = honest(rng, identity, 0.5)
     bad = ring(good)
     bad[7] += np.uint64(2**63)
-    query = distance.query(ring(g_0), 32, 32)
+    query = distance.distance_query(ring(g_0), 32, 32)
 
     def distance_unchecked(x):
         d_a, d_b = (distance_factor(x_s, q_s) for x_s, q_s in zip(share(rng, x), share(rng, query), strict=True))
@@ -190,13 +190,13 @@ def test_all_sites_are_prepared_as_each_alone(parameters, rng, kernels):
 
 def test_one_share_of_m_out_of_place_fails(identity):
     m = np.zeros(40, dtype=np.uint64)
-    assert range_check.passed(m, identity)
+    assert range_check.passed_range_check(m, identity)
     m[39] = 1
-    assert not range_check.passed(m, identity)
+    assert not range_check.passed_range_check(m, identity)
     m[39] = 2 ** (64 - identity.range_bits)
-    assert range_check.passed(m, identity)
+    assert range_check.passed_range_check(m, identity)
 
 
 def test_a_sketch_share_of_another_length_is_refused(identity, rng):
     with pytest.raises(MalformedMessage, match="101 elements"):
-        range_check.operand(Side.A, uniform(rng, 102), range_check.projections(CHALLENGE, identity), identity)
+        range_check.range_operand(Side.A, uniform(rng, 102), range_check.projections(CHALLENGE, identity), identity)

@@ -26,8 +26,8 @@ def test_its_length_is_known_before_it_is_sealed(length: int, at_once: bool) -> 
     header = OutputHeader(
         release_digest="ab" * 32, side=Side.A, share_kind=ShareKind.VECTOR, recipient="cd" * 16, length=length
     )
-    answer = sealed_answer(output.seal(header, [bytes(8 * length)], KEY.public, SECRET))
-    sent = output.seal(header, [bytes(8 * length)], KEY.public, SECRET).whole()
+    answer = sealed_answer(output.seal_output(header, [bytes(8 * length)], KEY.public, SECRET))
+    sent = output.seal_output(header, [bytes(8 * length)], KEY.public, SECRET).whole()
     assert answer.headers["content-length"] == str(len(sent))
     assert isinstance(answer, StreamingResponse) is not at_once
     if at_once:

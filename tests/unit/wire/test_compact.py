@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 from client_agent.site.letter import Attestation, Hindrance, StudyRefusal, WeightMail, Welcome
 from protocol.errors import MalformedMessage, TooLarge
 from protocol.wire.channel import compact
-from protocol.wire.channel.compact import NAMES, packed, unpacked
+from protocol.wire.channel.compact import NAMES, pack_message, unpack_message
 from protocol.wire.messages import MAX_CONTROL_BYTES, Decline, Message, Signed
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import release
@@ -39,7 +39,7 @@ class Letter(Message):
     ],
 )
 def test_no_number_no_switch_and_no_absence_shows(held: list[object]) -> None:
-    assert len(packed(Letter(held=held))) == len(packed(Letter(held=[9, 10])))
+    assert len(pack_message(Letter(held=held))) == len(pack_message(Letter(held=[9, 10])))
 
 
 def test_a_weight_list_with_its_evidence_takes_two_fifths_and_shows_no_weight() -> None:
@@ -47,14 +47,14 @@ def test_a_weight_list_with_its_evidence_takes_two_fifths_and_shows_no_weight() 
         WeightMail(weight_list=weights(few), previous=release(1).model_copy(update={"weight_list": weights(few)}))
         for few in ((1, 9, 0), (10**9, 2**40, 77))
     ]
-    first, second = (packed(mail) for mail in mails)
+    first, second = (pack_message(mail) for mail in mails)
     assert len(first) == len(second) < len(mails[0].canonical()) * 2 / 5
-    assert [unpacked(one) for one in (first, second)] == [mail.canonical() for mail in mails]
+    assert [unpack_message(one) for one in (first, second)] == [mail.canonical() for mail in mails]
 
 
 def test_digests_take_half_and_a_text_that_came_before_three_bytes() -> None:
-    once, twice = (packed(Letter(held=[DIGEST] * times)) for times in (1, 2))
-    assert len(once) == len(packed(Letter(held=[]))) + 34
+    once, twice = (pack_message(Letter(held=[DIGEST] * times)) for times in (1, 2))
+    assert len(once) == len(pack_message(Letter(held=[]))) + 34
     assert len(twice) == len(once) + 3
 
 
@@ -76,17 +76,17 @@ json_values = st.recursive(
 @given(json_values, st.text(max_size=20))
 def test_every_message_comes_back_as_its_canonical_bytes(held: object, site: str) -> None:
     message = Letter(held=held, site=site)
-    assert unpacked(packed(message)) == message.canonical()
+    assert unpack_message(pack_message(message)) == message.canonical()
 
 
 @given(st.binary(max_size=60))
 def test_what_can_be_read_is_written_in_one_way(data: bytes) -> None:
     whole = b"\x09\x00\x02" + b"\xff\x04held" + data + bytes([NAMES.index("site")]) + b"\x05\x00\x00"
     try:
-        text = unpacked(whole)
+        text = unpack_message(whole)
     except MalformedMessage:
         return
-    assert packed(Letter(**json.loads(text))) == whole
+    assert pack_message(Letter(**json.loads(text))) == whole
 
 
 SITE = bytes([NAMES.index("site")])
@@ -125,7 +125,7 @@ TEXT = b"\x05\x00\x01x"
 )
 def test_what_is_written_in_another_way_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(MalformedMessage, match=why):
-        unpacked(data)
+        unpack_message(data)
 
 
 @pytest.mark.parametrize(("text", "times"), [("x" * 65535, 65534), ("\U0001f600" * 5461, 64)])
@@ -135,19 +135,19 @@ def test_few_bytes_that_stand_for_many_are_refused_before_they_take_memory(text:
     again = b"\x07\x00\x00" * times
     data = b"\x08" + (times + 1).to_bytes(2, "big") + b"\x05" + len(spelled).to_bytes(2, "big") + spelled + again
     with pytest.raises(TooLarge, match=f"more than {MAX_CONTROL_BYTES} bytes"):
-        unpacked(data)
+        unpack_message(data)
 
 
 @pytest.mark.parametrize("held", [2**63, -(2**63) - 1, 10**30])
 def test_a_number_wider_than_all_others_is_refused(held: int) -> None:
     with pytest.raises(MalformedMessage, match="at most 63 fit"):
-        packed(Letter(held=held))
+        pack_message(Letter(held=held))
 
 
 def test_a_longer_text_or_list_than_the_form_holds_is_refused() -> None:
     for held in ("y" * 2**16, [1] * 2**16):
         with pytest.raises(MalformedMessage, match="at most 65535 fit"):
-            packed(Letter(held=held))
+            pack_message(Letter(held=held))
 
 
 def test_the_short_names_are_different_and_fit_a_byte() -> None:

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from protocol.mpc.correlation import open_ot_sessions
-from protocol.mpc.ot.digits import DEFAULT, IKNP, SOFTSPOKEN, Extension
+from protocol.mpc.ot.digits import DEFAULT_EXTENSION, IKNP, SOFTSPOKEN, Extension
 from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.kernels import NUMBA, OtKernels
 from protocol.mpc.ot.session import OtReceiver, OtSender
@@ -22,7 +22,7 @@ def seed(label: str) -> bytes:
 
 
 def open_pair(
-    label: str = "pair", kernels: OtKernels = NUMBA, extension: Extension = DEFAULT
+    label: str = "pair", kernels: OtKernels = NUMBA, extension: Extension = DEFAULT_EXTENSION
 ) -> tuple[OtReceiver, OtSender]:
     return open_ot_sessions(SESSION, seed(label + "a"), seed(label + "b"), kernels, extension)
 

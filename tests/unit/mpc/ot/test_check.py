@@ -59,18 +59,18 @@ def honest(seed: int = 5, length: int = 40) -> tuple[np.ndarray, np.ndarray, np.
 
 def test_an_honest_answer_passes_and_survives_the_wire():
     choices, columns, seen = honest()
-    sent = check.answer(CHI, choices, columns).to_bytes()
-    assert len(sent) == check.ANSWER_BYTES == 2064
-    check.verify(CHI, DELTA, seen, check.CheckAnswer.from_bytes(sent))
+    sent = check.check_answer(CHI, choices, columns).to_bytes()
+    assert len(sent) == check.CHECK_ANSWER_BYTES == 2064
+    check.verify_check(CHI, DELTA, seen, check.CheckAnswer.from_bytes(sent))
 
 
 @pytest.mark.parametrize("place", [0, 15, 16, 1000, 2063])
 def test_any_altered_byte_of_the_answer_fails(place: int):
     choices, columns, seen = honest()
-    sent = bytearray(check.answer(CHI, choices, columns).to_bytes())
+    sent = bytearray(check.check_answer(CHI, choices, columns).to_bytes())
     sent[place] ^= 1
     with pytest.raises(ConsistencyCheckFailed):
-        check.verify(CHI, DELTA, seen, check.CheckAnswer.from_bytes(bytes(sent)))
+        check.verify_check(CHI, DELTA, seen, check.CheckAnswer.from_bytes(bytes(sent)))
 
 
 @pytest.mark.parametrize("length", [0, 2063, 2065])
@@ -86,7 +86,7 @@ def test_errors_that_cancel_in_a_sum_over_rows_are_caught():
     seen = seen.copy()
     seen[chosen, 3] ^= 4
     with pytest.raises(ConsistencyCheckFailed):
-        check.verify(CHI, DELTA, seen, check.answer(CHI, choices, columns))
+        check.verify_check(CHI, DELTA, seen, check.check_answer(CHI, choices, columns))
 
 
 def test_the_extra_rows_fill_a_block_of_the_polynomial():
@@ -99,4 +99,4 @@ def test_the_extra_rows_fill_a_block_of_the_polynomial():
 
 def test_repr_hides_hashes():
     choices, columns, _ = honest()
-    assert repr(check.answer(CHI, choices, columns)) == "CheckAnswer()"
+    assert repr(check.check_answer(CHI, choices, columns)) == "CheckAnswer()"

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
 from protocol.mpc.ot import base, session, tree
-from protocol.mpc.ot.digits import DEFAULT, IKNP, SOFTSPOKEN, Extension
+from protocol.mpc.ot.digits import DEFAULT_EXTENSION, IKNP, SOFTSPOKEN, Extension
 from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
 from protocol.mpc.ot.session import OtReceiver, OtSender, ReceiverBatch, SenderBatch
 from tests.unit.mpc.ot.exchange import EXTENSIONS, LENGTHS, SESSION, Exchange, errors, open_pair, seed
@@ -47,7 +47,7 @@ def test_what_a_contributor_costs(extension: Extension, cost: int):
 def test_the_default_costs_less_than_the_budget_with_what_is_sent_online():
     done = Exchange(*open_pair(), [CONTRIBUTOR])
     online = 2 * 8 * sum(CONTRIBUTOR)  # each server sends its masked vector once
-    assert DEFAULT == SOFTSPOKEN
+    assert DEFAULT_EXTENSION == SOFTSPOKEN
     assert sum(map(len, done.sent.values())) + online < 900_000
 
 
@@ -226,4 +226,4 @@ def test_servers_with_different_extensions_say_so():
     with pytest.raises(MalformedMessage, match="has 21 digits, this server's 22"):
         opening.finish(OtReceiver.open(SESSION, message, seed("a"), extension=SOFTSPOKEN)[1])
     with pytest.raises(MalformedMessage, match="take 1 bytes"):
-        tree.require_message(IKNP, bytes(2))
+        tree.require_tree_message(IKNP, bytes(2))

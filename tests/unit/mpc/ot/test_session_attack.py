@@ -85,14 +85,16 @@ def test_a_bet_on_a_digit_passes_with_the_right_guess_alone(extension: Extension
     error = np.zeros((1, 8 * 4 + 24), np.uint8)
     error[0, 17 // 8] = 1 << (17 % 8)
     hashed = check.column_hashes(chi[8:], error)
-    honest = check.answer(chi[8:], batch.choices, batch.columns)
+    honest = check.check_answer(chi[8:], batch.choices, batch.columns)
     won = []
     for guess in range(1 << extension.digit_bits[digit]):
         fitted = honest.column_hashes.copy()
         guess_bits = guess >> np.arange(extension.digit_bits[digit]) & 1
         fitted[columns] ^= guess_bits.astype(np.uint8)[:, None] * hashed
         try:
-            check.verify(chi[8:], b._delta.tobytes(), batch_b.columns, check.CheckAnswer(honest.choices_hash, fitted))
+            check.verify_check(
+                chi[8:], b._delta.tobytes(), batch_b.columns, check.CheckAnswer(honest.choices_hash, fitted)
+            )
         except ConsistencyCheckFailed:
             continue
         won.append(guess)
@@ -143,7 +145,7 @@ def test_without_the_check_the_attack_reads_delta_and_then_every_mask(
     monkeypatch: pytest.MonkeyPatch, extension: Extension
 ):
     a, b = open_pair(extension=extension)
-    monkeypatch.setattr(check, "verify", lambda *_: None)
+    monkeypatch.setattr(check, "verify_check", lambda *_: None)
     done = Exchange(a, b, [(1,) * extension.digits], "attack", alter=steal(extension))
     digits = read_delta(a, done, extension)
     np.testing.assert_array_equal(digits, delta_digits(b))
@@ -181,7 +183,7 @@ def test_a_failed_check_says_nothing_secret_and_a_bug_is_not_taken_for_one(monke
     def broken(*_: object) -> NoReturn:
         raise MemoryError
 
-    monkeypatch.setattr(check, "verify", broken)
+    monkeypatch.setattr(check, "verify_check", broken)
     with pytest.raises(MemoryError):
         Exchange(a, b, [(1,)])
     assert not b.closed

@@ -36,10 +36,10 @@ def spoil(message: bytes, at: int) -> bytes:
 @pytest.mark.parametrize("digits", [128, 100, 64, 32, 21, 16])
 def test_the_sender_gets_every_key_but_one_of_each_digit(digits: int):
     extension = Extension(digits)
-    keys, message = tree.grow(SESSION, extension, KEYS0, KEYS1)
-    assert len(message) == tree.message_bytes(extension)
-    tree.require_message(extension, message)
-    seen = tree.puncture(SESSION, extension, DELTA, CHOSEN, message)
+    keys, message = tree.grow_trees(SESSION, extension, KEYS0, KEYS1)
+    assert len(message) == tree.tree_message_bytes(extension)
+    tree.require_tree_message(extension, message)
+    seen = tree.puncture_trees(SESSION, extension, DELTA, CHOSEN, message)
     assert len({key.tobytes() for key in keys}) == extension.leaves
     for (_, leaf), value in zip(extension.places(), digit_values(extension), strict=True):
         assert not seen[leaf.start].any()
@@ -49,25 +49,25 @@ def test_the_sender_gets_every_key_but_one_of_each_digit(digits: int):
 
 
 def test_digits_of_one_bit_need_no_tree():
-    keys, message = tree.grow(SESSION, IKNP, KEYS0, KEYS1)
+    keys, message = tree.grow_trees(SESSION, IKNP, KEYS0, KEYS1)
     assert message == bytes([128])
     np.testing.assert_array_equal(keys[0::2], KEYS1)
     np.testing.assert_array_equal(keys[1::2], KEYS0)
 
 
 def test_session_and_digit_enter_every_key():
-    keys, message = tree.grow(SESSION, SIXTEEN, KEYS0, KEYS1)
-    other, _ = tree.grow(SESSION + b"x", SIXTEEN, KEYS0, KEYS1)
-    alike, _ = tree.grow(SESSION, SIXTEEN, *(np.tile(k[:8], (16, 1)) for k in (KEYS0, KEYS1)))
+    keys, message = tree.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
+    other, _ = tree.grow_trees(SESSION + b"x", SIXTEEN, KEYS0, KEYS1)
+    alike, _ = tree.grow_trees(SESSION, SIXTEEN, *(np.tile(k[:8], (16, 1)) for k in (KEYS0, KEYS1)))
     assert not {k.tobytes() for k in keys} & {k.tobytes() for k in other}
     assert len({k.tobytes() for k in alike}) == SIXTEEN.leaves
     with pytest.raises(ConsistencyCheckFailed):
-        tree.puncture(SESSION + b"x", SIXTEEN, DELTA, CHOSEN, message)
+        tree.puncture_trees(SESSION + b"x", SIXTEEN, DELTA, CHOSEN, message)
 
 
 def test_the_stream_keys_are_no_nodes_and_no_check_values():
     """What is sent about a leaf tells nothing of its stream's key: neither sum nor digest holds one."""
-    keys, message = tree.grow(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
+    keys, message = tree.grow_trees(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
     pieces = {message[at : at + 32] for at in range(1, len(message), 32)}
     assert not pieces & {key.tobytes() for key in keys}
 
@@ -77,38 +77,38 @@ def test_the_stream_keys_are_no_nodes_and_no_check_values():
 def test_a_wrong_sum_is_caught_exactly_when_deltas_path_needs_it(extension: Extension, digit: int):
     """The bet a cheater can place: a bit of Delta a sum. If it passes, the sender's keys are those of the tree."""
     digit %= extension.digits
-    _, message = tree.grow(SESSION, extension, KEYS0, KEYS1)
-    honest = tree.puncture(SESSION, extension, DELTA, CHOSEN, message)
+    _, message = tree.grow_trees(SESSION, extension, KEYS0, KEYS1)
+    honest = tree.puncture_trees(SESSION, extension, DELTA, CHOSEN, message)
     for level in range(1, extension.digit_bits[digit]):
         bit = digit_values(extension)[digit] >> level & 1
         needed = place(extension, digit, level, 1 - bit)
         with pytest.raises(ConsistencyCheckFailed, match="trees"):
-            tree.puncture(SESSION, extension, DELTA, CHOSEN, spoil(message, needed))
+            tree.puncture_trees(SESSION, extension, DELTA, CHOSEN, spoil(message, needed))
         unread = spoil(message, place(extension, digit, level, bit))
-        np.testing.assert_array_equal(tree.puncture(SESSION, extension, DELTA, CHOSEN, unread), honest)
+        np.testing.assert_array_equal(tree.puncture_trees(SESSION, extension, DELTA, CHOSEN, unread), honest)
 
 
 @pytest.mark.parametrize("digit", [0, 7, 20])
 @pytest.mark.parametrize("part", [0, 1], ids=["sum of check values", "digest"])
 def test_a_wrong_check_is_always_caught(digit: int, part: int):
-    _, message = tree.grow(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
+    _, message = tree.grow_trees(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
     at = place(SOFTSPOKEN, digit, SOFTSPOKEN.digit_bits[digit], part)
     with pytest.raises(ConsistencyCheckFailed):
-        tree.puncture(SESSION, SOFTSPOKEN, DELTA, CHOSEN, spoil(message, at))
+        tree.puncture_trees(SESSION, SOFTSPOKEN, DELTA, CHOSEN, spoil(message, at))
 
 
 def wrong_columns(message: bytes, delta: bytes) -> np.ndarray:
     """For which columns q is not t xor Delta_j x, with A's keys honest and B's from ``message``."""
     bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None]
-    keys, _ = tree.grow(SESSION, SIXTEEN, KEYS0, KEYS1)
-    seen = tree.puncture(SESSION, SIXTEEN, delta, np.where(bits, KEYS1, KEYS0), message)
+    keys, _ = tree.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
+    seen = tree.puncture_trees(SESSION, SIXTEEN, delta, np.where(bits, KEYS1, KEYS0), message)
     x, t, u = receiver_columns(SIXTEEN, keys, 40, 0, NUMPY)
     return (sender_columns(SIXTEEN, seen, delta, u, 0, NUMPY) != t ^ bits * x).any(axis=1)
 
 
 def test_without_the_check_wrong_sums_open_sessions_whose_rows_tell_delta(monkeypatch: pytest.MonkeyPatch):
     """One wrong sum in every tree, on the side that a bit of 1 needs: rows break where Delta has that bit."""
-    _, message = tree.grow(SESSION, SIXTEEN, KEYS0, KEYS1)
+    _, message = tree.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
     for digit in range(16):
         message = spoil(message, place(SIXTEEN, digit, 4, 0))
     with pytest.raises(ConsistencyCheckFailed):
@@ -122,9 +122,9 @@ def test_without_the_check_wrong_sums_open_sessions_whose_rows_tell_delta(monkey
 @pytest.mark.parametrize("length", [0, 1, 8192, 8194])
 def test_messages_of_the_wrong_length_are_refused(length: int):
     with pytest.raises(MalformedMessage, match="8193 bytes, found"):
-        tree.require_message(SOFTSPOKEN, bytes([21]) * length)
+        tree.require_tree_message(SOFTSPOKEN, bytes([21]) * length)
 
 
 def test_another_extension_is_named():
     with pytest.raises(MalformedMessage, match="22 digits, this server's 21"):
-        tree.require_message(SOFTSPOKEN, bytes([22]) * 8193)
+        tree.require_tree_message(SOFTSPOKEN, bytes([22]) * 8193)
