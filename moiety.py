@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from host.unexpected import end_with
+from host.command_line import end_with
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "doctor": Subcommand(
         "moiety", "doctor", "Look at everything that a server or a site needs, before it runs.", False
     ),
-    "audit": Subcommand("host.audit.command", "app", "Who had what done, and when, at an agent or a server."),
+    "audit": Subcommand("host.audit_command", "app", "Who had what done, and when, at an agent or a server."),
     "licences": Subcommand("host.licences", "licences", "Every package of this installation, with its licence.", False),
     "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and show who has signed a roster."),
     "roster": Subcommand("client_agent.cli.roster", "app", "Change the roster by signed links, and show its chain."),

@@ -39,21 +39,19 @@ from client_agent.site.telling.ways import ways_of
 from client_agent.study.asked.foreseen_transfers import transfer_remarks
 from client_agent.study.asked.permits import end_permits
 from client_agent.study.participant import Participant
-from host.audit.entry import Action
-from host.audit.log import AuditLog
+from host.audit_log import Action, AuditLog
 from host.clock import SYSTEM, Clock
+from host.command_line import unexpected
 from host.randomness import site_randomness
-from host.unexpected import unexpected
 from protocol.errors import (
     AnnouncementMismatch,
     ConfigurationError,
     MoietyError,
     UnknownStudy,
 )
+from protocol.messages.control import ListedStudy, Signed, Study, StudyIndex
+from protocol.roster.chain import RosterChain, in_words
 from protocol.sharing import Side
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.chain.words import in_words
-from protocol.wire.messages import ListedStudy, Signed, Study, StudyIndex
 
 _JOIN_S = 10.0
 _LOOK_AGAIN_S = 60.0

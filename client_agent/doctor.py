@@ -30,11 +30,11 @@ from client_agent.study.asked.at_hand import known_studies
 from client_agent.study.asked.foreseen_transfers import transfer_remarks
 from client_agent.trainer_settings import TrainerSettings
 from host.doctor import Finding, Report, Way, failed, look_at_disk, look_at_memory, look_at_way, looked, ok, warning
-from host.network.two_operators import require_apart
-from host.unreadable import why_unreadable
+from host.files import why_unreadable
+from host.network import require_apart
 from protocol.errors import ConfigurationError, MoietyError
+from protocol.messages.control import Roster
 from protocol.sharing import Side
-from protocol.wire.messages import Roster
 
 _GIB: Final = 2**30
 _LEAST_DISK_BYTES: Final = 2**26

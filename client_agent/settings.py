@@ -16,13 +16,13 @@ from client_agent.architectures.sources import ModelSources
 from client_agent.notify_settings import NotifySettings
 from client_agent.quiet_hours import QuietHours
 from client_agent.trainer_settings import TrainerSettings
-from host.network.web_proxy import WebProxy
-from host.private_files import read_secret
+from host.files import read_secret
+from host.network import WebProxy
 from host.settings import file_table
 from protocol.configuration import validated
 from protocol.errors import ConfigurationError
+from protocol.messages.control import PartyName, StudyName
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import PartyName, StudyName
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
 _SWITCH: Final = {"true": True, "false": False}

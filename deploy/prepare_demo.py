@@ -20,8 +20,8 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import Federation, SiteData, write_site_folder
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from harness.federation.processes import toml_lines
+from protocol.roster.keyfile import dump_party_keys, dump_roster
 from protocol.sharing import Side
-from protocol.wire.keyfile import dump_party_keys, dump_roster
 
 PORT: Final = 8443
 STUDY_FILE: Final = Path(__file__).with_name("study.demo.toml")

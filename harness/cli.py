@@ -13,8 +13,8 @@ import typer
 from client_agent.cli.tables import console as console_for
 from harness.demo.results import summarise
 from harness.demo.run import DemoOptions, run_demo
-from host.placed_files import writable_folder
-from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
+from host.output_files import writable_folder
+from protocol.messages.purpose import USUAL_PROTECTION, StudyProtection
 
 
 def demo(

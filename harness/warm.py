@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from protocol.arithmetic.kernels import NUMBA
-from protocol.mpc.correlation import ot_pair
+from protocol.mpc.product import ot_pair
 
 _LENGTH = 64
 

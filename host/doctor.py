@@ -26,11 +26,10 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from pydantic import BaseModel, ConfigDict
 
-from host.network.unreachable import why_unreachable
-from host.network.web_proxy import WebProxy, open_tunnel
+from host.network import WebProxy, open_tunnel, why_unreachable
+from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
 from protocol.errors import MoietyError
-from protocol.printable import printable
-from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
+from protocol.text import printable
 
 
 class Verdict(StrEnum):

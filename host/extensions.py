@@ -15,14 +15,23 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Final
 
-from host.fresh_source import FreshSource
 from protocol.errors import ConfigurationError
-from protocol.rules.packaged import SEPARATOR
+from protocol.rules.registry import SEPARATOR
+
+
+class FreshSource(SourceFileLoader):
+    """Compiles the file whenever it is loaded, and keeps no bytecode beside it."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Raises: SyntaxError, OSError"""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
 
 FOLDER: Final = "folder:"
 """The beginning of the name of data that lie in folders of their own, one per site."""

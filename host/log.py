@@ -9,7 +9,7 @@ import structlog
 from structlog.typing import EventDict
 from structlog.typing import FilteringBoundLogger as BoundLogger
 
-from protocol.printable import printable_values
+from protocol.text import printable_values
 
 
 def configure(least: int = logging.NOTSET) -> None:

@@ -11,8 +11,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from host.network.loopback import is_loopback_url
-from protocol.arithmetic.prg import Usage, derive, expand_bytes
+from host.network import is_loopback_url
+from protocol.arithmetic.ring import Usage, derive, expand_bytes
 from protocol.errors import ConfigurationError
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_settings import BaseSettings
 
-from host.text_files import text_of
-from host.unreadable import why_unreadable
+from host.files import text_of, why_unreadable
 from protocol.configuration import parse_toml
 from protocol.errors import ConfigurationError
 

@@ -1,12 +1,22 @@
-"""The numbers a study fixes once, validated together (docs/protocol.md 2, 5, 6)."""
+"""The numbers that a study fixes once, and the protocol's versions (docs/protocol.md 2, 5, 6).
+
+Versions of the protocol: the one spoken here, and the releases of the package that speak others (docs/protocol.md
+3).
+
+A party of another version is not spoken with: what it sends is refused before it is read, both sides say which release
+to install, and whoever waited goes on where it was once the versions agree.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from protocol.errors import OtherVersion
 
 PROTOCOL_VERSION: Final = "moiety/2"
 RingBits: TypeAlias = Literal[48, 64]
@@ -133,3 +143,35 @@ class StudyParameters(BaseModel):
     def range_bits(self) -> int:
         """h of the range check: log2(E) + 5 for four blocks, log2(E) + 4 for the identity."""
         return self.encoded_norm_log2 + (4 if self.exact_distances else 5)
+
+
+RELEASES: Final = {"moiety/1": "0.1.0", "moiety/2": "0.2.0"}
+"""The first release of the package that speaks a version; moiety/N begins with release 0.N.0, for those to come too."""
+_VERSION: Final = re.compile(r"moiety/([1-9][0-9]{0,5})")
+
+
+def is_version(text: object) -> bool:
+    """Return whether this names a version of the protocol, known here or not."""
+    return isinstance(text, str) and _VERSION.fullmatch(text) is not None
+
+
+def first_release(version: str) -> str:
+    """The first release of the package that speaks ``version``."""
+    number = _VERSION.fullmatch(version)
+    return RELEASES.get(version, f"0.{number[1]}.0" if number else "")
+
+
+def other_version(what: str, found: str) -> OtherVersion:
+    """The error for something that was made under another version; ``found`` is a version."""
+    newer, older = first_release(found), first_release(PROTOCOL_VERSION)
+    return OtherVersion(
+        f"{what} is of protocol version {found}, this party speaks {PROTOCOL_VERSION}: all parties need the same one. "
+        f"{found} begins with release {newer} of the moiety package, {PROTOCOL_VERSION} with {older}; install that "
+        "release on the side that lacks it. Nothing was changed, and waiting parties go on from there"
+    )
+
+
+def require_version(what: str, found: object) -> None:
+    """Raises: OtherVersion, when ``found`` names another version; nothing for what is no version at all"""
+    if isinstance(found, str) and is_version(found) and found != PROTOCOL_VERSION:
+        raise other_version(what, found)

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arithmetic.kernels import NUMBA, Kernels
-from protocol.arithmetic.prg import Usage, expand, expand_into
-from protocol.arithmetic.ring import Ring, Signed, lifted, to_signed
+from protocol.arithmetic.ring import Ring, Signed, Usage, expand, expand_into, lifted, to_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits, StudyParameters
 from protocol.sharing import ChunkSource, Side, seed_side

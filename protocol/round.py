@@ -26,20 +26,20 @@ from numpy.typing import NDArray
 
 from protocol import release, sharing
 from protocol.arithmetic import fixed_point, ring
-from protocol.arithmetic.prg import Usage, derive, expand
-from protocol.arithmetic.ring import Ring
-from protocol.mpc import distance, measurement
-from protocol.mpc.correlation import ot_pair
+from protocol.arithmetic.ring import Ring, Usage, derive, expand
+from protocol.channel.commitment import commitment_to
+from protocol.channel.keys import generate_sealing_key, generate_signing_key
+from protocol.messages.control import AgreedSet, Announcement, CollectedContribution, Role, Roster
+from protocol.mpc import measurement
+from protocol.mpc import measurement as distance
+from protocol.mpc.product import ot_pair
 from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.parameters import Needs, StudyParameters
-from protocol.rounds import agree
+from protocol.roster.keyfile import PartyKeys
+from protocol.rounds import agreement
 from protocol.rules.interface import Measured, SiteFacts
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.sharing import SeedShare, Share, Side
-from protocol.wire.commitment import commitment_to
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import generate_sealing_key, generate_signing_key
-from protocol.wire.messages import AgreedSet, Announcement, CollectedContribution, Role, Roster
 
 REQUESTER: Final = "hospital-0"
 CONTRIBUTORS: Final = ("hospital-1", "hospital-2", "hospital-3")
@@ -173,9 +173,9 @@ def lock(
     out a site, to suit the challenge.
     """
     at_a = at_b = [one.collected for one in contributions.values()]
-    agreed = agree.agree(announcement, ATTEMPT, roster, at_a, at_b)
-    transcript = agree.transcript(ROUND, agreed.digest(), nonce_a, nonce_b)
-    return agreed, agree.check_transcript(ROUND, agreed, transcript)
+    agreed = agreement.agree(announcement, ATTEMPT, roster, at_a, at_b)
+    transcript = agreement.transcript(ROUND, agreed.digest(), nonce_a, nonce_b)
+    return agreed, agreement.check_transcript(ROUND, agreed, transcript)
 
 
 # --- 3 the requester --------------------------------------------------------------------------------------------------

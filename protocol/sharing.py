@@ -10,8 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from protocol.arithmetic.kernels import NUMBA, Kernels
-from protocol.arithmetic.prg import SEED_BYTES, Usage, expand, expand_into
-from protocol.arithmetic.ring import Ring
+from protocol.arithmetic.ring import SEED_BYTES, Ring, Usage, expand, expand_into
 from protocol.errors import MalformedMessage
 
 ChunkSource: TypeAlias = Callable[[int, int], Ring]

@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from host import log
-from host.durable import is_full
+from host.files import is_full
+from protocol.channel.signing import require_own_version
 from protocol.errors import ErrorCode, MoietyError, OtherVersion
-from protocol.wire.channel.signing import require_own_version
 from servers.correlations.transfer import OBLIVIOUS, Transfer
 from servers.driving.duties import Duties, end_all
 from servers.driving.lease import drive_in_turn

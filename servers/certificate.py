@@ -12,7 +12,7 @@ from typing import Final
 from cryptography import x509
 
 from host import log
-from host.private_files import read_secret
+from host.files import read_secret
 from protocol.errors import ConfigurationError, Unavailable
 from servers.settings import ServerSettings
 

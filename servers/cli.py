@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from host.subcommand import command
-from host.unexpected import end_with
-from protocol.printable import printable
+from host.command_line import command, end_with
+from protocol.text import printable
 from servers.enrolment.cli import (
     ConfigOption,
     JsonOption,
@@ -33,8 +32,8 @@ from servers.enrolment.cli import (
 )
 
 if TYPE_CHECKING:
-    from protocol.wire.messages import Signed
-    from protocol.wire.studies.deletion import ServerDeletionReceipt
+    from protocol.messages.control import Signed
+    from protocol.messages.study import ServerDeletionReceipt
     from servers.draining.drain import Drained
     from servers.retention.deleting import Request
     from servers.settings import ServerSettings
@@ -62,7 +61,7 @@ def server() -> None:
 def run(config: ConfigOption) -> None:
     """Upgrade the database, then serve until stopped."""
     from host import log
-    from host.private_files import UMASK
+    from host.files import UMASK
     from servers.certificate import check_tls
     from servers.serving import serve
 
@@ -112,8 +111,8 @@ def _delete(asked: _Delete) -> None:
 
 def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletionReceipt]:
     """Raises: ConfigurationError; Unavailable, StorageFull or OSError, where it is not done yet: it is gone on with"""
-    from host.audit.log import AuditLog
-    from host.one_holder import holder_of, one_process
+    from host.audit_log import AuditLog
+    from host.folder_lock import holder_of, one_process
     from protocol.errors import ConfigurationError
     from servers.identity import load_identity
     from servers.retention.deleting import Holder, delete_study, require_over
@@ -146,8 +145,8 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
 def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionReceipt]:
     """It takes the request away once nothing is left; whatever keeps it from that, it tries again by itself."""
     from protocol.errors import ConfigurationError, Unavailable
-    from protocol.wire.messages import Signed
-    from protocol.wire.studies.deletion import ServerDeletionReceipt
+    from protocol.messages.control import Signed
+    from protocol.messages.study import ServerDeletionReceipt
     from servers.retention.deleting import receipt_path
     from servers.retention.keeping import LOOKED_AT_EVERY_S, ask
 
@@ -193,7 +192,7 @@ class _Drain:
 
 
 def _drain(asked: _Drain) -> None:
-    from host.one_holder import holder_of
+    from host.folder_lock import holder_of
     from protocol.errors import ConfigurationError
     from servers.draining.drain import Drain, ask
 
@@ -213,7 +212,7 @@ def _drain(asked: _Drain) -> None:
 
 def _waited(data_dir: Path, asked: _Drain) -> Drained:
     """Raises: Unavailable"""
-    from host.one_holder import holder_of
+    from host.folder_lock import holder_of
     from protocol.errors import Unavailable
     from servers.draining.drain import drained
 
@@ -255,7 +254,7 @@ def restored(
 
 def declare_restored(settings: ServerSettings) -> list[str]:
     """-> the names of the studies that do not go on. Raises: ConfigurationError, also while the server runs"""
-    from host.one_holder import one_process
+    from host.folder_lock import one_process
     from servers.identity import load_identity
     from servers.store.migrate import upgrade
     from servers.store.sql import SqlStore
@@ -285,7 +284,7 @@ def status(
 
     Example: moiety server status --config settings.toml
     """
-    from host.one_holder import holder_of
+    from host.folder_lock import holder_of
     from protocol.errors import ConfigurationError
     from servers.status import status_of_stopped
 

@@ -20,9 +20,9 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from host.doctor import Finding, Report, Way, failed, look_at_disk, look_at_memory, look_at_way, looked, ok, warning
-from host.network.two_operators import require_apart
+from host.network import require_apart
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.wire.messages import Roster
+from protocol.messages.control import Roster
 from servers.certificate import ServedCertificate, check_tls
 from servers.enrolment.desk import Desk
 from servers.enrolment.pairing import completed

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from host import log
-from host.durable import is_full
+from host.files import is_full
 from protocol.errors import ErrorCode, MoietyError, Unavailable
 from servers.enrolment.desk import Desk
 from servers.http.problems import MEDIA_TYPE, internal_problem, problem_body, status_of

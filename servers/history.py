@@ -13,8 +13,8 @@ from typing import Final
 
 from host import log
 from protocol.errors import HistoryUnknown, RolledBack
-from protocol.wire.history import History
-from protocol.wire.messages import Signed
+from protocol.messages.control import Signed
+from protocol.messages.peer import History
 from servers.store.interface import Store
 
 _RUN_BYTES: Final = 32

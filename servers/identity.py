@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from host.network.two_operators import require_apart
-from host.private_files import read_secret
+from host.files import read_secret
+from host.network import require_apart
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.keyfile import PartyKeys, parse_party_keys
-from protocol.wire.messages import Roster
+from protocol.messages.control import Roster
+from protocol.roster.chain import RosterChain
+from protocol.roster.keyfile import PartyKeys, parse_party_keys
 from servers.roster.accepted import chain_at_start
 from servers.settings import ServerSettings
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.bodies.letter import LetterKind, Topic, parse_topic
 from protocol.errors import NotListed, WrongRound
-from protocol.wire.messages import RoundState
-from protocol.wire.paths import EVERY_SITE
+from protocol.messages.control import RoundState
+from protocol.messages.letter import LetterKind, Topic, parse_topic
+from protocol.messages.paths import EVERY_SITE
 from servers.server import Server
 from servers.store.records import MailRecord
 from servers.store.study_records import RoundRecord, StudyRecord

@@ -11,23 +11,31 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from host.audit.entry import Action
-from host.audit.log import AuditLog
+from host.audit_log import Action, AuditLog
 from host.failpoints import Failpoints
-from host.one_holder import PROCESSES, Owner, one_at_a_time, require_owner
-from host.private_files import private_folder, take_back
+from host.files import private_folder, take_back
+from host.folder_lock import PROCESSES, Owner, one_at_a_time, require_owner
 from host.randomness import Randomness, server_randomness
-from protocol.bodies.letter import LetterKind
-from protocol.ckks.parameters import CkksParameters
+from protocol.channel.keys import SealingPublicKey, VerifyKey
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import ConfigurationError, MoietyError, ShareAltered, Unavailable, UnknownParty
+from protocol.messages.control import (
+    Message,
+    Party,
+    Roster,
+    RoundState,
+    Signature,
+    Signed,
+    countersign,
+    sign,
+    signature_by,
+)
+from protocol.messages.letter import LetterKind
+from protocol.messages.paths import EVERY_SITE
+from protocol.roster.chain import RosterChain, require_same_servers
+from protocol.roster.keyfile import PartyKeys
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign, signature_by
-from protocol.wire.chain.chain import RosterChain, require_same_servers
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SealingPublicKey, VerifyKey
-from protocol.wire.messages import Message, Party, Roster, RoundState, Signature, Signed
-from protocol.wire.paths import EVERY_SITE
 from servers.certificate import ServedCertificate
 from servers.ckks.process import CkksProcess
 from servers.history import OwnHistory

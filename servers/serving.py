@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from host import log
-from host.one_holder import one_of_several, one_process
+from host.folder_lock import one_of_several, one_process
 from protocol.errors import ConfigurationError, ErrorCode
 from servers.app import create_app, create_operations
 from servers.certificate import ServedCertificate

@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from host.network.loopback import is_loopback
+from host.network import is_loopback
 from host.settings import file_table
 from protocol.configuration import describe
 from protocol.errors import ConfigurationError
+from protocol.messages.paths import ServerUrl
 from protocol.sharing import Side
-from protocol.wire.address import ServerUrl
 
 ENVIRONMENT_PREFIX = "MOIETY_SERVER_"
 _OPERATIONS_ABOVE: Final = 1000

@@ -16,16 +16,16 @@ from typing import Final
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
-from host.one_holder import one_at_a_time
-from host.placed_files import write_new
-from host.private_files import read_secret
+from host.files import read_secret
+from host.folder_lock import one_at_a_time
+from host.output_files import write_new
 from host.settings import require_begun
+from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
 from protocol.errors import ErrorCode, MoietyError, UnknownStudy
-from protocol.printable import printable
+from protocol.messages.control import RoundState
+from protocol.roster.chain import RosterChain
 from protocol.sharing import Side
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
-from protocol.wire.messages import RoundState
+from protocol.text import printable
 from servers.identity import load_identity
 from servers.monitoring.recent import Refused
 from servers.readiness import Readiness

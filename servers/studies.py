@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
-from host.audit.entry import Action
-from protocol.ckks.parameters import CkksParameters
+from host.audit_log import Action
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import (
     AnnouncementMismatch,
     ConfigurationError,
@@ -18,14 +18,7 @@ from protocol.errors import (
     UnknownStudy,
     WrongRound,
 )
-from protocol.mpc.ot.session import SITE_ELEMENTS
-from protocol.mpc.quantity import product_lengths
-from protocol.rounds.states import RoundKey
-from protocol.rounds.transitions import StudyEvent, study_step
-from protocol.rules.registry import require_sites, rule_for
-from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, signature_from
-from protocol.wire.messages import (
+from protocol.messages.control import (
     MAX_CONTROL_BYTES,
     ListedStudy,
     PauseCause,
@@ -39,8 +32,15 @@ from protocol.wire.messages import (
     StudyIndex,
     StudyState,
     StudyView,
+    require_signatures,
+    signature_from,
 )
-from protocol.wire.paths import EVERY_SITE
+from protocol.messages.paths import EVERY_SITE
+from protocol.mpc.measurement import product_lengths
+from protocol.ot.session import SITE_ELEMENTS
+from protocol.rounds.states import RoundKey, StudyEvent, study_step
+from protocol.rules.registry import require_sites, rule_for
+from protocol.sharing import Side
 from servers.ckks.process import require_tenseal
 from servers.notifications import wait_up_to
 from servers.server import Server

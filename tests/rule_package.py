@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.parameters import Needs
-from protocol.rules.packaged import PackagedRule
+from protocol.rules.registry import PackagedRule
 from protocol.rules.weight_erosion import WeightErosion
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from protocol.bodies import sealed
-from protocol.wire.channel.sealing import CHUNK_BYTES
-from protocol.wire.keys import SealingPublicKey
-from protocol.wire.message import Message
+from protocol.channel.keys import SealingPublicKey
+from protocol.channel.message import Message
+from protocol.channel.sealing import CHUNK_BYTES
+from protocol.messages import bodies
 from tests.unit.client_agent.federation import REQUESTER, keys
 
 SITE = "c2"
@@ -26,7 +26,7 @@ FEW = settings(max_examples=12, deadline=None)
 
 def closed(header: Message, content: Sequence[bytes], recipient: SealingPublicKey) -> bytes:
     """A body in memory, under a key and a salt that everybody knows."""
-    return sealed.seal_body(header, content, recipient, bytes(sealed.SECRET_BYTES)).whole()
+    return bodies.seal_body(header, content, recipient, bytes(bodies.SECRET_BYTES)).whole()
 
 
 def vector(length: int, seed: int = 0) -> np.ndarray:

@@ -11,8 +11,8 @@ from typing import Any, Final
 from harness.demo.studies import BREAST_CANCER, DIGITS, StudySettings
 from harness.engine import loop
 from harness.engine.history import RunHistory
+from protocol.messages.control import TrainingSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import TrainingSpec
 
 LONG_BREAST_CANCER: Final[StudySettings] = replace(
     BREAST_CANCER,

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from client_agent.architectures.statistics import COUNTER, normalisations
 from protocol.errors import ConfigurationError
-from protocol.wire.studies.architecture import FrozenSpec
+from protocol.messages.model import FrozenSpec
 
 
 def freeze(model: nn.Module, trainable: tuple[str, ...]) -> None:

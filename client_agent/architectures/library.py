@@ -1,7 +1,7 @@
 """Networks by name and arguments from a library that the site has installed itself.
 
 A study says library, version, class and arguments; the site's setting ``architectures`` lists what it lets be made.
-Arguments are plain values (protocol.wire.studies.architecture), so nothing of the requester's runs here.
+Arguments are plain values (protocol.messages.model), so nothing of the requester's runs here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import nn
 
 from client_agent.architectures.sources import ModelSources
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
-from protocol.wire.studies.architecture import ArchitectureSpec, Value
+from protocol.messages.model import ArchitectureSpec, Value
+from protocol.text import printable
 
 _MODULES: Final = {"monai": "monai.networks.nets"}
 

@@ -26,8 +26,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.text_forms import counted
-from protocol.wire.studies.model import Buffers
+from protocol.messages.model import Buffers
+from protocol.text import counted
 
 Named: TypeAlias = list[tuple[str, torch.Tensor]]
 COUNTER: Final = "num_batches_tracked"

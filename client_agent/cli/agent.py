@@ -23,8 +23,8 @@ from client_agent.settings import load_settings, with_device
 from client_agent.site.events import AgentEvent, EventKind, RoundRecord
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, leave_study, pause_study, resume_study
-from host.private_files import UMASK
-from protocol.bodies.letter import told
+from host.files import UMASK
+from protocol.messages.letter import told
 
 PersonOption = Annotated[str, typer.Option(help="Who says so: kept with the word.")]
 ReasonOption = Annotated[

@@ -17,8 +17,8 @@ from client_agent.study.asked.deleting import RECEIPT, delete_study
 from client_agent.study.asked.foreseen_epsilon import own_examples
 from client_agent.study.asked.plain_words import in_plain_words
 from protocol.errors import ConfigurationError
-from protocol.printable import printable, printable_lines
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
+from protocol.text import printable, printable_lines
 
 
 def list_studies(settings: AgentSettings, *, json_output: bool) -> None:

@@ -19,11 +19,11 @@ from client_agent.data.prepare import Prepared, Tables, prepared, write
 from client_agent.data.site_table import SiteTable, read_site_table
 from client_agent.data.source import Table, open_table
 from client_agent.learning.study_file import parse_schema
-from host.private_files import UMASK
+from host.files import UMASK
 from host.settings import read_text
 from protocol.errors import ConfigurationError
-from protocol.summary.scaling import parse_scaling
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
+from protocol.summary.table_one import parse_scaling
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 

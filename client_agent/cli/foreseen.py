@@ -16,12 +16,10 @@ from client_agent.study.spending import require_room_for
 from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.policy.foreseen import foresee
-from protocol.policy.list_terms import list_terms
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_study_allowed
+from protocol.messages.control import Roster, RuleName, Study
+from protocol.policy.clauses import foresee
+from protocol.policy.site_policy import SitePolicy, check_study_allowed, list_terms
 from protocol.rules.registry import rule_for
-from protocol.wire.messages import Roster, RuleName, Study
 
 
 class _Shown(BaseModel):

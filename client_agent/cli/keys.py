@@ -16,13 +16,12 @@ from pydantic import ValidationError
 
 from client_agent.cli.roster import chain_summary, read_chain, show_links
 from client_agent.cli.tables import JsonOption, console, plain
-from host.placed_files import write_new
+from host.output_files import write_new
+from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.configuration import explain
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError
-from protocol.wire.authentic import check_signature, require_roster
-from protocol.wire.keyfile import PartyKeys, dump_party, dump_party_keys
-from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
-from protocol.wire.messages import Party, Role, Roster, Signed
+from protocol.messages.control import Party, Role, Roster, Signed, check_signature, require_roster
+from protocol.roster.keyfile import PartyKeys, dump_party, dump_party_keys
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 RosterArgument = Annotated[Path, typer.Argument(metavar="ROSTER.TOML", help="The roster file.")]

@@ -13,7 +13,7 @@ import structlog
 from client_agent.scoring.score import shown_score
 from client_agent.site.events import RoundEnd, RoundRecord
 from host.log import configure
-from protocol.wire.messages import Purpose
+from protocol.messages.control import Purpose
 
 SHOWN_SCORES: Final = 2
 _WEIGHED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.RANKED, RoundEnd.CLOSED})

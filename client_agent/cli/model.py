@@ -22,7 +22,7 @@ from client_agent.settings import load_settings
 from client_agent.site.identity import load_identity
 from client_agent.site.models.kept_model import Kept
 from client_agent.study.asked.at_hand import note_exported
-from host.private_files import UMASK
+from host.files import UMASK
 from protocol.errors import ConfigurationError
 
 UnfinishedOption = Annotated[

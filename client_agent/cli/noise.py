@@ -19,8 +19,8 @@ from client_agent.learning.study_file import StudyTable, parse_study_table
 from client_agent.site.budget.accounting import Steps, accountant, epsilon_of, noise_for
 from host.settings import read_text
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import MOST_NOISE, TrainingSpec
-from protocol.wire.studies.privacy import LEAST_NOISE
+from protocol.messages.control import MOST_NOISE, TrainingSpec
+from protocol.messages.specifications import LEAST_NOISE
 
 _ROUNDS: Final = (0.25, 0.5, 1, 2)
 _NOISE: Final = (0.25, 0.5, 1, 2, 4)

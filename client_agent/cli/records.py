@@ -20,7 +20,7 @@ from client_agent.site.rewards import Reward, rewards_of
 from client_agent.study.asked.standing import STOPPED_FIX, SiteStanding, StudyStanding, standing
 from host.settings import require_begun
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
+from protocol.text import printable
 
 
 def show_status(settings: AgentSettings, *, json_output: bool) -> None:

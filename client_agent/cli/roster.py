@@ -13,16 +13,25 @@ from typing import Annotated, Any
 import typer
 
 from client_agent.cli.tables import JsonOption, console, plain
-from host.placed_files import rewrite, write_new
-from host.private_files import read_secret
+from host.files import read_secret
+from host.output_files import rewrite, write_new
 from host.settings import read_text
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
-from protocol.wire.chain.file import dump_chain, dump_given, parse_chain, parse_given
-from protocol.wire.chain.making import Given, Wanted, claimed, proposed, signed_by, standing
-from protocol.wire.chain.words import in_words
-from protocol.wire.keyfile import PartyKeys, parse_party_keys
-from protocol.wire.messages import RosterChange, Signed
+from protocol.messages.control import RosterChange, Signed
+from protocol.roster.chain import RosterChain, in_words, require_chain, require_extension
+from protocol.roster.changes import (
+    Given,
+    Wanted,
+    claimed,
+    dump_chain,
+    dump_given,
+    parse_chain,
+    parse_given,
+    proposed,
+    signed_by,
+    standing,
+)
+from protocol.roster.keyfile import PartyKeys, parse_party_keys
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 RosterArgument = Annotated[Path, typer.Argument(metavar="ROSTER.TOML", help="The roster file.")]

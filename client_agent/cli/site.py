@@ -18,14 +18,13 @@ from client_agent.joining.folder import SETTINGS, Joined, Wanted, open_folder
 from client_agent.joining.operators import Together, Way, look
 from client_agent.joining.operators import join as join_both
 from client_agent.settings import load_settings
-from host.network.web_proxy import WebProxy
-from host.private_files import UMASK, read_secret
+from host.command_line import command
+from host.files import UMASK, read_secret
+from host.network import WebProxy
 from host.settings import read_text
-from host.subcommand import command
 from protocol.errors import ConfigurationError, Unavailable
-from protocol.text_forms import counted
-from protocol.wire.enrolment.fingerprint import fingerprint_of
-from protocol.wire.enrolment.invitation import PREFIX, Invitation, read_invitation
+from protocol.roster.enrolment import PREFIX, Invitation, fingerprint_of, read_invitation
+from protocol.text import counted
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 InvitationArgument = Annotated[

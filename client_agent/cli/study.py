@@ -34,16 +34,14 @@ from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_
 from client_agent.study.asked.foreseen_transfers import transfer_remarks
 from client_agent.study.pretrained import load_pretrained
 from client_agent.transcripts.reading import verified
-from host.private_files import UMASK
+from host.files import UMASK
 from host.settings import read_text
 from protocol.errors import ConfigurationError, ConflictingMessage, UnknownStudy
-from protocol.first_model import model_digest_of
-from protocol.printable import printable
+from protocol.messages.control import EndCause, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState, sign
+from protocol.rounds.evidence import Findings
+from protocol.shared_model import model_digest_of
 from protocol.sharing import Side
-from protocol.transcript.deviations import Findings
-from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState
-from protocol.wire.names import NamesKind
+from protocol.text import NamesKind, printable
 
 PretrainedOption = Annotated[Path | None, typer.Option(help="Begin with this model: float32 values in numpy's format.")]
 SitePolicyOption = Annotated[

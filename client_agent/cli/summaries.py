@@ -11,10 +11,17 @@ from rich.table import Table
 from client_agent.cli.tables import add_row, console, table
 from client_agent.site.journal import StudyJournal
 from client_agent.study.summarising import SUMMARY_FILE, Summary
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError
-from protocol.summary.opened import QUANTILES, CategorySummary, NumericSummary, TableOne
-from protocol.summary.scaling import scaling_of, scaling_text, spread_unknown
+from protocol.summary.table_one import (
+    QUANTILES,
+    CategorySummary,
+    NumericSummary,
+    TableOne,
+    scaling_of,
+    scaling_text,
+    spread_unknown,
+)
 
 _NOT_PRIVATE = (
     "counts and sums are rounded, columns and categories of few patients left out; rounded sums move a figure by at "

@@ -16,7 +16,7 @@ from rich.measure import Measurement, measure_renderables
 from rich.table import Table
 from rich.text import Text
 
-from protocol.printable import printable
+from protocol.text import printable
 
 _PIPED_WIDTH: Final = 100_000
 

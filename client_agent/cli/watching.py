@@ -24,11 +24,11 @@ from client_agent.site.events import METRICS, RoundRecord, after_each, read_metr
 from client_agent.site.journal import FINAL_SCORES, STOPPED, StudyJournal
 from client_agent.site.models.finished_model import finished_model
 from client_agent.site.outbox import REFUSAL, queued
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
-from protocol.printable import printable
+from protocol.messages.control import StudyView
 from protocol.sharing import Side
-from protocol.wire.messages import StudyView
+from protocol.text import printable
 
 _POLL_S = 0.5
 

@@ -23,11 +23,10 @@ from client_agent.study.evidence import require_skip
 from client_agent.study.isolating import agree_to_sum, colluders, note_sum, show_sum
 from client_agent.study.known_sums import agree_to_cohort, drop_sum
 from client_agent.study.participant import Participant
-from host.durable import write_durably
-from protocol.bodies.letter import open_letter, seal_letter, told
-from protocol.clauses import Clause
+from host.files import write_durably
 from protocol.errors import (
     AnnouncementMismatch,
+    Clause,
     ConfigurationError,
     ErrorCode,
     ModelDiverged,
@@ -39,21 +38,20 @@ from protocol.errors import (
     Unavailable,
     UnknownResource,
     UnusableUpdate,
+    refusal,
 )
-from protocol.evidence import PastRelease
-from protocol.policy.check import Terms, check_weight_list
-from protocol.policy.clauses import check_altered_sums, check_discarded_sums
+from protocol.messages import paths
+from protocol.messages.control import Announcement, Decline, RoundView, Signed, WeightList, require_signatures, sign
+from protocol.messages.letter import open_letter, seal_letter, told
+from protocol.policy.clauses import Terms, check_altered_sums, check_discarded_sums, check_weight_list
 from protocol.policy.memory import remember_contribution, remember_skip
-from protocol.policy.refusals import refusal
-from protocol.printable import printable
 from protocol.protection.ckks import check_key
-from protocol.rounds.agree import model_digest
+from protocol.rounds.agreement import model_digest
+from protocol.rounds.evidence import PastRelease
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
-from protocol.tags.keys import require_seed
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Announcement, Decline, RoundView, Signed, WeightList
+from protocol.tags import require_seed
+from protocol.text import printable
 
 
 class Decision(BaseModel):

@@ -11,9 +11,9 @@ from client_agent.site.events import EventKind
 from client_agent.site.telling.ways import Notice
 from client_agent.study.hindrance import send_hindrance
 from client_agent.study.participant import Participant
-from host.audit.entry import Action
+from host.audit_log import Action
 from protocol.errors import MoietyError
-from protocol.printable import printable
+from protocol.text import printable
 
 _ASK_AGAIN_S: Final = 1.0
 _LEFT: Final = "a person took this site out of the study"

@@ -27,10 +27,10 @@ from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from client_agent.study.refusals import refused_study, send_refusal
 from client_agent.transcripts.keeping import keep_transcript
-from host.audit.entry import Action
-from host.durable import write_durably
-from protocol.clauses import Clause
+from host.audit_log import Action
+from host.files import write_durably
 from protocol.errors import (
+    Clause,
     ConfigurationError,
     MoietyError,
     PolicyRefusal,
@@ -40,12 +40,12 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.evidence import PastRelease
+from protocol.messages import paths
+from protocol.messages.control import ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
 from protocol.policy.memory import remember_skip
 from protocol.protection.ckks import welcomed_seed
+from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.messages import ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
 
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _OPENED: Final = {RoundState.RANKED: RoundEnd.RANKED, RoundState.CLOSED: RoundEnd.CLOSED}

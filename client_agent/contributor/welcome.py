@@ -9,16 +9,13 @@ from client_agent.site.context import RELAY
 from client_agent.site.letter import Welcome, require_same
 from client_agent.study.attestation import require_attested
 from client_agent.study.participant import Participant
-from protocol.bodies import letter
-from protocol.bodies.letter import LetterKind, most_bytes, open_letter
 from protocol.errors import PolicyRefusal
-from protocol.evidence import check_release
-from protocol.first_model import model_digest_of
+from protocol.messages import letter, paths
+from protocol.messages.control import Signed, require_signatures
+from protocol.messages.letter import LetterKind, most_bytes, open_letter
 from protocol.policy.clauses import check_first_model
-from protocol.rules.server_optimiser import initial_state, model_part
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Signed
+from protocol.rounds.evidence import check_release
+from protocol.shared_model import initial_state, model_digest_of, model_part
 
 
 def open_welcome(owner: Participant, version: int) -> Welcome:

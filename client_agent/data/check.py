@@ -12,7 +12,7 @@ from client_agent.data.source import Table
 from client_agent.data.split import patient_ids
 from client_agent.data.tally import Tally
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
 
 
 @dataclass(frozen=True)

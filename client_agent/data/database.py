@@ -22,9 +22,9 @@ from sqlalchemy import exc
 from sqlalchemy.pool import NullPool
 
 from client_agent.data.source import Table
-from host.private_files import read_secret
+from host.files import read_secret
 from protocol.errors import ConfigurationError
-from protocol.wire.table.statement import reading_statement
+from protocol.messages.table import reading_statement
 
 URL_VARIABLE: Final = "MOIETY_DATABASE_URL"
 _BATCH_ROWS: Final = 2**14

@@ -34,8 +34,7 @@ from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import open_table, texts_of
 from client_agent.data.values import seconds
 from protocol.errors import ConfigurationError
-from protocol.text_forms import comparable
-from protocol.wire.names import MAX_NAME_CHARACTERS
+from protocol.text import MAX_NAME_CHARACTERS, comparable
 
 _MARKS: Final = ("?", "NA", "N/A", "na", "n/a", "NULL", "null", "None", "nan", "NaN", ".", "-")
 _MINUS_NINES: Final = ("-9", "-99", "-999")

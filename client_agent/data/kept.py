@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import Study, TableSchema
+from protocol.messages.control import Study, TableSchema
 
 TRANSFORMATION_FILE: Final = "transformation.json"
 _MOST_LINES: Final = 60

@@ -15,9 +15,9 @@ from client_agent.data.findings import Findings, Problem
 from client_agent.data.site_table import SiteColumn, SiteTable
 from client_agent.data.source import Table
 from protocol.errors import ConfigurationError
-from protocol.summary.question import FIRST_LINE, PLACES, OwnColumn
-from protocol.text_forms import comparable, counted, lookalike
-from protocol.wire.messages import ColumnSpec, TableSchema
+from protocol.messages.control import ColumnSpec, TableSchema
+from protocol.summary.protection import FIRST_LINE, PLACES, OwnColumn
+from protocol.text import comparable, counted, lookalike
 
 _NAME_AND_UNIT: Final = re.compile(r"^(?P<name>.*?)\s*[\[(](?P<unit>[^\[\]()]*)[\])]$")
 

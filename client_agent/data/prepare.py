@@ -26,11 +26,11 @@ from client_agent.data.targets import targets
 from client_agent.data.transformation import Transformation, features, fit, save_transformation
 from client_agent.learning.data import DATA_FILES, TRAIN_FILE, Examples, LocalData, save_folder
 from client_agent.learning.names import DataNames
-from host.placed_files import filling
+from host.output_files import filling
 from protocol.errors import ConfigurationError
-from protocol.summary.question import OwnColumn
-from protocol.summary.scaling import CommonScaling
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
+from protocol.summary.protection import OwnColumn
+from protocol.summary.table_one import CommonScaling
 
 
 @dataclass(frozen=True)

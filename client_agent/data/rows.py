@@ -17,9 +17,9 @@ from client_agent.data.site_table import SiteTable
 from client_agent.data.source import Table, texts_of
 from client_agent.data.values import ColumnReader, Values
 from protocol.errors import ConfigurationError
-from protocol.summary.question import OwnColumn
-from protocol.text_forms import comparable
-from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType, MissingRule, TableSchema
+from protocol.messages.control import ColumnRole, ColumnSpec, ColumnType, MissingRule, TableSchema
+from protocol.summary.protection import OwnColumn
+from protocol.text import comparable
 
 ROWS_FILE: Final = "rows.npz"
 _COLUMN: Final = "column"

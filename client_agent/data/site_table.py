@@ -33,8 +33,8 @@ from client_agent.data.number_text import NumberText, thousands_sign
 from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
-from protocol.text_forms import comparable
-from protocol.wire.messages import ColumnSpec, ColumnType, TableSchema
+from protocol.messages.control import ColumnSpec, ColumnType, TableSchema
+from protocol.text import comparable
 
 Thousands = Annotated[str, AfterValidator(thousands_sign)]
 _NUMERIC: Final = frozenset({ColumnType.NUMBER, ColumnType.INTEGER})

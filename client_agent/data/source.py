@@ -21,10 +21,9 @@ import pyarrow.parquet
 
 from client_agent.data.findings import Findings
 from client_agent.data.site_table import SEPARATOR, SiteTable
-from host.text_files import MARK_BYTES, marked_encoding
-from host.unreadable import why_unreadable
+from host.files import MARK_BYTES, marked_encoding, why_unreadable
 from protocol.errors import ConfigurationError
-from protocol.text_forms import INVISIBLE, comparable
+from protocol.text import INVISIBLE, comparable
 
 _BATCH_FIELDS: Final = 2**20
 _BATCH_ROWS: Final = 2**16

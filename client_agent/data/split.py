@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from client_agent.data.rows import Rows
 from client_agent.data.values import Values
 from protocol.errors import ConfigurationError
-from protocol.text_forms import INVISIBLE
-from protocol.wire.messages import ColumnRole, ColumnSpec, SplitOrder, SplitSpec, TableSchema
+from protocol.messages.control import ColumnRole, ColumnSpec, SplitOrder, SplitSpec, TableSchema
+from protocol.text import INVISIBLE
 
 Order = NDArray[np.int64]
 _MOST_DIGITS: Final = 40

@@ -9,7 +9,7 @@ import numpy as np
 from client_agent.data.findings import Findings, Problem
 from client_agent.data.rows import Rows
 from client_agent.data.values import NO_CLASS
-from protocol.wire.messages import ColumnRole, ColumnType, TableSchema
+from protocol.messages.control import ColumnRole, ColumnType, TableSchema
 
 
 class Tally:

@@ -7,7 +7,7 @@ import numpy as np
 from client_agent.data.rows import Rows
 from client_agent.data.values import Values
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ColumnRole, TableSchema
+from protocol.messages.control import ColumnRole, TableSchema
 
 
 def targets(schema: TableSchema, rows: Rows) -> Values:

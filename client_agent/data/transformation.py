@@ -21,10 +21,9 @@ from client_agent.data.rows import Rows, joined, read_rows
 from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import Table, open_table, table_of
 from client_agent.data.values import NO_CLASS, Values
-from protocol.arithmetic.constant import is_constant, safe_spread
 from protocol.errors import ConfigurationError
-from protocol.summary.scaling import CommonScaling
-from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType, MissingRule, Scaling, TableSchema
+from protocol.messages.control import ColumnRole, ColumnSpec, ColumnType, MissingRule, Scaling, TableSchema
+from protocol.summary.table_one import CommonScaling, is_constant, safe_spread
 
 Features = NDArray[np.float32]
 _OTHER_SITE: Final = (

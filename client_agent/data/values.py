@@ -36,8 +36,8 @@ from client_agent.data.number_text import (
     notation,
 )
 from client_agent.data.site_table import SiteTable
-from protocol.text_forms import comparable, lookalike
-from protocol.wire.messages import ColumnRole, ColumnSpec, ColumnType, LimitRule
+from protocol.messages.control import ColumnRole, ColumnSpec, ColumnType, LimitRule
+from protocol.text import comparable, lookalike
 
 Values = NDArray[Any]
 NO_CLASS: Final = -1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from protocol.printable import printable
+from protocol.text import printable
 
 COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a5568", "#b7791f", "#2c7a7b", "#9b2c2c")
 _DASHES: Final = ("", "7 3", "2 3", "9 3 2 3")

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from host.compose import HARDENED, LOGGED
-from host.placed_files import write_new
-from host.private_files import private_folder, read_secret
+from host.files import private_folder, read_secret
+from host.output_files import write_new
 from host.settings import read_text
+from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Party, Role
+from protocol.roster.enrolment import OperatorCard, dump_card, parse_card
+from protocol.roster.keyfile import PartyKeys, dump_party, dump_party_keys, parse_party, parse_party_keys
 from protocol.sharing import Side
-from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
-from protocol.wire.keyfile import PartyKeys, dump_party, dump_party_keys, parse_party, parse_party_keys
-from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
-from protocol.wire.messages import Party, Role
 
 SETTINGS: Final = "settings.toml"
 ROSTER: Final = "roster.toml"

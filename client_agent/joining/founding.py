@@ -16,17 +16,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from client_agent.joining.folder import Joined
 from client_agent.joining.operators import Asking, Send, Together, askings_of, chain_at, keep_newest, look
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import ConfigurationError, RosterRefused, Unavailable, WrongRound
-from protocol.wire.authentic import check_signature, require_roster, sign, with_signature
-from protocol.wire.chain.chain import RosterChain, require_extension, signers
-from protocol.wire.chain.change import RosterChange
-from protocol.wire.chain.making import Given, Wanted, proposed, signed_by
-from protocol.wire.enrolment.fingerprint import require_fingerprint
-from protocol.wire.enrolment.founding import first_roster
-from protocol.wire.enrolment.questions import Changing, Founding, NamedSite, Registrant
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Party, Roster, Signed
+from protocol.messages.control import Party, Roster, Signed, check_signature, require_roster, sign, with_signature
+from protocol.messages.roster import RosterChange
+from protocol.roster.chain import RosterChain, require_extension, signers
+from protocol.roster.changes import Given, Wanted, proposed, signed_by
+from protocol.roster.enrolment import Changing, Founding, NamedSite, Registrant, first_roster, require_fingerprint
+from protocol.roster.keyfile import PartyKeys
 
 _FILE: Final = "admitted.json"
 _BEGIN_ANEW_S: Final = 60.0

@@ -18,33 +18,33 @@ from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from client_agent.joining.folder import Joined, Wanted, is_joined, make_folder, open_folder
-from host.network.two_operators import require_apart
-from host.network.unreachable import why_unreachable
-from host.network.web_proxy import ProxyRefused, WebProxy, open_tunnel
-from host.placed_files import rewrite
+from host.network import ProxyRefused, WebProxy, open_tunnel, require_apart, why_unreachable
+from host.output_files import rewrite
 from host.settings import read_text
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError, RosterRefused, Unavailable
-from protocol.printable import printable
-from protocol.wire.authentic import require_roster
-from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
-from protocol.wire.chain.file import dump_chain, parse_chain
-from protocol.wire.chain.making import claimed
-from protocol.wire.enrolment.card import MOST_CA_CHARACTERS, OperatorCard, parse_card
-from protocol.wire.enrolment.exchange import MOST_ANSWERED_SEALED_BYTES, close_asked, open_answered
-from protocol.wire.enrolment.invitation import Invitation
-from protocol.wire.enrolment.questions import (
+from protocol.messages.control import Party, Roster, RosterChange, Signature, Signed, require_roster
+from protocol.messages.paths import CARD, ENROLMENT
+from protocol.roster.chain import RosterChain, require_chain, require_extension
+from protocol.roster.changes import claimed, dump_chain, parse_chain
+from protocol.roster.enrolment import (
+    MOST_ANSWERED_SEALED_BYTES,
+    MOST_CA_CHARACTERS,
     Asked,
     Changing,
     Founded,
     Founding,
+    Invitation,
+    OperatorCard,
     Refused,
     Registration,
     Standing,
     StandingQuestion,
+    close_asked,
+    open_answered,
+    parse_card,
 )
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Party, Roster, RosterChange, Signature, Signed
-from protocol.wire.paths import CARD, ENROLMENT
+from protocol.roster.keyfile import PartyKeys
+from protocol.text import printable
 
 _TIMEOUT_S: Final = 30.0
 _USUAL_PORT: Final = 443

@@ -13,8 +13,8 @@ import numpy as np
 from client_agent.learning.data import LocalData, folder_names, load_folder
 from client_agent.learning.names import DataNames, require_names_of_study
 from client_agent.tasks.targets import EVENT
-from protocol.wire.messages import ModelSpec, Study, TaskKind
-from protocol.wire.names import NamesKind
+from protocol.messages.control import ModelSpec, Study, TaskKind
+from protocol.text import NamesKind
 
 if TYPE_CHECKING:
     from client_agent.learning.plugin import Plugin

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from client_agent.learning.names import NO_NAMES, DataNames, Named, require_same_names
 from client_agent.tasks.targets import Targets, checked_targets
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskKind, TaskSpec
-from protocol.wire.names import NamesKind, require_nameable, require_one_each
-from protocol.wire.task import CLASSES
+from protocol.messages.control import TaskKind, TaskSpec
+from protocol.messages.model import CLASSES
+from protocol.text import NamesKind, require_nameable, require_one_each
 
 Features = NDArray[np.float32]
 Arrays = dict[str, NDArray[np.generic]]

@@ -23,7 +23,7 @@ from client_agent.scoring.predicted import Predicted
 from client_agent.scoring.score import METRICS, FinalScores, MetricName, Score
 from client_agent.scoring.scoring import final_scores, scores
 from client_agent.tasks.losses import Batch, BuiltIn, Loss, cross_entropy
-from protocol.wire.messages import TaskKind, TaskSpec
+from protocol.messages.control import TaskKind, TaskSpec
 
 OwnMetrics = Callable[[nn.Module, Batch], tuple[Score, ...]]
 """A plug-in's metrics of a model on a whole part of the data; it may raise anything."""

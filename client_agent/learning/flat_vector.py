@@ -22,7 +22,7 @@ from client_agent.architectures.statistics import local_statistics, require_no_b
 from client_agent.learning.foreign_code import model_code, source_of
 from client_agent.learning.personal import shared_parameters, split_parameters
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.wire.messages import LayerShape
+from protocol.messages.control import LayerShape
 
 Vector = NDArray[np.float32]
 

@@ -19,11 +19,10 @@ from client_agent.learning.data import VALIDATION_FILE, Examples
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form, ridge_model
 from client_agent.scoring.score import FinalScores, Score
 from host.randomness import SystemRandomness
-from protocol.arithmetic.prg import SEED_BYTES
+from protocol.arithmetic.ring import SEED_BYTES
 from protocol.errors import ConfigurationError
-from protocol.first_model import first_model
-from protocol.rules.server_optimiser import apply_aggregate
-from protocol.wire.messages import PrivacySpec, Study
+from protocol.messages.control import PrivacySpec, Study
+from protocol.shared_model import apply_aggregate, first_model
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +46,7 @@ _log = structlog.get_logger("agent")
 class Learner(Protocol):
     """A site's model with its data; vectors are float32[D] on the CPU.
 
-    ``kept`` is the model with the server optimiser's moments behind it (protocol.rules.server_optimiser).
+    ``kept`` is the model with the server optimiser's moments behind it (protocol.shared_model).
     """
 
     def prepare(self) -> None: ...

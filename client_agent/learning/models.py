@@ -8,7 +8,7 @@ Sizes of a specification:
              network of the MNIST study.
 ``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
 a feature, and ``target``, one entry per class (client_agent.learning.personal). The built-in models have no buffers, so
-all of their state is shared or personal. Initial values are protocol.first_model's, personal layers begin as the
+all of their state is shared or personal. Initial values are protocol.shared_model's, personal layers begin as the
 identity, frozen ones as the site's file has them (client_agent.architectures.frozen).
 """
 
@@ -28,9 +28,9 @@ from client_agent.learning.foreign_code import came_from
 from client_agent.learning.personal import Affine, Personalised
 from client_agent.learning.seeding import private_state
 from protocol.errors import ConfigurationError
-from protocol.first_model import seeded_model
-from protocol.wire.messages import ModelSpec
-from protocol.wire.studies.architecture import FrozenSpec
+from protocol.messages.control import ModelSpec
+from protocol.messages.model import FrozenSpec
+from protocol.shared_model import seeded_model
 
 BuiltIn = Literal["linear", "mlp", "cnn"]
 Activation = Literal["relu", "tanh"]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import ConfigurationError
-from protocol.text_forms import comparable, lookalike
-from protocol.wire.names import NamesKind
+from protocol.text import NamesKind, comparable, lookalike
 
 _MOST_LINES: Final = 60
 _WHAT: Final = {NamesKind.FEATURES: "the columns of X", NamesKind.CLASSES: "the classes of y"}

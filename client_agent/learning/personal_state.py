@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from host.durable import new_folder, write_durably
+from host.files import new_folder, write_durably
 from protocol.errors import ConfigurationError
 
 _KEPT: Final = 3

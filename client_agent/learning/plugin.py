@@ -32,11 +32,11 @@ from client_agent.learning.seeding import private_state
 from client_agent.scoring.score import Score
 from client_agent.tasks.losses import Batch, Loss, task_loss, training_loss
 from client_agent.tasks.targets import Targets
-from host.fresh_source import FreshSource
+from host.extensions import FreshSource
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec, Study, TaskSpec
-from protocol.wire.names import NamesKind, require_nameable
-from protocol.wire.task import CLASSES
+from protocol.messages.control import ModelSpec, Study, TaskSpec
+from protocol.messages.model import CLASSES
+from protocol.text import NamesKind, require_nameable
 
 FUNCTIONS: Final = ("model", "data", "loss")
 _NAME: Final = re.compile(r"[a-z0-9_]{1,40}")

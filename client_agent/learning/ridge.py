@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from client_agent.learning.data import Examples
 from protocol.errors import UnusableUpdate
-from protocol.rules.transfer_loss import QuadraticForm, quadratic_form
+from protocol.ranking import QuadraticForm, quadratic_form
 
 Matrix = NDArray[np.float64]
 _SCALE: Final = "bring the features to a common scale, or leave columns out"

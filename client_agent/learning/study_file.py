@@ -13,13 +13,10 @@ from client_agent.architectures.sources import NO_SOURCES, ModelSources
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import own_names
 from client_agent.learning.names import NO_NAMES, DataNames, require_names_of_study
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
-from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, WORD_BITS, RingBits, StudyParameters
-from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
-from protocol.rules.registry import require_sites, rule_for
-from protocol.wire.messages import (
+from protocol.messages.control import (
     ModelSpec,
     PrivacySpec,
     RankingSpec,
@@ -32,10 +29,12 @@ from protocol.wire.messages import (
     TaskSpec,
     TrainingSpec,
 )
-from protocol.wire.names import NamesKind, require_model_names
-from protocol.wire.studies.model import Buffers
-from protocol.wire.studies.privacy import NO_SERVERS_NOISE
-from protocol.wire.task import CLASSES
+from protocol.messages.model import CLASSES, Buffers
+from protocol.messages.purpose import USUAL_PROTECTION, StudyProtection
+from protocol.messages.specifications import NO_SERVERS_NOISE
+from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, WORD_BITS, RingBits, StudyParameters
+from protocol.rules.registry import require_sites, rule_for
+from protocol.text import NamesKind, require_model_names
 
 B = TypeVar("B", bound=BaseModel)
 _AS_WRITTEN: Final = {

@@ -30,7 +30,7 @@ from client_agent.learning.seeding import private_state
 from client_agent.learning.training_seeds import derived
 from client_agent.tasks.losses import Batch, Loss, cross_entropy, training_loss
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 
 EVALUATION_BATCH = 1024
 

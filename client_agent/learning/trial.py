@@ -27,7 +27,7 @@ from client_agent.learning.plugin import assessor, load_plugin, site_loss
 from client_agent.learning.trainer import gradients, private_randomness, take
 from client_agent.tasks.losses import Batch, BuiltIn
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import Study, TaskKind
+from protocol.messages.control import Study, TaskKind
 
 _ROWS: Final = 64
 

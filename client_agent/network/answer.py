@@ -20,11 +20,11 @@ from typing import Final
 
 import httpx
 
-from protocol.errors import BadSignature, BrokenSeal, ErrorCode, MalformedMessage, OtherVersion, Unavailable
-from protocol.versions import require_version
-from protocol.wire.channel.answers import VerifiedAnswer, verify_answer
-from protocol.wire.channel.envelope import ANSWER_TYPE, SEALED_TYPE, Correspondence, envelope_bytes, open_answer
-from protocol.wire.channel.session import (
+from protocol.channel.answers import VerifiedAnswer, verify_answer
+from protocol.channel.commitment import CheckedHead
+from protocol.channel.envelope import ANSWER_TYPE, SEALED_TYPE, Correspondence, envelope_bytes, open_answer
+from protocol.channel.keys import SealingKey, VerifyKey
+from protocol.channel.session import (
     LENGTH_BYTES,
     SESSION_TYPE,
     SessionHead,
@@ -32,11 +32,11 @@ from protocol.wire.channel.session import (
     answer_length,
     most_sealed_bytes,
 )
-from protocol.wire.channel.session import open_answer as open_session_answer
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import CheckedHead
-from protocol.wire.keys import SealingKey, VerifyKey
-from protocol.wire.messages import Party
+from protocol.channel.session import open_answer as open_session_answer
+from protocol.channel.signing import DigestField
+from protocol.errors import BadSignature, BrokenSeal, ErrorCode, MalformedMessage, OtherVersion, Unavailable
+from protocol.messages.control import Party
+from protocol.parameters import require_version
 
 NOTHING_BYTES: Final = 2**12
 """An answer that only says that something was taken."""

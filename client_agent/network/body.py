@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from protocol.wire.channel.signing import DigestField
+from protocol.channel.signing import DigestField
 
 PIECE_BYTES: Final = 2**18
 _ENCLOSED_OF_FILES: Final = 2**12

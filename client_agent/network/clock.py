@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from client_agent.quiet_hours import QuietNow
+from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
 from protocol.errors import MoietyError, Unavailable
-from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
 
 _PAUSE_S: Final = 10.0
 _MOST_ASKED_S: Final = 60.0

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from host.durable import is_full
+from host.files import is_full
 from protocol.errors import MoietyError, StorageFull
 
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})

@@ -15,8 +15,8 @@ from typing import Final
 import httpx
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from host.durable import write_durably
-from host.network.unreachable import why_unreachable
+from host.files import write_durably
+from host.network import why_unreachable
 from protocol.errors import StorageFull
 
 CONTACTS: Final = "contacts.json"

@@ -13,13 +13,13 @@ from client_agent.network.answer import Asked, AskedInSession
 from client_agent.network.body import Body
 from client_agent.network.sessions import HeldSession
 from host.randomness import Randomness
-from protocol.wire import paths
-from protocol.wire.channel import session as in_session
-from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
-from protocol.wire.channel.signing import DigestField, sign_request
-from protocol.wire.commitment import head_digest
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Party
+from protocol.channel import session as in_session
+from protocol.channel.commitment import head_digest
+from protocol.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
+from protocol.channel.signing import DigestField, sign_request
+from protocol.messages import paths
+from protocol.messages.control import Party
+from protocol.roster.keyfile import PartyKeys
 
 _NONCE_BYTES: Final = 18
 _NO_COMPRESSION: Final = ("Accept-Encoding", "identity")

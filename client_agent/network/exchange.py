@@ -18,7 +18,7 @@ from client_agent.network.answer import (
 )
 from client_agent.network.clock import asked_pause_s, wrong_clock
 from client_agent.network.enclosing import Closed
-from host.network.unreachable import why_unreachable
+from host.network import why_unreachable
 from protocol import errors
 from protocol.errors import (
     BadSignature,
@@ -29,7 +29,7 @@ from protocol.errors import (
     TooLarge,
     Unavailable,
 )
-from protocol.printable import printable
+from protocol.text import printable
 
 _UNAUTHORIZED: Final = 401
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})

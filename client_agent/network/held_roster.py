@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.network.server_client import ServerClient
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import AnnouncementMismatch, BadSignature, MoietyError
+from protocol.messages.control import Announcement, Roster, Signed, Study, require_signatures
+from protocol.roster.chain import RosterChain, require_same_servers
+from protocol.roster.changes import dump_chain
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
-from protocol.wire.chain.chain import RosterChain, require_same_servers
-from protocol.wire.chain.file import dump_chain
-from protocol.wire.messages import Announcement, Roster, Signed, Study
 
 ACCEPTED: Final = "accepted_roster.toml"
 

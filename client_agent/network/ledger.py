@@ -18,7 +18,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.network.ledger_files import OPEN_BYTES, LedgerFiles, Lines, all_lines
-from host.durable import is_full
+from host.files import is_full
 from protocol.errors import StorageFull
 
 HANDSHAKE = "handshake"

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from host.durable import new_folder, sync_folder, write_durably, write_pieces
+from host.files import new_folder, sync_folder, write_durably, write_pieces
 
 OPEN_BYTES: Final = 8 * 2**20
 """Of ledger.jsonl, at which all of it is summed whatever the hour: a clock may be years off."""

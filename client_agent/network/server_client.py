@@ -26,17 +26,14 @@ from client_agent.network.sessions import HeldSession, SessionKeeper
 from client_agent.quiet_hours import NO_QUIET_HOURS, QuietHours
 from host.clock import SYSTEM, Clock
 from host.randomness import SystemRandomness
+from protocol.channel.session import SessionGrant, SessionOffer
 from protocol.errors import (
     MalformedMessage,
     Unavailable,
     UnknownResource,
 )
-from protocol.rounds.news import news_of
-from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.channel.session_messages import SessionGrant, SessionOffer
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import (
+from protocol.messages import paths
+from protocol.messages.control import (
     MAX_CONTROL_BYTES,
     Announcement,
     ContributedRound,
@@ -59,7 +56,10 @@ from protocol.wire.messages import (
     TagSeed,
     TagsFailed,
     TagShares,
+    news_of,
 )
+from protocol.roster.keyfile import PartyKeys
+from protocol.sharing import Side
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

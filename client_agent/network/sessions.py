@@ -10,11 +10,10 @@ from typing import Final
 
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
+from protocol.channel.encoding import KEPT, worth_keeping
+from protocol.channel.keys import SEALING_KEY_BYTES, generate_sealing_key
+from protocol.channel.session import MOST_BACK, SECRET_BYTES, SessionGrant, SessionKeys, SessionOffer, accepted, offered
 from protocol.errors import RefusedMessage
-from protocol.wire.channel.deflating import KEPT, worth_keeping
-from protocol.wire.channel.session import MOST_BACK, SECRET_BYTES, SessionKeys
-from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, accepted, offered
-from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key
 
 _RENEWED_BEFORE_S: Final = 300.0
 _SOON_S: Final = 60.0

@@ -23,7 +23,7 @@ from client_agent.network.sockets.counted import (
     head_too_large,
 )
 from client_agent.network.sockets.pace import NO_CAP, Paces
-from host.network.web_proxy import WebProxy
+from host.network import WebProxy
 from protocol.errors import ConfigurationError
 
 _HEADERS_TOO_LARGE: Final = 431

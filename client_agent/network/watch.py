@@ -11,11 +11,10 @@ import structlog
 
 from client_agent.network.complaints import Complaints
 from client_agent.network.server_client import ServerClient
-from host.at_once import at_once
-from host.clock import SYSTEM, Clock
+from host.clock import SYSTEM, Clock, at_once
 from protocol.errors import MoietyError, UnknownStudy
+from protocol.messages.control import RoundView, StudyView
 from protocol.sharing import Side
-from protocol.wire.messages import RoundView, StudyView
 
 T = TypeVar("T")
 _LONG_POLL_S: Final = 20.0

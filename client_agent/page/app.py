@@ -18,11 +18,20 @@ from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, keep_word, known_study, leave_study, pause_study, resume_study
 from client_agent.study.asked.standing import budget_of, standing
 from host.doctor import Report
-from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, refused_change
-from host.web_page.pages import Pages, static_file
-from host.web_page.texts import LANGUAGES, chosen_language
+from host.web_page import (
+    FOREIGN,
+    FORM_FIELD,
+    HEADERS,
+    LANGUAGES,
+    Pages,
+    Refused,
+    chosen_language,
+    form_fields,
+    refused_change,
+    static_file,
+)
 from protocol.errors import MoietyError, UnknownResource
-from protocol.wire.messages import Roster
+from protocol.messages.control import Roster
 
 _OPEN: Final = frozenset({"/login", "/static/page.css", "/static/page.js"})
 _LANGUAGE: Final = "moiety-language"

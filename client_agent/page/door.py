@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
-from host.web_page.guard import form_token, same
+from host.web_page import form_token, same
 
 COOKIE: Final = "moiety-page"
 LOOPBACK: Final = "127.0.0.1"

@@ -13,7 +13,7 @@ from client_agent.settings import AgentSettings
 from client_agent.site.models.finished_model import finished_model
 from client_agent.site.models.kept_model import Kept, kept_model
 from client_agent.study.asked.at_hand import KnownStudy, note_exported
-from host.durable import is_full
+from host.files import is_full
 from protocol.errors import StorageFull, UnknownResource
 
 LAST: Final = "last"

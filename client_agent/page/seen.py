@@ -19,7 +19,7 @@ from client_agent.study.asked.at_hand import KnownStudy, known_study
 from client_agent.study.asked.foreseen_epsilon import own_examples
 from client_agent.study.asked.plain_words import Statement, in_plain_words
 from client_agent.study.asked.standing import SiteStanding, StudyStanding, own_weight, study_standing
-from protocol.wire.messages import Roster
+from protocol.messages.control import Roster
 
 _SHOWN_ROUNDS: Final = 200
 _KILO: Final = 1000

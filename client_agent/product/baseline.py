@@ -26,7 +26,7 @@ from client_agent.scoring.predicted import Predicted
 from client_agent.tasks.losses import task_loss
 from client_agent.tasks.targets import EVENT, TIME
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskKind
+from protocol.messages.control import TaskKind
 
 LEAST_EVENTS: Final = 5
 """Events up to the first horizon, and between any two: a step of fewer would show single patients."""

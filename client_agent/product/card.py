@@ -22,8 +22,8 @@ from client_agent.site.budget.accounting import accountant, epsilon_of, share_us
 from client_agent.site.budget.spent_budget import Training
 from client_agent.site.events import RoundEnd
 from client_agent.site.models.finished_model import FinishedModel
+from protocol.messages.control import ModelSpec, RuleSpec, Study, StudyState, TableSchema, TaskSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import ModelSpec, RuleSpec, Study, StudyState, TableSchema, TaskSpec
 
 CARD_FILE: Final = "card.json"
 _VERSIONED: Final = ("moiety", "torch", "safetensors", "numpy")

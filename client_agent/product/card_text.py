@@ -7,9 +7,9 @@ from typing import Final
 from client_agent.product.baseline import LEAST_EVENTS
 from client_agent.product.card import ModelCard
 from client_agent.scoring.score import shown_score
-from protocol.printable import printable
-from protocol.wire.messages import StudyState
-from protocol.wire.studies.model import Buffers
+from protocol.messages.control import StudyState
+from protocol.messages.model import Buffers
+from protocol.text import printable
 
 _SIMULATED: Final = "**SIMULATED: trained in one place on the data of all sites; no site took part.**"
 

@@ -22,9 +22,8 @@ from client_agent.site.models.site_learner import site_learner
 from client_agent.study.pretrained import PRETRAINED, load_pretrained
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError
-from protocol.first_model import first_model, model_digest_of
-from protocol.rules.server_optimiser import initial_state, model_part
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
+from protocol.shared_model import first_model, initial_state, model_digest_of, model_part
 
 if TYPE_CHECKING:
     from client_agent.product.held import HeldModel

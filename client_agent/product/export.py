@@ -23,7 +23,7 @@ from client_agent.product.baseline import fit_baseline
 from client_agent.product.card import CARD_FILE, ModelCard, card_of, file_digest
 from client_agent.product.card_text import card_markdown
 from client_agent.product.held import HeldModel
-from host.placed_files import filling
+from host.output_files import filling
 from protocol.errors import ConfigurationError
 
 MODEL_FILE: Final = "model.safetensors"

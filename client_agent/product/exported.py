@@ -19,8 +19,8 @@ from client_agent.product.card import CARD_FILE, ModelCard, file_digest
 from client_agent.product.export import MODEL_FILE, STUDY_FILE
 from client_agent.product.held import unfilled_network
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
+from protocol.text import printable
 
 if TYPE_CHECKING:
     from client_agent.data.transformation import Transformation

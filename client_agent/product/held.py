@@ -28,8 +28,8 @@ from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
 from client_agent.site.models.finished_model import SHARED_SCORES, FinishedModel, finished_model, load_finished
 from client_agent.site.models.kept_model import Kept, kept_model, load_kept
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Signed, Study, StudyState
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Signed, Study, StudyState
 
 _SEED: Final = 0
 """Of values that are all replaced."""

@@ -17,11 +17,10 @@ from client_agent.product.baseline import survival
 from client_agent.product.exported import Exported
 from client_agent.scoring.predicted import Predicted
 from client_agent.tasks.targets import no_targets
-from host.placed_files import write_new
+from host.output_files import write_new
 from protocol.errors import ConfigurationError
-from protocol.text_forms import comparable
-from protocol.wire.messages import ColumnSpec, ColumnType, TableSchema, TaskKind
-from protocol.wire.names import NamesKind
+from protocol.messages.control import ColumnSpec, ColumnType, TableSchema, TaskKind
+from protocol.text import NamesKind, comparable
 
 if TYPE_CHECKING:
     from client_agent.data.site_table import SiteTable

@@ -23,7 +23,7 @@ from client_agent.study.asked.plain_words import in_plain_words
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from client_agent.study.summarising import SUMMARY_FILE, Summary
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import Roster, Study
+from protocol.messages.control import Roster, Study
 
 
 def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyReport:

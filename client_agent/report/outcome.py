@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from client_agent.site.events import RoundEnd, RoundRecord
-from protocol.printable import printable
-from protocol.wire.messages import EndCause, Signed, StudyEnd, StudyState
+from protocol.messages.control import EndCause, Signed, StudyEnd, StudyState
+from protocol.text import printable
 
 EXIT_NOT_AS_ASKED: Final = 3
 _MEANT: Final = frozenset({EndCause.NO_CONTRIBUTOR_NEEDED, EndCause.CANCELLED})

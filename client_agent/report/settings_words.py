@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import CkksParameters
+from protocol.messages.control import RuleName, Study
 from protocol.parameters import WORD_BITS
-from protocol.printable import printable
-from protocol.wire.messages import RuleName, Study
+from protocol.text import printable
 
 Setting = tuple[str, str]
 RULE_NAMES: Final = {

@@ -10,8 +10,8 @@ from client_agent.settings import AgentSettings
 from client_agent.site.journal import STOPPED, StudyJournal
 from client_agent.site.outbox import REFUSAL, queued
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
-from protocol.wire.messages import Signed, Study, StudyEnd, StudyState
+from protocol.messages.control import Signed, Study, StudyEnd, StudyState
+from protocol.text import printable
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from client_agent.report.facts import Cost, SiteStory, StudyReport
 from client_agent.report.noise_part import noise_html
 from client_agent.scoring.score import MetricName, Score, shown_score, words_of
 from client_agent.site.events import RoundRecord, SiteValue
-from protocol.printable import printable
+from protocol.text import printable
 
 _FOLLOWED: Final = 2
 """How many metrics get a curve: the first ones of the study's task."""

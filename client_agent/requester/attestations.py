@@ -11,12 +11,11 @@ from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
 from client_agent.site.letter import Attestation
 from client_agent.study.attestation import ATTESTED, checkpoint_digest, contributors_of, needed
-from protocol.bodies.letter import ATTESTED_SEALED_BYTES, open_letter
 from protocol.errors import BadSignature, RefusedMessage
-from protocol.evidence import PastRelease
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Signed, StudyView
+from protocol.messages import paths
+from protocol.messages.control import Signed, StudyView, require_signatures
+from protocol.messages.letter import ATTESTED_SEALED_BYTES, open_letter
+from protocol.rounds.evidence import PastRelease
 
 _LONGEST_WAIT_S: Final = 30.0
 

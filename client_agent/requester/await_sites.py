@@ -15,12 +15,12 @@ from client_agent.site.events import EventKind
 from client_agent.study.asked.foreseen_transfers import contribution_bytes
 from client_agent.study.refusals import public_text, read_refusal, refusing_sites
 from protocol.errors import RefusedMessage, UnknownResource
-from protocol.printable import printable
+from protocol.messages import paths
+from protocol.messages.control import EndCause, Purpose, StudyEndState, StudyView
 from protocol.rounds.planning import next_purpose
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.messages import EndCause, Purpose, StudyEndState, StudyView
+from protocol.text import printable
 
 _QUIET_PAUSE_S: Final = 60.0
 

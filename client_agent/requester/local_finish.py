@@ -12,7 +12,7 @@ from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.models.finished_model import FinishedModel, finish_table, finished_model
 from protocol.errors import UnusableUpdate
-from protocol.wire.messages import StudyEndState
+from protocol.messages.control import StudyEndState
 
 _FINISHED: Final = frozenset({StudyEndState.COMPLETED, StudyEndState.LOCAL_ONLY})
 """Ends that leave a shared model to go on from; a study that was cancelled or failed is not finished."""

@@ -16,14 +16,13 @@ from client_agent.site.context import RELAY
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import Attestation, WeightMail, Welcome, require_same
 from client_agent.study.participant import Participant
-from host.durable import new_folder, write_durably
-from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_checkpoint, seal_letter
+from host.files import new_folder, write_durably
 from protocol.errors import MoietyError
-from protocol.evidence import PastRelease
-from protocol.purpose import Purpose
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Decline, Message, Party, Signed
+from protocol.messages import paths
+from protocol.messages.control import Decline, Message, Party, Signed, require_signatures, sign
+from protocol.messages.letter import NOTICE_SEALED_BYTES, open_letter, seal_checkpoint, seal_letter
+from protocol.messages.purpose import Purpose
+from protocol.rounds.evidence import PastRelease
 
 
 class CheckpointKey(BaseModel):

@@ -14,7 +14,7 @@ from client_agent.requester.round_result import Settled
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import RoundEnd
 from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
-from protocol.wire.messages import RoundView
+from protocol.messages.control import RoundView
 
 _LOST: Final = "one server lost its half of what is opened, and a model's updates are measured once"
 _NOBODY: Final = "nobody was measured: this site, or every other one, failed its check"

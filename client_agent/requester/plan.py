@@ -12,23 +12,13 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.isolating import colluders, propose_sum
 from client_agent.study.known_sums import agree_to_cohort
-from protocol.arithmetic.prg import SEED_BYTES
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal
-from protocol.policy.candidates import Candidate
-from protocol.policy.check import Terms, check_for_every_site
-from protocol.policy.clauses import MOST_DISCARDED_SUMS
-from protocol.rounds.agree import model_digest
-from protocol.rounds.planning import Done, Situation, lists_to_try, next_purpose
-from protocol.tags.keys import seed_hash
-from protocol.wire.authentic import sign
-from protocol.wire.messages import (
-    MOST_COUNTS_ROUNDS,
-    Announcement,
-    EndCause,
-    Purpose,
-    WeightList,
-)
+from protocol.arithmetic.ring import SEED_BYTES
+from protocol.errors import Clause, PolicyRefusal
+from protocol.messages.control import MOST_COUNTS_ROUNDS, Announcement, EndCause, Purpose, WeightList, sign
+from protocol.policy.clauses import MOST_DISCARDED_SUMS, Terms, check_for_every_site
+from protocol.rounds.agreement import model_digest
+from protocol.rounds.planning import Candidate, Done, Situation, lists_to_try, next_purpose
+from protocol.tags import seed_hash
 
 SUMS_TOO_LONG: Final = 2
 """A discarded sum is tried once more, over exactly the same sites and weights: whoever broke it may not do so again."""

@@ -25,8 +25,8 @@ from client_agent.study.ranking import (
 )
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
+from protocol.messages.control import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
 from protocol.mpc.measurement import OpenedSite
-from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
 
 _LOST: Final = (
     "one server lost its half of what is opened, and sites are ranked once per study; another study can rank them"

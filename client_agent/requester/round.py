@@ -28,7 +28,7 @@ from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.evidence import shown_outcome
 from client_agent.study.measuring import query_vector, seal_queries
 from client_agent.transcripts.keeping import keep_transcript
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.arithmetic.ring import Ring
 from protocol.errors import (
     BadSignature,
@@ -40,18 +40,11 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.evidence import PastRelease
+from protocol.messages.control import RoundOutcome, RoundState, RoundView, Signed, StudyView, require_signatures
 from protocol.parameters import Needs
-from protocol.printable import printable
+from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import (
-    RoundOutcome,
-    RoundState,
-    RoundView,
-    Signed,
-    StudyView,
-)
+from protocol.text import printable
 
 T = TypeVar("T")
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_agent.site.events import RoundEnd
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode
-from protocol.evidence import PastRelease
+from protocol.errors import Clause, ErrorCode
+from protocol.messages.control import RoundOutcome, Signed
+from protocol.rounds.evidence import PastRelease
 from protocol.rules.interface import Measured
-from protocol.wire.messages import RoundOutcome, Signed
 
 
 @dataclass(frozen=True)

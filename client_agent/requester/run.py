@@ -38,8 +38,8 @@ from client_agent.site.events import Absence, EventKind, RoundEnd, RoundRecord, 
 from client_agent.study.pretrained import PRETRAINED, load_pretrained
 from client_agent.study.spending import require_room_for
 from protocol.ckks.scheme import KEY_SEED_BYTES
-from protocol.clauses import Clause
 from protocol.errors import (
+    Clause,
     ConfigurationError,
     ErrorCode,
     LocalOptimumReached,
@@ -48,19 +48,15 @@ from protocol.errors import (
     RefusedMessage,
     UnusableUpdate,
 )
-from protocol.evidence import PastRelease
-from protocol.first_model import first_model, model_digest_of
+from protocol.messages.control import EndCause, Purpose, RuleName, StudyEndState, require_signatures
 from protocol.parameters import Needs
-from protocol.policy.candidates import Candidate
-from protocol.policy.list_terms import list_terms
 from protocol.policy.memory import remember_contribution
-from protocol.rounds.planning import next_purpose
-from protocol.rules.interface import Measured
-from protocol.rules.risk.terms import RiskRule
-from protocol.rules.server_optimiser import initial_state
+from protocol.policy.site_policy import list_terms
+from protocol.rounds.evidence import PastRelease
+from protocol.rounds.planning import Candidate, next_purpose
+from protocol.rules.interface import Measured, RiskRule
+from protocol.shared_model import first_model, initial_state, model_digest_of
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import EndCause, Purpose, RuleName, StudyEndState
 
 T = TypeVar("T")
 _NOTHING_OPENED: Final = Measured(round=1, requester_norm=0.0, took_part=())

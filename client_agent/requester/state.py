@@ -6,11 +6,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.site.events import Absence
 from client_agent.site.letter import CountedClasses
-from protocol.evidence import PastRelease
-from protocol.policy.candidates import Candidate
+from protocol.messages.control import Announcement, RoundOutcome, Signed, StudyEnd, WeightList
 from protocol.policy.memory import SiteMemory
+from protocol.rounds.evidence import PastRelease
+from protocol.rounds.planning import Candidate
 from protocol.rules.interface import RuleState
-from protocol.wire.messages import Announcement, RoundOutcome, Signed, StudyEnd, WeightList
 
 
 class Welcomed(BaseModel):

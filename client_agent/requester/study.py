@@ -18,14 +18,12 @@ from client_agent.site.journal import StudyJournal
 from client_agent.study.ends import shown_ends
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal, RosterUnknown, Unavailable
-from protocol.evidence import PastRelease
-from protocol.policy.list_terms import list_terms
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal, RosterUnknown, Unavailable
+from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView, sign
 from protocol.policy.memory import remember_skip
+from protocol.policy.site_policy import list_terms
+from protocol.rounds.evidence import PastRelease
 from protocol.rules.registry import rule_for
-from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView
 
 T = TypeVar("T")
 _RETRY_S: Final = 0.5

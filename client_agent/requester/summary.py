@@ -12,8 +12,8 @@ from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.summarising import SUMMARY_FILE, Summary, spec_of
 from protocol.errors import PolicyRefusal
+from protocol.messages.control import MOST_SUMMARY_ROUNDS, Announcement, Purpose
 from protocol.rounds.planning import next_purpose
-from protocol.wire.messages import MOST_SUMMARY_ROUNDS, Announcement, Purpose
 
 _OUT_OF_BOUNDS = (
     "the sum broke its bounds: a site or a server broke the protocol, and a summary is summed once per study"

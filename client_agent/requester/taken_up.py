@@ -11,11 +11,10 @@ from client_agent.site.journal import StudyJournal
 from client_agent.site.models.finished_model import FINISH
 from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, taken, waiting
 from client_agent.study.pretrained import PRETRAINED
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import ConfigurationError, MoietyError, StorageFull
-from protocol.policy.study_clauses import check_study_allowed
-from protocol.wire.authentic import sign
-from protocol.wire.messages import Signed, Study
+from protocol.messages.control import Signed, Study, sign
+from protocol.policy.site_policy import check_study_allowed
 
 
 def take_from_outbox(context: SiteContext, path: Path, report: Callable[[str, str], None]) -> None:

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from client_agent.scoring.followed import Labels, area_under_roc, mean_log_loss, share_right
 from client_agent.scoring.predicted import Array, NotComputable, Predicted
 from client_agent.scoring.score import CalibrationBin, MetricName
-from protocol.wire.messages import TaskKind
+from protocol.messages.control import TaskKind
 
 _BINS: Final = 10
 

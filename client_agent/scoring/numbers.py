@@ -9,7 +9,7 @@ from sklearn import metrics
 
 from client_agent.scoring.predicted import NotComputable, Predicted
 from client_agent.scoring.score import MetricName
-from protocol.arithmetic.constant import is_constant
+from protocol.summary.table_one import is_constant
 
 
 def rmse(of: Predicted) -> float:

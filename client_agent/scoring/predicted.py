@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from protocol.wire.messages import TaskKind, TaskSpec
+from protocol.messages.control import TaskKind, TaskSpec
 
 Array = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from protocol.wire.messages import TaskKind
+from protocol.messages.control import TaskKind
 
 
 class MetricName(StrEnum):

@@ -14,7 +14,7 @@ import numpy as np
 
 from client_agent.scoring.predicted import NotComputable, Predicted
 from client_agent.scoring.score import METRICS, CalibrationBin, FinalScores, MetricName, Score
-from protocol.wire.messages import TaskKind
+from protocol.messages.control import TaskKind
 
 _LEAST_SHARE: Final = 0.5
 _INTERVAL: Final = (2.5, 97.5)

@@ -15,9 +15,8 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.site.journal import StudyJournal
-from host.audit.entry import Action
-from host.audit.log import AuditLog
-from host.durable import append_durably
+from host.audit_log import Action, AuditLog
+from host.files import append_durably
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 

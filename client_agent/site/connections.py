@@ -17,10 +17,10 @@ from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_chain
 from host.clock import SYSTEM, Clock
-from host.one_holder import OWNER, Owner, one_process, require_owner
-from host.private_files import private_folder
+from host.files import private_folder
+from host.folder_lock import OWNER, Owner, one_process, require_owner
+from protocol.roster.chain import RosterChain
 from protocol.sharing import Side
-from protocol.wire.chain.chain import RosterChain
 
 Connect = Callable[[str, Ledger], httpx.BaseTransport]
 """The way to the server of that name."""

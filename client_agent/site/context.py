@@ -20,10 +20,10 @@ from client_agent.site.remembered_sums import SumMemory, sum_memory
 from client_agent.site.telling.ways import Notice
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
+from protocol.messages.control import Roster, Study
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Roster, Study
 
 RELAY = Side.A
 """The server that carries the sites' mail."""

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from client_agent.scoring.score import Score
-from host.durable import end_of_lines, is_full
+from host.files import end_of_lines, is_full
 from protocol.errors import StorageFull
-from protocol.printable import printable, printable_lines
+from protocol.messages.control import ListedWeight, Purpose
 from protocol.rules.interface import Measured
-from protocol.wire.messages import ListedWeight, Purpose
+from protocol.text import printable, printable_lines
 
 _TAIL_BYTES: Final = 2**16
 METRICS: Final = "metrics.jsonl"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from client_agent.network.held_roster import ACCEPTED
 from client_agent.settings import AgentSettings
-from host.network.two_operators import require_apart
-from host.private_files import read_secret
+from host.files import read_secret
+from host.network import require_apart
 from host.settings import read_text
 from protocol.errors import BadSignature, ConfigurationError, MoietyError
-from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
-from protocol.wire.chain.file import parse_chain
-from protocol.wire.keyfile import PartyKeys, parse_party_keys
-from protocol.wire.messages import Roster, Signed
+from protocol.messages.control import Roster, Signed
+from protocol.roster.chain import RosterChain, require_chain, require_extension
+from protocol.roster.changes import parse_chain
+from protocol.roster.keyfile import PartyKeys, parse_party_keys
 
 
 def load_identity(settings: AgentSettings) -> tuple[Roster, str]:

@@ -32,11 +32,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_agent.points import Point
 from client_agent.site.letter import CountedClasses
-from host.durable import new_folder, sync_folder, write_durably
 from host.failpoints import Failpoints
+from host.files import new_folder, sync_folder, write_durably
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Signed, StudyEnd
 from protocol.policy.memory import SiteMemory
-from protocol.wire.messages import Signed, StudyEnd
 
 B = TypeVar("B", bound=BaseModel)
 FINAL_SCORES: Final = "scores.json"

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import ConfigurationError
 
 R = TypeVar("R", bound=BaseModel)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from host.durable import new_folder, write_durably
+from host.files import new_folder, write_durably
 from protocol.errors import AnnouncementMismatch, MoietyError
-from protocol.wire.messages import ListedStudy, Signed, Study, StudyIndex
+from protocol.messages.control import ListedStudy, Signed, Study, StudyIndex
 
 _FOLDER: Final = "known"
 

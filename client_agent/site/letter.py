@@ -10,10 +10,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from protocol.clauses import Clause
-from protocol.errors import BadSignature, ErrorCode
-from protocol.evidence import PastRelease
-from protocol.wire.messages import (
+from protocol.errors import BadSignature, Clause, ErrorCode
+from protocol.messages.control import (
     Digest,
     KeyId,
     Message,
@@ -24,6 +22,7 @@ from protocol.wire.messages import (
     Signed,
     WeightList,
 )
+from protocol.rounds.evidence import PastRelease
 
 
 class CountedClasses(Message):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.learning.at_requester.finish_table import FinishTable
-from host.durable import new_folder, write_durably
-from protocol.wire.messages import Study
+from host.files import new_folder, write_durably
+from protocol.messages.control import Study
 
 REFUSAL: Final = ".refusal.txt"
 """Beside a study in the outbox: why the agent refused it."""

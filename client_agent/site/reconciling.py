@@ -9,11 +9,9 @@ from typing import Final, Protocol
 from client_agent.network.server_client import ServerClient
 from client_agent.site.context import SiteContext
 from host.randomness import SystemRandomness
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal, TranscriptMismatch
+from protocol.errors import Clause, PolicyRefusal, TranscriptMismatch
+from protocol.messages.control import ContributedRound, ContributedRounds, Roster, require_signatures
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import ContributedRound, ContributedRounds, Roster
 
 MOST_LOST: Final = 100_000
 """Two rounds an hour for five years; 140 MB while they are compared."""

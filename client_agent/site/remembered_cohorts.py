@@ -16,9 +16,8 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.site.key_folder import drawn_once, folder_of_key, read_remembered
-from host.durable import new_folder, write_durably
-from protocol.policy.cohorts import Cohort, check_cohort
-from protocol.policy.questions import check_questions
+from host.files import new_folder, write_durably
+from protocol.policy.cohorts import Cohort, check_cohort, check_questions
 from protocol.policy.site_policy import SitePolicy
 
 _ROUNDS: Final = "rounds.json"

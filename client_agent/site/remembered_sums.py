@@ -21,16 +21,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.site.key_folder import drawn_once, folder_of_key, read_remembered
-from host.durable import new_folder, write_durably
+from host.files import new_folder, write_durably
 from protocol.arithmetic.fixed_point import Real, Update
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal
+from protocol.errors import Clause, PolicyRefusal
 from protocol.policy.clauses import check_isolation
-from protocol.policy.kept_update import KEPT_LENGTH, Layers, kept_update, sketched
-from protocol.policy.linked import told_of_all
+from protocol.policy.exposure import MOST_KEPT, Exposure, KnownSum, SummedRow, exposure, told_of_all
+from protocol.policy.memory import KEPT_LENGTH, Layers, kept_update, sketched
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import SummedRow
-from protocol.policy.sums import MOST_KEPT, Exposure, KnownSum, exposure
 
 RoundName = tuple[str, int]
 """A study's digest and a round's number."""
@@ -92,7 +89,7 @@ class SumMemory:
         self.reconciled_at_s: float | None = None
 
     def kept(self, update: Update, layers: Layers = ()) -> Real:
-        """Return the kept part of an update (protocol.policy.kept_update)."""
+        """Return the kept part of an update (protocol.policy.memory)."""
         return kept_update(update, self._seed(), layers)
 
     def weigh(self, row: SummedRow, kept: Real, colluders: int, *, told: bool) -> Exposure:
@@ -145,7 +142,7 @@ class SumMemory:
                 self._put(self._next, row, kept, proven=proven)
 
     def told_of_all(self, row: SummedRow) -> bool:
-        """Return whether every earlier round of the row's study is accounted for (protocol.policy.linked)."""
+        """Return whether every earlier round of the row's study is accounted for (protocol.policy.exposure)."""
         with self._lock:
             entries = [one for one in self._rows.values() if one.row.study_digest == row.study_digest]
             accounted = {one.row.round for one in entries if one.proven or one.skipped}

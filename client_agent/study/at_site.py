@@ -24,13 +24,12 @@ from client_agent.site.models.finished_model import (
     save_finished,
 )
 from client_agent.site.stopwatch import Stopwatch
-from host.audit.entry import Action
-from host.audit.log import AuditLog
+from host.audit_log import Action, AuditLog
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import MoietyError
-from protocol.rules.server_optimiser import model_part
+from protocol.messages.control import Purpose, Signed, Study, StudyEnd, StudyView
+from protocol.shared_model import model_part
 from protocol.sharing import Side
-from protocol.wire.messages import Purpose, Signed, Study, StudyEnd, StudyView
 
 
 class StudyAtSite:

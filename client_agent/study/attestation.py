@@ -14,13 +14,12 @@ from client_agent.network.body import Body
 from client_agent.site.context import RELAY
 from client_agent.site.letter import Attestation, Welcome
 from client_agent.study.participant import Participant
-from host.durable import write_durably
-from protocol.bodies.letter import seal_letter
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal, RefusedMessage, WrongRound
-from protocol.evidence import PastRelease
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures, sign
+from host.files import write_durably
+from protocol.errors import Clause, PolicyRefusal, RefusedMessage, WrongRound
+from protocol.messages import paths
+from protocol.messages.control import require_signatures, sign
+from protocol.messages.letter import seal_letter
+from protocol.rounds.evidence import PastRelease
 
 ATTESTED: Final = "attested"
 

@@ -18,20 +18,18 @@ from client_agent.network.body import Body
 from client_agent.network.server_client import ServerClient
 from client_agent.points import Point
 from client_agent.site.journal import StudyJournal
-from host.at_once import at_once
-from host.clock import SYSTEM, Clock
-from host.durable import replacing_together, sync_folder
+from host.clock import SYSTEM, Clock, at_once
+from host.files import replacing_together, sync_folder
 from host.randomness import Randomness
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
-from protocol.bodies.contribution import Part, PartSealing
+from protocol.channel.sealing import Octets
 from protocol.errors import ConfigurationError, TranscriptMismatch
+from protocol.messages.contribution import Part, PartSealing
+from protocol.messages.control import Announcement, Receipt, Roster, ShareKind, Signed, Study, require_signatures
 from protocol.protection.interface import AtSite, Encoded
-from protocol.protection.known import encoded_bytes, protection_of
-from protocol.protection.tagged import with_tags
+from protocol.protection.registry import encoded_bytes, protection_of
+from protocol.protection.shares import with_tags
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
-from protocol.wire.channel.sealing import Octets
-from protocol.wire.messages import Announcement, Receipt, Roster, ShareKind, Signed, Study
 
 _PIECE_BYTES: Final = 2**18
 ENCODED: Final = "encoded.ring"

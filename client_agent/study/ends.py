@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import AnnouncementMismatch, RefusedMessage
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Roster, Signed, StudyEnd, StudyView
+from protocol.messages.control import Roster, Signed, StudyEnd, StudyView, require_signatures
 
 
 @dataclass(frozen=True)

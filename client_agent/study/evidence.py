@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from protocol.errors import AnnouncementMismatch
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Roster, RoundOutcome, RoundState, RoundView, Signed
+from protocol.messages.control import Roster, RoundOutcome, RoundState, RoundView, Signed, require_signatures
 
 
 def require_skip(signed: Signed[RoundOutcome], roster: Roster, study_digest: str, round_number: int) -> RoundOutcome:

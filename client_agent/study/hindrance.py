@@ -11,11 +11,10 @@ from client_agent.network.body import Body
 from client_agent.site.context import RELAY
 from client_agent.site.letter import Hindrance, require_same
 from client_agent.study.participant import Participant
-from host.durable import write_durably
-from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_letter
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Signed, StudyView
+from host.files import write_durably
+from protocol.messages import paths
+from protocol.messages.control import Signed, StudyView, require_signatures, sign
+from protocol.messages.letter import NOTICE_SEALED_BYTES, open_letter, seal_letter
 
 _KIND: Final = "hindered"
 _NUMBER: Final = 0

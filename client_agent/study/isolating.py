@@ -13,12 +13,11 @@ from client_agent.study.known_sums import settle_sum, summed_row, summed_sites
 from client_agent.study.participant import Participant
 from protocol.arithmetic.fixed_point import Real, scaling_of
 from protocol.errors import MoietyError, PolicyRefusal
-from protocol.evidence import PastRelease, check_release
-from protocol.policy.kept_update import rounding_noise
-from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.policy.sums import Exposure
-from protocol.protection.plan import RoundStep
-from protocol.wire.messages import Announcement, WeightList
+from protocol.messages.control import Announcement, WeightList
+from protocol.messages.purpose import RoundStep
+from protocol.policy.exposure import Exposure, SummedRow, SummedWeight
+from protocol.policy.memory import rounding_noise
+from protocol.rounds.evidence import PastRelease, check_release
 
 
 def agree_to_sum(owner: Participant, announcement: Announcement, weight_list: WeightList) -> Exposure:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from client_agent.network.held_roster import HeldRoster
 from client_agent.site.context import SiteContext
-from protocol.evidence import PastRelease
+from protocol.messages.control import Announcement, WeightList
 from protocol.policy.cohorts import Cohort
-from protocol.policy.kept_update import Layers
-from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.summary.question import Question
-from protocol.wire.messages import Announcement, WeightList
+from protocol.policy.exposure import SummedRow, SummedWeight
+from protocol.policy.memory import Layers
+from protocol.rounds.evidence import PastRelease
+from protocol.summary.protection import Question
 
 
 def summed_row(announcement: Announcement, weight_list: WeightList, held: HeldRoster, layers: Layers) -> SummedRow:

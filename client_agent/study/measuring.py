@@ -8,13 +8,13 @@ import numpy as np
 
 from host.randomness import Randomness
 from protocol.arithmetic.ring import Ring
-from protocol.bodies import query
-from protocol.mpc import distance
+from protocol.messages import bodies
+from protocol.messages.control import Roster
+from protocol.mpc import measurement
 from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import ChunkSource, Side
-from protocol.wire.messages import Roster
 
 
 def query_vector(challenge: bytes, own: ChunkSource, numerators: tuple[int, ...], parameters: StudyParameters) -> Ring:
@@ -23,7 +23,7 @@ def query_vector(challenge: bytes, own: ChunkSource, numerators: tuple[int, ...]
     Shapes:   -> uint64[targets * k'], ring 2^64
     """
     sketch = sketch_shares(challenge, [own], parameters)[0]
-    pieces = [distance.distance_query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
+    pieces = [measurement.distance_query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
     return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.uint64)
 
 
@@ -41,11 +41,11 @@ def seal_queries(
     seed = randomness.bytes(32, f"query seed {label}")
     sealed: dict[Side, bytes] = {}
     for side in Side:
-        header = query.Queries(transcript_digest, side, targets, parameters.sketched_length).header(round_number)
+        header = bodies.Queries(transcript_digest, side, targets, parameters.sketched_length).header(round_number)
         secret = randomness.bytes(32, f"query content key {side} {label}")
         secret += randomness.bytes(32, f"query salt {side} {label}")
-        share = query.query_content(header, queries, seed)
-        sealed[side] = query.seal_query(header, share, roster.operator(side).sealing, secret)
+        share = bodies.query_content(header, queries, seed)
+        sealed[side] = bodies.seal_query(header, share, roster.operator(side).sealing, secret)
     return sealed
 
 

@@ -36,24 +36,22 @@ from client_agent.study.summarising import (
     site_columns,
 )
 from client_agent.study.take_release import Outputs
-from host.durable import write_durably
-from host.memory_file import MemoryFile
+from host.files import MemoryFile, write_durably
 from protocol.arithmetic.fixed_point import Layers, clip, encode
-from protocol.bodies.letter import LetterKind, most_bytes
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation, SumAltered
-from protocol.evidence import PastRelease
-from protocol.first_model import first_model
+from protocol.messages.control import Announcement, OutputHeader, Party, Purpose, WeightList
+from protocol.messages.letter import LetterKind, most_bytes
 from protocol.policy.memory import SiteMemory, remember_left_out, remember_release
 from protocol.protection.ckks import derive_key, key_id_in, require_scheme
 from protocol.protection.interface import AtSite, Encoded, UnderKey
-from protocol.protection.known import protection_of
+from protocol.protection.registry import protection_of
 from protocol.protection.shares import encode_counts, encode_vector
-from protocol.rules.self_weights import class_weight, sample_weight
-from protocol.rules.server_optimiser import initial_state
+from protocol.rounds.evidence import PastRelease
+from protocol.rules.fedavg import class_weight, sample_weight
+from protocol.shared_model import first_model, initial_state
 from protocol.sharing import Side, split_chunk
-from protocol.summary.question import Question
-from protocol.wire.messages import Announcement, OutputHeader, Party, Purpose, WeightList
+from protocol.summary.protection import Question
 
 T = TypeVar("T")
 ENCODED_RECORD: Final = "encoded.json"

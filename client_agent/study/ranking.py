@@ -13,9 +13,9 @@ from client_agent.learning.ridge import JudgedOn
 from client_agent.site.events import Shown
 from protocol.arithmetic.fixed_point import Real
 from protocol.errors import ProtocolViolation, UnusableUpdate
+from protocol.messages.control import Purpose, RankingSpec, Study
 from protocol.mpc.measurement import OpenedSite
-from protocol.rules.transfer_loss import TransferLoss, predictor, ranked
-from protocol.wire.messages import Purpose, RankingSpec, Study
+from protocol.ranking import TransferLoss, predictor, ranked
 
 RANKING_FILE: Final = "ranking.json"
 

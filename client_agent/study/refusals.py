@@ -14,14 +14,13 @@ from client_agent.site.context import RELAY
 from client_agent.site.letter import StudyRefusal, require_same
 from client_agent.study.participant import Participant
 from client_agent.study.spending import require_room_for
-from host.durable import write_durably
-from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_letter, told
+from host.files import write_durably
 from protocol.errors import PolicyRefusal
+from protocol.messages import paths
+from protocol.messages.control import Signed, Study, StudyView, require_signatures, sign
+from protocol.messages.letter import NOTICE_SEALED_BYTES, open_letter, seal_letter, told
 from protocol.parameters import Needs
-from protocol.policy.study_clauses import check_study_allowed
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Signed, Study, StudyView
+from protocol.policy.site_policy import check_study_allowed
 
 _KIND: Final = "refusal"
 _NUMBER: Final = 0

@@ -6,8 +6,8 @@ from client_agent.learning.private.drawn_rows import steps_of
 from client_agent.site.budget.spent_budget import BudgetMemory, Training
 from client_agent.site.context import SiteContext
 from client_agent.site.reconciling import reconcile_budget
+from protocol.messages.control import PrivacySpec, Study
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import PrivacySpec, Study
 
 
 def training_of(study: Study, privacy: PrivacySpec, examples: int, round_number: int) -> Training:

@@ -10,15 +10,21 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.site.events import Shown
 from protocol.errors import ProtocolViolation
-from protocol.evidence import PastRelease
+from protocol.messages.control import ColumnRole, Study, SummarySpec, TableSchema
+from protocol.messages.specifications import summarised
 from protocol.policy.site_policy import SitePolicy
 from protocol.protection.interface import Encoded
 from protocol.protection.shares import encode_integers
-from protocol.summary.opened import TableOne
-from protocol.summary.protect import Protection, shared_vector
-from protocol.summary.question import OwnColumn, Question, counts_question, summary_questions
-from protocol.wire.messages import ColumnRole, Study, SummarySpec, TableSchema
-from protocol.wire.studies.summary import summarised
+from protocol.rounds.evidence import PastRelease
+from protocol.summary.protection import (
+    OwnColumn,
+    Protection,
+    Question,
+    counts_question,
+    shared_vector,
+    summary_questions,
+)
+from protocol.summary.table_one import TableOne
 
 if TYPE_CHECKING:
     from client_agent.data.values import Values

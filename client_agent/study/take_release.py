@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.network.server_client import ServerClient
-from protocol.bodies import output
+from protocol.channel.keys import SealingKey
 from protocol.errors import UnknownParty
-from protocol.evidence import PastRelease, check_release
+from protocol.messages import bodies
+from protocol.messages.control import OutputHeader, Roster
 from protocol.protection.interface import AtSite
-from protocol.protection.known import output_header, protection_of
+from protocol.protection.registry import output_header, protection_of
 from protocol.protection.shares import open_counts, open_summary
+from protocol.rounds.evidence import PastRelease, check_release
 from protocol.sharing import Side
-from protocol.summary.opened import TableOne
-from protocol.wire.keys import SealingKey
-from protocol.wire.messages import OutputHeader, Roster
+from protocol.summary.table_one import TableOne
 
 T = TypeVar("T")
 
@@ -69,6 +69,6 @@ class Outputs:
         return self.clients[side].fetch_output(
             study.name,
             past.announcement.round,
-            lambda pieces: take(expected, output.read_output(expected, self.key, pieces)),
-            output.most_output_bytes(expected),
+            lambda pieces: take(expected, bodies.read_output(expected, self.key, pieces)),
+            bodies.most_output_bytes(expected),
         )

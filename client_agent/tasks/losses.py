@@ -1,4 +1,4 @@
-"""The built-in losses of the tasks (protocol.wire.task), and what every loss is: a function of model and mini-batch.
+"""The built-in losses of the tasks (protocol.messages.model). A loss is a function of model and mini-batch.
 
 All are means over the examples of a mini-batch, Cox's over its events. Where a model has several outputs, theirs are
 averaged too, so that a learning rate does not depend on their number.
@@ -18,8 +18,8 @@ from torch import nn
 
 from client_agent.tasks.cox import cox_loss
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import LossName, TaskSpec, TrainingSpec
-from protocol.wire.task import CLASSES
+from protocol.messages.control import LossName, TaskSpec, TrainingSpec
+from protocol.messages.model import CLASSES
 
 
 class Batch(NamedTuple):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskKind, TaskSpec
+from protocol.messages.control import TaskKind, TaskSpec
 
 Targets = NDArray[Any]
 """One row an example, of the form above."""

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.study.participant import Participant
-from host.durable import new_folder, write_pieces
+from host.files import new_folder, write_pieces
 from protocol.arithmetic.ring import octets
-from protocol.bodies import output
 from protocol.errors import MoietyError
-from protocol.evidence import PastRelease
+from protocol.messages import bodies
+from protocol.messages.control import OutputHeader, RoundView, Signed, TagsFailed, TagShares
 from protocol.release import masking_side
-from protocol.transcript.kept import AlteredSum, shown
-from protocol.wire.messages import OutputHeader, RoundView, Signed, TagsFailed, TagShares
+from protocol.rounds.evidence import AlteredSum, PastRelease, shown
 
 TRANSCRIPTS: Final = "transcripts"
 _VECTOR: Final = ".vector"
@@ -67,7 +66,7 @@ def _altered(owner: Participant, past: PastRelease, into: Path) -> AlteredSum | 
     """Both halves once more, to a file; None where a server does not serve them any more."""
     masking = masking_side(past.announcement.round)
     try:
-        mask_seed = owner.fetched(past, masking, output.output_seed)
+        mask_seed = owner.fetched(past, masking, bodies.output_seed)
         owner.fetched(past, masking.other, lambda header, content: _store(into, header, content))
     except MoietyError as gone:
         owner.problem(past.announcement.round, f"what was served cannot be kept: {gone.detail}")
@@ -76,4 +75,4 @@ def _altered(owner: Participant, past: PastRelease, into: Path) -> AlteredSum | 
 
 
 def _store(into: Path, header: OutputHeader, content: Iterator[bytes]) -> None:
-    write_pieces(into, (octets(piece) for _, piece in output.output_elements(header, content)))
+    write_pieces(into, (octets(piece) for _, piece in bodies.output_elements(header, content)))

@@ -11,9 +11,8 @@ from client_agent.site.identity import signed_chain
 from client_agent.transcripts.keeping import TRANSCRIPTS
 from protocol.arithmetic.ring import ELEMENT_BYTES, from_bytes
 from protocol.errors import ConfigurationError
+from protocol.rounds.evidence import Findings, RoundTranscript, findings
 from protocol.sharing import ChunkSource
-from protocol.transcript.deviations import Findings, findings
-from protocol.transcript.kept import RoundTranscript
 
 
 def verified(places: Sequence[Path], roster_file: Path) -> tuple[Findings, int]:

@@ -31,8 +31,8 @@ from harness.simulate.case_run import request_for
 from harness.simulate.study_files import simulated_study
 from harness.versions import versions
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Announcement, Study
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, Study
 
 Reals = NDArray[np.float64]
 

@@ -14,10 +14,10 @@ from harness.adversaries.attack import Attempt, Found, passes
 from harness.adversaries.opened_values import opened_values
 from protocol.arithmetic.ring import MODULUS, Ring, from_signed
 from protocol.errors import PolicyRefusal
+from protocol.messages.control import RankingSpec
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy import study_clauses
+from protocol.policy import site_policy
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RankingSpec
 
 _PARAMETERS: Final = StudyParameters(dimension=12, clip_norm=1.0, least_contributors=3)
 _PLACES: Final = (4, 7, 9)
@@ -81,7 +81,7 @@ def _tiny_penalty(_: Path) -> Found:
     """A ridge regression without a penalty fits the one patient who has a feature, exactly."""
     asked = RankingSpec.model_construct(penalty=_TINY, clip_norm=16.0)
     try:
-        study_clauses.check_penalty_allowed(asked, SitePolicy(may_rank=True))
+        site_policy.check_penalty_allowed(asked, SitePolicy(may_rank=True))
     except PolicyRefusal:
         return Found(False, 0.0)
     draw = np.random.default_rng(9)
@@ -111,7 +111,7 @@ ATTEMPTS: Final = {
     "pair-of-three-digits": Attempt(_pair_of_three_digits),
     "rankings-of-several-studies": Attempt(_several_rankings),
     "ranking-with-a-tiny-penalty": Attempt(
-        _tiny_penalty, {"protocol.policy.study_clauses.check_penalty_allowed": passes}
+        _tiny_penalty, {"protocol.policy.site_policy.check_penalty_allowed": passes}
     ),
     "ranking-with-a-huge-penalty": Attempt(_huge_penalty, {f"{__name__}.RankingSpec": RankingSpec.model_construct}),
 }

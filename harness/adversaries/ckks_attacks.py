@@ -17,15 +17,11 @@ from numpy.typing import NDArray
 from harness.adversaries.attack import Attempt, Found, found, passes
 from harness.adversaries.scripted_agents import SITES as LISTED
 from harness.adversaries.scripted_agents import How, announced, study
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from protocol.arithmetic.kernels import Scaling
-from protocol.ckks.check import SiteChecks, SumChecks
-from protocol.ckks.cipher import Decryptor, Encryptor
-from protocol.ckks.ciphertext import HEADER_BYTES, Kind, SeededChunk, SumChunk, chunks_of
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import Scheme, SecretKey
-from protocol.ckks.streams import Streams
-from protocol.ckks.update import average, body_header, contribution
+from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind, SeededChunk, SumChunk, chunks_of
+from protocol.ckks.scheme import Decryptor, Encryptor, Scheme, SecretKey, Streams
+from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
 from protocol.errors import AggregateOutOfBounds, MalformedMessage, PolicyRefusal, SumForged
 from protocol.policy import clauses
 from servers.ckks.process import CkksProcess
@@ -314,7 +310,7 @@ def _unchecked(checks: Any, number: int, slots: NDArray[np.float64]) -> NDArray[
 
 
 _NO_CHECKS: Final[Mapping[str, object]] = {
-    "protocol.ckks.check.SumChecks.require": _unchecked,
+    "protocol.ckks.update.SumChecks.require": _unchecked,
     "protocol.ckks.update._checked_weights": lambda found, summed, least, parameters: float(summed),
     "protocol.ckks.update._require_norm": passes,
 }
@@ -322,7 +318,7 @@ ATTEMPTS: Final = {
     **{name: Attempt(partial(_forged, forgeries), _NO_CHECKS) for name, forgeries in _FORGED.items()},
     "ckks-sum-in-clear": Attempt(
         partial(_forged, {"zeros": _in_clear}),
-        {**_NO_CHECKS, "protocol.ckks.streams.Streams.load_sum": lambda s, chunk: s._loaded(s._sum_stream(chunk))},
+        {**_NO_CHECKS, "protocol.ckks.scheme.Streams.load_sum": lambda s, chunk: s._loaded(s._sum_stream(chunk))},
     ),
     "ckks-forged-for-ever": Attempt(_forged_for_ever, {"protocol.policy.clauses.check_discarded_sums": passes}),
     "ciphertexts-of-something-else": Attempt(

@@ -22,8 +22,8 @@ from typer.core import TyperGroup
 from client_agent.cli.tables import console as console_for
 from harness.simulate.store import append_line
 from harness.simulate.study_files import parse_names, parse_seeds
-from host.placed_files import writable
-from host.subcommand import command
+from host.command_line import command
+from host.output_files import writable
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -30,14 +30,12 @@ from harness.adversaries.scripted_rounds import SMALL, database
 from harness.adversaries.signed_client import there
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.fixed_point import clip, encode
-from protocol.arithmetic.prg import Usage, derive
-from protocol.arithmetic.ring import Ring
-from protocol.bodies.letter import seal_letter, told
+from protocol.arithmetic.ring import Ring, Usage, derive
 from protocol.errors import ErrorCode
+from protocol.messages.control import Decline, Message, TrainingSpec, sign
+from protocol.messages.letter import seal_letter, told
 from protocol.parameters import Needs
 from protocol.sharing import Side, vector_side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import Decline, Message, TrainingSpec
 
 _MANY: Final = 300
 _SURE: Final = 5.0
@@ -210,8 +208,8 @@ def _no_pad(seed: bytes, usage: Usage, out: Ring, *, start: int) -> None:
 
 _NO_SHARES: Final[Mapping[str, object]] = {"protocol.sharing.expand_into": _no_pad}
 _NO_PADDING: Final[Mapping[str, object]] = {
-    "protocol.bodies.letter.packed": Message.canonical,
-    "protocol.bodies.letter.pad": lambda content, length: content,
+    "protocol.messages.letter.packed": Message.canonical,
+    "protocol.messages.letter.pad": lambda content, length: content,
 }
 ATTEMPTS: Final = {
     "server-a-classifies-shares": Attempt(partial(_classified, partial(_share_at, Side.A)), _NO_SHARES),

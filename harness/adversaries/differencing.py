@@ -18,7 +18,7 @@ from harness.engine.history import RunHistory
 from harness.engine.run_state import EVERYBODY, Attendance
 from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
 
 FORMAT: Final = "moiety-differencing/1"
 _DIGITS: Final = 5

@@ -14,26 +14,26 @@ from pathlib import Path
 from typing import Final
 
 from harness.adversaries.attack import Attempt, Found, found, passes, taken_out
+from protocol.channel.keys import SEALING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.errors import BrokenSeal, MoietyError, Unavailable
-from protocol.sharing import Side
-from protocol.wire.authentic import signature_by
-from protocol.wire.chain.change import KeyClaim
-from protocol.wire.enrolment.exchange import close_asked, open_answered
-from protocol.wire.enrolment.fingerprint import fingerprint_of
-from protocol.wire.enrolment.founding import first_roster
-from protocol.wire.enrolment.invitation import Invitation
-from protocol.wire.enrolment.questions import (
+from protocol.messages.control import Party, Role, Roster, Signature, signature_by
+from protocol.messages.roster import KeyClaim
+from protocol.roster.enrolment import (
     Answered,
     Asked,
     Founded,
     Founding,
+    Invitation,
     NamedSite,
     Registration,
     StandingQuestion,
+    close_asked,
+    fingerprint_of,
+    first_roster,
+    open_answered,
 )
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key, generate_signing_key
-from protocol.wire.messages import Party, Role, Roster, Signature
+from protocol.roster.keyfile import PartyKeys
+from protocol.sharing import Side
 from servers.enrolment.desk import Desk
 from servers.enrolment.folder import NewServer, make_folder
 from servers.enrolment.pairing import pair

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.adversaries.attack import Attempt, Found
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Signed
+from protocol.arithmetic.ring import Signed, derive
 from protocol.summary.layout import Layout, Numeric
-from protocol.summary.protect import Numbers, Protection, Rows, shared_vector
+from protocol.summary.protection import Numbers, Protection, Rows, shared_vector
 
 Vector = NDArray[np.float64]
 _TABLES: Final = 100
@@ -145,10 +144,10 @@ def _columns(number: int) -> tuple[Numeric, ...]:
 ATTEMPTS: Final = {
     "summary-exact-count-from-means": Attempt(
         partial(_read, Layout(_columns(3), most_rows=200, second_moments=True)),
-        {"protocol.summary.protect.Protection.total": _exactly},
+        {"protocol.summary.protection.Protection.total": _exactly},
     ),
     "summary-exact-count-from-cells": Attempt(
         partial(_read, Layout(_columns(20), bins=2, most_rows=200)),
-        {"protocol.summary.protect.Protection.parts": _each_by_itself},
+        {"protocol.summary.protection.Protection.parts": _each_by_itself},
     ),
 }

@@ -25,10 +25,10 @@ from client_agent.requester.measuring.allowed_lengths import longest_norm
 from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
 from harness.adversaries.scripted_agents import study
 from harness.engine.protected_sum import Measuring, correlations_from
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import MODULUS, Ring, to_signed
+from protocol.arithmetic.ring import MODULUS, Ring, derive, to_signed
 from protocol.errors import PolicyRefusal
-from protocol.mpc import measurement, range_check
+from protocol.messages.control import Announcement, RuleName, RuleSpec
+from protocol.mpc import measurement, sketch
 from protocol.mpc.measurement import OpenedSite, Operands, SiteSketch
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import clauses
@@ -36,7 +36,6 @@ from protocol.policy.memory import SiteMemory, remember_left_out
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side, split
-from protocol.wire.messages import Announcement, RuleName, RuleSpec
 
 REQUESTER, VICTIM = "r0", "c1"
 SITES = (REQUESTER, VICTIM, "c2", "c3", "c4", "c5")
@@ -93,7 +92,7 @@ class Measured:
         """
         h = PARAMETERS.range_bits
         share = self._shares()[Side.B][VICTIM]
-        projected = range_check.project(share, range_check.projections(self.challenge, PARAMETERS))
+        projected = sketch.project(share, sketch.projections(self.challenge, PARAMETERS))
         low = np.negative(projected) & np.uint64((1 << h) - 1)
         return [float((1 << (h - 1)) - int(r)) for r in low]
 

@@ -12,18 +12,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from protocol.arithmetic.packing import packed
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring
-from protocol.bodies.contribution import share_parts
+from protocol.arithmetic.fixed_point import packed
+from protocol.arithmetic.ring import Ring, derive
+from protocol.channel.commitment import commitment_to
+from protocol.channel.keys import SealingPublicKey, SigningKey, generate_signing_key
+from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
+from protocol.channel.signing import TAG, DigestField, digest_value
+from protocol.messages.contribution import share_parts
+from protocol.messages.control import AgreedSet, Announcement, ReleaseSet, Roster, ShareKind
 from protocol.parameters import WORD_BITS, RingBits, StudyParameters
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side, split
-from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
-from protocol.wire.channel.signing import TAG, DigestField, digest_value
-from protocol.wire.commitment import commitment_to
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SealingPublicKey, SigningKey, generate_signing_key
-from protocol.wire.messages import AgreedSet, Announcement, ReleaseSet, Roster, ShareKind
 
 _SEALED_CHUNK = CHUNK_BYTES + TAG_BYTES
 _SALTS = {Side.A: "salt a", Side.B: "salt b"}

@@ -16,12 +16,7 @@ from harness.adversaries.forgeries import equivocating_announcement
 from harness.adversaries.refused_messages import unsigned
 from harness.adversaries.scripted_agents import PARTIES, REQUESTER, ROSTER, SITES, Federation, announced, study
 from protocol.errors import MoietyError
-from protocol.evidence import check_release
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.states import RoundKey
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     ContributedRound,
     Message,
@@ -30,7 +25,13 @@ from protocol.wire.messages import (
     RoundView,
     Signed,
     WeightList,
+    countersign,
+    sign,
 )
+from protocol.rounds.evidence import check_release
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 
 M = TypeVar("M", bound=Message)
 _VICTIM: Final = SITES[0]
@@ -132,7 +133,7 @@ ATTEMPTS: Final = {
         partial(_shown, _skipped_alone), {"client_agent.study.evidence.require_signatures": unsigned}
     ),
     "fork-of-other-contributors": Attempt(
-        partial(_shown, _other_contributors), {"protocol.evidence.require_signatures": unsigned}
+        partial(_shown, _other_contributors), {"protocol.rounds.evidence.require_signatures": unsigned}
     ),
     "server-invents-receipts": Attempt(partial(_shown, _receipts)),
 }

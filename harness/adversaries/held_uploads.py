@@ -28,15 +28,15 @@ from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.adversaries.scripted_rounds import SITES, STRANGER, VICTIM, RoundInMemory, pair_in_memory
 from harness.adversaries.signed_client import ENCLOSED_OF_LONG_BODIES, Outgoing, SignedClient, digest_of
 from harness.federation.memory.servers import ServersInMemory
-from protocol.bodies.contribution import ciphertext_parts
-from protocol.ckks.parameters import CkksParameters
+from protocol.channel.commitment import commitment_to
+from protocol.channel.signing import DigestField
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.ckks.scheme import Scheme
+from protocol.messages import paths
+from protocol.messages.contribution import ciphertext_parts
+from protocol.messages.control import Announcement, RoundState, RuleName, RuleSpec, StudyProtection
 from protocol.parameters import Needs, RingBits
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import commitment_to
-from protocol.wire.messages import Announcement, RoundState, RuleName, RuleSpec, StudyProtection
 
 _LENGTHS: Final[Mapping[RingBits, int]] = {64: 10 * 2**15 + 5, 48: 430_000}
 """Elements whose share has ten chunks or so: a server takes four at once."""

@@ -18,10 +18,10 @@ from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.site.events import AgentEvent, EventKind
 from harness.adversaries.attack import Attempt, Found, found
 from harness.adversaries.scripted_agents import PARTIES, REQUESTER, ROSTER, SITES
+from protocol.channel.answers import sign_answer
+from protocol.channel.envelope import SEALED_TYPE
+from protocol.channel.signing import DigestField
 from protocol.sharing import Side
-from protocol.wire.channel.answers import sign_answer
-from protocol.wire.channel.envelope import SEALED_TYPE
-from protocol.wire.channel.signing import DigestField
 from servers.http.problems import error_from
 
 _SENT: Final = 32
@@ -110,6 +110,6 @@ ATTEMPTS: Final = {
     "answers-without-end": Attempt(_without_end, {"client_agent.network.answer.Answer._raw": _unbounded}),
     "words-that-write-on-a-terminal": Attempt(
         lambda _: found([name for name, shown in _PLACES.items() if not shown().isprintable()]),
-        {"protocol.printable._shown": lambda character: character},
+        {"protocol.text._shown": lambda character: character},
     ),
 }

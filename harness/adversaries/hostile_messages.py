@@ -14,16 +14,15 @@ from harness.adversaries import forgeries as forged
 from harness.adversaries.scripted_rounds import EARLY, OTHER, REQUESTER, SITES, SMALL, STRANGER, VICTIM, RoundInMemory
 from harness.adversaries.signed_client import Outgoing, SignedClient, there
 from protocol.arithmetic.ring import to_bytes
-from protocol.bodies.query import Queries
+from protocol.channel.commitment import head_digest
+from protocol.channel.signing import DigestField
+from protocol.messages import paths
+from protocol.messages.bodies import Queries
+from protocol.messages.control import AgreedSet, QueryHeader, ReadyNotice, sign
+from protocol.messages.peer import BatchHeader, ProductsHeader, pack_frame
 from protocol.parameters import PROTOCOL_VERSION
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import sign
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import head_digest
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import AgreedSet, QueryHeader, ReadyNotice
-from protocol.wire.peer_messages import BatchHeader, ProductsHeader, pack_frame
 
 Round: TypeAlias = RoundInMemory
 Act: TypeAlias = Callable[[Round], httpx.Response]

@@ -22,7 +22,7 @@ from harness.adversaries.attacked_study import AttackedStudy, Line, rounded, tim
 from harness.adversaries.membership import Told, Watched, by_averages, by_loss, by_reference, told, watched
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory, alpha_series, distance_series
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.messages.control import RuleName, RuleSpec
 
 FORMAT: Final = "moiety-inference/1"
 _DIGITS: Final = 5

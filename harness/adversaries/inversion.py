@@ -40,7 +40,7 @@ from client_agent.tasks.losses import cross_entropy
 from harness.adversaries.attacked_study import Line, Reals, program_versions, rounded, timed
 from harness.adversaries.inversion_targets import Hit, Pool, Target, guesses, hit
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.errors import ConfigurationError
 
 _LEAST: Final = 1e-7

@@ -23,7 +23,7 @@ from client_agent.learning.models import model_spec
 from harness.adversaries.attacked_study import Reals
 from harness.datasets.mnist import DEVIATION, MEAN
 from harness.datasets.registry import DataRequest, load_data
-from protocol.wire.messages import ModelSpec, PrivacySpec
+from protocol.messages.control import ModelSpec, PrivacySpec
 
 _POOL: Final = 4000
 """Records of a pool at most, so that every digit of MNIST need not be unpacked for every run."""

@@ -29,7 +29,7 @@ from harness.adversaries.falsified_round import (
     Search,
     Victim,
 )
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.errors import ProtocolViolation
 from protocol.policy.clauses import TIMES_LEFT_OUT
 from protocol.rules.registry import rule_for

@@ -29,9 +29,9 @@ from harness.adversaries.attacked_study import (
 )
 from harness.engine.history import RunHistory
 from harness.engine.updates import PlainSum, RoundInputs, Summing
-from protocol.first_model import first_model
+from protocol.messages.control import Study
 from protocol.parameters import Needs
-from protocol.wire.messages import Study
+from protocol.shared_model import first_model
 
 Written: TypeAlias = dict[str, Reals]
 _SMALL: Final = 0.01

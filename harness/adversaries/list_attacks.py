@@ -31,14 +31,14 @@ from harness.adversaries.scripted_agents import (
     announced,
     study,
 )
-from protocol.bodies.letter import open_letter
-from protocol.clauses import Clause
+from protocol.errors import Clause
+from protocol.messages import paths
+from protocol.messages.control import Announcement, ListedWeight, Purpose, RuleName, RuleSpec, WeightList
+from protocol.messages.letter import open_letter
 from protocol.parameters import Needs
 from protocol.policy.memory import LeftOut, ReleasedSum, SiteMemory
 from protocol.policy.site_policy import SitePolicy
-from protocol.rounds.agree import model_digest
-from protocol.wire import paths
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, RuleName, RuleSpec, WeightList
+from protocol.rounds.agreement import model_digest
 
 _DECISIONS: Final = "client_agent.contributor.decisions.Decisions."
 _ISOLATION: Final[Mapping[str, object]] = {"client_agent.site.remembered_sums.check_isolation": passes}

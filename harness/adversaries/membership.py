@@ -40,8 +40,8 @@ from harness.datasets.site_data import Federation, SiteData, parts_of, split_ran
 from harness.engine.history import RunHistory
 from harness.engine.run_state import Progress
 from harness.engine.updates import PlainSum
-from protocol.first_model import first_model
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
+from protocol.shared_model import first_model
 
 Scores = NDArray[np.float64]
 _CPU: Final = torch.device("cpu")

@@ -20,10 +20,8 @@ from harness.adversaries.attacked_study import OpenedSum
 from harness.adversaries.reconstruction import Prior, Reconstruction
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
-from protocol.policy.linked import told_of_all
+from protocol.policy.exposure import KnownSum, SummedRow, SummedWeight, exposure, told_of_all
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.policy.sums import KnownSum, exposure
 
 REQUESTER: Final = "requester"
 SITES: Final = ("one", "two", "three", "four", "five", "six", "seven")

@@ -27,11 +27,11 @@ from harness.adversaries.scripted_agents import ROSTER, SITES, START, Federation
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import to_signed
-from protocol.first_model import first_model
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.release import average_chunk
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+from protocol.shared_model import first_model
 
 Floats = NDArray[np.float64]
 Model = NDArray[np.float32]

@@ -21,9 +21,9 @@ from harness.adversaries.troubled_study import SITES, Draw, Left, Plan, Troubled
 from harness.federation.memory.clocks import START_S
 from harness.federation.memory.network import Fate, Passing
 from protocol.errors import ConflictingMessage
+from protocol.messages.control import Announcement, RoundState, Signed
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire.messages import Announcement, RoundState, Signed
 from servers.store.records import Answer, AnswerKind
 from servers.store.sql import SqlStore
 from servers.store.study_records import RoundRecord
@@ -198,7 +198,7 @@ ATTEMPTS: Final = {
     "network-doubles-messages": _attempt(Trouble(_doubles), {"servers.store.sql.SqlStore.remember_nonce": passes}),
     "network-holds-messages-back": _attempt(
         Trouble(_holds_back, everybody=False, afterwards_s=_HELD_BACK_S),
-        {"protocol.wire.channel.signing.require_time": passes, "servers.roster.sessions.require_time": passes},
+        {"protocol.channel.signing.require_time": passes, "servers.roster.sessions.require_time": passes},
     ),
     "network-cuts-messages": _attempt(Trouble(_cuts), {"client_agent.network.exchange._ALTERED": ()}),
     "network-delays-messages": _attempt(

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.engine.protected_sum import correlations_from
 from protocol.arithmetic.ring import MODULUS, Ring
-from protocol.mpc import measurement, range_check
+from protocol.mpc import measurement, sketch
 from protocol.mpc.measurement import SiteSketch
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
@@ -61,6 +61,6 @@ def opened_values(
         masked_a, masked_b = measurement.masked(a, half_a), measurement.masked(b, half_b)
         of_a = measurement.opening_share(Side.A, a, masked_b, half_a, bytes(32), _LABEL, parameters)
         of_b = measurement.opening_share(Side.B, b, masked_a, half_b, bytes(32), _LABEL, parameters)
-        passed = range_check.passed_range_check(of_a.range_shares + of_b.range_shares, parameters)
+        passed = sketch.passed_range_check(of_a.range_shares + of_b.range_shares, parameters)
         found.append(Opened(tuple(int(one) for one in of_a.values + of_b.values), passed))
     return found

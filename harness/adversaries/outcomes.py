@@ -20,9 +20,9 @@ from harness.adversaries.attack import Attack, Party, taken_out
 from harness.adversaries.catalogue import catalogue, has_ckks
 from harness.adversaries.signed_client import Deployment
 from harness.versions import versions
-from host.placed_files import rewrite, writable
+from host.output_files import rewrite, writable
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
+from protocol.text import printable
 
 FORMAT: Final = "moiety-attacks/1"
 _HELD, _NOT_HELD = 0, 1

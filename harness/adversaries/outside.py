@@ -22,8 +22,8 @@ from harness.adversaries.scripted_rounds import SITES, SMALL, VICTIM
 from harness.adversaries.signed_client import Deployment, Outgoing, SignedClient
 from harness.federation.memory.servers import ServersInMemory
 from protocol.errors import BrokenSeal
+from protocol.messages import paths
 from protocol.sharing import Side
-from protocol.wire import paths
 
 Ask: TypeAlias = Callable[[SignedClient, str], list[httpx.Response]]
 """Requests that need no more than a site's keys and the name of a study. -> what both servers answer"""
@@ -101,7 +101,7 @@ ATTEMPTS: Final = {
     "request-replayed": _attempt(_replayed, {"servers.store.sql.SqlStore.remember_nonce": passes}),
     "request-delayed": _attempt(
         _delayed,
-        {"protocol.wire.channel.signing.require_time": passes, "servers.roster.sessions.require_time": passes},
+        {"protocol.channel.signing.require_time": passes, "servers.roster.sessions.require_time": passes},
     ),
     "letter-of-a-megabyte": _attempt(_long_letter, ANY_LETTER),
 }

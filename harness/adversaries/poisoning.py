@@ -37,8 +37,8 @@ from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory
 from harness.engine.protected_sum import secure_sum
 from harness.engine.updates import PlainSum, RoundInputs, Summing
+from protocol.messages.control import RuleName, Study
 from protocol.parameters import Needs
-from protocol.wire.messages import RuleName, Study
 
 _LONGEST: Final = 3.0
 """So many clip norms pass the range check in 99 of 100 rounds, whatever is opened; of five, one in three passes."""

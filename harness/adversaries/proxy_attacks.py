@@ -26,16 +26,16 @@ from harness.adversaries.attack import NO_SIGNATURE_COUNTS, Attempt, Found, foun
 from harness.adversaries.scripted_rounds import OTHER, SITES, VICTIM, OpenRound, RoundInMemory, pair_in_memory
 from harness.adversaries.signed_client import Reached, digest_of, there
 from harness.federation.memory import apps
-from protocol.bodies import sealed
+from protocol.channel.answers import sign_answer
+from protocol.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, close_answer
+from protocol.channel.sealing import SealedReader, sealed_small_length
+from protocol.channel.session import HEAD_BYTES, SESSION_TYPE
+from protocol.channel.signing import DigestField
 from protocol.errors import MoietyError, RefusedMessage, Unavailable
+from protocol.messages import bodies
+from protocol.messages.control import Message, OutputHeader, ReadyNotice, Receipt, Signed
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.channel.answers import sign_answer
-from protocol.wire.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, close_answer
-from protocol.wire.channel.sealing import SealedReader, sealed_small_length
-from protocol.wire.channel.session import HEAD_BYTES, SESSION_TYPE
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.messages import Message, OutputHeader, ReadyNotice, Receipt, Signed
 from servers.http.envelope import _Body
 
 Tamper: TypeAlias = Callable[[httpx.Request, httpx.Response], httpx.Response]
@@ -330,7 +330,7 @@ def _swaps_a_sum(at: Between) -> Iterator[str]:
 
     def fetch(number: int) -> bytes:
         def take(pieces: Iterator[bytes]) -> bytes:
-            return b"".join(sealed.open_body(SealedReader(key), pieces))
+            return b"".join(bodies.open_body(SealedReader(key), pieces))
 
         return at.client.fetch_output(at.study, number, take, 2**16)
 
@@ -459,7 +459,7 @@ def _fields(message: type[Message]) -> Iterator[str]:
 
 _UNBOUND: Final[Mapping[str, object]] = {
     **NO_SIGNATURE_COUNTS,
-    "protocol.wire.channel.envelope.Correspondence.info": lambda between, what: what.encode(),
+    "protocol.channel.envelope.Correspondence.info": lambda between, what: what.encode(),
 }
 """No signature is looked at, and an envelope is bound to no request."""
 
@@ -474,8 +474,8 @@ ATTEMPTS: Final = {
     "proxy-reads-a-round": Attempt(
         _reads_a_round,
         {  # as long as sealed, and in clear
-            "protocol.wire.channel.envelope.seal_small": lambda content, to, info: content + bytes(_OVERHEAD),
-            "protocol.wire.channel.envelope.open_small": lambda content, key, info: content[:-_OVERHEAD],
+            "protocol.channel.envelope.seal_small": lambda content, to, info: content + bytes(_OVERHEAD),
+            "protocol.channel.envelope.open_small": lambda content, key, info: content[:-_OVERHEAD],
         },
     ),
     "proxy-makes-answers-up": _attempt(_makes_answers_up, _UNBOUND),
@@ -488,7 +488,7 @@ ATTEMPTS: Final = {
     "session-requests-replayed": _attempt(
         _replays_in_a_session,
         {
-            "protocol.wire.channel.session.CounterWindow.take": passes,
+            "protocol.channel.session.CounterWindow.take": passes,
             "servers.roster.sessions.require_time": passes,
         },
         in_sessions=True,
@@ -496,8 +496,8 @@ ATTEMPTS: Final = {
     "session-answers-made-up": _attempt(
         _makes_up_in_a_session,
         {
-            "protocol.wire.channel.session._nonce": lambda counter: bytes(12),
-            "protocol.wire.channel.session._asked_by": lambda head: b"",
+            "protocol.channel.session._nonce": lambda counter: bytes(12),
+            "protocol.channel.session._asked_by": lambda head: b"",
         },
         in_sessions=True,
     ),

@@ -34,7 +34,7 @@ from harness.adversaries.attacked_study import (
 from harness.engine.history import isolation_series
 from harness.engine.updates import PlainSum, RoundInputs, Summing
 from harness.simulate.run_line import Values
-from protocol.clauses import Clause
+from protocol.errors import Clause
 
 SUMS_OFF_BY: Final = 1e-6
 """Relative error of an opened sum that the attacker counts with: float32, and the rounding of fixed point."""

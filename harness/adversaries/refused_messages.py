@@ -35,16 +35,16 @@ from harness.adversaries.scripted_rounds import (
     refusals,
 )
 from harness.federation.memory.servers import ServersInMemory
-from protocol.bodies.letter import NOTICE_BYTES
+from protocol.channel.sealing import SealedReader, sealed_length, sealed_small_length
 from protocol.errors import BrokenSeal, MoietyError
 from protocol.errors import ErrorCode as E
+from protocol.messages import paths
+from protocol.messages.control import ContributionHeader, Message, QueryHeader, Receipt, Signed
+from protocol.messages.letter import NOTICE_BYTES
 from protocol.parameters import Needs
 from protocol.rounds.side_b import Reply
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.channel.sealing import SealedReader, sealed_length, sealed_small_length
-from protocol.wire.messages import ContributionHeader, Message, QueryHeader, Receipt, Signed
 from servers.http.bodies import _Opening
 from servers.rounds.side_b import Answering
 from servers.store.records import AnswerKind, ContributionRecord
@@ -408,7 +408,7 @@ class _Anything:
             return data
 
 
-ANY_HEADER: Final[Mapping[str, object]] = {"protocol.bodies.contribution.Part.require": any_header}
+ANY_HEADER: Final[Mapping[str, object]] = {"protocol.messages.contribution.Part.require": any_header}
 ANY_LETTER: Final[Mapping[str, object]] = {
     "servers.routes.mail.most_bytes": lambda *_: 2**22,
     "servers.routes.mail.require_length": passes,
@@ -422,7 +422,7 @@ _LENGTHS: Final[Mapping[str, object]] = {
 _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
     "share-of-something-else": ANY_HEADER,
     "share-sealed-wrongly": {
-        "protocol.wire.channel.sealing.SealedReader.finish": _without_its_end,
+        "protocol.channel.sealing.SealedReader.finish": _without_its_end,
         **_LENGTHS,
         **_UNCOMMITTED,
     },
@@ -443,7 +443,7 @@ _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
         "servers.rounds.release.require_signatures": unsigned,
     },
     "messages-that-do-not-parse": {"servers.routes.rounds.Signed": _Anything},
-    "queries-of-its-own-choice": {"protocol.bodies.query.Queries.require": lambda _, raw: QueryHeader.parse(raw)},
+    "queries-of-its-own-choice": {"protocol.messages.bodies.Queries.require": lambda _, raw: QueryHeader.parse(raw)},
     "release-of-two": ANY_RELEASE,
     "release-twice": ANY_RELEASE,
     "output-for-an-outsider": {"servers.rounds.release._listed_now": lambda *_: True},
@@ -451,7 +451,7 @@ _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
     "server-sends-broken-frames": {"servers.rounds.side_b.Answering.products": _whatever_came_first},
     "requests-badly-signed": NO_SIGNATURE_COUNTS,
     "requests-out-of-their-minute": {
-        "protocol.wire.channel.signing.require_time": passes,
+        "protocol.channel.signing.require_time": passes,
         "servers.store.sql.SqlStore.remember_nonce": passes,
     },
     "requests-with-another-body": {"servers.http.authentication.Caller.require_digest": passes},

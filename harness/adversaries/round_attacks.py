@@ -28,16 +28,15 @@ from harness.adversaries.scripted_rounds import (
 )
 from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.memory.servers import ServersInMemory
-from protocol.bodies.letter import NOTICE_BYTES
+from protocol.channel.sealing import sealed_small_length
 from protocol.errors import MoietyError
+from protocol.messages import control, paths
+from protocol.messages.control import Roster, RoundView, Signed, countersign
+from protocol.messages.letter import NOTICE_BYTES
+from protocol.messages.peer import CollectedSet
 from protocol.parameters import TAG_COORDINATES, Needs
+from protocol.roster.keyfile import dump_roster, parse_roster
 from protocol.sharing import Side
-from protocol.wire import authentic, paths
-from protocol.wire.authentic import countersign
-from protocol.wire.channel.sealing import sealed_small_length
-from protocol.wire.keyfile import dump_roster, parse_roster
-from protocol.wire.messages import Roster, RoundView, Signed
-from protocol.wire.peer_messages import CollectedSet
 from servers.rounds import collect
 from servers.server import Server
 from servers.store.study_records import RoundRecord
@@ -58,7 +57,7 @@ def _made_up_sites(folder: Path) -> Found:
     path = folder / "roster.toml"
     path.write_text(dump_roster(countersign(signed, me, PARTIES.keys_of(me).signing)))
     try:
-        taken = authentic.require_roster(parse_roster(path.read_text(), "roster.toml"))
+        taken = control.require_roster(parse_roster(path.read_text(), "roster.toml"))
     except MoietyError as refused:
         return Found(False, 0, refused.detail)
     more = len(taken.sites) - len(ROSTER.sites)
@@ -174,7 +173,7 @@ def _taken(sites: TaggedSites[ServersInMemory], current: RoundView, fewer: Seque
 
 
 ATTEMPTS: Final = {
-    "sybils-in-a-roster": Attempt(_made_up_sites, {"protocol.wire.authentic.check_signature": lambda *_: None}),
+    "sybils-in-a-roster": Attempt(_made_up_sites, {"protocol.messages.control.check_signature": lambda *_: None}),
     "share-of-an-earlier-round": Attempt(_share_again, ANY_HEADER),
     "server-drops-a-site": Attempt(_drops_a_site),
     "letters-that-conflict": Attempt(_letters_that_conflict, {"servers.store.requests.MOST_REFUSALS": 10**6}),

@@ -30,19 +30,9 @@ from harness.engine.parties import Parties, SiteEntry, make_parties
 from harness.federation.memory.clocks import ToldClock
 from host.randomness import SeededRandomness, SystemRandomness
 from protocol.arithmetic.fixed_point import decode
-from protocol.bodies.letter import seal_checkpoint, seal_letter
+from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.errors import OutputGone
-from protocol.evidence import PastRelease
-from protocol.parameters import Needs, StudyParameters
-from protocol.policy.site_policy import SitePolicy
-from protocol.rounds.agree import model_digest
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.chain.chain import RosterChain, signers
-from protocol.wire.chain.making import Wanted, claimed, proposed
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     CollectedContribution,
@@ -62,7 +52,18 @@ from protocol.wire.messages import (
     StudyView,
     TrainingSpec,
     WeightList,
+    countersign,
+    sign,
 )
+from protocol.messages.letter import seal_checkpoint, seal_letter
+from protocol.parameters import Needs, StudyParameters
+from protocol.policy.site_policy import SitePolicy
+from protocol.roster.chain import RosterChain, signers
+from protocol.roster.changes import Wanted, claimed, proposed
+from protocol.roster.keyfile import PartyKeys
+from protocol.rounds.agreement import model_digest
+from protocol.rounds.evidence import PastRelease
+from protocol.sharing import Side
 
 REQUESTER = "r0"
 SITES = tuple(f"c{number}" for number in range(1, 8))
@@ -166,7 +167,7 @@ class Relay:
         raise OutputGone(f"the output of round {round_number} is no longer kept")
 
     def contributed(self, nonce: str, after: object) -> Signed[Message]:
-        from protocol.wire.messages import ContributedRounds
+        from protocol.messages.control import ContributedRounds
 
         page = ContributedRounds(site=self.mail["asking"].decode(), nonce=nonce, rounds=self.receipts, more=False)
         operator = PARTIES.keys_of(ROSTER.operator(self.side).name)

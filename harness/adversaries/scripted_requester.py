@@ -16,24 +16,11 @@ from client_agent.study.take_release import own_key_id
 from harness.adversaries.forgeries import honest_contribution, release_set, with_header
 from harness.adversaries.signed_client import Reached, SignedClient, opened, there
 from host.randomness import SystemRandomness
-from protocol.arithmetic.packing import unpacked
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring, from_bytes, lifted
-from protocol.bodies import opening
-from protocol.mpc.distance import distance_query
-from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
-from protocol.mpc.sketch import sketch_vector
-from protocol.parameters import Needs, StudyParameters
-from protocol.release import masking_side, open_output_chunk
-from protocol.rounds.agree import check_transcript
-from protocol.sharing import Side
-from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, kept_key, seed_hash, shown_seed
-from protocol.tags.sums import TagErrors, TagSums
-from protocol.tags.verdicts import contradicted, judged, require_check, require_commitment, require_judged
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import (
+from protocol.arithmetic.fixed_point import unpacked
+from protocol.arithmetic.ring import Ring, Usage, expand, from_bytes, lifted
+from protocol.messages import bodies as opening
+from protocol.messages import paths
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     ChallengeTranscript,
@@ -63,7 +50,17 @@ from protocol.wire.messages import (
     TagsFailed,
     TagShares,
     TrainingSpec,
+    require_signatures,
+    sign,
 )
+from protocol.mpc.measurement import OpenedSite, OpeningShare, distance_query, open_all
+from protocol.mpc.sketch import sketch_vector
+from protocol.parameters import Needs, StudyParameters
+from protocol.release import masking_side, open_output_chunk
+from protocol.rounds.agreement import check_transcript
+from protocol.sharing import Side
+from protocol.tag_verdicts import contradicted, judged, require_check, require_commitment, require_judged
+from protocol.tags import TagErrors, TagSums, VectorDigest, attempt_key, kept_key, mask_digest, seed_hash, shown_seed
 
 R = TypeVar("R", bound=Reached)
 

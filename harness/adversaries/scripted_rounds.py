@@ -19,9 +19,9 @@ from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.adversaries.signed_client import Reached, SignedClient, there
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring
+from protocol.messages import paths
+from protocol.messages.control import Announcement, RoundState, RoundView, Signed
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.messages import Announcement, RoundState, RoundView, Signed
 
 R = TypeVar("R", bound=Reached)
 

@@ -29,15 +29,7 @@ from harness.adversaries.scripted_agents import (
     study,
 )
 from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, UnknownResource
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.side_b import Move
-from protocol.rounds.states import AtA, RoundKey
-from protocol.rounds.steps import Act, End, FromB, Signature, Step
-from protocol.rounds.transitions import RoundEvent, RoundProgress
-from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     LayerShape,
     ModelSpec,
@@ -50,7 +42,13 @@ from protocol.wire.messages import (
     Signed,
     Study,
     StudyState,
+    sign,
 )
+from protocol.roster.chain import RosterChain
+from protocol.rounds.side_a import Act, End, FromB, Signature, Step, outcome_of
+from protocol.rounds.side_b import Move
+from protocol.rounds.states import AtA, RoundEvent, RoundKey, RoundProgress
+from protocol.sharing import Side
 from servers.rounds.end_round import Endings, next_step
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import commit_release, with_mask_seed

@@ -13,22 +13,21 @@ from typing import Literal, Protocol, TypeVar, cast
 import httpx
 
 from host.clock import SYSTEM, Clock
-from host.private_files import read_secret
+from host.files import read_secret
 from host.settings import read_text
-from protocol.bodies import sealed
+from protocol.channel.answers import verify_answer
+from protocol.channel.commitment import MessageDigest, head_digest
+from protocol.channel.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, close_request, open_answer
+from protocol.channel.keys import SealingKey, SealingPublicKey, VerifyKey
+from protocol.channel.message import Message
+from protocol.channel.sealing import SealedReader
+from protocol.channel.signing import DigestField, sign_request
 from protocol.errors import ConfigurationError, ProtocolViolation
+from protocol.messages import bodies
+from protocol.messages.control import MAX_CONTROL_BYTES, Roster, require_roster
+from protocol.messages.paths import PEER_SEALED, SEALED
+from protocol.roster.keyfile import PartyKeys, parse_party_keys, parse_roster
 from protocol.sharing import Side
-from protocol.wire.authentic import require_roster
-from protocol.wire.channel.answers import verify_answer
-from protocol.wire.channel.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, close_request, open_answer
-from protocol.wire.channel.sealing import SealedReader
-from protocol.wire.channel.signing import DigestField, sign_request
-from protocol.wire.commitment import MessageDigest, head_digest
-from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
-from protocol.wire.keys import SealingKey, SealingPublicKey, VerifyKey
-from protocol.wire.message import Message
-from protocol.wire.messages import MAX_CONTROL_BYTES, Roster
-from protocol.wire.paths import PEER_SEALED, SEALED
 
 _CONTRIBUTION = "/contribution"
 _PEER_PREFIX = "/v1/peer/"
@@ -215,5 +214,5 @@ H = TypeVar("H", bound=Message)
 def opened(body: bytes, key: SealingKey, form: type[H]) -> tuple[H, bytes]:
     """The header and the content of a body. Raises: BrokenSeal, MalformedMessage"""
     reader = SealedReader(key)
-    content = b"".join(sealed.open_body(reader, [body]))
+    content = b"".join(bodies.open_body(reader, [body]))
     return form.parse(reader.header or b""), content

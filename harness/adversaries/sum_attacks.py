@@ -32,18 +32,17 @@ from harness.adversaries.scripted_agents import (
 )
 from harness.adversaries.signed_client import there
 from protocol.errors import PolicyRefusal
-from protocol.first_model import seeded_model
+from protocol.messages.control import LayerShape, Purpose, ReleaseSet, RoundState, RoundView, Signed, Study, sign
 from protocol.parameters import Needs
-from protocol.policy import clauses, cohorts, questions
+from protocol.policy import clauses, cohorts
+from protocol.policy import cohorts as questions
 from protocol.policy.cohorts import Cohort
+from protocol.policy.exposure import SummedRow, SummedWeight
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_left_out
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import SummedRow, SummedWeight
+from protocol.shared_model import seeded_model
 from protocol.summary.layout import Layout, Numeric
-from protocol.summary.protect import Protection
-from protocol.summary.question import FIRST_LINE, OwnColumn, summary_questions
-from protocol.wire.authentic import sign
-from protocol.wire.messages import LayerShape, Purpose, ReleaseSet, RoundState, RoundView, Signed, Study
+from protocol.summary.protection import FIRST_LINE, OwnColumn, Protection, summary_questions
 
 _READ: Final = 0.15
 """An update known this well is as good as read."""
@@ -421,7 +420,7 @@ ATTEMPTS: Final = {
     "summary-without-one-site": Attempt(lambda _: _tables(_FIVE, SITES[:4], victim=SITES[4]), _ANY_COHORT),
     # Every two differ in four sites or in all; what they show together, no site sees: none but the last is in all.
     "summary-by-three-sums": Attempt(lambda _: _tables(SITES, SITES[:3], SITES[3:6], victim=SITES[6]), _ANY_COHORT),
-    "summary-of-two-ranges": Attempt(_two_ranges, {"protocol.policy.questions.check_questions": passes}),
+    "summary-of-two-ranges": Attempt(_two_ranges, {"protocol.policy.cohorts.check_questions": passes}),
     "counts-twice": _again("check_once", 1, How(version=0, purpose=Purpose.COUNTS)),
     "ranking-twice": _again("check_once", 1, How(version=0, purpose=Purpose.RANKING)),
     "measured-a-third-time": _again("check_measured_twice", 2, How(version=0, opens=Needs.DISTANCES)),

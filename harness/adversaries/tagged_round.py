@@ -17,21 +17,8 @@ from numpy.typing import NDArray
 from client_agent.study.take_release import own_key_id
 from harness.adversaries.scripted_agents import DIMENSION, GRID, PARTIES, REQUESTER, ROSTER, SITES, study
 from protocol.arithmetic.fixed_point import clip, encode
-from protocol.arithmetic.prg import Usage, derive, expand
-from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
-from protocol.evidence import PastRelease, check_release
-from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
-from protocol.protection.interface import AtSite
-from protocol.protection.known import output_header, protection_of
-from protocol.protection.tagged import with_tags
-from protocol.release import masking_side
-from protocol.sharing import Side, split
-from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, seed_hash, shown_seed
-from protocol.tags.sums import errors_of
-from protocol.tags.verdicts import WrongTags, check_of, commitment_to, judged, require_judged, shares_of, wrong_tags
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.messages import (
+from protocol.arithmetic.ring import Ring, Usage, derive, expand, from_bytes, to_bytes
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     CollectedContribution,
@@ -48,7 +35,18 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
     WeightList,
+    countersign,
+    sign,
 )
+from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
+from protocol.protection.interface import AtSite
+from protocol.protection.registry import output_header, protection_of
+from protocol.protection.shares import with_tags
+from protocol.release import masking_side
+from protocol.rounds.evidence import PastRelease, check_release
+from protocol.sharing import Side, split
+from protocol.tag_verdicts import WrongTags, check_of, commitment_to, judged, require_judged, shares_of, wrong_tags
+from protocol.tags import VectorDigest, attempt_key, errors_of, mask_digest, seed_hash, shown_seed
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

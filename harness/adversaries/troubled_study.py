@@ -19,10 +19,10 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.memory.network import Fate, Judge, Network, Passing
 from harness.federation.processes import FederationSpec
+from protocol.messages.control import Receipt, RuleSpec, Signed, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire.messages import Receipt, RuleSpec, Signed, Study
 from servers.store.interface import Store
 from servers.store.study_records import RoundRecord, StudyRecord
 

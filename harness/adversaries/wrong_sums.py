@@ -21,15 +21,14 @@ from harness.adversaries.scripted_agents import REQUESTER
 from harness.adversaries.scripted_rounds import SITES, SMALL, VICTIM, pair_in_memory, small_update
 from harness.adversaries.tagged_round import CONTRIBUTORS, Half, TaggedRound
 from protocol.arithmetic.fixed_point import clip, encode
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring
+from protocol.arithmetic.ring import Ring, derive
 from protocol.errors import AggregateOutOfBounds, MoietyError, SumAltered
-from protocol.mpc import range_check
+from protocol.messages.control import Go, ShareKind, TagsFailed
+from protocol.mpc import sketch
 from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.release import AverageOpener, combine_chunk, coordinate_bound, longest_sum, masked_sum_chunk, sum_chunk
 from protocol.sharing import ChunkSource, Side, split
-from protocol.tags.sums import PAIR
-from protocol.wire.messages import Go, ShareKind, TagsFailed
+from protocol.tags import PAIR
 
 _NO_BOUNDS: Final[Mapping[str, object]] = {
     "protocol.release._require_within": passes,
@@ -103,7 +102,7 @@ _ALTERED: Final[Mapping[str, Alter]] = {
 def _passed_by_a_server(folder: Path) -> Found:
     """A site tells server B both shares of a vector with 2^63 in it; B then answers the range check to fit."""
     hostile = wrap_around_entry(small_update(np.random.default_rng(31), SMALL))
-    honest = range_check.range_operand
+    honest = sketch.range_operand
     with pair_in_memory(folder) as pair:
         opened = pair.round(updates={VICTIM: hostile})
         share_b = np.frombuffer(opened.honest[VICTIM][Side.B].plain, dtype="<u8")
@@ -113,7 +112,7 @@ def _passed_by_a_server(folder: Path) -> Found:
                 return honest(Side.A, hostile - share_b, *how)
             return honest(side, values, *how)
 
-        with replaced(range_check, "range_operand", fitted):
+        with replaced(sketch, "range_operand", fitted):
             opened.sites.announce(opened.announcement)
             opened.lock()
             opened.measure()
@@ -135,10 +134,10 @@ def _passed_by_a_server(folder: Path) -> Found:
 
 _ROUNDS: Final = 12
 _SEED: Final = bytes(range(64, 96))
-_NO_ERROR: Final[Mapping[str, object]] = {"protocol.tags.verdicts.sum_of": lambda checks: np.zeros(2, dtype=np.uint64)}
+_NO_ERROR: Final[Mapping[str, object]] = {"protocol.tag_verdicts.sum_of": lambda checks: np.zeros(2, dtype=np.uint64)}
 _NO_TAGS: Final[Mapping[str, object]] = {
-    "protocol.protection.tagged.CheckedHalves._kept_tags_fit": lambda halves: True,
-    "protocol.protection.tagged.CheckedHalves._require_shown_tags": passes,
+    "protocol.protection.shares.CheckedHalves._kept_tags_fit": lambda halves: True,
+    "protocol.protection.shares.CheckedHalves._require_shown_tags": passes,
 }
 
 
@@ -278,7 +277,7 @@ ATTEMPTS: Final = {
     "tags-fitted-to-the-shown-key": _tags({"served": _fitted_half}, _NO_TAGS),
     "tags-wrong-among-sites": Attempt(
         partial(_rounds, _is_discarded, {"shared": _tag_plus("c1", -1, 1)}),
-        {"protocol.protection.tagged.CheckedHalves._kept_tags_fit": _blames},
+        {"protocol.protection.shares.CheckedHalves._kept_tags_fit": _blames},
     ),
     "tags-wrong-at-a-site": _tags({"shared": _tag_plus("c1", 1 - TAG_COORDINATES, 1)}, _NO_ERROR, _NO_TAGS),
     "tags-go-against-the-checks": _tags(
@@ -286,6 +285,6 @@ ATTEMPTS: Final = {
     ),
     "tags-other-seed": Attempt(
         partial(_rounds, _is_named, {"told_seed": _told_another_seed}),
-        {"protocol.protection.tagged.require_seed": lambda announcement, seed: bytes.fromhex(seed)},
+        {"protocol.protection.shares.require_seed": lambda announcement, seed: bytes.fromhex(seed)},
     ),
 }

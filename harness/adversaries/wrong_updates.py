@@ -20,15 +20,14 @@ from protocol import release
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import Ring, from_signed, to_signed
 from protocol.errors import AggregateOutOfBounds
-from protocol.mpc import range_check
+from protocol.messages.control import RuleName, RuleSpec
+from protocol.mpc import sketch
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
-from protocol.rounds.agree import agree
-from protocol.rules.fedavg import FedAvg
+from protocol.rounds.agreement import agree
+from protocol.rules.fedavg import FedAvg, class_weight, counts_vector
 from protocol.rules.interface import SiteFacts
-from protocol.rules.self_weights import class_weight, counts_vector
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec
 
 # --- vectors, against the range check, the lengths that are opened, and the agreed set --------------------------------
 #
@@ -106,10 +105,10 @@ def _passes_range_check(vector: Ring, draw: np.random.Generator) -> bool:
     """All 40 projections, for 20 challenges and sharings."""
     modulus_bits = 64 - _PARAMETERS.range_bits
     for _ in range(_CHALLENGES):
-        rows = range_check.projections(draw.bytes(32), _PARAMETERS)
+        rows = sketch.projections(draw.bytes(32), _PARAMETERS)
         share_b = draw.integers(0, 2**64, vector.size, dtype=np.uint64)
-        u = range_check.range_operand(Side.A, vector - share_b, rows, _PARAMETERS)
-        v = range_check.range_operand(Side.B, share_b, rows, _PARAMETERS)
+        u = sketch.range_operand(Side.A, vector - share_b, rows, _PARAMETERS)
+        v = sketch.range_operand(Side.B, share_b, rows, _PARAMETERS)
         if np.any((u - v) & np.uint64((1 << modulus_bits) - 1) > 1):
             return False
     return True

@@ -15,7 +15,7 @@ from harness.simulate.store import RESULTS
 from harness.simulate.store import Results as ResultFolder
 from harness.simulate.summary import CaseSummary, SummaryRow, metric_figure, remarks_on, summarise_case
 from protocol.errors import ConfigurationError
-from protocol.text_forms import counted
+from protocol.text import counted
 
 Row = dict[str, Any]
 BY_ROUND: Final = tuple(name for name, field in RunLine.model_fields.items() if field.annotation == Values)

@@ -24,18 +24,15 @@ from numpy.typing import NDArray
 from harness.bench import meter
 from harness.bench.results import Benchmark, Figures, RoundBenchmark, facts, scratch
 from harness.bench.synthetic import CLIP_NORM, Vector, numerator_of, parameters_for, update_of
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from protocol.arithmetic.fixed_point import scaling_of
 from protocol.arithmetic.kernels import Scaling
-from protocol.ckks.check import SiteChecks, SumChecks
-from protocol.ckks.cipher import Decryptor, Encryptor
-from protocol.ckks.ciphertext import BodyHeader, Kind
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import KEY_SEED_BYTES, Scheme, SecretKey
-from protocol.ckks.update import average, body_header, contribution
+from protocol.channel.sealing import sealed_length
+from protocol.ckks.ciphertext import BodyHeader, CkksParameters, Kind
+from protocol.ckks.scheme import KEY_SEED_BYTES, Decryptor, Encryptor, Scheme, SecretKey
+from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
 from protocol.errors import ProtocolViolation
-from protocol.wire.channel.sealing import sealed_length
-from protocol.wire.messages import ShareKind
+from protocol.messages.control import ShareKind
 from servers.ckks.process import CkksProcess
 from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
 from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of

@@ -13,7 +13,7 @@ import structlog
 import typer
 
 from harness.bench.results import Benchmark, write_result
-from host.placed_files import rewrite, writable, writable_folder
+from host.output_files import rewrite, writable, writable_folder
 
 DEFAULT_CACHE: Final = Path("~/.cache/moiety-peers")
 """Folder of other systems' environments unless a command names another."""

@@ -18,8 +18,8 @@ from pydantic import Field, TypeAdapter
 
 from harness.bench.results import Figures
 from harness.bench.synthetic import Place, SyntheticAgent, numerator_of, update_of
-from protocol.evidence import PastRelease
-from protocol.wire.messages import Announcement, Study, WeightList
+from protocol.messages.control import Announcement, Study, WeightList
+from protocol.rounds.evidence import PastRelease
 
 KEPT_OPEN: Final = 101  # sites, the requester among them; connections of more are opened anew for each command
 

@@ -20,9 +20,8 @@ from harness.bench.latency import small_federation, small_study
 from harness.bench.processes import ServersOnly
 from harness.bench.results import Benchmark, facts, scratch
 from harness.federation.processes import RunningFederation
+from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, sign
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, Signed, Study, StudyEnd, StudyEndState
 
 DAY_S: Final = 86400.0
 _CONTRIBUTORS: Final = 3

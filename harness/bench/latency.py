@@ -26,9 +26,9 @@ from harness.federation.memory.network import Fate, Passing
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.warm import warm
 from protocol.errors import Unavailable
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 
 _SITES: Final = ("requester", "c1", "c2", "c3", "c4")
 _PARAMETERS: Final = 62

@@ -29,8 +29,8 @@ from harness.federation.memory.learners import light_sites, light_study
 from harness.federation.processes import FederationSpec
 from harness.warm import warm
 from protocol.errors import Unavailable
+from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec, Study
 from servers.store.tables import METADATA
 
 REQUESTER: Final = "requester"

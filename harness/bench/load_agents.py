@@ -29,7 +29,7 @@ from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from harness.bench import meter
 from harness.federation.memory.learners import light_learner
-from host.placed_files import rewrite
+from host.output_files import rewrite
 
 _NUMBERS: Final = re.compile(r"\d+")
 _MILLISECONDS: Final = 1000.0

@@ -28,8 +28,8 @@ from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.federated_run import Progress, run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.errors import ConfigurationError, MoietyError
+from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.sharing import Side
-from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 _REQUESTER: Final = "requester"
 _CLASSES: Final = 2

@@ -17,18 +17,9 @@ from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFi
 from client_agent.study.measuring import open_sites, query_vector, seal_queries
 from harness.bench.synthetic import SyntheticAgent, Vector, numerator_of, terms_of
 from host.randomness import SystemRandomness
-from protocol.bodies import opening
 from protocol.errors import ProtocolViolation, Unavailable
-from protocol.evidence import PastRelease
-from protocol.parameters import Needs
-from protocol.policy.check import check_for_every_site
-from protocol.policy.memory import SiteMemory
-from protocol.rounds.agree import check_transcript
-from protocol.sharing import Side, vector_side
-from protocol.tags.keys import seed_hash, shown_seed
-from protocol.tags.verdicts import judged, require_check, require_commitment
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import (
+from protocol.messages import bodies
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     Go,
@@ -42,7 +33,17 @@ from protocol.wire.messages import (
     Study,
     TagSeed,
     WeightList,
+    require_signatures,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.policy.clauses import check_for_every_site
+from protocol.policy.memory import SiteMemory
+from protocol.rounds.agreement import check_transcript
+from protocol.rounds.evidence import PastRelease
+from protocol.sharing import Side, vector_side
+from protocol.tag_verdicts import judged, require_check, require_commitment
+from protocol.tags import seed_hash, shown_seed
 
 _WAIT_S: Final = 10.0
 _PATIENCE_S: Final = 3600.0
@@ -142,9 +143,9 @@ class ScriptedRequester:
         targets = tuple(site for site in agreed.message.sites if site != self.agent.site)
         self._query(announcement.round, challenge, transcript_digest, targets)
         self._wait(lambda view: view.state is RoundState.MEASURED)
-        most = opening.most_opening_bytes(len(agreed.message.sites))
+        most = bodies.most_opening_bytes(len(agreed.message.sites))
         shares = {
-            side: opening.read_opening(
+            side: bodies.read_opening(
                 self._clients[side].opening(self.study.name, announcement.round, 1, most),
                 OpeningHeader(
                     transcript_digest=transcript_digest,

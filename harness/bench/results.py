@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.bench import meter
 from harness.versions import versions
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from protocol.parameters import WORD_BITS, RingBits
 
 

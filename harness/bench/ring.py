@@ -25,11 +25,9 @@ from numpy.typing import NDArray
 from harness.bench.results import Benchmark, Figures, Spread, facts, scratch
 from harness.bench.synthetic import parameters_for, update_of
 from harness.warm import warm
-from protocol.arithmetic.fixed_point import encode_into, scaling_of
+from protocol.arithmetic.fixed_point import element_bytes, encode_into, packed, scaling_of, unpacked
 from protocol.arithmetic.kernels import NUMBA
-from protocol.arithmetic.packing import element_bytes, packed, unpacked
-from protocol.arithmetic.prg import Usage, expand_into
-from protocol.arithmetic.ring import Ring, Signed, lifted, to_signed
+from protocol.arithmetic.ring import Ring, Signed, Usage, expand_into, lifted, to_signed
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import RingBits, StudyParameters
 

@@ -35,9 +35,9 @@ from harness.bench.synthetic import (
 from harness.federation.processes import FederationSpec, SiteSpec
 from harness.warm import warm
 from protocol.errors import ProtocolViolation, Unavailable
+from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import WORD_BITS, RingBits
 from protocol.sharing import Side
-from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 _REQUESTER: Final = "requester"
 _WARM_UP_VALUES: Final = 10**7

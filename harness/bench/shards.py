@@ -16,11 +16,10 @@ import numpy as np
 
 from harness.bench.results import Benchmark, Figures, facts, scratch
 from harness.warm import warm
-from protocol.arithmetic.prg import SEED_BYTES, Usage, expand
-from protocol.arithmetic.ring import octets
+from protocol.arithmetic.ring import SEED_BYTES, Usage, expand, octets
+from protocol.channel.sealing import encrypt_body
+from protocol.messages.control import ShareKind
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, StudyParameters
-from protocol.wire.channel.sealing import encrypt_body
-from protocol.wire.messages import ShareKind
 from servers.shards.on_ray import OnRay
 from servers.shards.passes import Here, Shards, Workers
 from servers.shards.ranges import Bound, Cost, Done, StoredShare, SumDone, Task

@@ -28,18 +28,17 @@ from client_agent.study.contribute import (
 )
 from client_agent.study.take_release import Outputs
 from host.randomness import SystemRandomness
-from protocol.evidence import PastRelease
+from protocol.messages.control import Announcement, Roster, Study, WeightList, require_roster
 from protocol.parameters import StudyParameters
-from protocol.policy.check import Terms, check_weight_list
+from protocol.policy.clauses import Terms, check_weight_list
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
 from protocol.protection.interface import AtSite
-from protocol.protection.known import protection_of
+from protocol.protection.registry import protection_of
+from protocol.roster.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.rounds.evidence import PastRelease
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
-from protocol.wire.authentic import require_roster
-from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
-from protocol.wire.messages import Announcement, Roster, Study, WeightList
 
 CLIP_NORM: Final = 1.0
 _GRIDS: Final = (32, 16, 8, 4, 2, 1)

@@ -21,12 +21,12 @@ from harness.adversaries.tagged_round import CONTRIBUTORS, TaggedRound
 from harness.bench.results import Benchmark, Spread, facts
 from harness.warm import warm
 from protocol.arithmetic.ring import Ring, octets
+from protocol.channel.sealing import CHUNK_BYTES, Octets
+from protocol.messages.control import ShareKind
 from protocol.parameters import TAG_COORDINATES
-from protocol.protection.known import protection_of
-from protocol.protection.tagged import CheckedHalves, with_tags
+from protocol.protection.registry import protection_of
+from protocol.protection.shares import CheckedHalves, with_tags
 from protocol.release import AverageOpener, masking_side
-from protocol.wire.channel.sealing import CHUNK_BYTES, Octets
-from protocol.wire.messages import ShareKind
 
 _PIECE_BYTES: Final = 2**18
 _NS: Final = 1e9

@@ -25,7 +25,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from client_agent.tasks.targets import Targets
 from harness.datasets.site_data import Federation, SiteData, cut_site, owners, split_random
-from protocol.wire.messages import TaskKind
+from protocol.messages.control import TaskKind
 
 Shares = Mapping[str, tuple[float, ...]]
 """Each site's share of every fifth, smallest values first; columns sum to 1. The first site is the usual requester."""

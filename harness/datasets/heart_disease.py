@@ -18,8 +18,8 @@ from client_agent.learning.data import Examples
 from harness.datasets.public_data import PublicFile, content
 from harness.datasets.site_data import Federation, SiteData, cut_site, split_random
 from host.settings import read_text
-from protocol.arithmetic.constant import is_constant
 from protocol.errors import ConfigurationError
+from protocol.summary.table_one import is_constant
 
 FILES: Final = {"cleveland": "cleveland", "hungary": "hungarian", "switzerland": "switzerland", "va-long-beach": "va"}
 COLUMNS: Final = 14

@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx
 
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import ConfigurationError
 
 DATA_VARIABLE: Final = "MOIETY_DATA"

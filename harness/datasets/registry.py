@@ -14,8 +14,8 @@ from harness.datasets.site_folders import load_site_folders, site_names
 from harness.datasets.transforms import dealt_anew, thinned, whitened, with_validation
 from host.extensions import FOLDER, Kind, extension, is_brought
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TableSchema, TaskKind, TaskSpec
-from protocol.wire.task import CLASSES
+from protocol.messages.control import TableSchema, TaskKind, TaskSpec
+from protocol.messages.model import CLASSES
 
 
 @dataclass(frozen=True)

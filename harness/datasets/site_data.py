@@ -14,8 +14,8 @@ from client_agent.learning.data import Examples, LocalData, checked, save_folder
 from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.tasks.targets import EVENT, Targets
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleSpec, TaskKind, TaskSpec
 from protocol.rules.registry import require_sites
-from protocol.wire.messages import RuleSpec, TaskKind, TaskSpec
 
 Rows = NDArray[np.int64]
 

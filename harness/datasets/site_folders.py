@@ -17,9 +17,9 @@ from client_agent.learning.plugin import Plugin
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.site_data import Federation, SiteData, check_targets
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec, TableSchema, TaskSpec
-from protocol.wire.names import NamesKind
-from protocol.wire.task import CLASSES
+from protocol.messages.control import ModelSpec, TableSchema, TaskSpec
+from protocol.messages.model import CLASSES
+from protocol.text import NamesKind
 
 
 def load_site_folders(

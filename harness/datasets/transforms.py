@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from client_agent.learning.data import Examples
 from harness.datasets.site_data import Federation, Rows, SiteData, split_random, stratified_parts
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskKind
+from protocol.messages.control import TaskKind
 
 LEAST_EXAMPLES: Final = 10
 MOST_DRAWS: Final = 1000

@@ -14,8 +14,8 @@ from client_agent.report.settings_words import RULE_NAMES, protection_words, rul
 from client_agent.scoring.score import MetricName, value_of
 from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series, isolation_series
-from host.placed_files import rewrite
-from protocol.wire.messages import RuleName, Study
+from host.output_files import rewrite
+from protocol.messages.control import RuleName, Study
 
 _REVEALED: Final = (
     (

@@ -16,8 +16,8 @@ from harness.engine.history import RoundKind, RunHistory, Series, alpha_series, 
 from harness.federation.federated_run import FederatedRun
 from harness.federation.measurements import Traffic
 from harness.versions import Version
-from host.placed_files import rewrite
-from protocol.wire.messages import RuleName, Study
+from host.output_files import rewrite
+from protocol.messages.control import RuleName, Study
 
 
 @dataclass(frozen=True)

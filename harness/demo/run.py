@@ -34,12 +34,12 @@ from harness.federation.measurements import Traffic, measure
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.versions import versions
 from harness.warm import warm
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName, Study
+from protocol.messages.purpose import USUAL_PROTECTION, StudyProtection
 from protocol.policy.site_policy import SitePolicy
-from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
-from protocol.wire.messages import RuleName, Study
 
 _FURTHER_SEEDS: Final = 4
 _QUICK_ROUNDS: Final = 3

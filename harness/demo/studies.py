@@ -7,9 +7,9 @@ from typing import Final
 
 from client_agent.learning.models import BuiltIn, dimension, model_spec
 from harness.datasets.site_data import Federation
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.purpose import USUAL_PROTECTION, StudyProtection
 from protocol.parameters import StudyParameters
-from protocol.protection.plan import USUAL_PROTECTION, StudyProtection
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 
 _GRID: Final = 32
 

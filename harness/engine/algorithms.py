@@ -24,7 +24,7 @@ from client_agent.learning.personal import personal_parameters
 from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
 from client_agent.tasks.losses import Batch, Loss
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 
 Rows = NDArray[np.int64]
 

@@ -65,12 +65,12 @@ from harness.engine.training import OneByOne, SiteTraining, repeated
 from harness.engine.updates import CPU, ClippedUpdate, PlainSum, RoundInputs, everybody_in_range
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError, ProtocolViolation
+from protocol.messages.control import RuleName, Study, TaskSpec, TrainingSpec
+from protocol.messages.model import CLASSES
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
-from protocol.wire.messages import RuleName, Study, TaskSpec, TrainingSpec
-from protocol.wire.task import CLASSES
 
 Averaging: TypeAlias = Callable[[int, Sequence[ClippedUpdate]], Vector]
 """From a round's number, counted from 1, and the clipped updates in the sites' order to their average, float32[D]."""

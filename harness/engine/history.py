@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.events import RoundValues, SiteValue
-from protocol.clauses import Clause
-from protocol.wire.messages import ListedWeight, RuleName
+from protocol.errors import Clause
+from protocol.messages.control import ListedWeight, RuleName
 
 
 class RoundKind(StrEnum):

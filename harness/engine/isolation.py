@@ -17,12 +17,11 @@ from client_agent.site.events import SiteValue
 from harness.engine.run_state import Announced, Run, RunState
 from harness.engine.updates import ClippedUpdate
 from protocol.arithmetic.fixed_point import Real
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
-from protocol.policy.kept_update import kept_update
-from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.policy.sums import Exposure, KnownSum, exposure
+from protocol.policy.exposure import Exposure, KnownSum, SummedRow, SummedWeight, exposure
+from protocol.policy.memory import kept_update
 
 _TOLD: Final = True
 """Every site's memory holds all sums of the run."""

@@ -57,15 +57,13 @@ from harness.engine.study_round import (
 from harness.engine.training import own_sources, repeated
 from harness.engine.updates import PlainSum, Summing, average, class_counts, clipped_update
 from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.first_model import first_model
-from protocol.policy.candidates import Candidate
-from protocol.policy.list_terms import list_terms
+from protocol.messages.control import RuleName, Study, WeightList
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_release
-from protocol.policy.site_policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy, list_terms
+from protocol.rounds.planning import Candidate
 from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
-from protocol.rules.server_optimiser import apply_aggregate, initial_state
-from protocol.wire.messages import RuleName, Study, WeightList
+from protocol.shared_model import apply_aggregate, first_model, initial_state
 
 
 def without_held_out(

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protocol.arithmetic.prg import Usage, derive, expand_bytes
+from protocol.arithmetic.ring import Usage, derive, expand_bytes
+from protocol.channel.keys import generate_sealing_key, generate_signing_key
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Role, Roster, Signed, countersign, sign
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import generate_sealing_key, generate_signing_key
-from protocol.wire.messages import Role, Roster, Signed
 
 OPERATOR_NAMES = {Side.A: "operator-a", Side.B: "operator-b"}
 _UNUSED_URLS = {Side.A: "https://a.invalid", Side.B: "https://b.invalid"}

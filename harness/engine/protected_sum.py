@@ -24,32 +24,29 @@ from client_agent.requester.measuring.judging import Judgement
 from harness.datasets.site_data import SiteData
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.updates import ClippedUpdate, Counted, Judge, RoundInputs, Summed, everybody_in_range
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from protocol import release, sharing
 from protocol.arithmetic import fixed_point, ring
 from protocol.arithmetic.kernels import NUMBA
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring, Signed
-from protocol.ckks.cipher import Adder
-from protocol.ckks.ciphertext import Kind, chunks_of
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import Scheme, SecretKey
+from protocol.arithmetic.ring import Ring, Signed, derive
+from protocol.channel.commitment import commitment_to
+from protocol.ckks.ciphertext import CkksParameters, Kind, chunks_of
+from protocol.ckks.scheme import Adder, Scheme, SecretKey
 from protocol.ckks.update import body_header
 from protocol.errors import ConfigurationError
-from protocol.mpc import distance, measurement, sketch
-from protocol.mpc.correlation import Halves, dealer_pair, open_ot_sessions, ot_batch
+from protocol.messages.control import AgreedSet, Announcement, CollectedContribution, Roster, Study
+from protocol.mpc import measurement, sketch
+from protocol.mpc import measurement as distance
 from protocol.mpc.measurement import OpenedSite
-from protocol.mpc.ot.session import LengthsList
+from protocol.mpc.product import Halves, dealer_pair, open_ot_sessions, ot_batch
+from protocol.ot.session import LengthsList
 from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
 from protocol.protection.ckks import Ciphertexts, open_sum
 from protocol.protection.interface import AtSite, UnderKey
-from protocol.rounds import agree
-from protocol.rules.self_weights import counts_vector
+from protocol.rounds import agreement
+from protocol.rules.fedavg import counts_vector
 from protocol.sharing import ChunkSource, Share, Side
-from protocol.tags.keys import attempt_key, kept_key, shown_seed
-from protocol.tags.sums import PAIR, TagSums, errors_of
-from protocol.wire.commitment import commitment_to
-from protocol.wire.messages import AgreedSet, Announcement, CollectedContribution, Roster, Study
+from protocol.tags import PAIR, TagSums, attempt_key, errors_of, kept_key, shown_seed
 
 SourceName: TypeAlias = Literal["ot", "dealer"]
 DrawCorrelations: TypeAlias = Callable[[LengthsList, str], Halves]
@@ -198,8 +195,8 @@ class SecureRound:
         contributions = {given.site: self._contribute(given) for given in inputs}
         numerators = {given.site: _numerator(given, self.parameters) for given in inputs}
         held = [contribution.collected for contribution in contributions.values()]
-        agreed = agree.agree(self.announcement, _ATTEMPT, self.roster, held, held)
-        lacking = agree.shortfall(agreed, self.announcement, self.roster.requester)
+        agreed = agreement.agree(self.announcement, _ATTEMPT, self.roster, held, held)
+        lacking = agreement.shortfall(agreed, self.announcement, self.roster.requester)
         if lacking is not None:
             return SecureResult(None, skipped_because=lacking.reason)
         judgement = judge(self._measure(agreed, contributions, numerators, probe))
@@ -271,8 +268,8 @@ class SecureRound:
         """Both servers measure every site of the agreed set; the requester opens."""
         number = self.announcement.round
         nonces = (derive(self.seed, "nonce a"), derive(self.seed, "nonce b"))
-        stated = agree.transcript(number, agreed.digest(), *nonces)
-        challenge = agree.check_transcript(number, agreed, stated)
+        stated = agreement.transcript(number, agreed.digest(), *nonces)
+        challenge = agreement.check_transcript(number, agreed, stated)
         own = contributions[self.roster.requester].encoded
         if probe is not None:
             own = fixed_point.encode(probe, self.parameters, derive(self.seed, "probe rounding"))

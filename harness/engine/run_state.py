@@ -25,16 +25,14 @@ from harness.engine import scheme
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.training import ON_CPU, Batched, Computing, batchable, repeated
 from harness.engine.updates import CPU, ClippedUpdate, Summing, Training, clipped, clipped_update, load_site, own_weight
-from protocol.clauses import Clause
-from protocol.errors import UnusableUpdate
-from protocol.policy.candidates import Candidate
+from protocol.errors import Clause, UnusableUpdate
+from protocol.messages.control import Announcement, ListedWeight, Purpose, Study, WeightList
+from protocol.policy.exposure import SummedRow
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import SummedRow
-from protocol.rounds.planning import Done, Situation, next_purpose
+from protocol.rounds.planning import Candidate, Done, Situation, next_purpose
 from protocol.rules.interface import Rule, RuleState
-from protocol.rules.server_optimiser import model_part
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, Study, WeightList
+from protocol.shared_model import model_part
 
 ErosionApplies = Literal["next_round", "same_round"]
 

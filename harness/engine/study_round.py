@@ -29,19 +29,16 @@ from harness.engine.updates import (
     load_site,
     squared_norm,
 )
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal
+from protocol.messages.control import Announcement, Purpose, WeightList
 from protocol.parameters import Needs
-from protocol.policy.candidates import Candidate
-from protocol.policy.check import Terms, check_for_every_site, check_weight_list
+from protocol.policy.clauses import Terms, check_for_every_site, check_weight_list
 from protocol.policy.memory import remember_skip
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_needs_allowed
+from protocol.policy.site_policy import SitePolicy, check_needs_allowed
 from protocol.rounds import planning
-from protocol.rules.interface import Measured
-from protocol.rules.risk.shrinkage import distance_from_mean
-from protocol.rules.risk.terms import RiskRule
-from protocol.wire.messages import Announcement, Purpose, WeightList
+from protocol.rounds.planning import Candidate
+from protocol.rules.interface import Measured, RiskRule
+from protocol.rules.shrinkage import distance_from_mean
 
 NO_SECRET: Final = "00" * 32
 

@@ -33,8 +33,8 @@ from client_agent.learning.plugin import Plugin
 from client_agent.learning.trainer import epoch_rows, private_randomness, rate_factor, train_round
 from client_agent.tasks.losses import inverse_frequency, task_loss
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskSpec, TrainingSpec
-from protocol.wire.task import CLASSES
+from protocol.messages.control import TaskSpec, TrainingSpec
+from protocol.messages.model import CLASSES
 
 WEIGHTS_VARIABLE: Final = "MOIETY_WEIGHTS"
 

@@ -40,12 +40,12 @@ from client_agent.learning.training_seeds import site_seed
 from client_agent.requester.measuring.judging import Judgement, judge_sum
 from harness.datasets.site_data import SiteData
 from protocol.arithmetic.fixed_point import check_finite, clip
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Announcement, ListedWeight, RuleName, Study, WeightList
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
-from protocol.rules.self_weights import class_weight, sample_weight
-from protocol.wire.messages import Announcement, ListedWeight, RuleName, Study, WeightList
+from protocol.rules.fedavg import class_weight, sample_weight
 
 CPU = torch.device("cpu")
 

@@ -22,7 +22,7 @@ from harness.faults.shrinking import Shrinking
 from harness.faults.simulation import Simulated
 from harness.faults.simulator import replayed, simulated
 from harness.faults.tally import Failure, Tally
-from host.placed_files import rewrite, writable
+from host.output_files import rewrite, writable
 from host.settings import read_text
 from protocol.errors import ConfigurationError
 

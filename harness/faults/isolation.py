@@ -17,10 +17,10 @@ import numpy as np
 from client_agent.site.remembered_sums import SumMemory, sum_memory
 from protocol.arithmetic.ring import Ring
 from protocol.errors import PolicyRefusal
+from protocol.messages.control import Announcement
+from protocol.policy.exposure import SummedRow, SummedWeight
 from protocol.policy.isolation import SeenSums
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.wire.messages import Announcement
 
 DEMANDED: Final = 0.3
 _POLICY: Final = SitePolicy(least_isolation=DEMANDED)

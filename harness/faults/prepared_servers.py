@@ -27,15 +27,24 @@ from harness.faults.schedule import NEWCOMER, Party, RosterChanged
 from harness.faults.simulation import MEMORY
 from harness.federation.memory.learners import light_sites
 from harness.federation.processes import FederationSpec, RunningFederation
+from protocol.messages import control
+from protocol.messages.control import (
+    LayerShape,
+    ModelSpec,
+    RosterChange,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+    TrainingSpec,
+    countersign,
+    sign,
+)
 from protocol.parameters import StudyParameters
+from protocol.roster.chain import RosterChain, signers
+from protocol.roster.changes import Wanted, claimed, dump_chain, proposed
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire import messages
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.chain.chain import RosterChain, signers
-from protocol.wire.chain.file import dump_chain
-from protocol.wire.chain.making import Wanted, claimed, proposed
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import LayerShape, ModelSpec, RosterChange, RuleName, RuleSpec, Signed, Study, TrainingSpec
 from servers import server
 from servers.http import front
 from servers.http.direct import Direct
@@ -94,7 +103,7 @@ class Federation:
     def keys_of(self, name: Party) -> PartyKeys:
         return self._newcomer if name == NEWCOMER else self.parties.keys_of(name)
 
-    def party_of(self, name: Party) -> messages.Party:
+    def party_of(self, name: Party) -> control.Party:
         """A site as the roster has it, or will."""
         return self._claimed.party if name == NEWCOMER else next(p for p in self.first.head.sites if p.name == name)
 

@@ -19,14 +19,13 @@ from harness.faults.isolation import Observer
 from harness.faults.scripted_sites import ScriptedSite
 from harness.faults.server_pair import Pair
 from harness.federation.memory.clocks import SIDE
-from protocol.arithmetic.prg import SEED_BYTES
-from protocol.arithmetic.ring import ELEMENT_BYTES
+from protocol.arithmetic.ring import ELEMENT_BYTES, SEED_BYTES
+from protocol.channel.keys import SigningKey
+from protocol.messages import control
+from protocol.messages.control import Message, Receipt, RoundOutcome, RoundState, ShareKind, Signature, Signed
+from protocol.roster.chain import RosterChain
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire import authentic
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.keys import SigningKey
-from protocol.wire.messages import Message, Receipt, RoundOutcome, RoundState, ShareKind, Signature, Signed
 from servers.notifications import Changes
 from servers.server import Server
 from servers.store.study_records import RoundRecord
@@ -77,8 +76,8 @@ def _standing(server: Server) -> _Standing:
 
 
 _PLACE: Final = ("study_digest", "round", "attempt", "site", "side", "recipient", "number")
-_MADE_IN: Final = ("protocol.wire.authentic.signature_by", "servers.server.signature_by")
-_MADE: Final = authentic.signature_by
+_MADE_IN: Final = ("protocol.messages.control.signature_by", "servers.server.signature_by")
+_MADE: Final = control.signature_by
 _VALUE: Final = re.compile(rb'"value":"([0-9a-f]{128})"')
 
 

@@ -14,17 +14,10 @@ from harness.faults.isolation import Told
 from harness.faults.scripted_sites import ScriptedSite
 from harness.federation.memory.clocks import START_S
 from host.randomness import SystemRandomness
-from protocol.bodies import opening
 from protocol.errors import ProtocolViolation
-from protocol.mpc.distance import distance_query
-from protocol.mpc.measurement import open_all
-from protocol.mpc.sketch import sketch_vector
-from protocol.parameters import Needs
-from protocol.rounds.agree import check_transcript
-from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import (
+from protocol.messages import bodies as opening
+from protocol.messages import paths
+from protocol.messages.control import (
     Announcement,
     EndCause,
     OpeningHeader,
@@ -35,7 +28,14 @@ from protocol.wire.messages import (
     Signed,
     StudyEnd,
     StudyEndState,
+    require_signatures,
+    sign,
 )
+from protocol.mpc.measurement import distance_query, open_all
+from protocol.mpc.sketch import sketch_vector
+from protocol.parameters import Needs
+from protocol.rounds.agreement import check_transcript
+from protocol.sharing import Side
 
 PLAIN: Final = ("c1", "c2")
 """Who contributes where nobody demands anything of sums."""

@@ -15,16 +15,10 @@ from harness.adversaries.signed_client import opened
 from harness.faults.isolation import Hiding, Told, Update
 from harness.faults.schedule import Lie
 from harness.faults.server_pair import Answered, Pair
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring, from_bytes
+from protocol.arithmetic.ring import Ring, derive, from_bytes
 from protocol.errors import MoietyError
-from protocol.release import masking_side, open_output_chunk
-from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import (
+from protocol.messages import paths
+from protocol.messages.control import (
     Announcement,
     EndCause,
     OutputHeader,
@@ -40,7 +34,12 @@ from protocol.wire.messages import (
     StudyEnd,
     StudyEndState,
     StudyView,
+    sign,
 )
+from protocol.release import masking_side, open_output_chunk
+from protocol.roster.chain import RosterChain
+from protocol.roster.keyfile import PartyKeys
+from protocol.sharing import Side
 
 PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0

@@ -28,15 +28,14 @@ from harness.faults.simulation import STARTED_AGAIN_S
 from harness.federation.memory.clocks import SIDE, VirtualClock, VirtualLoop
 from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network
+from protocol.channel.commitment import MessageDigest, head_digest
+from protocol.channel.sealing import SealedMessage
+from protocol.channel.signing import MAX_AGE_S, DigestField
 from protocol.errors import HistoryUnknown, MoietyError, PeerUnreachable
+from protocol.messages import paths
+from protocol.messages.control import Party
+from protocol.messages.peer import Histories, ProductsHeader, unpack_frame
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.channel.sealing import SealedMessage
-from protocol.wire.channel.signing import MAX_AGE_S, DigestField
-from protocol.wire.commitment import MessageDigest, head_digest
-from protocol.wire.history import Histories
-from protocol.wire.messages import Party
-from protocol.wire.peer_messages import ProductsHeader, unpack_frame
 from servers.app import create_app
 from servers.http.authentication import ENCLOSED, Caller, _key_of
 from servers.http.histories import heard, told

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.faults.simulation import Simulated
 from harness.versions import versions
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from host.settings import read_text
 from protocol.errors import ConfigurationError
 

@@ -26,8 +26,8 @@ from client_agent.site.journal import StudyJournal
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.federation.processes import RunningFederation
 from protocol.errors import Unavailable, UnknownStudy
+from protocol.messages.control import Study, StudyView
 from protocol.sharing import Side
-from protocol.wire.messages import Study, StudyView
 
 _KINDS: Final = {
     events.RoundEnd.RELEASED: RoundKind.RELEASED,

@@ -27,12 +27,12 @@ from client_agent.learning.data import LocalData, save_folder
 from client_agent.site.outbox import create_study
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from harness.federation.forked import Forked, fork_command, one_thread, spawn_command
-from host.network.loopback import is_loopback
+from host.network import is_loopback
 from protocol.errors import ConfigurationError, Unavailable
+from protocol.messages.control import Study
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.keyfile import dump_party_keys, dump_roster
 from protocol.sharing import Side
-from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import Study
 from servers.settings import Limits
 
 _READY_WITHIN_S: Final = 60.0

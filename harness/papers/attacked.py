@@ -33,7 +33,7 @@ from harness.papers.simulated import Found, lines_of, noised, told_cell
 from harness.simulate.charts import Spread, curve, number
 from harness.simulate.run_line import Values
 from harness.simulate.store import read_lines
-from protocol.clauses import Clause
+from protocol.errors import Clause
 from protocol.policy.clauses import TIMES_LEFT_OUT
 
 LIMIT: Final = 0.5

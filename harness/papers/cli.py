@@ -15,8 +15,8 @@ from harness.papers.pages import render, write_data
 from harness.papers.recipes import Making, run_missing
 from harness.papers.simulated import Found
 from harness.simulate.workers import Engine, cluster_of
-from host.placed_files import writable_folder
-from host.subcommand import command
+from host.command_line import command
+from host.output_files import writable_folder
 from protocol.errors import ConfigurationError, MoietyError
 
 PAGES: Final[Mapping[str, Callable[[Path, Path | None], Found]]] = {

@@ -14,9 +14,9 @@ import pandas as pd
 
 from harness.papers.plots import PLOTS, Series
 from harness.papers.scores import Table
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
+from protocol.text import printable
 
 _TABLE: Final = re.compile(r"<!-- table: (\w+) -->\n(?:(?!<!-- table:).)*?<!-- end -->", re.DOTALL)
 _BREAKS_A_TABLE: Final = re.compile(r"[\r\n|]|<!--")

@@ -21,9 +21,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.rules.risk.choice import best_choice
-from protocol.rules.risk.criterion import plug_in_risk
-from protocol.rules.risk.terms import ListTerms
+from protocol.rules.interface import ListTerms
+from protocol.rules.risk import best_choice, plug_in_risk
 
 _TERMS: Final = ListTerms(least=3, colluders=0, largest_share=Fraction(3, 5))
 """Those of the sites' default policy."""

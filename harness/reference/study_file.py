@@ -13,8 +13,8 @@ from pydantic.fields import FieldInfo
 
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.study_file import ArchitectureTable, ModelTable, ParametersTable, StudyTable
-from protocol.wire.messages import RankingSpec, RuleSpec, SummarySpec, TaskSpec, TrainingSpec
-from protocol.wire.studies.privacy import PrivacySpec
+from protocol.messages.control import RankingSpec, RuleSpec, SummarySpec, TaskSpec, TrainingSpec
+from protocol.messages.specifications import PrivacySpec
 
 TABLES: Final[Mapping[str, type[BaseModel]]] = {
     "": StudyTable,

@@ -28,9 +28,9 @@ from client_agent.scoring.score import Score
 from client_agent.tasks.losses import Batch
 from host.extensions import Extension, Kind, extension, is_brought
 from protocol.errors import ConfigurationError
+from protocol.messages.control import ModelSpec, RuleName, Study
 from protocol.rules.interface import Rule
-from protocol.rules.packaged import packaged_rule_for
-from protocol.wire.messages import ModelSpec, RuleName, Study
+from protocol.rules.registry import packaged_rule_for
 
 STAND_IN: Final = {"name": RuleName.FEDAVG.value}
 MODEL_STAND_IN: Final = "plugin"

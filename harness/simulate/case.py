@@ -31,9 +31,9 @@ from harness.simulate.study_files import StudyFile, read_study_file
 from host.extensions import FOLDER, Kind, is_brought
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName
 
 Round = Annotated[int, Field(ge=1)]
 

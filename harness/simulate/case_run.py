@@ -31,7 +31,7 @@ from harness.simulate.study_files import ALL_RUNS, Shard, simulated_study
 from harness.simulate.tuning import TUNING, Choice, TuningLine, choose, combinations
 from harness.simulate.workers import RayCluster, RoundDone, run_all
 from host.extensions import loaded_plugins
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError
 from protocol.rules.registry import rule_for
 

@@ -35,9 +35,9 @@ from harness.simulate.table_one import summarise_sites
 from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.tuning import TUNING, TuningLine
 from harness.simulate.workers import Engine, cluster_of, computing_of
+from host.command_line import command
 from host.extensions import load_plugins
-from host.placed_files import rewrite, writable
-from host.subcommand import command
+from host.output_files import rewrite, writable
 from protocol.errors import ConfigurationError
 
 _SPEED_OVER_S: Final = 600.0

@@ -52,10 +52,10 @@ from harness.simulate.run_one import Protection, digest_of
 from harness.simulate.store import Checkpoint, append_line, read_lines
 from harness.simulate.study_files import StudyFile, read_study_file, simulated_study
 from harness.versions import versions
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
 
 
 class Scores(BaseModel):

@@ -34,9 +34,9 @@ from harness.simulate.comparison import (
     execute,
 )
 from harness.simulate.run_one import Protection
-from host.placed_files import rewrite
-from protocol.arithmetic.constant import is_constant
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError
+from protocol.summary.table_one import is_constant
 
 MARKED_DEVIATIONS: Final = 2.0
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from host.placed_files import rewrite
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError
 
 FILE: Final = "energy.json"

@@ -30,18 +30,26 @@ from harness.engine.protected_sum import Measuring, correlations_from
 from harness.engine.updates import CPU
 from harness.simulate.run_one import Protection
 from harness.simulate.study_files import read_study_file
-from host.subcommand import command
+from host.command_line import command
 from protocol import sharing
 from protocol.arithmetic import fixed_point
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring
+from protocol.arithmetic.ring import Ring, derive
 from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.messages.control import Study
 from protocol.mpc import measurement, sketch
 from protocol.parameters import Needs, StudyParameters
-from protocol.ranking import GRID, LONGEST, error_bound, query_scale, ranking_parameters
-from protocol.rules.transfer_loss import QuadraticForm, TransferLoss, predictor, ranked
+from protocol.ranking import (
+    GRID,
+    LONGEST,
+    QuadraticForm,
+    TransferLoss,
+    error_bound,
+    predictor,
+    query_scale,
+    ranked,
+    ranking_parameters,
+)
 from protocol.sharing import Share, Side
-from protocol.wire.messages import Study
 
 
 @dataclass(frozen=True)

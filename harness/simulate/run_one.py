@@ -34,9 +34,9 @@ from harness.simulate.study_files import simulated_study
 from harness.versions import versions
 from host.extensions import Kind, LoadedPlugin, is_brought, load_again
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
+from protocol.messages.control import Study
+from protocol.messages.purpose import PROTECTION_PLANS
 from protocol.policy.site_policy import SitePolicy
-from protocol.protection.plan import PROTECTION_PLANS
-from protocol.wire.messages import Study
 
 FINE_TUNING: Final = "the requester goes on alone from here, as the variant says"
 

@@ -27,7 +27,7 @@ from safetensors.numpy import load, save
 from harness.engine.scheme import Progress, R, S
 from harness.simulate.case import Case
 from harness.simulate.run_line import RunKey, RunLine
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import ConfigurationError
 
 ROOT: Final = Path(__file__).resolve().parents[2]

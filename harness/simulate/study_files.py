@@ -27,10 +27,10 @@ from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.training import own_sources
 from harness.simulate.brought import ChosenModel
 from host.settings import read_text
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
 
 T = TypeVar("T")
 MOST_SEEDS: Final = 10_000

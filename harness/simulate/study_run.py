@@ -34,7 +34,7 @@ from harness.simulate.run_one import Protection, require_plain_for_same_round
 from harness.simulate.study_files import read_study_file, simulated_study
 from harness.versions import versions
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import EndCause, RuleName, Signed, Study, StudyEnd, StudyEndState
+from protocol.messages.control import EndCause, RuleName, Signed, Study, StudyEnd, StudyEndState
 
 _ENDS: Final = {
     RunEnd.COMPLETED: (StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE),

@@ -28,9 +28,9 @@ from harness.simulate.charts import (
     similarity_chart,
 )
 from harness.simulate.run_line import RunLine, Values
-from host.placed_files import rewrite
-from protocol.text_forms import counted
-from protocol.wire.messages import RuleName
+from host.output_files import rewrite
+from protocol.messages.control import RuleName
+from protocol.text import counted
 
 _RELEASED: Final = "released"
 _SELF_WEIGHTED: Final = frozenset(name.value for name in RuleName if name.self_weighted)

@@ -20,17 +20,16 @@ from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected_sum import SecureResult, SecureRound, Tamper, correlations_from, honest
 from harness.engine.study_round import NO_SECRET
 from harness.simulate.run_one import Protection
-from host.subcommand import command
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring, Signed
+from host.command_line import command
+from protocol.arithmetic.ring import Ring, Signed, derive
 from protocol.errors import ConfigurationError
+from protocol.messages.control import LEAST_EXAMPLES, Announcement, Purpose, SummarySpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.release import self_weighted_bound
 from protocol.summary.layout import Categories, Column, Layout, Numeric, summary_parameters
-from protocol.summary.opened import TableOne, table_one
-from protocol.summary.protect import Codes, Numbers, shared_vector
-from protocol.summary.protect import Protection as TableProtection
-from protocol.wire.messages import LEAST_EXAMPLES, Announcement, Purpose, SummarySpec
+from protocol.summary.protection import Codes, Numbers, shared_vector
+from protocol.summary.protection import Protection as TableProtection
+from protocol.summary.table_one import TableOne, table_one
 
 LEAST_CONTRIBUTORS = 3
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import Usage, expand
 from protocol.errors import ProtocolViolation
 
 LARGEST_SIGMA: Final = 2**26

@@ -1,8 +1,15 @@
-"""Real vectors <-> ring vectors: clipping, stochastic rounding, decoding (docs/protocol.md 2).
+"""Real vectors as ring vectors, and ring vectors as bytes (docs/protocol.md 2, 24).
+
+Real vectors <-> ring vectors: clipping, stochastic rounding, decoding (docs/protocol.md 2).
 
 A site clips its update to the study's norm, multiplies it by its weight, then encodes it. Two ways, with the same
 bits: :func:`clip` and :func:`encode` on whole arrays, or :func:`scaling_of`, which reads the update once, and
 :func:`encode_into` piece by piece, into the caller's buffers.
+
+Ring vectors as bytes, in the study's ring: eight bytes an element, or six (docs/protocol.md 24).
+
+An element of Z_{2^48} is written as its six low bytes, little-endian, and read with its sign: as the element of
+Z_{2^64} that has the same signed reading.
 """
 
 from __future__ import annotations
@@ -11,17 +18,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.arithmetic import ring
 from protocol.arithmetic.kernels import NUMBA, Kernels, Scaling
 from protocol.arithmetic.numpy_kernels import LEAST_EXPONENT
-from protocol.arithmetic.prg import Usage, expand_into
-from protocol.arithmetic.ring import Ring, to_signed
-from protocol.errors import ProtocolViolation, UnusableUpdate
-from protocol.parameters import StudyParameters
+from protocol.arithmetic.ring import Ring, Usage, expand_into, to_signed
+from protocol.errors import MalformedMessage, ProtocolViolation, UnusableUpdate
+from protocol.parameters import WORD_BITS, RingBits, StudyParameters
 
 Real: TypeAlias = NDArray[np.float64]
 Update: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
@@ -158,3 +165,48 @@ def _require_form(update: Update, layers: Layers) -> None:
 def _require_weight(weight: float) -> None:
     if not 0.0 <= weight <= 1.0:
         raise ProtocolViolation(f"a weight lies in [0, 1], found {weight}; the rule that computed it is wrong")
+
+
+_BITS_PER_BYTE: Final = 8
+_WORDS: Final = 3
+"""Of 16 bits each, in an element of 48."""
+_WIRE: Final = np.dtype("<u2")
+
+
+def element_bytes(bits: RingBits) -> int:
+    """Return the bytes that one element takes."""
+    return bits // _BITS_PER_BYTE
+
+
+def packed(x: Ring, bits: RingBits, kernels: Kernels = NUMBA) -> memoryview:
+    """The elements modulo 2^bits, one after the other; without a copy in 64 bits.
+
+    Shapes:   uint64[n] -> n * bits / 8 bytes
+    """
+    if bits == WORD_BITS:
+        return ring.octets(x)
+    words = np.empty(_WORDS * x.size, dtype=np.uint16)
+    kernels.pack(np.ascontiguousarray(x), words)
+    return words.astype(_WIRE, copy=False).view(np.uint8).data
+
+
+def unpacked(
+    b: bytes | bytearray | memoryview, length: int, bits: RingBits, kernels: Kernels = NUMBA, out: Ring | None = None
+) -> Ring:
+    """The inverse of :func:`packed`, up to :func:`protocol.arithmetic.ring.lifted`; into ``out`` where it is given.
+
+    Shapes:   length * bits / 8 bytes -> uint64[length]; may be a read-only view of ``b`` in 64 bits
+    Raises:   MalformedMessage, when ``b`` has another length
+    """
+    if bits == WORD_BITS:
+        return ring.from_bytes(b, length)
+    found = memoryview(b).nbytes
+    if found != element_bytes(bits) * length:
+        raise MalformedMessage(
+            f"a vector of {length} elements of {bits} bits takes {element_bytes(bits) * length} bytes, found {found}; "
+            "check that both parties use the same study parameters"
+        )
+    words = np.require(np.frombuffer(b, dtype=_WIRE).astype(np.uint16, copy=False), requirements=["C", "A"])
+    into = np.empty(length, dtype=np.uint64) if out is None else out
+    kernels.unpack(words, into)
+    return into

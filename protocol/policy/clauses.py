@@ -1,26 +1,31 @@
-"""Every clause that a site checks on a weight list, one small function each (docs/protocol.md 9).
+"""Every clause that a site checks on a weight list, in order (docs/protocol.md 9).
+
+Every clause that a site checks on a weight list, one small function each (docs/protocol.md 9).
 
 Each returns or raises PolicyRefusal; all arithmetic is exact. Below, m is the announced least number of contributors,
 t the number of them assumed to collude with the requester, and weights are numerators over the study's grid. The
 requester is counted neither in m nor in the weights.
+
+Feasibility of a study, checked before it is created (docs/protocol.md 9).
+
+A site's policy says how many sites must stand behind every sum, and how much of it may be its own. With the sites of a
+roster that is known beforehand: at best all of them are listed, with equal weights.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Protocol
 
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal, ProtocolViolation
+from protocol.errors import Clause, OutcomeUnknown, PolicyRefusal, ProtocolViolation, refusal
+from protocol.messages.control import Announcement, ListedWeight, Purpose, Study, WeightList
+from protocol.messages.purpose import RoundState
 from protocol.parameters import Needs, StudyParameters
+from protocol.policy.exposure import MOST_RELEASE_SETS, Exposure, SummedRow
 from protocol.policy.memory import ReleasedSum, SiteMemory
-from protocol.policy.refusals import OutcomeUnknown, refusal
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_needs_allowed, check_ranking_allowed
-from protocol.policy.summed_rows import SummedRow
-from protocol.policy.sums import MOST_RELEASE_SETS, Exposure
-from protocol.purpose import RoundState
-from protocol.wire.messages import Announcement, ListedWeight, WeightList
+from protocol.policy.site_policy import SitePolicy, check_needs_allowed, check_ranking_allowed
+from protocol.rules.interface import RiskRule
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
@@ -317,3 +322,136 @@ def _advice(counted: int, policy: SitePolicy) -> str:
     share = policy.largest_share_exact
     finest = int(share * counted / (1 - share))
     return f"a study whose weight_grid is at most {finest} admits every weight" if finest else "more sites must be sure"
+
+
+class RuleTerms(Protocol):
+    """The facts about a study's rule that clauses need."""
+
+    @property
+    def needs(self) -> Needs: ...
+
+    @property
+    def weights_never_rise(self) -> bool: ...
+
+    @property
+    def selects(self) -> bool:
+        """Being left out says nothing: the rule releases only some sites."""
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of every round's judgement: the study's numbers and rule, the roster's sites, the site's policy."""
+
+    parameters: StudyParameters
+    contributors: tuple[str, ...]
+    rule: RuleTerms
+    policy: SitePolicy
+
+
+def check_weight_list(
+    site: str,
+    announcement: Announcement,
+    weight_list: WeightList,
+    terms: Terms,
+    memory: SiteMemory,
+    own_weight: float | None = None,
+) -> None:
+    """Every clause that ``site`` demands before it contributes to the announced round.
+
+    ``own_weight`` is the weight that the site gives itself under a self-weighted rule, None where the list's counts
+    (and in a round of class counts or a ranking).
+    Raises: PolicyRefusal whose detail begins with the clause and says what was found and what is allowed;
+            OutcomeUnknown when only the evidence of an earlier round's end is missing;
+            ProtocolViolation when ``own_weight`` is outside [1/grid, 1]
+    """
+    parameters, policy = terms.parameters, terms.policy
+    check_same_round(announcement, weight_list)
+    check_announced_sites(site, announcement, weight_list)
+    check_contributors_only(announcement, terms.contributors)
+    weighs_requester = isinstance(terms.rule, RiskRule) and announcement.purpose.plan.steps_model
+    check_grid(weight_list, parameters, weighs_requester)
+    if own_weight is not None or not announcement.purpose.plan.steps_model:
+        check_uninformative(weight_list)
+    check_least_number(announcement, parameters, memory)
+    check_enough_contributors(announcement, parameters, policy)
+    check_largest_share(site, announcement, weight_list, parameters, policy, own_weight)
+    if terms.rule.weights_never_rise:
+        check_never_rises(weight_list, memory)
+    check_model_version(announcement, memory)
+    check_outcome_known(announcement, memory)
+    check_once(announcement, memory)
+    check_same_sum_again(announcement, weight_list, memory)
+    check_opens(announcement, _opened(terms.rule, announcement), policy)
+    check_measured_twice(announcement, memory)
+    if not terms.rule.selects:
+        check_left_out_twice(announcement, memory)
+
+
+def _opened(rule: RuleTerms, announcement: Announcement) -> Needs:
+    """Return what the rule opens in such a round: nothing apart from sums, unless it says that it measures so."""
+    plan = announcement.purpose.plan
+    if plan.summed or not plan.model_sized:
+        return rule.needs
+    apart = isinstance(rule, RiskRule) and rule.measures
+    return plan.opened(rule.needs) if apart else Needs.NOTHING
+
+
+def check_for_every_site(announcement: Announcement, weight_list: WeightList, terms: Terms, memory: SiteMemory) -> None:
+    """The sites' policy as the requester runs it before it announces (docs/protocol.md 4).
+
+    Weights that sites give themselves are theirs alone to check.
+    Raises: PolicyRefusal
+    """
+    for site in announcement.listed:
+        check_weight_list(site, announcement, weight_list, terms, memory)
+
+
+_UNSAID = "0" * 64
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """``refused``: why even the best list would be declined. Without one, ``spare`` contributors may be missing."""
+
+    refused: PolicyRefusal | None
+    spare: int = 0
+
+
+def foresee(study: Study, contributors: tuple[str, ...], rule: RuleTerms, policy: SitePolicy) -> Foreseen:
+    """The list of all ``contributors`` with weight 1, and how many of them such a list can do without."""
+    terms = Terms(study.parameters, contributors, rule, policy)
+    refused = _refusal(study, contributors, terms)
+    if refused is not None:
+        return Foreseen(refused)
+    spare = 0
+    while spare + 1 < len(contributors) and _refusal(study, contributors[spare + 1 :], terms) is None:
+        spare += 1
+    return Foreseen(None, spare)
+
+
+def _refusal(study: Study, listed: tuple[str, ...], terms: Terms) -> PolicyRefusal | None:
+    """Return the refusal of a list of these sites alone; the largest least number is the easiest on every clause."""
+    least, grid = study.parameters.least_contributors, study.parameters.weight_grid
+    digest = study.digest()
+    if len(listed) < least:
+        detail = f"the study needs {least} contributors, {len(listed)} are there"
+        return refusal(Clause.ENOUGH_CONTRIBUTORS, detail)
+    weights = tuple(ListedWeight(site=site, numerator=grid) for site in listed)
+    weight_list = WeightList(study_digest=digest, round=1, grid=grid, weights=weights, salt=_UNSAID)
+    announcement = Announcement(
+        study_digest=digest,
+        round=1,
+        listed=listed,
+        least_contributors=len(listed),
+        opens=Purpose.UPDATE.plan.opened(terms.rule.needs),
+        model_version=0,
+        model_digest=_UNSAID,
+        weight_list_digest=weight_list.digest(),
+        closes_at_s=0,
+    )
+    try:
+        check_for_every_site(announcement, weight_list, terms, SiteMemory())
+    except PolicyRefusal as refused:
+        return refused
+    return None

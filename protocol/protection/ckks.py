@@ -16,21 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arithmetic.fixed_point import Update, scaling_of
-from protocol.bodies.contribution import Part, ciphertext_parts
-from protocol.ckks.check import SiteChecks, SumChecks
-from protocol.ckks.cipher import Decryptor, Encryptor
-from protocol.ckks.ciphertext import Kind
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import Scheme, SecretKey
-from protocol.ckks.streams import Scratch
-from protocol.ckks.update import average, body_header, contribution
+from protocol.channel.sealing import Octets
+from protocol.ckks.ciphertext import CkksParameters, Kind
+from protocol.ckks.scheme import Decryptor, Encryptor, Scheme, Scratch, SecretKey
+from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
 from protocol.errors import AnnouncementMismatch, ConfigurationError, TranscriptMismatch, UnknownResource
-from protocol.evidence import PastRelease, require_sum_release
+from protocol.messages.contribution import Part, ciphertext_parts
+from protocol.messages.control import Announcement, Purpose, Roster, ShareKind, Study
 from protocol.protection.interface import AtSite, Encoded, Fetch, UnderKey
 from protocol.protection.shares import norm_of
+from protocol.rounds.evidence import PastRelease, require_sum_release
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import Octets
-from protocol.wire.messages import Announcement, Purpose, Roster, ShareKind, Study
 
 _READ_BYTES: Final = 2**18
 

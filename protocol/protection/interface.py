@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arithmetic.fixed_point import Layers, Update
-from protocol.bodies.contribution import Part
-from protocol.ckks.scheme import SecretKey
-from protocol.ckks.streams import Scratch
-from protocol.evidence import PastRelease
+from protocol.channel.sealing import Octets
+from protocol.ckks.scheme import Scratch, SecretKey
+from protocol.messages.contribution import Part
+from protocol.messages.control import Announcement, OutputHeader, Purpose, Roster, ShareKind, Study
+from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import Octets
-from protocol.wire.messages import Announcement, OutputHeader, Purpose, Roster, ShareKind, Study
 
 T = TypeVar("T")
 

@@ -11,13 +11,56 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal
-from protocol.policy.candidates import Candidate, Numerators, candidates
+from protocol.errors import Clause, PolicyRefusal
+from protocol.messages.control import ListedWeight, Purpose, Study
 from protocol.policy.memory import ReleasedSum, SiteMemory
-from protocol.rules.interface import Rule, RuleState
-from protocol.rules.risk.terms import MOST_MEASURE_TRIES, measures_next, own_numerator, without
-from protocol.wire.messages import ListedWeight, Purpose, Study
+from protocol.rules.interface import MOST_MEASURE_TRIES, Rule, RuleState, measures_next, own_numerator, without
+
+Weights = tuple[ListedWeight, ...]
+
+
+@dataclass(frozen=True)
+class Numerators:
+    """A rule's list: the contributors' numerators and the requester's own, None for the grid."""
+
+    weights: Weights
+    requester: int | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A list with the requester's numerator, None for the grid, and the least number of contributors in its sum."""
+
+    weights: Weights
+    least: int
+    requester: int | None = None
+
+
+def candidates(
+    rules: Numerators,
+    last: Numerators,
+    least: int,
+    *,
+    may_change: bool,
+    careful: bool,
+    too_few: bool,
+    declined: Candidate | None,
+) -> tuple[Candidate, ...]:
+    """The rule's list where it may change now, then the last sum's; where ``careful``, all who are listed are needed.
+
+    Where updates move little, a sum without one of them shows that one. ``too_few``: the last round had no sum, so the
+    study's least number is tried first. ``declined`` is what a site refused since the last sum because of what it would
+    have given away; it does not come again.
+    """
+    lists = (rules, last) if may_change or not last.weights else (last,)
+    fewer = (least,) if too_few else ()
+    found = [
+        Candidate(one.weights, number, one.requester)
+        for one in lists
+        for number in ((*fewer, len(one.weights)) if careful else (least,))
+        if 0 < number <= len(one.weights)
+    ]
+    return tuple(one for one in dict.fromkeys(found) if one != declined)
 
 
 @dataclass(frozen=True)

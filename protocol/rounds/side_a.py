@@ -9,18 +9,34 @@ A asks B, never the other way round. Whatever a step ends in is stored before an
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, TypeAlias, assert_never
 
-from protocol.errors import (
-    ErrorCode,
-    MoietyError,
-    ShareAltered,
-    Unavailable,
-    UnknownResource,
-    WrongRound,
+from protocol.errors import ErrorCode, MoietyError, ShareAltered, Unavailable, UnknownResource, WrongRound
+from protocol.messages.control import (
+    AgreedSet,
+    OutcomeCause,
+    Party,
+    Roster,
+    RoundOutcome,
+    RoundState,
+    Signed,
+    SumRelease,
+    check_signature,
+    with_signature,
 )
-from protocol.protection.plan import RoundStep
-from protocol.rounds.agree import Shortfall, agree, beyond_hope, nonce_commitment, shortfall, still_awaited, transcript
+from protocol.messages.peer import CollectedSet, LockReply, LockRequest
+from protocol.messages.purpose import RoundStep
+from protocol.rounds.agreement import (
+    Shortfall,
+    agree,
+    beyond_hope,
+    nonce_commitment,
+    shortfall,
+    still_awaited,
+    transcript,
+)
 from protocol.rounds.states import (
     AtA,
     Attempt,
@@ -42,32 +58,141 @@ from protocol.rounds.states import (
     TagsWrong,
     Tossed,
 )
-from protocol.rounds.steps import (
-    Act,
-    AwaitGo,
-    AwaitReleaseSet,
-    BothHold,
-    End,
-    Facts,
-    Halt,
-    Lock,
-    Refused,
-    Signature,
-    Step,
-    TryLater,
-    Wait,
-)
 from protocol.sharing import Side
-from protocol.wire.authentic import check_signature, with_signature
-from protocol.wire.messages import (
-    AgreedSet,
-    OutcomeCause,
-    Party,
-    RoundOutcome,
-    RoundState,
-    Signed,
-)
-from protocol.wire.peer_messages import LockReply, LockRequest
+
+# --- what A knows -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unasked:
+    """B has not been asked anything about this state."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """B refused what it was asked, or could not be asked, as where A cannot compute what it would ask with."""
+
+    error: MoietyError
+
+
+@dataclass(frozen=True)
+class BothHold:
+    """The contributions that each side holds in the attempt; in a round of ciphertexts A's list alone, twice."""
+
+    mine: CollectedSet
+    theirs: CollectedSet
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A message that B signed beside A, both signatures checked."""
+
+    message: AgreedSet | SumRelease | RoundOutcome
+
+
+FromB: TypeAlias = Unasked | Refused | BothHold | Signature
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A's facts besides the state. ``grace_s``: how long after closing it waits for queries and release set."""
+
+    roster: Roster
+    now_s: float
+    grace_s: float
+    attempts: int
+    study_ended: bool
+    peer: FromB = Unasked()
+
+
+# --- what A does ------------------------------------------------------------------------------------------------------
+
+
+class Act(Enum):
+    """Steps that need no more than the state."""
+
+    REST = auto()
+    """The round is over."""
+    LOOK_AGAIN = auto()
+    """Something may have changed meanwhile."""
+    COMPARE = auto()
+    """Ask B what it holds."""
+    READ_OWN = auto()
+    """List what A holds: nobody else does."""
+    TOSS = auto()
+    """B's signature under the set, then the coin toss; both are stored with B's signature under the challenge."""
+    MULTIPLY = auto()
+    """Mark correlations as used, exchange masked vectors, store the opening."""
+    SEND_AGAIN = auto()
+    """The same masked vectors: B waits for queries, or was away; or A could not compute them."""
+    COUNTERSIGN = auto()
+    """Have B sign what A has signed: the set, the sum or the end."""
+    TAKE = auto()
+    """B has signed it: store both signatures, and the state that follows."""
+    TAKE_ALONE = auto()
+    """B will not release either: the skip stands with A's signature."""
+    HAND_OVER = auto()
+    """The release set to B, then the masked sum to or from it."""
+    HAND_OVER_GO = auto()
+    """The requester's go to B, which serves from then on; then A serves too."""
+    SUM_UP = auto()
+    """The release set to B, then add up the ciphertexts and sign the sum."""
+    ADOPT = auto()
+    """Take B's release set in place of A's, and record the requester's conflict."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait for a change, until a time."""
+
+    until_s: float
+
+
+@dataclass(frozen=True)
+class AwaitReleaseSet:
+    """Wait for a change, for so long; then ask B whether it has the set."""
+
+    for_s: float
+
+
+@dataclass(frozen=True)
+class AwaitGo:
+    """Likewise for the requester's go."""
+
+    for_s: float
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Sign these contributions, draw a nonce if a challenge follows, and delete those of earlier rounds."""
+
+    agreed: AgreedSet
+    tosses: bool
+
+
+@dataclass(frozen=True)
+class End:
+    """Sign this, durably, and then have B sign it."""
+
+    outcome: RoundOutcome
+
+
+@dataclass(frozen=True)
+class TryLater:
+    """B is not ready."""
+
+    detail: str
+
+
+@dataclass(frozen=True)
+class Halt:
+    """B breaks the protocol, or a bug does: nothing follows before people have looked."""
+
+    detail: str
+
+
+Step: TypeAlias = Act | Wait | AwaitReleaseSet | AwaitGo | Lock | End | TryLater | Halt
+
 
 RELEASE_SET_POLL_S: Final = 2.0
 """B may have the release set for as long before A asks for it; so it is with go."""

@@ -21,29 +21,7 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.protection.plan import RoundStep
-from protocol.rounds.agree import check_transcript, shortfall
-from protocol.rounds.states import (
-    Attempt,
-    ChallengeSigned,
-    EndAgreed,
-    HalfChecked,
-    Judged,
-    LockSigned,
-    Queried,
-    RoundKey,
-    SetChosen,
-    Standing,
-    SumAgreed,
-    Unchosen,
-    Uncommitted,
-    Undecided,
-    Unlocked,
-)
-from protocol.rounds.transitions import FINAL_STATES, RoundEvent
-from protocol.tags.keys import require_shown
-from protocol.tags.verdicts import require_about, require_own
-from protocol.wire.messages import (
+from protocol.messages.control import (
     NO_COMMITMENT,
     AgreedSet,
     ChallengeTranscript,
@@ -56,7 +34,30 @@ from protocol.wire.messages import (
     TagSeed,
     TagsFailed,
 )
-from protocol.wire.peer_messages import HandOver, LockRequest, ProductsHeader
+from protocol.messages.peer import HandOver, LockRequest, ProductsHeader
+from protocol.messages.purpose import RoundStep
+from protocol.rounds.agreement import check_transcript, shortfall
+from protocol.rounds.states import (
+    FINAL_STATES,
+    Attempt,
+    ChallengeSigned,
+    EndAgreed,
+    HalfChecked,
+    Judged,
+    LockSigned,
+    Queried,
+    RoundEvent,
+    RoundKey,
+    SetChosen,
+    Standing,
+    SumAgreed,
+    Unchosen,
+    Uncommitted,
+    Undecided,
+    Unlocked,
+)
+from protocol.tag_verdicts import require_about, require_own
+from protocol.tags import require_shown
 
 Message: TypeAlias = (
     LockRequest

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from protocol.arithmetic.fixed_point import quantise_weight
 from protocol.errors import LocalOptimumReached, ProtocolViolation
+from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.interface import (
     Declared,
@@ -33,7 +34,6 @@ from protocol.rules.interface import (
     newcomers,
     standings,
 )
-from protocol.wire.round import ListedWeight
 
 
 class InfluenceOptions(Options):

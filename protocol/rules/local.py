@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import ProtocolViolation
+from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.interface import Declared, Measured, RuleState, SiteFacts, newcomers, standings
-from protocol.wire.round import ListedWeight
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from protocol.errors import ConfigurationError, ProtocolViolation
+from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.interface import (
     Declared,
@@ -32,7 +33,6 @@ from protocol.rules.interface import (
     newcomers,
     standings,
 )
-from protocol.wire.round import ListedWeight
 
 
 def least_sites(byzantine: int) -> int:

@@ -24,7 +24,9 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from protocol.arithmetic.fixed_point import quantise_weight
+from protocol.channel.message import Message, PartyName
 from protocol.errors import ConfigurationError, LocalOptimumReached
+from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.interface import (
     Declared,
@@ -38,8 +40,6 @@ from protocol.rules.interface import (
     require_admitted,
     standings,
 )
-from protocol.wire.message import Message, PartyName
-from protocol.wire.round import ListedWeight
 
 
 class SecondWeight(Message):

@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
-from protocol.ckks.ciphertext import FINGERPRINT_BYTES, Kind, chunk_bytes
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import FINGERPRINT_BYTES, CkksParameters, Kind, chunk_bytes
 from protocol.ckks.scheme import MISSING
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
 from servers.ckks.worker import REQUEST, Operation, Verdict

@@ -16,12 +16,10 @@ import sys
 from enum import IntEnum
 from typing import BinaryIO, Final
 
-from host.memory_file import MemoryFile
-from host.unexpected import end_with
-from protocol.ckks.cipher import Adder
-from protocol.ckks.ciphertext import Kind, chunk_bytes
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import Scheme
+from host.command_line import end_with
+from host.files import MemoryFile
+from protocol.ckks.ciphertext import CkksParameters, Kind, chunk_bytes
+from protocol.ckks.scheme import Adder, Scheme
 from protocol.errors import MoietyError
 
 REQUEST: Final = struct.Struct("<BI")

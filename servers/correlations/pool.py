@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from host import log
 from protocol.errors import MoietyError, UnknownResource
-from protocol.mpc.ot.session import products_message_bytes
-from protocol.wire.messages import MAX_CONTROL_BYTES
-from protocol.wire.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
-from protocol.wire.peer_messages import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
+from protocol.messages.control import MAX_CONTROL_BYTES
+from protocol.messages.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
+from protocol.messages.peer import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
+from protocol.ot.session import products_message_bytes
 from servers.correlations.sessions import (
     KEY_PART_BYTES,
     Correlation,

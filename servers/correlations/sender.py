@@ -13,16 +13,8 @@ from protocol.errors import (
     ProtocolViolation,
     UnknownResource,
 )
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.ot.session import SenderBatch
-from protocol.wire.peer_messages import (
-    BatchHeader,
-    CorrelationRef,
-    SessionOpen,
-    SessionOpened,
-    pack_frame,
-    unpack_frame,
-)
+from protocol.messages.peer import BatchHeader, CorrelationRef, SessionOpen, SessionOpened, pack_frame, unpack_frame
+from protocol.ot.session import CorrelationHalf, SenderBatch
 from servers.correlations.sessions import KEY_PART_BYTES, open_key_part, seal_key_part, zero_key
 from servers.correlations.transfer import OBLIVIOUS, Sender, SenderOpening, Transfer
 from servers.points import Point

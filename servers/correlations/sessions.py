@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.ot.session import BATCH_ELEMENTS
+from protocol.channel.sealing import open_small, seal_small
+from protocol.messages.control import PartyName
+from protocol.messages.peer import CorrelationRef
+from protocol.ot.session import BATCH_ELEMENTS, CorrelationHalf
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import open_small, seal_small
-from protocol.wire.messages import PartyName
-from protocol.wire.peer_messages import CorrelationRef
 from servers.server import Server
 
 Lengths = tuple[int, ...]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.ot.session import LengthsList, OtReceiver, OtSender, ReceiverBatch, SenderBatch
+from protocol.ot.session import CorrelationHalf, LengthsList, OtReceiver, OtSender, ReceiverBatch, SenderBatch
 
 
 class Receiver(Protocol):

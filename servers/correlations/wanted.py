@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.mpc.quantity import product_lengths
-from protocol.wire.messages import MOST_RANKING_ROUNDS, Purpose, Roster, RoundState
+from protocol.messages.control import MOST_RANKING_ROUNDS, Purpose, Roster, RoundState
+from protocol.mpc.measurement import product_lengths
 from servers.store.study_records import RoundRecord, StudyRecord
 
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from host.durable import write_durably
-from protocol.wire.messages import RoundState
+from host.files import write_durably
+from protocol.messages.control import RoundState
 from servers.server import Server
 
 _ASKED: Final = "drain.json"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from host import log
-from host.audit.entry import Action
+from host.audit_log import Action
 from protocol.errors import MoietyError
 from servers.driving.duties import Duties
 from servers.driving.strays import Strays

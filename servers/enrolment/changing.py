@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from protocol.errors import BadSignature, NotListed, RosterRefused, WrongRound
-from protocol.wire.authentic import check_signature
-from protocol.wire.chain.chain import RosterChain, signers
-from protocol.wire.chain.change import RosterChange
-from protocol.wire.chain.file import dump_chain
-from protocol.wire.chain.making import Given, Wanted, proposed, signed_by
-from protocol.wire.enrolment.card import OperatorCard
-from protocol.wire.enrolment.questions import Changing, Founded, Registrant
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Signature, Signed
+from protocol.messages.control import Signature, Signed, check_signature
+from protocol.messages.roster import RosterChange
+from protocol.roster.chain import RosterChain, signers
+from protocol.roster.changes import Given, Wanted, dump_chain, proposed, signed_by
+from protocol.roster.enrolment import Changing, Founded, OperatorCard, Registrant
+from protocol.roster.keyfile import PartyKeys
 from servers.enrolment.place import chain_in_place, put_in_place
 from servers.enrolment.register import Register
 from servers.settings import ServerSettings

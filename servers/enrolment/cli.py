@@ -17,7 +17,7 @@ import typer
 
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
-from protocol.text_forms import counted
+from protocol.text import counted
 
 if TYPE_CHECKING:
     from servers.settings import ServerSettings
@@ -46,7 +46,7 @@ class _Init:
 
 
 def _init(asked: _Init) -> None:
-    from protocol.wire.enrolment.fingerprint import fingerprint_of
+    from protocol.roster.enrolment import fingerprint_of
     from servers.enrolment.folder import NewServer, make_folder
     from servers.enrolment.texts import next_steps
 
@@ -64,7 +64,7 @@ def _init(asked: _Init) -> None:
 
 def card(config: ConfigOption, json_output: JsonOption = False) -> None:
     """This operator's fingerprint, to be read over the phone, and where its public card lies."""
-    from protocol.wire.enrolment.fingerprint import fingerprint_of
+    from protocol.roster.enrolment import fingerprint_of
     from servers.enrolment.pairing import own_card
     from servers.settings import load_settings
 
@@ -135,7 +135,7 @@ def invite(
         _require_unnamed(config, name)
     register = Register(settings.data_dir, time.time)
     invitation = register.invite(card, name, _lifetime_s(ttl), requester=requester and not renew, renews=renew)
-    from protocol.wire.enrolment.invitation import invitation_line
+    from protocol.roster.enrolment import invitation_line
 
     until = f"{datetime.fromtimestamp(invitation.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
     typer.echo(f"good once, for {name}{' as the requester' if requester else ''}, until {until}:", err=True)
@@ -197,9 +197,8 @@ def admit(
     config: ConfigOption,
 ) -> None:
     """Let a site into the roster to come, if its card is the one whose fingerprint was read over the phone."""
-    from host.audit.entry import Action
-    from host.audit.log import AuditLog
-    from protocol.wire.enrolment.fingerprint import fingerprint_of
+    from host.audit_log import Action, AuditLog
+    from protocol.roster.enrolment import fingerprint_of
     from servers.enrolment.pairing import own_card
     from servers.enrolment.register import Register
     from servers.settings import load_settings

@@ -15,11 +15,9 @@ from protocol.errors import (
     RosterRefused,
     UnknownParty,
 )
-from protocol.wire.authentic import check_signature, require_roster, signature_by
-from protocol.wire.chain.making import Given, require_claim
-from protocol.wire.enrolment.exchange import close_answered, open_asked, require_asked_by
-from protocol.wire.enrolment.founding import first_roster
-from protocol.wire.enrolment.questions import (
+from protocol.messages.control import Party, Roster, Signature, Signed, check_signature, require_roster, signature_by
+from protocol.roster.changes import Given, require_claim
+from protocol.roster.enrolment import (
     Answered,
     Asked,
     Changing,
@@ -29,9 +27,12 @@ from protocol.wire.enrolment.questions import (
     Registrant,
     Registration,
     Standing,
+    close_answered,
+    first_roster,
+    open_asked,
+    require_asked_by,
 )
-from protocol.wire.keyfile import dump_roster
-from protocol.wire.messages import Party, Roster, Signature, Signed
+from protocol.roster.keyfile import dump_roster
 from servers.enrolment.changing import Changes
 from servers.enrolment.pairing import own_card, paired
 from servers.enrolment.place import chain_in_place, end_renewals, first_in_place, put_in_place

@@ -16,17 +16,17 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from pydantic import ValidationError
 
-from host.network.two_operators import require_apart
-from host.placed_files import rewrite, unwritable, write_new
-from host.private_files import read_secret
+from host.files import read_secret
+from host.network import require_apart
+from host.output_files import rewrite, unwritable, write_new
 from host.settings import read_text
+from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.configuration import explain
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Party, Role
+from protocol.roster.enrolment import OperatorCard, dump_card
+from protocol.roster.keyfile import PartyKeys, dump_party_keys
 from protocol.sharing import Side
-from protocol.wire.enrolment.card import OperatorCard, dump_card
-from protocol.wire.keyfile import PartyKeys, dump_party_keys
-from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
-from protocol.wire.messages import Party, Role
 from servers.enrolment.own_ca import OwnCa, TlsFiles, issue, new_ca
 from servers.enrolment.texts import (
     CA,

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from host.durable import write_durably
-from host.network.two_operators import require_apart
-from host.network.unreachable import why_unreachable
-from host.private_files import private_folder, read_secret
+from host.files import private_folder, read_secret, write_durably
+from host.network import require_apart, why_unreachable
 from host.settings import read_text
 from protocol.errors import ConfigurationError
-from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
-from protocol.wire.enrolment.fingerprint import require_fingerprint
-from protocol.wire.keyfile import PartyKeys, parse_party_keys
-from protocol.wire.paths import CARD
+from protocol.messages.paths import CARD
+from protocol.roster.enrolment import OperatorCard, dump_card, parse_card, require_fingerprint
+from protocol.roster.keyfile import PartyKeys, parse_party_keys
 from servers.settings import ServerSettings
 
 PEER_CARD: Final = "peer.card.toml"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from host.placed_files import rewrite
-from host.private_files import private_folder
+from host.files import private_folder
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError, StorageFull
-from protocol.wire.authentic import require_roster
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import Roster, Signed
+from protocol.messages.control import Roster, Signed, require_roster
+from protocol.roster.chain import RosterChain
 from servers.enrolment.register import Register
 from servers.roster.accepted import newest_chain
 from servers.settings import ServerSettings

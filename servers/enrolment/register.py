@@ -15,14 +15,19 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from host.durable import write_durably
-from host.private_files import private_folder
+from host.files import private_folder, write_durably
 from protocol.errors import BadSignature, ConfigurationError, ConflictingMessage, RosterRefused, UnknownParty
-from protocol.wire.enrolment.card import OperatorCard
-from protocol.wire.enrolment.fingerprint import require_fingerprint
-from protocol.wire.enrolment.invitation import Invitation, invitation_id
-from protocol.wire.enrolment.questions import MOST_SITES, NamedSite, Registrant, Registration
-from protocol.wire.messages import Party, PartyName, Role, Signature
+from protocol.messages.control import Party, PartyName, Role, Signature
+from protocol.roster.enrolment import (
+    MOST_SITES,
+    Invitation,
+    NamedSite,
+    OperatorCard,
+    Registrant,
+    Registration,
+    invitation_id,
+    require_fingerprint,
+)
 
 _FILE: Final = "enrolment.json"
 _LOCK: Final = "enrolment.lock"

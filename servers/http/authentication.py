@@ -11,12 +11,11 @@ from fastapi import Depends, Request
 from starlette.types import Scope
 
 from host import log
+from protocol.channel.keys import VerifyKey
+from protocol.channel.signing import DigestField, VerifiedRequest, require_own_version, verify_request
 from protocol.errors import BadSignature, NotListed
-from protocol.parameters import PROTOCOL_VERSION
-from protocol.versions import first_release
-from protocol.wire.channel.signing import DigestField, VerifiedRequest, require_own_version, verify_request
-from protocol.wire.keys import VerifyKey
-from protocol.wire.messages import Party
+from protocol.messages.control import Party
+from protocol.parameters import PROTOCOL_VERSION, first_release
 from servers.http.admission import VISIT, Visit
 from servers.server import Server
 

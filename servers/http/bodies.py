@@ -8,13 +8,13 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from fastapi import Request
 
-from protocol.bodies.sealed import Expected
+from protocol.channel.commitment import MessageDigest, check_commitment
+from protocol.channel.keys import SealingKey
+from protocol.channel.sealing import SealedReader
+from protocol.channel.signing import DigestField
 from protocol.errors import BrokenSeal, MalformedMessage, RefusedMessage, TooLarge
-from protocol.wire.channel.sealing import SealedReader
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import MessageDigest, check_commitment
-from protocol.wire.keys import SealingKey
-from protocol.wire.messages import MAX_CONTROL_BYTES, Message
+from protocol.messages.bodies import Expected
+from protocol.messages.control import MAX_CONTROL_BYTES, Message
 from servers.http.authentication import Caller
 from servers.store.files.shares import Draft, TaggedDraft
 

@@ -17,12 +17,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from host import log
-from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, MoietyError, NotListed
-from protocol.mpc.ot.session import SITE_ELEMENTS, extension_message_bytes
-from protocol.parameters import PROTOCOL_VERSION
-from protocol.wire.channel import session
-from protocol.wire.channel.answers import sign_answer
-from protocol.wire.channel.envelope import (
+from protocol.channel import session
+from protocol.channel.answers import sign_answer
+from protocol.channel.commitment import head_digest
+from protocol.channel.envelope import (
     ANSWER_TYPE,
     LENGTH_BYTES,
     SEALED_TYPE,
@@ -32,10 +30,12 @@ from protocol.wire.channel.envelope import (
     envelope_length,
     open_request,
 )
-from protocol.wire.channel.signing import DigestField, only_line, signed_digest
-from protocol.wire.commitment import head_digest
-from protocol.wire.messages import MAX_CONTROL_BYTES, Party
-from protocol.wire.paths import PEER_SEALED, SEALED
+from protocol.channel.signing import DigestField, only_line, signed_digest
+from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, MoietyError, NotListed
+from protocol.messages.control import MAX_CONTROL_BYTES, Party
+from protocol.messages.paths import PEER_SEALED, SEALED
+from protocol.ot.session import SITE_ELEMENTS, extension_message_bytes
+from protocol.parameters import PROTOCOL_VERSION
 from servers.http.authentication import ENCLOSED, Caller, note_authenticated, note_heard, signer_of
 from servers.http.off_loop import off_loop
 from servers.http.responses import problem_answer

@@ -6,9 +6,8 @@ from typing import Final
 
 from host import log
 from protocol.errors import BadSignature, RolledBack
-from protocol.wire.authentic import check_signature, require_signatures, signature_from
-from protocol.wire.history import Histories, History
-from protocol.wire.messages import Signed
+from protocol.messages.control import Signed, check_signature, require_signatures, signature_from
+from protocol.messages.peer import Histories, History
 from servers.server import Server
 
 _log: Final = log.logger("history")

@@ -16,11 +16,11 @@ from typing import Final
 
 import httpx
 
+from protocol.channel.answers import VerifiedAnswer, verify_answer
+from protocol.channel.commitment import CheckedHead
+from protocol.channel.envelope import ANSWER_TYPE, Correspondence, envelope_bytes, open_answer
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, PeerUnreachable, TooLarge
-from protocol.versions import require_version
-from protocol.wire.channel.answers import VerifiedAnswer, verify_answer
-from protocol.wire.channel.envelope import ANSWER_TYPE, Correspondence, envelope_bytes, open_answer
-from protocol.wire.commitment import CheckedHead
+from protocol.parameters import require_version
 from servers.http.off_loop import off_loop
 from servers.server import Server
 

@@ -20,15 +20,15 @@ from typing import Final, Literal
 
 import httpx
 
-from host.network.unreachable import why_unreachable
+from host.network import why_unreachable
+from protocol.channel.commitment import head_digest
+from protocol.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
+from protocol.channel.sealing import CHUNK_BYTES, SealedMessage
+from protocol.channel.signing import DigestField, sign_request
 from protocol.errors import HistoryUnknown, OtherVersion, PeerUnreachable, ShareAltered, UnknownResource
-from protocol.wire import paths
-from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
-from protocol.wire.channel.sealing import CHUNK_BYTES, SealedMessage
-from protocol.wire.channel.signing import DigestField, sign_request
-from protocol.wire.commitment import head_digest
-from protocol.wire.history import Histories
-from protocol.wire.messages import MAX_CONTROL_BYTES
+from protocol.messages import paths
+from protocol.messages.control import MAX_CONTROL_BYTES
+from protocol.messages.peer import Histories
 from servers.http.histories import heard, told
 from servers.http.off_loop import off_loop
 from servers.http.peer_answer import PROBLEM_BYTES, PeerRequest, no_cookies, peer_answer, problem_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import ErrorCode, MalformedMessage, MoietyError, PolicyRefusal, RefusedMessage, Unavailable
-from protocol.printable import printable
+from protocol.text import printable
 
 MEDIA_TYPE: Final = "application/problem+json"
 _TYPE_PREFIX: Final = "urn:moiety:problem:"

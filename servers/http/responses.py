@@ -10,11 +10,11 @@ from typing import Any, Final
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
+from protocol.channel.commitment import head_digest
+from protocol.channel.sealing import SealedMessage
+from protocol.channel.signing import DigestField, digest_value
 from protocol.errors import ErrorCode
-from protocol.wire.channel.sealing import SealedMessage
-from protocol.wire.channel.signing import DigestField, digest_value
-from protocol.wire.commitment import head_digest
-from protocol.wire.messages import Message
+from protocol.messages.control import Message
 from servers.http.problems import MEDIA_TYPE, problem_body, status_of
 from servers.server import Server
 

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from protocol.errors import ErrorCode
-from protocol.wire.messages import RoundState
+from protocol.messages.control import RoundState
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PHASE_BUCKETS: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)

@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from host.durable import write_durably
+from host.files import write_durably
 from servers.settings import Role, ServerSettings
 
 CHANNEL: Final = "moiety_changes"

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from host.audit.entry import Action
-from host.audit.log import AuditLog
-from host.durable import new_folder, sync_folder, write_durably
+from host.audit_log import Action, AuditLog
+from host.files import new_folder, sync_folder, write_durably
 from protocol.errors import ConfigurationError
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Signed
-from protocol.wire.studies.deletion import DeletedFile, ServerDeletionReceipt
+from protocol.messages.control import Signed, sign
+from protocol.messages.study import DeletedFile, ServerDeletionReceipt
+from protocol.roster.keyfile import PartyKeys
 from servers.store.files.shares import ShareFiles
 from servers.store.for_people import Holdings
 from servers.store.interface import Store

@@ -16,12 +16,11 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from host import log
-from host.audit.entry import AGENT, Action
-from host.audit.log import AUDIT, read_audit
-from host.durable import new_folder, write_durably
+from host.audit_log import AGENT, AUDIT, Action, read_audit
+from host.files import new_folder, write_durably
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.wire.messages import Signed
-from protocol.wire.studies.deletion import ServerDeletionReceipt
+from protocol.messages.control import Signed
+from protocol.messages.study import ServerDeletionReceipt
 from servers.retention.deleting import FOLDER, Deletion, Holder, Request, receipt_path
 from servers.retention.unfinished import Unfinished
 from servers.server import Server

@@ -8,8 +8,8 @@ from typing import Final
 
 from host import log
 from protocol.errors import MoietyError
-from protocol.rounds.transitions import STUDY_TRANSITIONS, StudyEvent, study_step
-from protocol.wire.messages import RoundState
+from protocol.messages.control import RoundState
+from protocol.rounds.states import STUDY_TRANSITIONS, StudyEvent, study_step
 from servers.server import Server
 from servers.store.study_records import StudyRecord
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from host import log
-from host.durable import write_durably
+from host.files import write_durably
 from host.settings import read_text
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
-from protocol.wire.chain.file import dump_chain, parse_chain
+from protocol.roster.chain import RosterChain, require_chain, require_extension
+from protocol.roster.changes import dump_chain, parse_chain
 from servers.settings import ServerSettings
 
 ACCEPTED: Final = "accepted_roster.toml"

@@ -6,14 +6,13 @@ from contextlib import nullcontext
 from typing import Protocol
 
 from host import log
-from host.audit.entry import Action
-from host.audit.log import AuditLog
-from host.one_holder import one_at_a_time
-from host.private_files import read_secret
+from host.audit_log import Action, AuditLog
+from host.files import read_secret
+from host.folder_lock import one_at_a_time
 from protocol.errors import MoietyError, RosterRefused
-from protocol.wire.chain.chain import RosterChain, require_extension, require_same_servers
-from protocol.wire.keyfile import PartyKeys, parse_party_keys
-from protocol.wire.messages import Roster
+from protocol.messages.control import Roster
+from protocol.roster.chain import RosterChain, require_extension, require_same_servers
+from protocol.roster.keyfile import PartyKeys, parse_party_keys
 from servers.monitoring.metrics import Metrics
 from servers.notifications import Changes
 from servers.roster.accepted import is_kept, keep_chain, read_chain

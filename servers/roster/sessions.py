@@ -7,21 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.errors import SessionUnknown
-from protocol.wire.channel.deflating import EarlierAnswers
-from protocol.wire.channel.session import (
+from protocol.channel.encoding import EarlierAnswers
+from protocol.channel.session import (
     ID_BYTES,
     MOST_COUNTER,
     SECRET_BYTES,
     CounterWindow,
+    SessionGrant,
     SessionHead,
     SessionKeys,
+    SessionOffer,
+    granted,
     read_head,
     require_head,
 )
-from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, granted
-from protocol.wire.channel.signing import require_time
-from protocol.wire.messages import Party
+from protocol.channel.signing import require_time
+from protocol.errors import SessionUnknown
+from protocol.messages.control import Party
 
 LIVES_S: Final = 3600
 MOST_OF_A_SITE: Final = 8

@@ -8,10 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from protocol.ckks.ciphertext import BodyHeader, ChunkReader, Kind, body_bytes, chunk_bytes, chunk_count, chunk_offset
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import (
+    BodyHeader,
+    ChunkReader,
+    CkksParameters,
+    Kind,
+    body_bytes,
+    chunk_bytes,
+    chunk_count,
+    chunk_offset,
+)
 from protocol.errors import ProtocolViolation, UnknownResource
-from protocol.wire.messages import Announcement
+from protocol.messages.control import Announcement
 from servers.ckks.process import CkksProcess
 from servers.points import Point
 from servers.server import Server

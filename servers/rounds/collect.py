@@ -10,18 +10,9 @@ from functools import partial
 
 from fastapi import Request
 
-from protocol.bodies.contribution import content_bytes
-from protocol.bodies.letter import LetterKind, Topic
 from protocol.errors import ConflictingMessage, NotListed, RosterRefused, WrongRound
-from protocol.protection.known import expected, most_bytes
-from protocol.rounds.agree import still_awaited
-from protocol.rounds.announce import LastRound, check_said, opens_round
-from protocol.rounds.states import RoundKey
-from protocol.rounds.transitions import RoundEvent, StudyEvent, open_round, step, study_step
-from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, signature_from
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import (
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import (
     Announcement,
     CollectedContribution,
     ContributionHeader,
@@ -29,8 +20,16 @@ from protocol.wire.messages import (
     Roster,
     ShareKind,
     Signed,
+    require_signatures,
+    signature_from,
 )
-from protocol.wire.peer_messages import CollectedSet
+from protocol.messages.letter import LetterKind, Topic
+from protocol.messages.peer import CollectedSet
+from protocol.protection.registry import expected, most_bytes
+from protocol.roster.chain import RosterChain
+from protocol.rounds.agreement import LastRound, check_said, opens_round, still_awaited
+from protocol.rounds.states import RoundEvent, RoundKey, StudyEvent, open_round, step, study_step
+from protocol.sharing import Side
 from servers.http.authentication import Caller
 from servers.http.bodies import ContributionDigest, ContributionIntake, Intake, Nowhere, stream_into
 from servers.http.off_loop import SHORT_BYTES

@@ -12,13 +12,11 @@ import asyncio
 from dataclasses import replace
 
 from protocol.errors import ConflictingMessage, UnknownResource, WrongRound
-from protocol.protection.known import protection_of
+from protocol.messages import paths
+from protocol.messages.control import AgreedSet, Signed, SumRelease, require_signatures
+from protocol.protection.registry import protection_of
 from protocol.rounds.side_b import Reply, answer, require_named, require_no_other_end
-from protocol.rounds.states import RoundKey, SumAgreed
-from protocol.rounds.transitions import RoundEvent
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import AgreedSet, Signed, SumRelease
+from protocol.rounds.states import RoundEvent, RoundKey, SumAgreed
 from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.rounds.ciphertexts import write_sum

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, Unavailable, UnknownResource, WrongRound
-from protocol.rounds.side_a import due
+from protocol.messages import paths
+from protocol.messages.control import AgreedSet, ReleaseSet, RoundOutcome, Signed, SumRelease, require_signatures
+from protocol.rounds.side_a import Act, End, FromB, Halt, Refused, Signature, Step, TryLater, due
 from protocol.rounds.states import AtA, Measured
-from protocol.rounds.steps import Act, End, FromB, Halt, Refused, Signature, Step, TryLater
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import AgreedSet, ReleaseSet, RoundOutcome, Signed, SumRelease
 from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.rounds.outcomes import commit_end, commit_skip

@@ -7,12 +7,12 @@ whatever the requester gave it: so the two never end a round in two ways, and no
 from __future__ import annotations
 
 from protocol.errors import ConflictingMessage, ProtocolViolation, TranscriptMismatch, UnknownResource, WrongRound
+from protocol.messages import paths
+from protocol.messages.control import Go, Signed
+from protocol.messages.peer import HandOver
+from protocol.rounds.side_a import Act, Refused, Step
 from protocol.rounds.side_b import Move, answer
 from protocol.rounds.states import Committed, RoundKey
-from protocol.rounds.steps import Act, Refused, Step
-from protocol.wire import paths
-from protocol.wire.messages import Go, Signed
-from protocol.wire.peer_messages import HandOver
 from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.rounds.collect import roster_of

@@ -13,16 +13,13 @@ from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
 
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Usage, expand, from_bytes
 from protocol.errors import ConflictingMessage, ProtocolViolation, WrongRound
+from protocol.messages.control import Go, ReleaseSet, ShareKind, Signed, TagCheck, TagSeed, TagsFailed, TagShares
 from protocol.rounds.side_b import Reply, answer
-from protocol.rounds.transitions import RoundEvent, step
-from protocol.tags.halves import mask_digest
-from protocol.tags.keys import attempt_key
-from protocol.tags.sums import TagErrors, errors_of
-from protocol.tags.verdicts import check_of, commitment_to, require_judged, shares_of
-from protocol.wire.messages import Go, ReleaseSet, ShareKind, Signed, TagCheck, TagSeed, TagsFailed, TagShares
+from protocol.rounds.states import RoundEvent, step
+from protocol.tag_verdicts import check_of, commitment_to, require_judged, shares_of
+from protocol.tags import TagErrors, attempt_key, errors_of, mask_digest
 from servers.points import Point
 from servers.rounds.collect import roster_of
 from servers.rounds.sketches import share_source

@@ -12,19 +12,19 @@ from typing import Final
 
 import numpy as np
 
-from protocol.arithmetic.packing import packed
+from protocol.arithmetic.fixed_point import packed
 from protocol.arithmetic.ring import Ring
-from protocol.bodies import masked_sum as body
-from protocol.bodies.sealed import SECRET_BYTES
+from protocol.channel.commitment import head_digest
+from protocol.channel.sealing import Octets, SealedMessage
+from protocol.channel.signing import DigestField
+from protocol.messages import bodies as body
+from protocol.messages.bodies import SECRET_BYTES
+from protocol.messages.control import ShareKind
+from protocol.messages.peer import MaskedSumHeader
 from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
 from protocol.sharing import ChunkSource
-from protocol.tags.halves import VectorDigest
-from protocol.wire.channel.sealing import Octets, SealedMessage
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import head_digest
-from protocol.wire.messages import ShareKind
-from protocol.wire.peer_messages import MaskedSumHeader
+from protocol.tags import VectorDigest
 from servers.http.authentication import Caller
 from servers.rounds.sketches import agreed_sources, bound_of, by_site, stored_shares
 from servers.server import Server

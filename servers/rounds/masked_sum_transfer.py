@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from protocol.bodies import masked_sum as body
-from protocol.wire import paths
+from protocol.messages import bodies as body
+from protocol.messages import paths
 from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.rounds.end_round import round_path

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol.errors import WrongRound
+from protocol.messages.control import OutcomeCause, RoundOutcome, RoundState, Signed, require_signatures
 from protocol.rounds.side_b import Reply, answer, require_named
-from protocol.rounds.states import RoundKey
-from protocol.rounds.transitions import STUDY_TRANSITIONS, RoundEvent, StudyEvent, step, study_step
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState, Signed
+from protocol.rounds.states import STUDY_TRANSITIONS, RoundEvent, RoundKey, StudyEvent, step, study_step
 from servers.points import Point
 from servers.rounds.collect import roster_of
 from servers.rounds.standing import standing

@@ -6,29 +6,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.arithmetic.prg import SEED_BYTES
-from protocol.bodies import output
-from protocol.bodies.sealed import SECRET_BYTES
+from protocol.arithmetic.ring import SEED_BYTES
+from protocol.channel.sealing import SealedMessage
 from protocol.errors import (
     ConflictingMessage,
     NotListed,
     OutputGone,
     UnknownResource,
 )
-from protocol.protection.known import output_header
-from protocol.protection.plan import RoundStep
-from protocol.rounds.side_b import Reply, answer
-from protocol.rounds.transitions import RoundEvent, step
-from protocol.wire.authentic import require_signatures
-from protocol.wire.channel.sealing import SealedMessage
-from protocol.wire.messages import (
+from protocol.messages import bodies
+from protocol.messages.bodies import SECRET_BYTES
+from protocol.messages.control import (
     OutputHeader,
     ReleaseSet,
     RoundState,
     ShareKind,
     Signed,
     SumRelease,
+    require_signatures,
 )
+from protocol.messages.purpose import RoundStep
+from protocol.protection.registry import output_header
+from protocol.rounds.side_b import Reply, answer
+from protocol.rounds.states import RoundEvent, step
 from servers.points import Point
 from servers.rounds.collect import expected_sites, roster_of
 from servers.rounds.halves import commit_half, commit_mask
@@ -176,7 +176,7 @@ class ServedOutput:
 
     def sealed(self) -> SealedMessage:
         secret = self.server.randomness.bytes(SECRET_BYTES, f"{self.label} output for {self.site}")
-        return output.seal_output(self.header, self.content, self.server.sealing_key_of(self.site), secret)
+        return bodies.seal_output(self.header, self.content, self.server.sealing_key_of(self.site), secret)
 
 
 def served_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> ServedOutput:

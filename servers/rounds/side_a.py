@@ -20,16 +20,9 @@ from protocol.errors import (
     Unavailable,
     UnknownResource,
 )
-from protocol.release import masking_side
-from protocol.rounds.side_a import lock_request, lost_share, tossed
-from protocol.rounds.states import AtA, AwaitingQueries, Collecting, Countersigning, Locked, Over, RoundKey, SumSigned
-from protocol.rounds.steps import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Halt, Lock, Refused, Step, Wait
-from protocol.rounds.transitions import RoundEvent, RoundProgress, step
-from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import check_signature, with_signature
-from protocol.wire.messages import MAX_CONTROL_BYTES, RoundState
-from protocol.wire.peer_messages import (
+from protocol.messages import paths
+from protocol.messages.control import MAX_CONTROL_BYTES, RoundState, check_signature, with_signature
+from protocol.messages.peer import (
     ChallengeReply,
     ChallengeReveal,
     CollectedSet,
@@ -38,6 +31,36 @@ from protocol.wire.peer_messages import (
     pack_frame,
     unpack_frame,
 )
+from protocol.release import masking_side
+from protocol.rounds.side_a import (
+    Act,
+    AwaitGo,
+    AwaitReleaseSet,
+    BothHold,
+    End,
+    Halt,
+    Lock,
+    Refused,
+    Step,
+    Wait,
+    lock_request,
+    lost_share,
+    tossed,
+)
+from protocol.rounds.states import (
+    AtA,
+    AwaitingQueries,
+    Collecting,
+    Countersigning,
+    Locked,
+    Over,
+    RoundEvent,
+    RoundKey,
+    RoundProgress,
+    SumSigned,
+    step,
+)
+from protocol.sharing import Side
 from servers.correlations.pool import CorrelationPool, Stock, stock_quietly
 from servers.correlations.wanted import demand
 from servers.http.peer_client import AlteredAtPeer, PeerClient

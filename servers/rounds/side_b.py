@@ -16,12 +16,8 @@ from protocol.errors import (
     MalformedMessage,
     Unavailable,
 )
-from protocol.rounds.side_b import Move, Reply, answer, opened
-from protocol.rounds.states import RoundKey
-from protocol.rounds.transitions import RoundEvent
-from protocol.wire.authentic import require_signatures, signature_from
-from protocol.wire.messages import RoundState
-from protocol.wire.peer_messages import (
+from protocol.messages.control import RoundState, require_signatures, signature_from
+from protocol.messages.peer import (
     ChallengeReply,
     ChallengeReveal,
     CollectedSet,
@@ -31,6 +27,8 @@ from protocol.wire.peer_messages import (
     pack_frame,
     unpack_frame,
 )
+from protocol.rounds.side_b import Move, Reply, answer, opened
+from protocol.rounds.states import RoundEvent, RoundKey
 from servers.correlations.sender import OtSessions
 from servers.notifications import wait_up_to
 from servers.points import Point

@@ -11,20 +11,18 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 from fastapi import Request
 
-from protocol.arithmetic.prg import Usage, expand_into
-from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
-from protocol.bodies import opening, query
-from protocol.bodies.query import Queries
-from protocol.bodies.sealed import SECRET_BYTES
+from protocol.arithmetic.ring import Ring, Usage, expand_into, from_bytes, to_bytes
 from protocol.errors import ConflictingMessage, ProtocolViolation, ShareAltered, WrongRound
+from protocol.messages import bodies
+from protocol.messages.bodies import SECRET_BYTES, Queries
+from protocol.messages.control import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
 from protocol.mpc import measurement
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.quantity import product_lengths
+from protocol.mpc.measurement import product_lengths
 from protocol.mpc.sketch import sketch_shares
+from protocol.ot.session import CorrelationHalf
 from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
 from protocol.sharing import ChunkSource
-from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
 from servers.http.authentication import Caller
 from servers.http.bodies import HashOnly, SealedIntake, stream_into
 from servers.points import Point
@@ -253,7 +251,7 @@ def _query_shares(server: Server, record: RoundRecord, parameters: StudyParamete
         return {site: zero for site in record.agreed_set.message.sites if site != server.roster.requester}
     if record.query_header is None or record.query_file is None:
         return {}
-    return query.read_query(record.query_header, server.files.path(record.query_file).read_bytes())
+    return bodies.read_query(record.query_header, server.files.path(record.query_file).read_bytes())
 
 
 # --- products and opening ---------------------------------------------------------------------------------------------
@@ -335,4 +333,4 @@ def seal_opening(
         opens=record.announcement.message.opens,
     )
     secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} opening")
-    return opening.seal_opening(header, shares, server.sealing_key_of(server.roster.requester), secret)
+    return bodies.seal_opening(header, shares, server.sealing_key_of(server.roster.requester), secret)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.errors import UnknownResource
-from protocol.protection.plan import RoundStep
+from protocol.messages.control import RoundState
+from protocol.messages.purpose import RoundStep
+from protocol.rounds.side_a import Facts, FromB, Unasked
 from protocol.rounds.states import (
     AtA,
     Attempt,
@@ -41,8 +43,6 @@ from protocol.rounds.states import (
     Undecided,
     Unlocked,
 )
-from protocol.rounds.steps import Facts, FromB, Unasked
-from protocol.wire.messages import RoundState
 from servers.rounds.collect import absent_sites, awaited_sites, collected, roster_of
 from servers.rounds.sketches import queries_missing
 from servers.server import Server

@@ -13,11 +13,11 @@ from typing import Final
 
 from fastapi import Request
 
+from protocol.channel.sealing import Octets
+from protocol.channel.signing import DigestField
 from protocol.errors import BadSignature, MalformedMessage, RefusedMessage, TooLarge, Unavailable
+from protocol.messages.control import HeldUpload, Receipt, Signed
 from protocol.rounds.states import RoundKey
-from protocol.wire.channel.sealing import Octets
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.messages import HeldUpload, Receipt, Signed
 from servers.http.authentication import Caller
 from servers.http.bodies import stream_into
 from servers.rounds import collect

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 
-from protocol.wire.messages import ContributedRounds
-from protocol.wire.paths import CONTRIBUTIONS
+from protocol.messages.control import ContributedRounds
+from protocol.messages.paths import CONTRIBUTIONS
 from servers.http.authentication import AnySite, ThisServer
 from servers.http.responses import PROBLEM, message_answer
 

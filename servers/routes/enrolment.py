@@ -15,9 +15,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from protocol.errors import TooLarge, Unavailable, UnknownResource
-from protocol.wire.enrolment.card import dump_card
-from protocol.wire.enrolment.exchange import MOST_ASKED_SEALED_BYTES
-from protocol.wire.paths import CARD, ENROLMENT
+from protocol.messages.paths import CARD, ENROLMENT
+from protocol.roster.enrolment import MOST_ASKED_SEALED_BYTES, dump_card
 from servers.enrolment.desk import Desk
 from servers.http.admission import VISIT, Allowance, Shares, Visit
 from servers.http.responses import PROBLEM, body_of, octets_answer

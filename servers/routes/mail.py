@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from protocol.bodies.letter import Topic, most_bytes, parse_topic, require_length, require_route
 from protocol.errors import ConflictingMessage, NotListed, TooLarge, UnknownResource
-from protocol.wire.paths import EVERY_SITE, MAIL
+from protocol.messages.letter import Topic, most_bytes, parse_topic, require_length, require_route
+from protocol.messages.paths import EVERY_SITE, MAIL
 from servers.http.authentication import AnySite, Caller, ThisServer
 from servers.http.bodies import HashOnly, OpaqueIntake, stream_into
 from servers.http.off_loop import SHORT_BYTES

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from fastapi import Path
 
-from protocol.wire.message import MOST_ROUNDS
+from protocol.channel.message import MOST_ROUNDS
 
 LARGEST: Final = 2**53
 """Of a count that grows while a server lives; what JSON's readers keep exactly."""

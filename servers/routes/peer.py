@@ -9,16 +9,10 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Request, Response
 
 from protocol.arithmetic.ring import ELEMENT_BYTES
-from protocol.bodies import masked_sum as masked_sum_body
 from protocol.errors import NotListed, RolledBack, ShareAltered, Unavailable, UnknownResource, WrongRound
-from protocol.mpc.ot.session import SITE_ELEMENTS, extension_message_bytes
-from protocol.protection.plan import RoundStep
-from protocol.release import masking_side
-from protocol.rounds.states import RoundKey
-from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.history import Histories
-from protocol.wire.messages import (
+from protocol.messages import bodies as masked_sum_body
+from protocol.messages import paths
+from protocol.messages.control import (
     MAX_CONTROL_BYTES,
     AgreedSet,
     ReleaseSet,
@@ -27,7 +21,12 @@ from protocol.wire.messages import (
     Signed,
     SumRelease,
 )
-from protocol.wire.peer_messages import ChallengeReveal, HandOver, LockRequest
+from protocol.messages.peer import ChallengeReveal, HandOver, Histories, LockRequest
+from protocol.messages.purpose import RoundStep
+from protocol.ot.session import SITE_ELEMENTS, extension_message_bytes
+from protocol.release import masking_side
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.http.authentication import StrangerPeer, ThePeer, ThisServer
 from servers.http.bodies import read_small, stream_into
 from servers.http.histories import heard, told

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from protocol.errors import UnknownResource
-from protocol.wire.chain.change import MOST_CHANGES
-from protocol.wire.paths import ROSTER_CHANGE
+from protocol.messages.paths import ROSTER_CHANGE
+from protocol.messages.roster import MOST_CHANGES
 from servers.http.authentication import AnySite, ThisServer
 from servers.http.responses import PROBLEM, message_answer
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, BackgroundTasks, Request, Response
 
-from protocol.bodies import output as body
 from protocol.errors import UnknownResource
-from protocol.rounds.states import RoundKey
-from protocol.wire.messages import Announcement, Go, ReleaseSet, Signed, TagSeed, TagsFailed
-from protocol.wire.paths import (
+from protocol.messages import bodies as body
+from protocol.messages.control import Announcement, Go, ReleaseSet, Signed, TagSeed, TagsFailed
+from protocol.messages.paths import (
     ANNOUNCEMENT,
     CONTRIBUTION,
     GO,
@@ -19,6 +18,7 @@ from protocol.wire.paths import (
     TAG_SEED,
     TAGS_FAILED,
 )
+from protocol.rounds.states import RoundKey
 from servers.http.authentication import AnySite, TheRequester, ThisServer
 from servers.http.bodies import read_small
 from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer

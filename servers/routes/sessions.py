@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from protocol.channel.session import SessionOffer
 from protocol.errors import MalformedMessage, UnknownResource
-from protocol.wire.channel.session_messages import SessionOffer
-from protocol.wire.paths import SESSION
+from protocol.messages.paths import SESSION
 from servers.http.authentication import AnySite, ThisServer
 from servers.http.bodies import read_small
 from servers.http.responses import PROBLEM, body_of, message_answer

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from protocol.wire.messages import ReadyNotice, Signed, Study, StudyEnd
-from protocol.wire.paths import END, READY, STUDIES, STUDY, VIEW
+from protocol.messages.control import ReadyNotice, Signed, Study, StudyEnd
+from protocol.messages.paths import END, READY, STUDIES, STUDY, VIEW
 from servers import studies
 from servers.http.authentication import AnySite, TheRequester, ThisServer
 from servers.http.bodies import read_small

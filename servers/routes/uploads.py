@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from protocol.wire.paths import CONTRIBUTION_HELD, CONTRIBUTION_PART, CONTRIBUTION_WHOLE
+from protocol.messages.paths import CONTRIBUTION_HELD, CONTRIBUTION_PART, CONTRIBUTION_WHOLE
 from servers.http.authentication import AnySite, ThisServer
 from servers.http.responses import PROBLEM, body_of, message_answer
 from servers.rounds import uploads

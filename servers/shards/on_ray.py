@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from host.network.loopback import is_loopback
+from host.network import is_loopback
 from protocol.errors import ConfigurationError, ErrorCode, MoietyError, ShareAltered, Unavailable
 from servers.shards.ranges import Done, Task, carry_out
 from servers.shards.wrapping import WrappingKey, read_wrapping_key

@@ -14,8 +14,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, lifted
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Usage, expand, from_bytes, lifted
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.parameters import StudyParameters
 from protocol.sharing import ChunkSource

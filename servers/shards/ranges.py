@@ -15,17 +15,15 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from protocol.arithmetic.packing import element_bytes, unpacked
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
-from protocol.bodies.contribution import content_bytes
+from protocol.arithmetic.fixed_point import element_bytes, unpacked
+from protocol.arithmetic.ring import Ring, Usage, expand, from_bytes, to_bytes
+from protocol.channel.sealing import CHUNK_BYTES, BodyRange, sealed_length
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import ShareKind
 from protocol.mpc.sketch import sketch_range
 from protocol.parameters import StudyParameters
 from protocol.release import masked_sum_of
 from protocol.sharing import ChunkSource
-from protocol.wire.channel.body_range import BodyRange
-from protocol.wire.channel.sealing import CHUNK_BYTES, sealed_length
-from protocol.wire.messages import ShareKind
 from servers.shards.wrapping import WrappingKey
 from servers.storage.place import Storage
 from servers.store.files.chunk_tags import ENCRYPTED, ChunkTags

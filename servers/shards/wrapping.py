@@ -13,9 +13,8 @@ from typing import Final, NoReturn
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from host.private_files import read_secret
-from protocol.arithmetic.prg import SEED_BYTES, Usage, derive, expand
-from protocol.arithmetic.ring import Ring
+from host.files import read_secret
+from protocol.arithmetic.ring import SEED_BYTES, Ring, Usage, derive, expand
 from protocol.errors import BrokenSeal, ConfigurationError
 
 _ONCE: Final = bytes(12)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from host.durable import append_durably, new_folder, write_durably
+from host.files import append_durably, new_folder, write_durably
 from servers.shards.ranges import Bound
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Protocol
 
-from host.durable import sync_folder
+from host.files import sync_folder
 from protocol.errors import ProtocolViolation, Unavailable
 
 UNFINISHED: Final = ".unfinished"

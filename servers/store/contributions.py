@@ -6,8 +6,8 @@ from typing import Final
 
 from sqlalchemy import and_, bindparam, delete, func, insert, or_, select, update
 
+from protocol.messages.control import Announcement, ContributedRound, RoundState, Signed
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import Announcement, ContributedRound, RoundState, Signed
 from servers.store import tables as t
 from servers.store.database import Database, at, at_any, forget, key_values
 from servers.store.reading.prepared import Prepared

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from host import log
-from host.one_holder import Owner
+from host.folder_lock import Owner
 from protocol.errors import ConfigurationError, RolledBack, StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
 from servers.processes.beside import CHANNEL, Beside, News

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from protocol.messages.control import RoundState
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import RoundState
 
 
 class Kept(StrEnum):

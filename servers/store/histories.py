@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import delete, insert, select, update
 
-from protocol.wire.history import History
-from protocol.wire.messages import Signed, StudyState
+from protocol.messages.control import Signed, StudyState
+from protocol.messages.peer import History
 from servers.store import tables as t
 from servers.store.database import Database
 

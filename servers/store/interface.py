@@ -12,14 +12,10 @@ from contextlib import AbstractContextManager
 from threading import Event
 from typing import Final, Protocol, TypeVar
 
-from host.one_holder import Owner
+from host.folder_lock import Owner
+from protocol.messages.control import ContributedRound, RoundState, Signed
+from protocol.messages.peer import History
 from protocol.rounds.states import RoundKey
-from protocol.wire.history import History
-from protocol.wire.messages import (
-    ContributedRound,
-    RoundState,
-    Signed,
-)
 from servers.processes.beside import Beside, News
 from servers.store.for_people import Holdings, Kept, SeenRound
 from servers.store.records import Answer, AnswerKind, ContributionRecord, CorrelationUse, MailRecord, Refusal

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from protocol.messages.control import ContributionHeader, Receipt, Signed
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import ContributionHeader, Receipt, Signed
 
 
 @dataclass(frozen=True)

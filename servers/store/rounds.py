@@ -10,8 +10,8 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from protocol.errors import CorrelationReused
+from protocol.messages.control import RoundState
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import RoundState
 from servers.store import tables as t
 from servers.store.database import Database, at, at_any, forget, key_values
 from servers.store.for_people import SeenRound

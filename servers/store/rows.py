@@ -7,8 +7,7 @@ from typing import Any, TypeVar, cast
 
 from sqlalchemy import Row
 
-from protocol.rounds.states import RoundKey
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     ChallengeTranscript,
@@ -30,6 +29,7 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
 )
+from protocol.rounds.states import RoundKey
 from servers.store.records import ContributionRecord, CorrelationUse, MailRecord
 from servers.store.study_records import RoundRecord, StudyRecord
 

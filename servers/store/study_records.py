@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from protocol.rounds.states import Attempt, RoundKey
-from protocol.rounds.transitions import RoundProgress
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     ChallengeTranscript,
@@ -25,6 +23,7 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
 )
+from protocol.rounds.states import Attempt, RoundKey, RoundProgress
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ import pytest
 
 from harness.adversaries import raw_connections as raw
 from harness.adversaries.raw_connections import HEALTH, PROXY, Stranger
+from protocol.messages import paths
 from protocol.sharing import Side
-from protocol.wire import paths
 from tests.kit.processes import Federation, prepare_servers, running_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")

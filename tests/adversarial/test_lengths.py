@@ -24,18 +24,15 @@ from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, StudyRefusal, WeightMail
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, light_learner, with_odd
-from protocol.bodies.letter import letter_info, open_letter, padded_bytes, seal_letter, told
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode, MalformedMessage, UnusableUpdate
-from protocol.evidence import PastRelease
+from protocol.channel.encoding import pack_message, pad
+from protocol.channel.keys import SealingPublicKey
+from protocol.channel.sealing import seal_small
+from protocol.errors import Clause, ErrorCode, MalformedMessage, UnusableUpdate
+from protocol.messages.control import Decline, Message, RuleName, RuleSpec, WeightList, sign
+from protocol.messages.letter import letter_info, open_letter, padded_bytes, seal_letter, told
 from protocol.policy.site_policy import SitePolicy
+from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.channel.compact import pack_message
-from protocol.wire.channel.padding import pad
-from protocol.wire.channel.sealing import seal_small
-from protocol.wire.keys import SealingPublicKey
-from protocol.wire.messages import Decline, Message, RuleName, RuleSpec, WeightList
 from tests.integration.agents import REQUESTER, finished, rounds_of, spec, study_for
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import DIGEST as ANY_DIGEST

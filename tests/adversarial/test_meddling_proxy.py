@@ -19,10 +19,10 @@ from harness.adversaries.proxy_attacks import Proxy, agents_client
 from harness.adversaries.scripted_rounds import REQUESTER, SITES, VICTIM, Pair
 from harness.adversaries.signed_client import digest_of
 from harness.federation.memory.servers import ServersInMemory
+from protocol.channel.signing import DigestField
 from protocol.errors import MalformedMessage, RefusedMessage
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.channel.signing import DigestField
 
 Change = Callable[[bytes], bytes]
 

@@ -20,10 +20,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from protocol.channel.signing import sign_request
+from protocol.messages.paths import CARD, ENROLMENT, STUDIES
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.sharing import Side
-from protocol.wire.channel.signing import sign_request
-from protocol.wire.paths import CARD, ENROLMENT, STUDIES
 from servers.app import create_app
 from servers.settings import load_settings
 from tests.kit.processes import Federation, prepare_servers

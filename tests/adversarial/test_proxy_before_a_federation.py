@@ -20,15 +20,9 @@ from client_agent.site.events import EventKind, RoundEnd
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.learners import Odd, torch_learner, with_odd
 from harness.federation.processes import FederationSpec, SiteSpec
-from protocol.bodies.letter import LetterKind
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode
-from protocol.parameters import Needs
-from protocol.policy.site_policy import SitePolicy
-from protocol.sharing import Side
-from protocol.wire import peer_messages
-from protocol.wire.causes import EndCause, OutcomeCause
-from protocol.wire.messages import (
+from protocol.errors import Clause, ErrorCode
+from protocol.messages import peer
+from protocol.messages.control import (
     Message,
     PauseCause,
     Purpose,
@@ -39,6 +33,11 @@ from protocol.wire.messages import (
     StudyProtection,
     StudyState,
 )
+from protocol.messages.letter import LetterKind
+from protocol.messages.purpose import EndCause, OutcomeCause
+from protocol.parameters import Needs
+from protocol.policy.site_policy import SitePolicy
+from protocol.sharing import Side
 from tests.adversarial.recording_proxy import proxies
 from tests.integration.agents import EROSION, finished, rounds_of, site_data, study_for, wait_for
 from tests.kit.processes import Federation, running_servers
@@ -152,7 +151,7 @@ def test_a_whole_study_is_read_by_no_proxy(recorded: bytes) -> None:
     read, public = PUBLIC_HEADERS.subn(b"", recorded.replace(ANSWERED_IN_THE_OPEN, b""))
     assert public >= 2, "masked sums of two rounds; outputs as short as these are under their sessions' keys"
     names = (STUDY, "hospitals", REQUESTER, *CONTRIBUTORS, *OPERATOR_NAMES.values(), *FEATURES, *CLASSES)
-    assert peer_messages.LockRequest in Message.__subclasses__()
+    assert peer.LockRequest in Message.__subclasses__()
     keys = sorted({f'"{key}":' for key in keys_of(Message)})
     values = sorted({f'"{word.value}"' for words in WORDS for word in words})
     topics = [f"{kind.value}-{number}" for kind in LetterKind for number in range(3)]

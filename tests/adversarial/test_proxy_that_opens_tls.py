@@ -19,10 +19,10 @@ import stamina
 from client_agent.network.answer import UnsignedAnswer
 from client_agent.network.body import Body
 from client_agent.network.server_client import RetryPolicy, ServerClient
+from protocol.channel.signing import DigestField, digest_value
 from protocol.errors import MalformedMessage
+from protocol.messages.control import ReadyNotice, StudyView
 from protocol.sharing import Side
-from protocol.wire.channel.signing import DigestField, digest_value
-from protocol.wire.messages import ReadyNotice, StudyView
 from tests.unit.client_agent.enveloped import NOW, closed, opened
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys
 

@@ -26,11 +26,11 @@ from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from protocol.channel.sealing import SealedReader
+from protocol.messages.control import ContributionHeader, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
+from protocol.roster.keyfile import dump_party_keys
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import SealedReader
-from protocol.wire.keyfile import dump_party_keys
-from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec, Study, TrainingSpec
 from tests.ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]

@@ -25,15 +25,13 @@ import numpy as np
 import pytest
 
 from harness.engine.protected_sum import correlations_from
-from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes
-from protocol.arithmetic.ring import Ring, to_bytes
+from protocol.arithmetic.ring import Ring, Usage, derive, expand, expand_bytes, to_bytes
+from protocol.channel.commitment import commitment_to
 from protocol.mpc import measurement
-from protocol.mpc.distance import distance_query
-from protocol.mpc.quantity import product_lengths
+from protocol.mpc.measurement import distance_query, product_lengths
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.release import masked_sum_chunk, sum_chunk
 from protocol.sharing import Side, expand_share, split, vector_side
-from protocol.wire.commitment import commitment_to
 from tests.chunks import chunks_of
 
 pytestmark = pytest.mark.uncounted

@@ -35,16 +35,14 @@ from harness.adversaries import signed_client
 from harness.adversaries.forgeries import honest_contribution
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.federation.memory.clocks import ToldClock
-from protocol.arithmetic import prg
-from protocol.arithmetic.prg import Usage, derive
-from protocol.arithmetic.ring import Ring, from_bytes
+from protocol.arithmetic import ring
+from protocol.arithmetic.ring import Ring, Usage, derive, from_bytes
+from protocol.channel import commitment, sealing
+from protocol.messages.control import RoundState
 from protocol.mpc import measurement
-from protocol.mpc.distance import distance_query
-from protocol.mpc.ot.half import CorrelationHalf, segment_sums
+from protocol.mpc.measurement import distance_query
+from protocol.ot.session import CorrelationHalf, segment_sums
 from protocol.sharing import Side, seed_side, vector_side
-from protocol.wire import commitment
-from protocol.wire.channel import sealing
-from protocol.wire.messages import RoundState
 from servers.rounds import collect, sketches
 from servers.rounds import side_a as driver
 from servers.rounds import side_b as answering
@@ -139,7 +137,7 @@ class World:
         patch.setattr(collect, "_share_name", lambda: f"{next(named):064x}")
         patch.setattr(chunk_tags, "secrets", SimpleNamespace(token_bytes=bytes))  # of every share one key of tags
         patch.setattr(processes, "free_ports", lambda: (28441, 28442))
-        patch.setattr(prg, "_fill", self._fill(prg._fill))
+        patch.setattr(ring, "_fill", self._fill(ring._fill))
         patch.setattr(sealing, "_SUITE", self._suite(sealing._SUITE))
         patch.setattr(commitment, "commitment", self._commitment(commitment.commitment))
         prepare = self._products(sketches.prepare_products)

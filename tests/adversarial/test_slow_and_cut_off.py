@@ -19,9 +19,9 @@ from harness.adversaries.signed_client import there
 from harness.adversaries.troubled_study import Troubled
 from harness.federation.memory.network import Fate
 from harness.federation.memory.servers import ServersInMemory
+from protocol.channel.signing import DigestField, digest_value
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.channel.signing import DigestField, digest_value
 from tests.unit.client_agent.enveloped import closed, opened
 from tests.unit.client_agent.federation import ROSTER, keys, operator_keys
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.engine.parties import SiteEntry, make_parties
-from protocol.parameters import Needs, StudyParameters
-from protocol.rounds.states import RoundKey
-from protocol.sharing import Side
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     ContributionHeader,
     LayerShape,
@@ -23,6 +20,9 @@ from protocol.wire.messages import (
     StudyState,
     TrainingSpec,
 )
+from protocol.parameters import Needs, StudyParameters
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.store.records import ContributionRecord
 from servers.store.study_records import RoundRecord, StudyRecord
 

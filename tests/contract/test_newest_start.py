@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import Unavailable
-from protocol.wire.messages import RoundState
+from protocol.messages.control import RoundState
 from servers.store.migrate import upgrade
 from servers.store.records import CorrelationUse
 from servers.store.sql import SqlStore

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import Unavailable
-from protocol.wire.messages import RoundState
+from protocol.messages.control import RoundState
 from servers.driving.news import Hearing
 from servers.history import OwnHistory
 from servers.notifications import Changes

@@ -11,15 +11,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from protocol.errors import BadSignature, CorrelationReused, UnknownStudy
+from protocol.messages.control import Announcement, ContributedRound, Purpose, RoundState, Signed, StudyState
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import (
-    Announcement,
-    ContributedRound,
-    Purpose,
-    RoundState,
-    Signed,
-    StudyState,
-)
 from servers.store.database import open_engine
 from servers.store.interface import A_NEW_STUDY, Store
 from servers.store.migrate import upgrade

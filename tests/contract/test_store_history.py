@@ -9,12 +9,9 @@ from sqlalchemy import PoolProxiedConnection, text
 from sqlalchemy.exc import OperationalError
 
 from protocol.errors import RolledBack, Unavailable
+from protocol.messages.control import RoundState, sign
+from protocol.messages.peer import History
 from protocol.rounds.states import RoundKey
-from protocol.wire.authentic import sign
-from protocol.wire.history import History
-from protocol.wire.messages import (
-    RoundState,
-)
 from servers.history import OwnHistory
 from servers.store.database import open_engine
 from servers.store.for_people import Kept, SeenRound

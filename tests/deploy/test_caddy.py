@@ -21,9 +21,9 @@ from harness.adversaries import raw_connections as raw
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec
 from tests.deploy.containers import ASKED, ROOT, wait_until
 from tests.documents.walk import Walk
 from tests.integration.agents import finished, rounds_of

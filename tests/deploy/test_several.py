@@ -17,8 +17,8 @@ import pytest
 from client_agent.learning.study_file import study_from_toml
 from client_agent.site.journal import StudyJournal
 from deploy.prepare_demo import STUDY_FILE, prepare
+from protocol.messages.control import Study
 from protocol.sharing import Side
-from protocol.wire.messages import Study
 from tests.deploy.containers import ROOT, Deployment, build_images, compose_command, images_beside, run, wait_until
 from tests.deploy.test_containers import (
     REQUESTER,

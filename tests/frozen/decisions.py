@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from protocol.rounds.steps import Act, End, Lock, Step
-from protocol.wire.messages import Announcement
+from protocol.messages.control import Announcement
+from protocol.rounds.side_a import Act, End, Lock, Step
 from tests.unit.rounds import traces_a, traces_b
 
 TRACES_A: Final = 6000

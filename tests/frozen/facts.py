@@ -29,14 +29,14 @@ from harness.engine.parties import OPERATOR_NAMES, SiteEntry, make_parties
 from harness.simulate import case, comparison, study_files
 from harness.simulate.run_line import RunLine
 from protocol import errors
-from protocol.bodies.letter import LetterKind
+from protocol.channel import answers, envelope, sealing, session, signing
+from protocol.channel.keys import SigningKey
+from protocol.messages import paths
+from protocol.messages.control import RuleName, RuleSpec
+from protocol.messages.letter import LetterKind
+from protocol.roster.keyfile import dump_party_keys, dump_roster
 from protocol.rules.registry import OPTIONS, rule_for
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.channel import answers, envelope, sealing, session, signing
-from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.keys import SigningKey
-from protocol.wire.messages import RuleName, RuleSpec
 from servers.app import create_app, create_operations
 from servers.http.problems import PROBLEMS
 from servers.settings import ServerSettings

@@ -18,8 +18,8 @@ from harness.demo import run as demo
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.federation.federated_run import run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from protocol.messages.control import RankingSpec, RuleName, RuleSpec, Study, StudyProtection
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RankingSpec, RuleName, RuleSpec, Study, StudyProtection
 from tests.frozen.left_behind import left_behind, model_fact
 from tests.frozen.simulated import Run
 

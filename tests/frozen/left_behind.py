@@ -27,7 +27,7 @@ from client_agent.network.ledger import read_ledger
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal
 from client_agent.study.ranking import RANKING_FILE
-from protocol.wire.messages import RuleName
+from protocol.messages.control import RuleName
 
 WITHIN: Final = 1e-5
 """Two sums of at most 1e-6 of noise, and what three steps of at most 1 make of them."""

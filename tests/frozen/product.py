@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from protocol.wire.message import Message
+from protocol.channel.message import Message
 
 C = TypeVar("C")
 ROOT = Path(__file__).parents[2]

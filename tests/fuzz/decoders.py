@@ -17,26 +17,23 @@ from typing import Any, Final
 import numpy as np
 
 from protocol.arithmetic.ring import from_bytes, to_bytes
-from protocol.bodies import letter, masked_sum, opening, output, query
-from protocol.ckks.ciphertext import BodyHeader, ChunkReader, Kind, SeededChunk, SumChunk, chunk_bytes
-from protocol.ckks.parameters import CkksParameters
+from protocol.channel import envelope
+from protocol.channel.encoding import pad, unpad
+from protocol.channel.sealing import open_small, seal_small
+from protocol.channel.signing import sign_request, verify_request
+from protocol.ckks.ciphertext import BodyHeader, ChunkReader, CkksParameters, Kind, SeededChunk, SumChunk, chunk_bytes
 from protocol.errors import ErrorCode, MoietyError
-from protocol.mpc.ot.check import CHECK_ANSWER_BYTES, CheckAnswer
-from protocol.mpc.ot.session import OtReceiver, OtSender
+from protocol.messages import bodies, letter
+from protocol.messages.control import Decline, ShareKind
+from protocol.messages.peer import MaskedSumHeader
+from protocol.ot.extension import CHECK_ANSWER_BYTES, CheckAnswer
+from protocol.ot.session import OtReceiver, OtSender
 from protocol.parameters import Needs
+from protocol.roster.chain import RosterChain
+from protocol.roster.changes import Given, dump_chain, dump_given, parse_chain, parse_given
+from protocol.roster.enrolment import Invitation, OperatorCard, dump_card, invitation_line, parse_card, read_invitation
+from protocol.roster.keyfile import dump_party_keys, dump_roster, parse_party_keys, parse_roster
 from protocol.sharing import Side
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.chain.file import dump_chain, dump_given, parse_chain, parse_given
-from protocol.wire.chain.making import Given
-from protocol.wire.channel import envelope
-from protocol.wire.channel.padding import pad, unpad
-from protocol.wire.channel.sealing import open_small, seal_small
-from protocol.wire.channel.signing import sign_request, verify_request
-from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
-from protocol.wire.enrolment.invitation import Invitation, invitation_line, read_invitation
-from protocol.wire.keyfile import dump_party_keys, dump_roster, parse_party_keys, parse_roster
-from protocol.wire.messages import Decline, ShareKind
-from protocol.wire.peer_messages import MaskedSumHeader
 from tests.frozen.examples import EXAMPLES, SIGNED_KIND
 from tests.frozen.product import messages
 from tests.fuzz.mutations import mutated, mutated_json
@@ -163,19 +160,19 @@ def _sealed_bodies() -> list[Decoder]:
         Decoder(f"contribution at {side}", (contributions[side],), lambda d, s=side: taken(d, both[s]), 0.2)  # type: ignore[misc]
         for side in Side
     ]
-    of = query.Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
-    queries = query.seal_query(
-        of.header(2), query.query_content(of.header(2), vector(15), SECRET[:32]), KEY.public, SECRET
+    of = bodies.Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
+    queries = bodies.seal_query(
+        of.header(2), bodies.query_content(of.header(2), vector(15), SECRET[:32]), KEY.public, SECRET
     )
-    opened = opening.seal_opening(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
+    opened = bodies.seal_opening(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
     released = output_header(ShareKind.VECTOR, LENGTH)
-    half = output.seal_output(released, [to_bytes(vector(LENGTH))], KEY.public, SECRET).whole()
+    half = bodies.seal_output(released, [to_bytes(vector(LENGTH))], KEY.public, SECRET).whole()
     header = MaskedSumHeader(release_digest=DIGEST, length=LENGTH)
-    summed = masked_sum.seal_masked_sum(header, iter([to_bytes(vector(LENGTH))]), KEY.public, SECRET).whole()
+    summed = bodies.seal_masked_sum(header, iter([to_bytes(vector(LENGTH))]), KEY.public, SECRET).whole()
     return [
         *found,
         Decoder("queries", (queries,), lambda d: _opened_queries(of, d), 0.2),
-        Decoder("opening", (opened,), lambda d: opening.read_opening(d, header_of(), REQUESTER, KEY), 0.2),
+        Decoder("opening", (opened,), lambda d: bodies.read_opening(d, header_of(), REQUESTER, KEY), 0.2),
         Decoder("output", (half,), lambda d: read_vector(released, d), 0.2),
         Decoder("masked sum", (summed,), lambda d: read_masked_sum(header, d), 0.2),
         Decoder("letter", (_letter(),), _open_letter, 0.2),
@@ -183,9 +180,9 @@ def _sealed_bodies() -> list[Decoder]:
     ]
 
 
-def _opened_queries(of: query.Queries, data: bytes) -> object:
+def _opened_queries(of: bodies.Queries, data: bytes) -> object:
     header, found = opened_by(of, data)
-    return query.read_query(header, found)
+    return bodies.read_query(header, found)
 
 
 def _letter() -> bytes:
@@ -213,7 +210,7 @@ def _open_checkpoint(data: bytes) -> object:
 
 def _opened_bodies() -> list[Decoder]:
     """What is inside of the seals, and what the two servers send each other for products."""
-    of = query.Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
+    of = bodies.Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
     both = parts(LENGTH)
     content = b"".join(to_bytes(one.range_shares) + to_bytes(one.values) for one in shares(Needs.DISTANCES))
     found = [
@@ -229,7 +226,7 @@ def _opened_bodies() -> list[Decoder]:
     return [
         *found,
         _header("header of queries", of.header(1).canonical(), of.require),
-        Decoder("queries past the seal", (bytes(8 * 15),), lambda d: query.read_query(of.header(2), d), 0.5),
+        Decoder("queries past the seal", (bytes(8 * 15),), lambda d: bodies.read_query(of.header(2), d), 0.5),
         Decoder("opening past the seal", (content,), _opening_past_the_seal, 0.2),
         *_products(),
     ]
@@ -243,7 +240,7 @@ _COMMITTED: Final = dict.fromkeys(Side, b"x" * 32)
 
 
 def _opening_past_the_seal(data: bytes) -> object:
-    return opening.read_opening(closed(header_of(), [data], KEY.public), header_of(), REQUESTER, KEY)
+    return bodies.read_opening(closed(header_of(), [data], KEY.public), header_of(), REQUESTER, KEY)
 
 
 def _products() -> list[Decoder]:

@@ -20,10 +20,10 @@ import httpx
 
 from harness.adversaries.raw_connections import Stranger, answer
 from harness.adversaries.signed_client import Outgoing, SignedClient
+from protocol.channel.signing import DigestField
 from protocol.errors import MoietyError
+from protocol.messages import paths
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.channel.signing import DigestField
 from tests.frozen.examples import EXAMPLES
 from tests.fuzz.mutations import TEXTS, mutated, mutated_json
 from tests.kit.processes import Federation

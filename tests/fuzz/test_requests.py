@@ -31,8 +31,8 @@ from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.learners import Odd, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from harness.papers.soak import REQUESTS, FuzzedRequests
+from protocol.messages.control import Announcement, RuleName, RuleSpec, Study
 from protocol.sharing import Side
-from protocol.wire.messages import Announcement, RuleName, RuleSpec, Study
 from tests.fuzz.requests import OF_PEERS, OF_SITES, PLAYED, Counts, Members, Strangers
 from tests.fuzz.uploads import KIND, Unfinished
 from tests.integration.agents import journal, rounds_of, wait_for

@@ -12,8 +12,8 @@ import numpy as np
 
 from harness.adversaries.raw_connections import Stranger
 from harness.adversaries.scripted_requester import ScriptedSites
+from protocol.messages.control import Announcement
 from protocol.sharing import Side
-from protocol.wire.messages import Announcement
 from tests.fuzz.requests import Counts
 from tests.kit.processes import Federation
 

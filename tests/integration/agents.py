@@ -15,9 +15,9 @@ from client_agent.site.events import RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from harness.engine.parties import Parties
 from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.ports import free_ports
 
 REQUESTER = "requester"

@@ -31,11 +31,11 @@ from harness.federation.memory.learners import (
     light_study,
 )
 from harness.federation.processes import FederationSpec
+from protocol.messages.control import PrivacySpec, Purpose, RankingSpec, RuleName, RuleSpec, Study
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.rules.transfer_loss import predictor
-from protocol.transcript.deviations import findings
-from protocol.wire.messages import PrivacySpec, Purpose, RankingSpec, RuleName, RuleSpec, Study
+from protocol.ranking import predictor
+from protocol.rounds.evidence import findings
 from tests.integration import tagged
 from tests.integration.agents import finished, journal, rounds_of, wait_for
 from tests.integration.crashes import (

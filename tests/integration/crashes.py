@@ -22,18 +22,9 @@ from client_agent.site.remembered_sums import RememberedRow
 from harness.engine.parties import OPERATOR_NAMES, Parties
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
+from protocol.messages.control import Announcement, Purpose, Receipt, RoundState, RuleName, RuleSpec, Signed, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import (
-    Announcement,
-    Purpose,
-    Receipt,
-    RoundState,
-    RuleName,
-    RuleSpec,
-    Signed,
-    Study,
-)
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.kit.processes import Federation
 from tests.ports import free_ports

@@ -20,12 +20,11 @@ from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
 from harness.adversaries.scripted_rounds import REQUESTER, SMALL, VICTIM, OpenRound
 from host.randomness import SystemRandomness
+from protocol.messages.control import RoundView, sign
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.chain import RosterChain
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import RoundView
 
 MODEL = np.linspace(-1, 1, SMALL, dtype=np.float32)
 SITE_KEY = bytes(range(32))

@@ -14,15 +14,13 @@ from harness.federation.memory.clocks import Stop, VirtualClock
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Learners, Odd, light_learner, light_sites
 from harness.federation.processes import FederationSpec
-from host.placed_files import rewrite
+from host.output_files import rewrite
+from protocol.messages.control import RosterChange, Signed, Study, countersign, sign
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.chain import RosterChain, signers
+from protocol.roster.changes import Given, Wanted, claimed, dump_chain, parse_chain, proposed
+from protocol.roster.keyfile import PartyKeys, dump_party_keys
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.chain.chain import RosterChain, signers
-from protocol.wire.chain.file import dump_chain, parse_chain
-from protocol.wire.chain.making import Given, Wanted, claimed, proposed
-from protocol.wire.keyfile import PartyKeys, dump_party_keys
-from protocol.wire.messages import RosterChange, Signed, Study
 from tests.unit.parties import party_keys
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from harness.adversaries.scripted_requester import R, TaggedSites, tagged_study
 from harness.engine.parties import OPERATOR_NAMES
 from protocol.errors import ErrorCode
+from protocol.messages import paths
+from protocol.messages.control import Announcement, OutcomeCause, RoundState, RoundView
 from protocol.sharing import Side
-from protocol.tags.verdicts import wrong_tags
-from protocol.wire import paths
-from protocol.wire.messages import Announcement, OutcomeCause, RoundState, RoundView
+from protocol.tag_verdicts import wrong_tags
 from tests.kit.processes import Federation
 
 P = ParamSpec("P")

@@ -22,8 +22,8 @@ import pytest
 from client_agent.site.events import EventKind, RoundEnd
 from harness.adversaries.signed_client import SignedClient
 from harness.federation.memory.learners import light_study
+from protocol.messages.control import PauseCause, RuleName, RuleSpec, Study, StudyView
 from protocol.sharing import Side
-from protocol.wire.messages import PauseCause, RuleName, RuleSpec, Study, StudyView
 from tests.integration.agents import finished, rounds_of, wait_for
 from tests.integration.crashes import REQUESTER, SITES, A, B, Outcome, audit, crash_federation, outcome_of
 from tests.kit.disk import fill, folder_on_disk, small_disk

@@ -15,8 +15,8 @@ from harness.bench.cli import DEFAULT_CACHE
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec, toml_lines
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.integration.agents import REQUESTER, final_model, finished, rounds_of, site_data, study_for
 from tests.ports import free_ports
 

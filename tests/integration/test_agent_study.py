@@ -22,9 +22,9 @@ from harness.federation.memory.learners import Odd, light_learner, with_odd
 from harness.federation.processes import RunningFederation, write_secret
 from host.doctor import Verdict
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
+from protocol.messages.control import RuleName, RuleSpec, StudyState
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec, StudyState
 from servers.doctor import examine_server
 from tests.integration.agents import (
     EROSION,

@@ -14,10 +14,10 @@ import pytest
 
 from harness.adversaries.scripted_rounds import SITES, STRANGER, OpenRound, Pair, database
 from harness.federation.memory.servers import ServersInMemory
+from protocol.messages.control import OutcomeCause, RoundState
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.messages import OutcomeCause, RoundState
 from servers.rounds import side_a, sketches
 
 LENGTH = 70_000

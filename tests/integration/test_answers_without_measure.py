@@ -25,13 +25,13 @@ from client_agent.network.answer import LongAnswer, UnsignedAnswer
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
+from protocol.channel.answers import sign_answer
+from protocol.channel.envelope import ANSWER_TYPE, SEALED_TYPE
+from protocol.channel.keys import SealingPublicKey, VerifyKey
+from protocol.channel.signing import DigestField, digest_value
 from protocol.errors import MoietyError, PeerUnreachable
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire.channel.answers import sign_answer
-from protocol.wire.channel.envelope import ANSWER_TYPE, SEALED_TYPE
-from protocol.wire.channel.signing import DigestField, digest_value
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SealingPublicKey, VerifyKey
 from servers.http.peer_client import PeerClient
 from servers.monitoring.metrics import Metrics
 from servers.monitoring.recent import Recent

@@ -16,12 +16,12 @@ from client_agent.site.approval import Approval, give
 from client_agent.site.events import EventKind
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner
-from host.audit.command import app as audit_app
-from host.audit.log import AuditLog
+from host.audit_command import app as audit_app
+from host.audit_log import AuditLog
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec
 from servers.cli import app as server_app
 from servers.settings import load_settings
 from tests.integration.agents import REQUESTER, finished, journal, spec, study_for

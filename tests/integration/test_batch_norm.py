@@ -19,11 +19,10 @@ from client_agent.site.journal import StudyJournal
 from harness.datasets.site_data import SiteData
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.model import ArchitectureSpec, Argument, Buffers
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.wire.studies.architecture import ArchitectureSpec, Argument
-from protocol.wire.studies.model import Buffers
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.ports import free_ports
 from tests.unlimited import run_plain

@@ -16,9 +16,9 @@ from harness.engine.history import RoundKind
 from harness.engine.run_state import Attendance
 from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.messages.control import RuleName
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.chain.making import Wanted, claimed
-from protocol.wire.messages import RuleName
+from protocol.roster.changes import Wanted, claimed
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.integration.roster_changes import (
     chain_of,

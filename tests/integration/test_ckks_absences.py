@@ -11,11 +11,11 @@ import pytest
 
 from client_agent.site.events import RoundEnd, read_metrics
 from harness.federation.memory.learners import LightLearner
-from protocol.first_model import first_model
+from protocol.messages.control import OutcomeCause, Study, StudyProtection
+from protocol.messages.purpose import outcome_text
 from protocol.policy.site_policy import SitePolicy
+from protocol.shared_model import first_model
 from protocol.sharing import Side
-from protocol.wire.causes import outcome_text
-from protocol.wire.messages import OutcomeCause, Study, StudyProtection
 from tests.integration.agents import finished, wait_for
 from tests.integration.crashes import REQUESTER, SITES, crash_federation, light_study_of, outcome_of
 from tests.integration.test_ckks_study import FEDAVG

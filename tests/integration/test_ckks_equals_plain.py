@@ -11,7 +11,7 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RunHistory
 from harness.engine.run_state import Attendance, Conditions, Progress
-from protocol.wire.messages import RuleName, Study, StudyProtection
+from protocol.messages.control import RuleName, Study, StudyProtection
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from tests.unlimited import LONG_BREAST_CANCER, run_plain, run_protected

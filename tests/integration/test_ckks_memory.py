@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.bench.meter import peak_mb, reset_peak
-from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, body_bytes, chunk_bytes
-from protocol.ckks.parameters import CkksParameters
-from protocol.wire.messages import ShareKind
+from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, CkksParameters, Kind, body_bytes, chunk_bytes
+from protocol.messages.control import ShareKind
 from servers.ckks.process import CkksProcess
 from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
 from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
@@ -31,13 +30,13 @@ SIZES = pytest.mark.parametrize(
 SITE = """
 import os, sys
 import numpy as np
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from harness.bench.meter import peak_mb
 from protocol.arithmetic.kernels import Scaling
-from protocol.ckks.check import SiteChecks
-from protocol.ckks.cipher import Encryptor
+from protocol.ckks.update import SiteChecks
+from protocol.ckks.scheme import Encryptor
 from protocol.ckks.ciphertext import BodyHeader, Kind
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.ckks.update import body_header, contribution
 

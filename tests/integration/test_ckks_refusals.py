@@ -13,23 +13,16 @@ import pytest
 from harness.adversaries.forgeries import Parts, with_header
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.adversaries.signed_client import opened
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from protocol.arithmetic.kernels import Scaling
-from protocol.bodies.contribution import ciphertext_parts
-from protocol.bodies.letter import NOTICE_BYTES
-from protocol.ckks.check import SiteChecks, SumChecks
-from protocol.ckks.cipher import Decryptor, Encryptor
-from protocol.ckks.ciphertext import HEADER_BYTES, Kind, body_bytes
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import Scheme, SecretKey
-from protocol.ckks.update import average, body_header, contribution
-from protocol.parameters import Needs
-from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.channel.sealing import sealed_small_length
-from protocol.wire.commitment import commitment_to
-from protocol.wire.messages import (
+from protocol.channel.commitment import commitment_to
+from protocol.channel.sealing import sealed_small_length
+from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind, body_bytes
+from protocol.ckks.scheme import Decryptor, Encryptor, Scheme, SecretKey
+from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
+from protocol.messages import paths
+from protocol.messages.contribution import ciphertext_parts
+from protocol.messages.control import (
     Announcement,
     OutcomeCause,
     OutputHeader,
@@ -40,7 +33,12 @@ from protocol.wire.messages import (
     ShareKind,
     Signed,
     StudyProtection,
+    require_signatures,
+    sign,
 )
+from protocol.messages.letter import NOTICE_BYTES
+from protocol.parameters import Needs
+from protocol.sharing import Side
 from tests.integration.test_server_refusals import problem
 from tests.kit.processes import Federation, start_servers
 

@@ -19,11 +19,11 @@ from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind
 from harness.federation.federated_run import run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.ckks.scheme import Scheme
+from protocol.messages.control import RuleName, RuleSpec, Study, StudyProtection
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec, Study, StudyProtection
 from tests.integration.crashes import (
     REQUESTER,
     ROUNDS,

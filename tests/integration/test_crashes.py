@@ -22,8 +22,8 @@ from client_agent import points as agent_points
 from client_agent.site.events import RoundEnd
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.federation.memory.learners import light_study
+from protocol.messages.control import RoundState, RuleName, RuleSpec, Study
 from protocol.sharing import Side
-from protocol.wire.messages import RoundState, RuleName, RuleSpec, Study
 from servers import points as server_points
 from tests.integration import test_ckks_study
 from tests.integration.agents import finished, rounds_of, wait_for

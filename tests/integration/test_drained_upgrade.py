@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.federation.memory.learners import EROSION, light_study
+from protocol.messages.control import RoundState, Study
 from protocol.sharing import Side
-from protocol.wire.messages import RoundState, Study
 from servers.cli import app
 from tests.integration.agents import finished, rounds_of, wait_for
 from tests.integration.crashes import REQUESTER, SITES, A, B, audit, crash_federation, outcome_of, run_killing

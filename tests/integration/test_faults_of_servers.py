@@ -30,9 +30,8 @@ from harness.faults.schedule import (
 )
 from harness.faults.simulation import Simulated
 from harness.faults.simulator import replayed, simulated
+from protocol.messages.control import OutcomeCause, RoundOutcome, RoundState, sign
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState
 from servers.points import Point
 from tests.kit.mutations import MUTATIONS, seen
 

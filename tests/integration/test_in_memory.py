@@ -16,10 +16,10 @@ from harness.federation.memory.clocks import Stop, VirtualClock
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
-from host.audit.log import AUDIT, read_audit
+from host.audit_log import AUDIT, read_audit
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.ports import free_ports
 

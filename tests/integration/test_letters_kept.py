@@ -19,11 +19,11 @@ import httpx
 import pytest
 
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
-from protocol.bodies.letter import NOTICE_BYTES, LetterKind, most_bytes
+from protocol.channel.sealing import sealed_length, sealed_small_length
+from protocol.messages import paths
+from protocol.messages.control import RoundState, StudyEndState
+from protocol.messages.letter import NOTICE_BYTES, LetterKind, most_bytes
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.channel.sealing import sealed_length, sealed_small_length
-from protocol.wire.messages import RoundState, StudyEndState
 from servers.store.files import shares
 from tests.kit.in_process import RunningApps, running_apps
 from tests.kit.processes import Federation, prepare_servers

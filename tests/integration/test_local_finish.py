@@ -27,9 +27,9 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
 from moiety import main
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName, RuleSpec, Study, StudyState, StudyView
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec, Study, StudyState, StudyView
 from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, site_data, spec, study_for
 
 SITES = (REQUESTER, "c1", "c2", "c3")

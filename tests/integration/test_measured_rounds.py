@@ -29,9 +29,9 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, torch_learner, with_odd
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.errors import UnusableUpdate
+from protocol.messages.control import Announcement, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.ports import free_ports

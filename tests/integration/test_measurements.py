@@ -18,11 +18,11 @@ from harness.adversaries.scripted_rounds import REQUESTER, SITES, SMALL, VICTIM,
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ErrorCode
+from protocol.messages import paths
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.messages import RuleName, RuleSpec
 
 RULES = {
     Needs.NORMS: RuleSpec(name=RuleName.FEDAVG, norm_bound=0.5),

@@ -22,8 +22,8 @@ from client_agent.study.asked.standing import standing
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec, write_secret
+from protocol.messages.control import RuleName, RuleSpec, Study, StudyState
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Study, StudyState
 from tests.integration.agents import finished, rounds_of
 from tests.kit.receivers import webhook_receiver
 from tests.ports import free_ports

@@ -33,9 +33,9 @@ from harness.engine.loop import run_plain
 from harness.engine.parties import OPERATOR_NAMES
 from harness.engine.run_state import Progress
 from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.messages.control import ContributionHeader, RuleName, RuleSpec, ShareKind, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
-from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec, ShareKind, Study, TrainingSpec
 from tests import layered_softmax as reference
 from tests.adversarial.test_server_files import where
 from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, wait_for

@@ -16,9 +16,9 @@ from client_agent.site.events import EventKind
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.messages.control import RuleName, RuleSpec, Scaling, TableSchema
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Scaling, TableSchema
 from tests.integration.agents import REQUESTER, final_model, finished, rounds_of, study_for
 from tests.ports import free_ports
 from tests.unit.data.made import cleveland_schema, cleveland_text, prepare, written

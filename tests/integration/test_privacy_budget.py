@@ -16,9 +16,9 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import class_counts, light_learner, light_sites, light_study, torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from moiety import main
-from protocol.clauses import Clause
+from protocol.errors import Clause
+from protocol.messages.control import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
 from tests.integration.agents import final_model, finished, journal, rounds_of, spec, study_for
 from tests.ports import free_ports
 from tests.unit.client_agent.test_spent_budget import smallest_budget

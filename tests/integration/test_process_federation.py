@@ -25,9 +25,9 @@ from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.federated_run import FederatedRun, run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.errors import Unavailable
+from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec, Study
 from tests.ports import free_ports
 from tests.unlimited import LONG_BREAST_CANCER
 

@@ -10,8 +10,8 @@ from client_agent.site.events import EventKind, RoundEnd
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.ports import free_ports
 

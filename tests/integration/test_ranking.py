@@ -18,10 +18,10 @@ from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
+from protocol.messages.control import Announcement, Purpose, RankingSpec, RuleName, RuleSpec, Study
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.rules.transfer_loss import predictor
-from protocol.wire.messages import Announcement, Purpose, RankingSpec, RuleName, RuleSpec, Study
+from protocol.ranking import predictor
 from tests.integration.agents import (
     EROSION,
     REQUESTER,

@@ -17,10 +17,10 @@ from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.apps import AppsInMemory
 from protocol.errors import BadSignature, RolledBack
+from protocol.messages import paths
+from protocol.messages.control import PauseCause, StudyEndState, StudyState
+from protocol.messages.peer import Histories
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.history import Histories
-from protocol.wire.messages import PauseCause, StudyEndState, StudyState
 from servers.cli import declare_restored
 from servers.http.histories import heard, told
 from servers.server import Server

@@ -11,11 +11,10 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable, UnknownResource
+from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.changes import Wanted, parse_chain
 from protocol.sharing import Side
-from protocol.wire.chain.file import parse_chain
-from protocol.wire.chain.making import Wanted
-from protocol.wire.messages import RuleName, RuleSpec, Study
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.integration.roster_changes import as_site, change_roster, in_force, newcomer, slow_federation
 from tests.ports import free_ports

@@ -17,11 +17,11 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable
+from protocol.messages.control import RosterChange, RuleName, RuleSpec, Signed, Study
+from protocol.messages.purpose import StudyProtection
 from protocol.policy.site_policy import SitePolicy
-from protocol.protection.plan import StudyProtection
+from protocol.roster.changes import Wanted
 from protocol.sharing import Side
-from protocol.wire.chain.making import Wanted
-from protocol.wire.messages import RosterChange, RuleName, RuleSpec, Signed, Study
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.integration.roster_changes import (
     Waits,

@@ -33,11 +33,10 @@ from harness.adversaries.scripted_rounds import (
 )
 from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring
+from protocol.messages import paths
+from protocol.messages.control import RoundState, StudyView, sign
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import sign
-from protocol.wire.messages import RoundState, StudyView
 
 CLOSES_IN_S = 9.0
 WITHOUT_VICTIM = tuple(site for site in SITES if site != VICTIM)

@@ -20,10 +20,10 @@ from harness.engine.history import RoundKind, RunHistory
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.messages.control import ModelSpec, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.rules.self_weights import class_weight
-from protocol.wire.messages import ModelSpec, Purpose, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.rules.fedavg import class_weight
 from tests.integration.agents import (
     MODEL,
     REQUESTER,

@@ -12,11 +12,11 @@ from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RunHistory
 from protocol.arithmetic.fixed_point import encode
-from protocol.arithmetic.prg import derive
-from protocol.mpc.distance import distance_query, open_distance
+from protocol.arithmetic.ring import derive
+from protocol.messages.control import RuleName
+from protocol.mpc.measurement import distance_query, open_distance
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import RuleName
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected
 

@@ -8,10 +8,10 @@ from harness.adversaries.scripted_agents import renewed_keys
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.changes import Wanted, claimed
 from protocol.sharing import Side
-from protocol.wire.chain.making import Wanted, claimed
-from protocol.wire.messages import RuleName, RuleSpec
 from servers.server import open_server
 from tests.integration.agents import final_model, finished
 from tests.integration.roster_changes import chain_of, change_roster, in_force, write_keys

@@ -16,15 +16,14 @@ import pytest
 from harness.adversaries.forgeries import nobody
 from harness.adversaries.scripted_requester import ScriptedSites, Sealed, make_study
 from harness.adversaries.signed_client import Outgoing, SignedClient
-from protocol.bodies.letter import NOTICE_BYTES
+from protocol.channel.keys import generate_signing_key
+from protocol.channel.sealing import sealed_length, sealed_small_length
+from protocol.messages import paths
+from protocol.messages.control import Announcement, ReadyNotice, RoundState, Signed, sign
+from protocol.messages.letter import NOTICE_BYTES
+from protocol.messages.paths import EVERY_SITE
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import sign
-from protocol.wire.channel.sealing import sealed_length, sealed_small_length
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import generate_signing_key
-from protocol.wire.messages import Announcement, ReadyNotice, RoundState, Signed
-from protocol.wire.paths import EVERY_SITE
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, updates
 from tests.kit.processes import Federation, start_servers
 

@@ -11,13 +11,10 @@ import pytest
 
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from harness.adversaries.signed_client import digest_of
-from protocol.bodies.letter import NOTICE_BYTES
-from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import require_signatures
-from protocol.wire.channel.sealing import sealed_small_length
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.messages import (
+from protocol.channel.sealing import sealed_small_length
+from protocol.channel.signing import DigestField
+from protocol.messages import paths
+from protocol.messages.control import (
     HeldUpload,
     OutcomeCause,
     PauseCause,
@@ -26,7 +23,10 @@ from protocol.wire.messages import (
     RoundState,
     Signed,
     StudyState,
+    require_signatures,
 )
+from protocol.messages.letter import NOTICE_BYTES
+from protocol.sharing import Side
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates
 from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation, start_servers

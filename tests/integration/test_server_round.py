@@ -12,11 +12,11 @@ import pytest
 from harness.adversaries.scripted_requester import ScriptedSites, make_study
 from host.randomness import server_randomness
 from protocol.arithmetic.ring import Ring
-from protocol.mpc.distance import distance_query
+from protocol.messages.control import RoundState
+from protocol.mpc.measurement import distance_query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.messages import RoundState
 from tests.kit.processes import Federation, start_servers
 
 SITES = ["hospital-0", "hospital-1", "hospital-2", "hospital-3"]

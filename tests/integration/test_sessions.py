@@ -17,13 +17,13 @@ from harness.adversaries.proxy_attacks import Proxy, agents_client
 from harness.adversaries.scripted_rounds import SITES, VICTIM, Pair
 from harness.adversaries.signed_client import digest_of
 from harness.federation.memory.servers import ServersInMemory
+from protocol.channel.encoding import EarlierAnswers
+from protocol.channel.envelope import SEALED_TYPE
+from protocol.channel.session import LEAST_BYTES, LENGTH_BYTES, SESSION_TYPE
+from protocol.channel.signing import DigestField
 from protocol.errors import MalformedMessage, Unavailable
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.channel.deflating import EarlierAnswers
-from protocol.wire.channel.envelope import SEALED_TYPE
-from protocol.wire.channel.session import LEAST_BYTES, LENGTH_BYTES, SESSION_TYPE
-from protocol.wire.channel.signing import DigestField
 from servers.roster.sessions import LIVES_S
 from servers.server import Server
 from servers.settings import Role

@@ -17,8 +17,8 @@ from client_agent.site.events import RoundEnd
 from harness.engine.parties import Parties
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
+from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec, Study
 from tests.integration.agents import finished, wait_for
 from tests.integration.crashes import (
     REQUESTER,

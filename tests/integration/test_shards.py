@@ -18,10 +18,10 @@ from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec, write_secret
-from protocol.arithmetic.prg import SEED_BYTES
+from protocol.arithmetic.ring import SEED_BYTES
+from protocol.channel.sealing import sealed_length
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import sealed_length
 from servers.shards import opening
 from servers.shards.passes import Here, Shards
 from servers.shards.wrapping import read_wrapping_key

@@ -36,18 +36,9 @@ from harness.adversaries.scripted_rounds import (
     Pair,
     database,
 )
-from protocol.bodies.letter import open_letter, seal_letter
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode
-from protocol.evidence import PastRelease
-from protocol.parameters import Needs
-from protocol.policy.memory import SiteMemory
-from protocol.policy.site_policy import SitePolicy
-from protocol.rounds.agree import model_digest
-from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import sign
-from protocol.wire.messages import (
+from protocol.errors import Clause, ErrorCode
+from protocol.messages import paths
+from protocol.messages.control import (
     Announcement,
     ContributedRound,
     Decline,
@@ -58,7 +49,15 @@ from protocol.wire.messages import (
     RuleSpec,
     Signed,
     WeightList,
+    sign,
 )
+from protocol.messages.letter import open_letter, seal_letter
+from protocol.parameters import Needs
+from protocol.policy.memory import SiteMemory
+from protocol.policy.site_policy import SitePolicy
+from protocol.rounds.agreement import model_digest
+from protocol.rounds.evidence import PastRelease
+from protocol.sharing import Side
 from tests.integration.real_site import MODEL, SITE_KEY, RealSite
 from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory

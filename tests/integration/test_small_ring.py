@@ -15,11 +15,11 @@ from harness.demo.studies import study_of
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
+from protocol.messages.control import RuleName, RuleSpec, ShareKind, Study
+from protocol.messages.purpose import StudyProtection
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.protection.plan import StudyProtection
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec, ShareKind, Study
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.ports import free_ports

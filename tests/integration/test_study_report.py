@@ -24,9 +24,18 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError
+from protocol.messages.control import (
+    EndCause,
+    PrivacySpec,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    sign,
+)
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Signed, Study, StudyEnd, StudyEndState
 from tests.integration.agents import EROSION, finished, rounds_of, spec, study_for
 
 SITES = ("requester", "c1", "c2", "c3")

@@ -18,13 +18,8 @@ from client_agent.study.participant import Participant
 from client_agent.study.summarising import SUMMARY_FILE, Summary
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner
-from protocol.clauses import Clause
-from protocol.policy.site_policy import SitePolicy
-from protocol.summary.opened import table_one
-from protocol.summary.protect import Protection, shared_vector
-from protocol.summary.question import FIRST_LINE
-from protocol.summary.scaling import parse_scaling, scaling_of
-from protocol.wire.messages import (
+from protocol.errors import Clause
+from protocol.messages.control import (
     Announcement,
     ColumnRole,
     ColumnSpec,
@@ -35,6 +30,9 @@ from protocol.wire.messages import (
     SummarySpec,
     TableSchema,
 )
+from protocol.policy.site_policy import SitePolicy
+from protocol.summary.protection import FIRST_LINE, Protection, shared_vector
+from protocol.summary.table_one import parse_scaling, scaling_of, table_one
 from tests.integration.agents import EROSION, REQUESTER, Federated, finished, journal, rounds_of, spec, study_for
 
 SITES = (REQUESTER, "c1", "c2", "c3", "c4")

@@ -12,11 +12,10 @@ import pytest
 
 from harness.adversaries.scripted_requester import ScriptedSites, TaggedSites
 from protocol.errors import ErrorCode
+from protocol.messages import paths
+from protocol.messages.control import Go, OutcomeCause, RoundState, Signed, TagShares, sign
 from protocol.sharing import Side
-from protocol.tags.verdicts import wrong_tags
-from protocol.wire import paths
-from protocol.wire.authentic import sign
-from protocol.wire.messages import Go, OutcomeCause, RoundState, Signed, TagShares
+from protocol.tag_verdicts import wrong_tags
 from tests.integration.tagged import (
     SITES,
     finish,

@@ -16,13 +16,12 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.arithmetic.ring import Ring
+from protocol.messages.control import EndCause, RuleName, RuleSpec, ShareKind, StudyEndState
 from protocol.parameters import TAG_COORDINATES
 from protocol.policy.site_policy import SitePolicy
 from protocol.release import combine_chunk, masking_side
-from protocol.tags.keys import attempt_key
-from protocol.tags.sums import errors_of
-from protocol.transcript.deviations import findings
-from protocol.wire.messages import EndCause, RuleName, RuleSpec, ShareKind, StudyEndState
+from protocol.rounds.evidence import findings
+from protocol.tags import attempt_key, errors_of
 from servers.rounds import halves
 from servers.server import Server
 from servers.store.study_records import RoundRecord

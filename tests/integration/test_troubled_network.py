@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.adversaries.troubled_study import NAME, SITES, Plan, Troubled, federation, study_of
 from harness.federation.memory.network import Fate
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.messages.control import RuleName, RuleSpec
 from tests.integration.agents import final_model, finished
 
 PLAN = Plan(RuleSpec(name=RuleName.FEDAVG), rounds=2)

@@ -20,8 +20,8 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable
+from protocol.messages.control import ContributionHeader, RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec
 from servers.store.files import share_in_parts
 from servers.store.files.share_in_parts import ShareInParts
 from tests.integration.agents import final_model, finished, rounds_of

@@ -15,8 +15,8 @@ from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import RoundEnd
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
+from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Study
 from tests.integration.agents import REQUESTER, finished, rounds_of, site_data, spec, study_for
 
 SITES = ("c1", "c2", "c3")

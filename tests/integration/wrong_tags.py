@@ -14,7 +14,7 @@ from client_agent.study.contribute import ContributionRecord, make_contribution
 from harness.federation.memory.learners import light_learner
 from protocol.arithmetic.ring import Ring
 from protocol.protection.interface import AtSite
-from protocol.tags.sums import TagSums
+from protocol.tags import TagSums
 
 SITE: Final = "c2"
 _OF = threading.local()
@@ -39,7 +39,7 @@ class WrongSums(TagSums):
 
 REPLACED: Final = (
     ("client_agent.study.participant", "make_contribution", made),
-    ("protocol.protection.tagged", "TagSums", WrongSums),
+    ("protocol.protection.shares", "TagSums", WrongSums),
 )
 
 

@@ -15,10 +15,10 @@ import httpx
 from structlog.testing import capture_logs
 
 from harness.engine.parties import Parties
+from protocol.channel import session
+from protocol.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, open_answer, open_request
+from protocol.messages.paths import PEER_SEALED, SEALED
 from protocol.sharing import Side
-from protocol.wire.channel import session
-from protocol.wire.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, open_answer, open_request
-from protocol.wire.paths import PEER_SEALED, SEALED
 from servers.app import create_app
 from servers.server import Server
 from servers.settings import load_settings

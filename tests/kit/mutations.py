@@ -25,11 +25,10 @@ from harness.faults.schedule import Level
 from harness.faults.simulation import Simulated
 from harness.faults.simulator import simulated
 from protocol.errors import ProtocolViolation
-from protocol.rounds import agree
-from protocol.rounds.states import RoundKey
-from protocol.rounds.transitions import RoundEvent, step
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import AgreedSet, Receipt, Signed
+from protocol.messages.control import AgreedSet, Receipt, Signed
+from protocol.roster.chain import RosterChain
+from protocol.rounds import agreement
+from protocol.rounds.states import RoundEvent, RoundKey, step
 from servers.rounds import outcomes
 from servers.rounds.end_round import Endings
 from servers.server import Server
@@ -40,7 +39,7 @@ from servers.store.study_records import RoundRecord, StudyRecord
 
 _ADD = SqlStore.add_contribution
 _ANSWER = SqlStore.answer
-_AGREE = agree.agree
+_AGREE = agreement.agree
 _FOLLOW = Server.follow
 _MASK_BYTES: Final = 32
 _LATER_S: Final = 0.3
@@ -233,7 +232,7 @@ MUTATIONS: Final = (
         "a signed request is taken as often as it comes",
         {
             "servers.store.sql.SqlStore.remember_nonce": passes,
-            "protocol.wire.channel.session.CounterWindow.take": passes,
+            "protocol.channel.session.CounterWindow.take": passes,
         },
         simulated,
     ),

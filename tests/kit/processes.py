@@ -28,9 +28,9 @@ from harness.federation.forked import Forked, one_thread
 from harness.federation.memory.learners import Learners, light_sites
 from harness.federation.processes import FederationSpec, Running, RunningFederation, toml_lines
 from host.clock import SYSTEM, Clock
+from protocol.messages.control import Roster
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Roster
 from tests.kit.postgres import InPostgreSQL
 from tests.ports import free_ports
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol import errors
-from protocol.rounds.transitions import study_diagram, transition_diagram
+from protocol.rounds.states import study_diagram, transition_diagram
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "host", "servers", "client_agent", "harness", "tests")

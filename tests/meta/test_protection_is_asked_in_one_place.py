@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from protocol.protection.plan import PROTECTION_PLANS, StudyProtection
+from protocol.messages.purpose import PROTECTION_PLANS, StudyProtection
 
 ROOT = Path(__file__).parents[2]
 ROOM = ROOT / "protocol" / "protection"

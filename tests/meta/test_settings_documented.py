@@ -12,9 +12,9 @@ from client_agent.notify_settings import NotifySettings
 from client_agent.settings import AgentSettings, TlsSettings
 from client_agent.trainer_settings import TrainerSettings
 from protocol.errors import ErrorCode
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec
 from servers.settings import Limits, RayCluster, ServerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,4 +1,4 @@
-"""Whatever writes a file that a person keeps writes it whole: through ``host.placed_files`` or ``host.durable``."""
+"""Whatever writes a file that a person keeps writes it whole: through ``host.output_files`` or ``host.files``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OWN_WAYS = {
-    "host/audit/log.py": "appends a line, and takes it back where it had no room",
-    "host/durable.py": "the way itself",
-    "host/one_holder.py": "locks",
-    "host/placed_files.py": "the way itself",
-    "host/unexpected.py": "a traceback, which nobody waits for",
+    "host/audit_log.py": "appends a line, and takes it back where it had no room",
+    "host/files.py": "the way itself",
+    "host/folder_lock.py": "locks",
+    "host/output_files.py": "the way itself",
+    "host/command_line.py": "a traceback, which nobody waits for",
     "servers/storage/place.py": "shares, with drafts of its own",
     "servers/store/files/share_in_parts.py": "shares, with receipts of its own",
     "servers/store/files/shares.py": "shares, with drafts of its own",
     "servers/enrolment/register.py": "a lock",
-    "client_agent/data/transformation.py": "into a folder that host.placed_files fills",
-    "client_agent/learning/data.py": "into a folder that host.placed_files fills",
-    "client_agent/data/rows.py": "into a folder that host.placed_files fills",
-    "client_agent/product/export.py": "into a folder that host.placed_files fills",
+    "client_agent/data/transformation.py": "into a folder that host.output_files fills",
+    "client_agent/learning/data.py": "into a folder that host.output_files fills",
+    "client_agent/data/rows.py": "into a folder that host.output_files fills",
+    "client_agent/product/export.py": "into a folder that host.output_files fills",
     "client_agent/network/ledger_files.py": "appends lines, and cuts off half a one",
     "client_agent/network/server_client.py": "a download, renamed when whole",
     "client_agent/site/events.py": "appends a line, and takes it back where it had no room",

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.arithmetic.ring import to_bytes
-from protocol.bodies import contribution, opening, query, sealed
-from protocol.bodies.contribution import Part, PartSealing
-from protocol.ckks.ciphertext import Kind, body_bytes
-from protocol.ckks.parameters import CkksParameters
+from protocol.channel.commitment import MessageDigest
+from protocol.channel.sealing import SealedReader
+from protocol.channel.signing import DigestField
+from protocol.ckks.ciphertext import CkksParameters, Kind, body_bytes
 from protocol.errors import (
     AnnouncementMismatch,
     BrokenSeal,
@@ -25,15 +25,12 @@ from protocol.errors import (
     TranscriptMismatch,
     WrongRound,
 )
-from protocol.mpc.measurement import OpeningShare
-from protocol.mpc.quantity import value_count
-from protocol.parameters import RANGE_PROJECTIONS, Needs
-from protocol.protection.known import most_bytes, protection_of
-from protocol.sharing import Side, split
-from protocol.wire.channel.sealing import SealedReader
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import MessageDigest
-from protocol.wire.messages import (
+from protocol.messages import bodies as opening
+from protocol.messages import bodies as query
+from protocol.messages import bodies as sealed
+from protocol.messages import contribution
+from protocol.messages.contribution import Part, PartSealing
+from protocol.messages.control import (
     ContributionHeader,
     OpeningHeader,
     QueryHeader,
@@ -43,6 +40,10 @@ from protocol.wire.messages import (
     Study,
     StudyProtection,
 )
+from protocol.mpc.measurement import OpeningShare, value_count
+from protocol.parameters import RANGE_PROJECTIONS, Needs
+from protocol.protection.registry import most_bytes, protection_of
+from protocol.sharing import Side, split
 from servers.http.authentication import Caller
 from servers.http.bodies import ContributionIntake
 from tests.sealed_bodies import CHUNK, FEW, KEY, LENGTHS, OTHER, PIECES, SECRET, SITE, closed, damaged, pieces, vector

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.arithmetic.ring import to_bytes
-from protocol.bodies import letter, masked_sum, output
 from protocol.errors import (
     AnnouncementMismatch,
     BrokenSeal,
@@ -20,9 +19,10 @@ from protocol.errors import (
     TooLarge,
     TranscriptMismatch,
 )
+from protocol.messages import bodies, letter
+from protocol.messages.control import Decline, OutputHeader, ShareKind
+from protocol.messages.peer import MaskedSumHeader
 from protocol.sharing import Side, seed_side
-from protocol.wire.messages import Decline, OutputHeader, ShareKind
-from protocol.wire.peer_messages import MaskedSumHeader
 from tests.sealed_bodies import FEW, KEY, LENGTHS, OTHER, PIECES, SECRET, SITE, damaged, pieces, vector
 from tests.unit.client_agent.federation import (
     DIGEST,
@@ -42,27 +42,27 @@ def output_header(kind: ShareKind, length: int, release: str = DIGEST) -> Output
 @given(LENGTHS, PIECES)
 def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
     x, header = vector(length), output_header(ShareKind.VECTOR, length)
-    message = output.seal_output(header, [to_bytes(x)], KEY.public, SECRET)
+    message = bodies.seal_output(header, [to_bytes(x)], KEY.public, SECRET)
     body = message.whole()
     assert len(body) == message.length
-    assert len(body) <= output.most_output_bytes(header)
+    assert len(body) <= bodies.most_output_bytes(header)
     out = np.zeros(length, dtype=np.uint64)
-    for start, piece in output.output_elements(header, output.read_output(header, KEY, pieces(body, size))):
+    for start, piece in bodies.output_elements(header, bodies.read_output(header, KEY, pieces(body, size))):
         out[start : start + piece.size] = piece
     np.testing.assert_array_equal(out, x)
-    assert output.output_content_bytes(header) == 8 * length
+    assert bodies.output_content_bytes(header) == 8 * length
 
 
 @FEW
 @given(LENGTHS, PIECES)
 def test_a_short_output_is_read_without_a_seal_of_its_own(length: int, size: int) -> None:
-    length = min(length, output.SHORT_BYTES // 8)
+    length = min(length, bodies.SHORT_BYTES // 8)
     x, header = vector(length), output_header(ShareKind.VECTOR, length)
-    body = output.frame_output(header, [to_bytes(x)])
-    assert output.is_short_output(header)
-    assert len(body) <= output.most_output_bytes(header)
+    body = bodies.frame_output(header, [to_bytes(x)])
+    assert bodies.is_short_output(header)
+    assert len(body) <= bodies.most_output_bytes(header)
     out = np.zeros(length, dtype=np.uint64)
-    for start, piece in output.output_elements(header, output.read_output(header, KEY, pieces(body, size))):
+    for start, piece in bodies.output_elements(header, bodies.read_output(header, KEY, pieces(body, size))):
         out[start : start + piece.size] = piece
     np.testing.assert_array_equal(out, x)
     for other in (output_header(ShareKind.SEED, length), output_header(ShareKind.VECTOR, length, OTHER)):
@@ -74,11 +74,11 @@ def test_a_short_output_is_read_without_a_seal_of_its_own(length: int, size: int
 
 
 def test_a_long_output_is_read_under_its_seal_alone() -> None:
-    length = output.SHORT_BYTES // 8
+    length = bodies.SHORT_BYTES // 8
     for elements, short in ((length, True), (length + 1, False)):
         header = output_header(ShareKind.VECTOR, elements)
-        assert output.is_short_output(header) is short
-        body = output.frame_output(header, [bytes(8 * elements)])
+        assert bodies.is_short_output(header) is short
+        body = bodies.frame_output(header, [bytes(8 * elements)])
         if short:
             read_vector(header, body)
         else:
@@ -88,27 +88,27 @@ def test_a_long_output_is_read_under_its_seal_alone() -> None:
 
 def test_the_side_that_masks_serves_the_seed() -> None:
     for number in (1, 2):
-        assert output.output_kind(seed_side(number), number, 64) is ShareKind.SEED
-        assert output.output_kind(seed_side(number).other, number, 64) is ShareKind.VECTOR
+        assert bodies.output_kind(seed_side(number), number, 64) is ShareKind.SEED
+        assert bodies.output_kind(seed_side(number).other, number, 64) is ShareKind.VECTOR
     header = output_header(ShareKind.SEED, 7)
     for size, refused in ((32, False), (31, True), (33, True), (0, True)):
-        body = output.seal_output(header, [SECRET[:size]], KEY.public, SECRET).whole()
+        body = bodies.seal_output(header, [SECRET[:size]], KEY.public, SECRET).whole()
         if refused:
             with pytest.raises(MalformedMessage, match=f"a mask seed of {size} bytes, expected 32"):
-                output.output_seed(header, output.read_output(header, KEY, [body]))
+                bodies.output_seed(header, bodies.read_output(header, KEY, [body]))
         else:
-            assert output.output_seed(header, output.read_output(header, KEY, [body])) == SECRET[:size]
-            assert len(body) <= output.most_output_bytes(header)
+            assert bodies.output_seed(header, bodies.read_output(header, KEY, [body])) == SECRET[:size]
+            assert len(body) <= bodies.most_output_bytes(header)
 
 
 def read_vector(header: OutputHeader, body: bytes) -> None:
-    for _ in output.output_elements(header, output.read_output(header, KEY, [body])):
+    for _ in bodies.output_elements(header, bodies.read_output(header, KEY, [body])):
         pass
 
 
 def test_another_output_than_the_expected_one_is_refused() -> None:
     header, content = output_header(ShareKind.VECTOR, 7), to_bytes(vector(7))
-    body = output.seal_output(header, [content], KEY.public, SECRET).whole()
+    body = bodies.seal_output(header, [content], KEY.public, SECRET).whole()
     for expected in (
         output_header(ShareKind.SEED, 7),
         output_header(ShareKind.VECTOR, 8),
@@ -121,18 +121,18 @@ def test_another_output_than_the_expected_one_is_refused() -> None:
             read_vector(header, wrong)
     for short, text in ((content[:-8], "6 elements, expected 7"), (content[:-1], "6 elements, expected 7")):
         with pytest.raises(MalformedMessage, match=text):
-            read_vector(header, output.seal_output(header, [short], KEY.public, SECRET).whole())
+            read_vector(header, bodies.seal_output(header, [short], KEY.public, SECRET).whole())
     with pytest.raises(MalformedMessage, match="more than 7 elements"):
-        read_vector(header, output.seal_output(header, [content + bytes(8)], KEY.public, SECRET).whole())
+        read_vector(header, bodies.seal_output(header, [content + bytes(8)], KEY.public, SECRET).whole())
 
 
 @FEW
 @given(LENGTHS, PIECES)
 def test_a_masked_sum_is_read_as_it_was_written(length: int, size: int) -> None:
     x, header = vector(length), MaskedSumHeader(release_digest=DIGEST, length=length)
-    body = masked_sum.seal_masked_sum(header, iter([to_bytes(x)]), KEY.public, SECRET).whole()
-    assert len(body) == masked_sum.masked_sum_bytes(header) <= masked_sum.most_masked_sum_bytes(length)
-    reader, out = masked_sum.MaskedSumReader(header, KEY), np.zeros(length, dtype=np.uint64)
+    body = bodies.seal_masked_sum(header, iter([to_bytes(x)]), KEY.public, SECRET).whole()
+    assert len(body) == bodies.masked_sum_bytes(header) <= bodies.most_masked_sum_bytes(length)
+    reader, out = bodies.MaskedSumReader(header, KEY), np.zeros(length, dtype=np.uint64)
     for start, found in [*(reader.feed(piece) for piece in pieces(body, size)), reader.last()]:
         out[start : start + found.size] = found
     reader.finish()
@@ -142,17 +142,17 @@ def test_a_masked_sum_is_read_as_it_was_written(length: int, size: int) -> None:
 
 def test_another_masked_sum_than_the_expected_one_is_refused() -> None:
     header = MaskedSumHeader(release_digest=DIGEST, length=7)
-    body = masked_sum.seal_masked_sum(header, iter([to_bytes(vector(7))]), KEY.public, SECRET).whole()
+    body = bodies.seal_masked_sum(header, iter([to_bytes(vector(7))]), KEY.public, SECRET).whole()
     for expected in (MaskedSumHeader(release_digest=OTHER, length=7), MaskedSumHeader(release_digest=DIGEST, length=8)):
         with pytest.raises(AnnouncementMismatch):
-            masked_sum.MaskedSumReader(expected, KEY).feed(body)
+            bodies.MaskedSumReader(expected, KEY).feed(body)
     for wrong in damaged(body):
         with pytest.raises(RefusedMessage):
             read_masked_sum(header, wrong)
 
 
 def read_masked_sum(header: MaskedSumHeader, body: bytes) -> None:
-    reader = masked_sum.MaskedSumReader(header, KEY)
+    reader = bodies.MaskedSumReader(header, KEY)
     reader.feed(body)
     reader.last()
     reader.finish()

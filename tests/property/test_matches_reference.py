@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from protocol import release
 from protocol.arithmetic import fixed_point
-from protocol.mpc import distance, range_check
-from protocol.mpc.ot import check
-from protocol.mpc.ot import kernels as ot_kernels
-from protocol.mpc.ot.hashing import RowHash
+from protocol.mpc import measurement
+from protocol.mpc import sketch as range_check
 from protocol.mpc.sketch import sketch_vector
+from protocol.ot import extension
+from protocol.ot import kernels as ot_kernels
+from protocol.ot.gilboa import RowHash
 from protocol.rules.interface import Measured, SiteFacts
 from protocol.rules.weight_erosion import WeightErosion
 from tests.reference import field, numbers, product, rules
@@ -93,7 +94,7 @@ def test_sketch(kernels, challenge, number, dimension):
 @EXACTLY_AGAIN
 def test_query(sketch, grid, data):
     numerator = data.draw(st.integers(1, grid))
-    assert distance.distance_query(ring(sketch), numerator, grid).tolist() == product.query(sketch, numerator, grid)
+    assert measurement.distance_query(ring(sketch), numerator, grid).tolist() == product.query(sketch, numerator, grid)
 
 
 @given(challenge=seeds, length=st.integers(1, 60))
@@ -129,7 +130,7 @@ def test_bound_on_any_grid(numerators, grid, sites, measured):
 def test_column_hash(chi, data, eighths):
     columns = data.draw(st.lists(st.binary(min_size=8 * eighths, max_size=8 * eighths), min_size=1, max_size=4))
     array = np.frombuffer(b"".join(columns), dtype=np.uint8).reshape(len(columns), -1)
-    found = check.column_hashes(chi, array)
+    found = extension.column_hashes(chi, array)
     assert [row.tobytes() for row in found] == [field.polynomial_hash(chi, column) for column in columns]
 
 

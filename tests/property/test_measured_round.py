@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.arithmetic.kernels import Kernels
 from protocol.mpc import measurement
-from protocol.mpc.correlation import dealer_corrections, dealer_half_a, dealer_half_b
+from protocol.mpc.product import dealer_corrections, dealer_half_a, dealer_half_b
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side, chunk_source, split

@@ -8,13 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.mpc import correlation
-from protocol.mpc.ot import gilboa
-from protocol.mpc.ot.digits import IKNP, SOFTSPOKEN, Extension
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.ot.hashing import RowHash
-from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
-from protocol.mpc.ot.session import OtReceiver, OtSender
+from protocol.mpc import product
+from protocol.ot import gilboa
+from protocol.ot.base import IKNP, SOFTSPOKEN, Extension
+from protocol.ot.gilboa import RowHash
+from protocol.ot.kernels import NUMBA, NUMPY, OtKernels
+from protocol.ot.session import CorrelationHalf, OtReceiver, OtSender
 
 EDGES = st.sampled_from([0, 1, 2, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1])
 ELEMENT = EDGES | st.integers(0, 2**64 - 1)
@@ -29,7 +28,7 @@ EXTENSION = st.sampled_from([IKNP, Extension(32), SOFTSPOKEN, Extension(16)])
 @functools.cache
 def session(kernels: OtKernels, extension: Extension) -> tuple[OtReceiver, OtSender]:
     """One for all examples: as between servers, it serves batch after batch."""
-    return correlation.open_ot_sessions(bytes(32), bytes(32), bytes([1]) * 32, kernels, extension)
+    return product.open_ot_sessions(bytes(32), bytes(32), bytes([1]) * 32, kernels, extension)
 
 
 def assert_exact(halves_a: list[CorrelationHalf], halves_b: list[CorrelationHalf]) -> None:
@@ -43,13 +42,13 @@ def assert_exact(halves_a: list[CorrelationHalf], halves_b: list[CorrelationHalf
 @settings(max_examples=40, deadline=None)
 @given(lengths=LENGTHS, rand=SEED, kernels=KERNELS, extension=EXTENSION)
 def test_ot_source(lengths: list[tuple[int, ...]], rand: bytes, kernels: OtKernels, extension: Extension):
-    assert_exact(*correlation.ot_batch(*session(kernels, extension), lengths, rand))
+    assert_exact(*product.ot_batch(*session(kernels, extension), lengths, rand))
 
 
 @settings(max_examples=40, deadline=None)
 @given(lengths=LENGTHS, rand=SEED)
 def test_dealer_source(lengths: list[tuple[int, ...]], rand: bytes):
-    assert_exact(*correlation.dealer_pair(lengths, rand))
+    assert_exact(*product.dealer_pair(lengths, rand))
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.arithmetic import fixed_point
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring
-from protocol.mpc import range_check
+from protocol.arithmetic.ring import Ring, derive
+from protocol.mpc import sketch
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side, chunk_source, split
@@ -34,15 +33,15 @@ HONEST, BATCH, CHALLENGES = 10_000, 250, 60
 def opened(challenge: bytes, vectors: list[Ring], parameters: StudyParameters, label: str) -> Ring:
     """m of every projection of every vector, from seed-and-vector shares and fresh product shares: uint64[n, 40]."""
     shares = [split(x, derive(SEED, f"{label} {i}")) for i, x in enumerate(vectors)]
-    rows = range_check.projections(challenge, parameters).astype(np.int64).view(np.uint64)
+    rows = sketch.projections(challenge, parameters).astype(np.int64).view(np.uint64)
     factors = []
     for side, place in ((Side.A, 0), (Side.B, 1)):
         sketches = sketch_shares(challenge, [chunk_source(pair[place]) for pair in shares], parameters)
-        factors.append(range_check.top_bits(side, np.matmul(np.array(sketches), rows.T), parameters))
+        factors.append(sketch.top_bits(side, np.matmul(np.array(sketches), rows.T), parameters))
     u, v = factors
     random = np.random.default_rng(len(vectors)).integers(0, 2**64, u.shape, dtype=np.uint64)
-    a = range_check.range_check_shares(Side.A, u, random, parameters)
-    return range_check.cut(a + range_check.range_check_shares(Side.B, v, u * v - random, parameters), parameters)
+    a = sketch.range_check_shares(Side.A, u, random, parameters)
+    return sketch.cut(a + sketch.range_check_shares(Side.B, v, u * v - random, parameters), parameters)
 
 
 def raw_update(kind: int, draw: np.random.Generator, dimension: int) -> np.ndarray:
@@ -150,11 +149,11 @@ def test_the_lemma_behind_the_soundness(rest, share, excess, log2_e, dimension):
     entry = 3 * 2**h + excess % (2**64 - 6 * 2**h + 1)
     y = ring([rest, rest, rest + entry, rest - entry])
     b = ring([share] * 4)
-    u, v = range_check.top_bits(Side.A, y - b, parameters), range_check.top_bits(Side.B, b, parameters)
-    m = range_check.range_check_shares(Side.A, u, u * v, parameters) + range_check.range_check_shares(
+    u, v = sketch.top_bits(Side.A, y - b, parameters), sketch.top_bits(Side.B, b, parameters)
+    m = sketch.range_check_shares(Side.A, u, u * v, parameters) + sketch.range_check_shares(
         Side.B, v, np.zeros_like(v), parameters
     )
-    passes = [range_check.passed_range_check(m[i : i + 1], parameters) for i in range(4)]
+    passes = [sketch.passed_range_check(m[i : i + 1], parameters) for i in range(4)]
     values = [int(z) for z in y]
     assert passes == [slow.verdict([(z - share) % 2**64], [share], [[1]], h) for z in values]
     assert Fraction(sum(passes), 4) <= Fraction(1, 2)
@@ -169,11 +168,11 @@ def test_what_passes_is_small(y, share, log2_e):
     small = y % 2 ** (h + 2) - 2 ** (h + 1)
     for candidate in (y, small):
         a, b = ring([candidate - share]), ring([share])
-        u, v = range_check.top_bits(Side.A, a, parameters), range_check.top_bits(Side.B, b, parameters)
+        u, v = sketch.top_bits(Side.A, a, parameters), sketch.top_bits(Side.B, b, parameters)
         w = (int(u[0]) - int(v[0])) % 2 ** (64 - h)
-        m = range_check.range_check_shares(Side.A, u, u * v, parameters)
-        m = m + range_check.range_check_shares(Side.B, v, np.zeros_like(v), parameters)
-        assert range_check.passed_range_check(m, parameters) is (w in (0, 1))
+        m = sketch.range_check_shares(Side.A, u, u * v, parameters)
+        m = m + sketch.range_check_shares(Side.B, v, np.zeros_like(v), parameters)
+        assert sketch.passed_range_check(m, parameters) is (w in (0, 1))
         if -(2 ** (h - 1)) <= candidate < 2 ** (h - 1):
             assert w in (0, 1)
         if w in (0, 1):

@@ -31,10 +31,9 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic.fixed_point import encode
-from protocol.arithmetic.prg import Usage, derive, expand
-from protocol.arithmetic.ring import to_signed
-from protocol.mpc import distance
-from protocol.mpc.quantity import Factor, distance_factor, inner_product_factor, open_inner_product
+from protocol.arithmetic.ring import Usage, derive, expand, to_signed
+from protocol.mpc import measurement
+from protocol.mpc.measurement import Factor, distance_factor, inner_product_factor, open_inner_product
 from protocol.mpc.sketch import sketch_shares
 from protocol.sharing import Side, chunk_source, split
 
@@ -81,10 +80,10 @@ def test_opened_distances_are_unbiased_and_spread_as_in_theory(shape):
     for n in range(CHALLENGES):
         challenge = derive(SEED, f"challenge {n}")
         s_0, s_a, s_b = sketch_shares(challenge, [lambda i, j: x_0[i:j], *sources], parameters)
-        query = distance.distance_query(s_0, NUMERATOR, GRID)
+        query = measurement.distance_query(s_0, NUMERATOR, GRID)
         query_a = expand(challenge, Usage.QUERY, query.size)
         d_a, d_b = distance_factor(s_a, query_a), distance_factor(s_b, query - query_a)
-        opened.append(distance.open_distance(*_shares(d_a, d_b), NUMERATOR, parameters))
+        opened.append(measurement.open_distance(*_shares(d_a, d_b), NUMERATOR, parameters))
 
     sigma = math.sqrt(2 / parameters.sketch_length * (1 - heaviness))
     of_squares = (np.array(opened) / truth) ** 2 - 1
@@ -113,7 +112,7 @@ def test_pairs_and_inner_products_are_unbiased_and_spread_as_in_theory(cosine):
     for n in range(CHALLENGES):
         x_a, x_b, y_a, y_b = sketch_shares(derive(SEED, f"challenge {n}"), sources, parameters)
         pair = distance_factor(x_a, y_a), distance_factor(x_b, y_b)
-        pairs.append(distance.open_distance(*_shares(*pair), GRID, parameters))
+        pairs.append(measurement.open_distance(*_shares(*pair), GRID, parameters))
         asked = inner_product_factor(Side.A, y_a, x_a), inner_product_factor(Side.B, y_b, x_b)
         products.append(open_inner_product(*_shares(*asked), GRID, parameters))
 
@@ -142,5 +141,5 @@ def test_a_single_coordinate_is_measured_exactly():
     x[4000] = 2**21
     for n in range(20):
         (sketch,) = sketch_shares(derive(SEED, f"challenge {n}"), [lambda i, j: x[i:j]], parameters)
-        opened = distance.open_distance(distance.square_share(sketch), 0, GRID, parameters)
+        opened = measurement.open_distance(measurement.square_share(sketch), 0, GRID, parameters)
         assert opened == 2**21 / parameters.scale

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import release
-from protocol.arithmetic.packing import packed, unpacked
-from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring, lifted, to_signed
+from protocol.arithmetic.fixed_point import packed, unpacked
+from protocol.arithmetic.ring import Ring, derive, lifted, to_signed
 from protocol.errors import ProtocolViolation
 from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.parameters import StudyParameters

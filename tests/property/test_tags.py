@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.arithmetic.prg import Usage, expand
-from protocol.tags.sums import TagErrors, TagSums, errors_of
+from protocol.arithmetic.ring import Usage, expand
+from protocol.tags import TagErrors, TagSums, errors_of
 from tests.reference import ring as slow
 from tests.reference import tags as slow_tags
 

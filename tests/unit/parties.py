@@ -6,11 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.parameters import Needs, StudyParameters
-from protocol.wire import authentic
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import generate_sealing_key, generate_signing_key
-from protocol.wire.messages import (
+from protocol.channel.keys import generate_sealing_key, generate_signing_key
+from protocol.messages import control
+from protocol.messages.control import (
     Announcement,
     LayerShape,
     ModelSpec,
@@ -22,6 +20,8 @@ from protocol.wire.messages import (
     Study,
     TrainingSpec,
 )
+from protocol.parameters import Needs, StudyParameters
+from protocol.roster.keyfile import PartyKeys
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 REQUESTER = SITES[0]
@@ -52,9 +52,9 @@ def parties(sites: tuple[str, ...] = SITES) -> Parties:
         requester=sites[0],
         sites=tuple(keys[name].party(samples=100) for name in sites),
     )
-    signed: Signed[Roster] = authentic.sign(roster, "operator-a", keys["operator-a"].signing)
+    signed: Signed[Roster] = control.sign(roster, "operator-a", keys["operator-a"].signing)
     for name in ("operator-b", sites[0]):
-        signed = authentic.countersign(signed, name, keys[name].signing)
+        signed = control.countersign(signed, name, keys[name].signing)
     return Parties(roster=signed, keys=keys)
 
 

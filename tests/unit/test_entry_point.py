@@ -19,10 +19,10 @@ import typer
 from pydantic import ValidationError
 
 import moiety
-from host.unexpected import end_with, unexpected
+from host.command_line import end_with, unexpected
 from protocol.errors import BadSignature, ConfigurationError
-from protocol.text_forms import comparable
-from protocol.wire.messages import RuleSpec
+from protocol.messages.control import RuleSpec
+from protocol.text import comparable
 
 ROOT = Path(__file__).parents[2]
 

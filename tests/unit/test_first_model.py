@@ -10,8 +10,8 @@ import pytest
 
 from client_agent.learning.flat_vector import model_vector
 from client_agent.learning.models import build_model, model_spec
-from protocol.first_model import drawn_model, first_model, model_digest_of, seeded_model
-from protocol.wire.messages import LayerShape
+from protocol.messages.control import LayerShape
+from protocol.shared_model import drawn_model, first_model, model_digest_of, seeded_model
 from tests.unit.client_agent.federation import study
 
 KEY = bytes(range(32))

@@ -33,13 +33,12 @@ from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
 from harness.demo.report import _chart
 from harness.engine.history import Series
 from host import log as server_log
-from host.unexpected import end_with
-from protocol.bodies.letter import seal_letter
+from host.command_line import end_with
 from protocol.errors import ErrorCode, MalformedMessage, Unavailable
+from protocol.messages.control import Decline, LayerShape, StudyState, StudyView, sign
+from protocol.messages.letter import seal_letter
+from protocol.roster.keyfile import dump_roster
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import dump_roster
-from protocol.wire.messages import Decline, LayerShape, StudyState, StudyView
 from servers.http.problems import error_from
 from tests.unit.client_agent.benches import SITE, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (

@@ -15,13 +15,9 @@ import pytest
 
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.ring import to_signed
+from protocol.channel.sealing import SealedReader, seal_stream
 from protocol.errors import BadSignature, BrokenSeal, ConsistencyCheckFailed, MalformedMessage
-from protocol.mpc.ot import check
-from protocol.parameters import StudyParameters
-from protocol.sharing import Side
-from protocol.wire.authentic import check_signature, require_signatures, sign
-from protocol.wire.channel.sealing import SealedReader, seal_stream
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     ContributionHeader,
     Receipt,
@@ -29,7 +25,13 @@ from protocol.wire.messages import (
     ShareKind,
     Signature,
     Signed,
+    check_signature,
+    require_signatures,
+    sign,
 )
+from protocol.ot import extension
+from protocol.parameters import StudyParameters
+from protocol.sharing import Side
 from tests.unit.parties import announcement as announced
 from tests.unit.parties import parties, study
 
@@ -40,7 +42,7 @@ CONTENT_KEY, SALT = b"k" * 32, b"s" * 32
 # --- OT extension -----------------------------------------------------------------------------------------------------
 
 
-def cheating_columns(delta: bytes, columns: list[int]) -> tuple[check.CheckAnswer, np.ndarray, np.ndarray]:
+def cheating_columns(delta: bytes, columns: list[int]) -> tuple[extension.CheckAnswer, np.ndarray, np.ndarray]:
     """A receiver with another choice vector in some columns: its honest answer, the errors, the sender's columns."""
     rng = np.random.default_rng(17)
     choices = rng.integers(0, 256, 40, dtype=np.uint8)
@@ -48,12 +50,12 @@ def cheating_columns(delta: bytes, columns: list[int]) -> tuple[check.CheckAnswe
     errors = np.zeros((128, 40), dtype=np.uint8)
     errors[columns] = rng.integers(1, 256, (len(columns), 40), dtype=np.uint8)
     bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None]
-    return check.check_answer(CHI, choices, t), errors, t ^ bits * (choices ^ errors)
+    return extension.check_answer(CHI, choices, t), errors, t ^ bits * (choices ^ errors)
 
 
-def passes(delta: bytes, seen: np.ndarray, claimed: check.CheckAnswer) -> bool:
+def passes(delta: bytes, seen: np.ndarray, claimed: extension.CheckAnswer) -> bool:
     try:
-        check.verify_check(CHI, delta, seen, claimed)
+        extension.verify_check(CHI, delta, seen, claimed)
     except ConsistencyCheckFailed:
         return False
     return True
@@ -70,8 +72,8 @@ def test_guessing_bits_of_delta_after_chi_is_known_passes_once_in_two_to_the_k()
             delta[column // 8] = delta[column // 8] & ~(1 << column % 8) | bit << column % 8
         honest, errors, seen = cheating_columns(bytes(delta), wrong)
         fitted = honest.column_hashes.copy()
-        fitted[wrong] ^= np.array(guess, np.uint8)[:, None] * check.column_hashes(CHI, errors)[wrong]
-        if passes(bytes(delta), seen, check.CheckAnswer(honest.choices_hash, fitted)):
+        fitted[wrong] ^= np.array(guess, np.uint8)[:, None] * extension.column_hashes(CHI, errors)[wrong]
+        if passes(bytes(delta), seen, extension.CheckAnswer(honest.choices_hash, fitted)):
             passed.append(bits)
     assert passed == [guess]
 
@@ -83,9 +85,9 @@ def test_two_factions_of_columns_cannot_both_be_claimed():
     honest, errors, seen = cheating_columns(delta, second)
     seen = seen.copy()
     seen[second] ^= errors[second] ^ errors[64]
-    other = honest.choices_hash ^ check.column_hashes(CHI, errors[64:65])[0]
+    other = honest.choices_hash ^ extension.column_hashes(CHI, errors[64:65])[0]
     for claimed in (honest.choices_hash, other):
-        assert not passes(delta, seen, check.CheckAnswer(claimed, honest.column_hashes))
+        assert not passes(delta, seen, extension.CheckAnswer(claimed, honest.column_hashes))
 
 
 # --- seals and signatures ---------------------------------------------------------------------------------------------

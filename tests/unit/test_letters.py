@@ -6,7 +6,24 @@ import pytest
 
 from client_agent.requester.study import _SKIPS_KEPT, RELEASES_KEPT
 from client_agent.site.letter import Attestation, StudyRefusal, WeightMail
-from protocol.bodies.letter import (
+from protocol.channel.encoding import LENGTH_BYTES, pack_message, shortened
+from protocol.channel.sealing import sealed_length, sealed_small_length
+from protocol.errors import Clause, ErrorCode, MalformedMessage, NotListed, UnknownParty
+from protocol.messages.control import (
+    MAX_CONTROL_BYTES,
+    AgreedSet,
+    CollectedContribution,
+    Decline,
+    ListedWeight,
+    ReleaseSet,
+    RoundOutcome,
+    RuleName,
+    RuleSpec,
+    Signature,
+    Signed,
+    sign,
+)
+from protocol.messages.letter import (
     ATTESTED_BYTES,
     ATTESTED_SEALED_BYTES,
     NOTICE_BYTES,
@@ -19,26 +36,7 @@ from protocol.bodies.letter import (
     require_length,
     require_route,
 )
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode, MalformedMessage, NotListed, UnknownParty
-from protocol.wire.authentic import sign
-from protocol.wire.channel.compact import pack_message
-from protocol.wire.channel.padding import LENGTH_BYTES, shortened
-from protocol.wire.channel.sealing import sealed_length, sealed_small_length
-from protocol.wire.messages import (
-    MAX_CONTROL_BYTES,
-    AgreedSet,
-    CollectedContribution,
-    Decline,
-    ListedWeight,
-    ReleaseSet,
-    RoundOutcome,
-    RuleName,
-    RuleSpec,
-    Signature,
-    Signed,
-)
-from protocol.wire.paths import EVERY_SITE
+from protocol.messages.paths import EVERY_SITE
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import CONTRIBUTORS, DIGEST, REQUESTER, ROSTER, keys, release, study
 from tests.unit.client_agent.test_requester import skip_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ProtocolViolation, TranscriptMismatch
-from protocol.rounds import agree as lock
-from protocol.wire.messages import AgreedSet, CollectedContribution, OutcomeCause
+from protocol.messages.control import AgreedSet, CollectedContribution, OutcomeCause
+from protocol.rounds import agreement as lock
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 ROSTER = parties().roster.message

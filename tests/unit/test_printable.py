@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from protocol.errors import MalformedMessage
-from protocol.printable import MOST_CHARACTERS, printable, printable_lines, printable_values
+from protocol.text import MOST_CHARACTERS, printable, printable_lines, printable_values
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic.ring import from_bytes
-from protocol.bodies.contribution import content_bytes
 from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import Announcement, Purpose, RuleName, RuleSpec, ShareKind, Study
+from protocol.messages.purpose import PROTECTION_PLANS, StudyProtection
 from protocol.parameters import Needs
 from protocol.protection.interface import AtSite, Encoded, Protection
-from protocol.protection.known import encoded_bytes, expected, output_header, protection_of
-from protocol.protection.plan import PROTECTION_PLANS, StudyProtection
+from protocol.protection.registry import encoded_bytes, expected, output_header, protection_of
 from protocol.sharing import SeedShare, Side, VectorShare, reconstruct
-from protocol.wire.messages import Announcement, Purpose, RuleName, RuleSpec, ShareKind, Study
 from tests.unit.client_agent.federation import ROSTER, announcement, release, study
 
 SITE = "c1"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.messages.control import Announcement, Purpose, RoundState
+from protocol.messages.purpose import PURPOSE_PLANS
 from protocol.parameters import Needs
 from protocol.policy.memory import SiteMemory, remember_contribution
-from protocol.purpose import PURPOSE_PLANS
-from protocol.wire.messages import Announcement, Purpose, RoundState
 from tests.unit.client_agent.federation import announcement, weight_list
 
 

@@ -12,7 +12,7 @@ from protocol.arithmetic import fixed_point
 from protocol.arithmetic.kernels import NUMBA, NUMPY
 from protocol.arithmetic.ring import from_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
-from protocol.rules.self_weights import counts_vector
+from protocol.rules.fedavg import counts_vector
 from protocol.sharing import chunk_source, split
 
 T_SEED = bytes(range(1, 33))

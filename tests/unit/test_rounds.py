@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from protocol.errors import ConflictingMessage, MalformedMessage, WrongRound
-from protocol.rounds.announce import LastRound, opens_round
-from protocol.rounds.transitions import (
+from protocol.messages.control import RoundState, StudyState
+from protocol.rounds.agreement import LastRound, opens_round
+from protocol.rounds.states import (
     FINAL_STATES,
     STUDY_TRANSITIONS,
     TRANSITIONS,
@@ -21,7 +22,6 @@ from protocol.rounds.transitions import (
     study_step,
     transition_diagram,
 )
-from protocol.wire.messages import RoundState, StudyState
 from tests.unit.parties import SITES, announcement
 
 STUDY = "a" * 64

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import Usage, expand
 from protocol.errors import MalformedMessage
 from protocol.sharing import (
     SeedShare,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.channel.keys import generate_signing_key
+from protocol.channel.signing import sign_request, verify_request
 from protocol.errors import BadSignature, MalformedMessage, OtherVersion, Unavailable
-from protocol.parameters import PROTOCOL_VERSION
-from protocol.versions import RELEASES, first_release, is_version, other_version, require_version
-from protocol.wire.channel.signing import sign_request, verify_request
-from protocol.wire.keys import generate_signing_key
-from protocol.wire.messages import Signed, Study
+from protocol.messages.control import Signed, Study
+from protocol.parameters import PROTOCOL_VERSION, RELEASES, first_release, is_version, other_version, require_version
 from tests.unit.parties import study
 
 KEY = generate_signing_key(bytes(32))

@@ -16,14 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from protocol.arithmetic.kernels import Scaling
-from protocol.ckks.check import SiteChecks
-from protocol.ckks.cipher import Adder, Encryptor
-from protocol.ckks.ciphertext import HEADER_BYTES, Kind
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import Scheme
-from protocol.ckks.update import body_header, contribution
+from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind
+from protocol.ckks.scheme import Adder, Encryptor, Scheme
+from protocol.ckks.update import SiteChecks, body_header, contribution
 from tests.vectors.material import FOLDER
 
 SEED = bytes(range(32))

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from host.memory_file import MemoryFile
-from protocol.ckks.check import SumChecks
-from protocol.ckks.cipher import Adder, Decryptor
-from protocol.ckks.ciphertext import HEADER_BYTES, Kind
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import Scheme, SecretKey
-from protocol.ckks.update import average, body_header
+from host.files import MemoryFile
+from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind
+from protocol.ckks.scheme import Adder, Decryptor, Scheme, SecretKey
+from protocol.ckks.update import SumChecks, average, body_header
 from tests.vectors.material import FOLDER
 
 # Eight deviations of two contributions, divided by weights of 1.5; twice, since the weights' sum is noisy too.

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from protocol import release, sharing
-from protocol.arithmetic import fixed_point, kernels, prg, ring
+from protocol.arithmetic import fixed_point, kernels, ring
+from protocol.arithmetic import ring as prg
+from protocol.channel.commitment import MessageDigest, check_commitment, message_digest
+from protocol.channel.sealing import encrypt_body
 from protocol.errors import (
     AggregateOutOfBounds,
     CommitmentMismatch,
@@ -19,22 +22,21 @@ from protocol.errors import (
     ProtocolViolation,
     UnusableUpdate,
 )
-from protocol.mpc import distance, product, range_check, sketch
-from protocol.mpc.correlation import dealer_corrections, dealer_half_a, dealer_half_b
-from protocol.mpc.ot import check
-from protocol.mpc.ot import kernels as ot_kernels
-from protocol.mpc.ot.hashing import RowHash
-from protocol.mpc.quantity import distance_factor
+from protocol.messages.control import Announcement, ListedWeight, WeightList
+from protocol.mpc import measurement, product, sketch
+from protocol.mpc import sketch as range_check
+from protocol.mpc.measurement import distance_factor
+from protocol.mpc.product import dealer_corrections, dealer_half_a, dealer_half_b
+from protocol.ot import extension
+from protocol.ot import kernels as ot_kernels
+from protocol.ot.gilboa import RowHash
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.clauses import check_enough_contributors, check_largest_share
 from protocol.policy.site_policy import SitePolicy
-from protocol.rounds.agree import nonce_commitment, transcript
+from protocol.rounds.agreement import nonce_commitment, transcript
 from protocol.rules.interface import Measured, RuleState, SiteFacts, SiteStanding
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import encrypt_body
-from protocol.wire.commitment import MessageDigest, check_commitment, message_digest
-from protocol.wire.messages import Announcement, ListedWeight, WeightList
 from tests.chunks import chunks_of
 from tests.vectors import build_measurement, build_transfer
 from tests.vectors.material import LOG2_E, honest, load
@@ -216,7 +218,9 @@ def test_products():
 
 def test_queries():
     for case in load("distance")["queries"]:
-        assert hexes(distance.distance_query(vector(case["sketch"]), case["numerator"], case["grid"])) == case["query"]
+        assert (
+            hexes(measurement.distance_query(vector(case["sketch"]), case["numerator"], case["grid"])) == case["query"]
+        )
 
 
 @KERNELS
@@ -228,7 +232,7 @@ def test_distances(twin):
             vector(honest(case[who]["label"], case["dimension"], case[who]["norm_units"]))
             for who in ("requester", "site")
         )
-        q = distance.distance_query(
+        q = measurement.distance_query(
             sketch.sketch_vector(challenge, own, study, twin), case["numerator"], study.weight_grid
         )
         assert sha256(q) == case["query_sha256"]
@@ -240,12 +244,12 @@ def test_distances(twin):
         assert (sha256(d_a.own), sha256(d_b.own)) == (case["difference_a_sha256"], case["difference_b_sha256"])
         a, b = d_a.share(int(case["product_a"], 16)), d_b.share(int(case["product_b"], 16))
         assert (f"{a:016x}", f"{b:016x}") == (case["distance_a"], case["distance_b"])
-        found = distance.open_distance(a, b, case["numerator"], study)
+        found = measurement.open_distance(a, b, case["numerator"], study)
         # Four correctly rounded float64 steps (integer, root, scale, weight), the expected value rounded once.
         assert math.isclose(found, case["distance"], rel_tol=5 * 2.0**-53, abs_tol=0)
     for bad in vectors["bad_openings"]:
         with pytest.raises(ProtocolViolation):
-            distance.open_distance(int(bad["share_a"], 16), int(bad["share_b"], 16), 32, parameters(31))
+            measurement.open_distance(int(bad["share_a"], 16), int(bad["share_b"], 16), 32, parameters(31))
 
 
 # --- challenge, sum, release -------------------------------------------------------------------------------------
@@ -303,7 +307,7 @@ def test_polynomial_hash():
     vectors = load("transfer")
     for case in vectors["hash"]:
         columns = np.frombuffer(bytes.fromhex(case["column"]), dtype=np.uint8)[np.newaxis]
-        assert check.column_hashes(bytes.fromhex(vectors["chi"]), columns).tobytes().hex() == case["hash"]
+        assert extension.column_hashes(bytes.fromhex(vectors["chi"]), columns).tobytes().hex() == case["hash"]
 
 
 def test_consistency_check():
@@ -312,7 +316,7 @@ def test_consistency_check():
     chi, delta = bytes.fromhex(vectors["chi"]), bytes.fromhex(vectors["delta"])
     t_columns, choices = (np.frombuffer(x, dtype=np.uint8) for x in build_transfer.extension())
     t_columns = t_columns.reshape(128, -1)
-    answer = check.check_answer(chi, choices, t_columns)
+    answer = extension.check_answer(chi, choices, t_columns)
     for case in vectors["checks"]:
         delta_bits = np.unpackbits(np.frombuffer(delta, dtype=np.uint8), bitorder="little")
         claimed_by_column = np.tile(choices, (128, 1))
@@ -322,13 +326,13 @@ def test_consistency_check():
         assert hashlib.sha256(q_columns.tobytes()).hexdigest() == case["q_columns_sha256"]
         assert answer.choices_hash.tobytes().hex() == case["x_hash"]
         assert hashlib.sha256(answer.column_hashes.tobytes()).hexdigest() == case["t_hashes_sha256"]
-        hashes = check.column_hashes(chi, q_columns)
+        hashes = extension.column_hashes(chi, q_columns)
         assert hashlib.sha256(hashes.tobytes()).hexdigest() == case["q_hashes_sha256"]
         if case["holds"]:
-            check.verify_check(chi, delta, q_columns, answer)
+            extension.verify_check(chi, delta, q_columns, answer)
         else:
             with pytest.raises(ConsistencyCheckFailed):
-                check.verify_check(chi, delta, q_columns, answer)
+                extension.verify_check(chi, delta, q_columns, answer)
 
 
 def test_row_hash():

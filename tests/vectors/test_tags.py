@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic.kernels import NUMBA, NUMPY
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring, to_bytes
+from protocol.arithmetic.ring import Ring, Usage, expand, to_bytes
 from protocol.sharing import VectorShare, chunk_source
-from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, kept_key, seed_hash, shown_seed
-from protocol.tags.sums import TagErrors, TagPair, TagSums, errors_of
+from protocol.tags import (
+    TagErrors,
+    TagPair,
+    TagSums,
+    VectorDigest,
+    attempt_key,
+    errors_of,
+    kept_key,
+    mask_digest,
+    seed_hash,
+    shown_seed,
+)
 from tests.unit.parties import announcement
 from tests.vectors.material import load
 

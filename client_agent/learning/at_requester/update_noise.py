@@ -33,7 +33,7 @@ from client_agent.learning.training_seeds import derived
 from client_agent.tasks.losses import Loss, cross_entropy, training_loss
 from protocol.arithmetic.fixed_point import clip
 from protocol.errors import UnusableUpdate
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 
 SPLITS: Final = 4
 """Into halves; each costs as much as a round of local training."""

@@ -13,8 +13,8 @@ from client_agent.learning.foreign.trainer import ForeignTrainer, Vector
 from client_agent.learning.learner import TorchLearner
 from client_agent.trainer_settings import TrainerSettings
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.first_model import first_model
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
+from protocol.shared_model import first_model
 
 if TYPE_CHECKING:
     from client_agent.learning.at_requester.update_noise import UpdateNoise

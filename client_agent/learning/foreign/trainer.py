@@ -23,7 +23,7 @@ from client_agent.learning.foreign.bounded_log import bounded_log
 from client_agent.learning.foreign.programs import tensor_file
 from client_agent.trainer_settings import TrainerSettings
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
 
 Vector = NDArray[np.float32]
 LOG_FILE: Final = "trainer.log"

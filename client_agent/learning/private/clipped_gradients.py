@@ -20,7 +20,7 @@ from client_agent.learning.foreign_code import model_code
 from client_agent.learning.personal import shared_parameters
 from client_agent.tasks.losses import Batch, Loss
 from protocol.errors import UnusableUpdate
-from protocol.wire.messages import PrivacySpec
+from protocol.messages.control import PrivacySpec
 
 NOISE_STEPS: Final = 2**24
 """The noise's standard deviation in grid steps: a whole number, and far more than 1, so that cutting costs nothing."""

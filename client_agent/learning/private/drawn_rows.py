@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arithmetic.prg import Usage, expand
-from protocol.wire.messages import TrainingSpec
+from protocol.arithmetic.ring import Usage, expand
+from protocol.messages.control import TrainingSpec
 
 _WORD: Final = 2**64
 

@@ -18,8 +18,8 @@ from client_agent.learning.private.drawn_rows import drawn_rows, steps_of
 from client_agent.learning.trainer import private_randomness, rate_factor, take
 from client_agent.tasks.losses import Loss
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
-from protocol.arithmetic.prg import derive
-from protocol.wire.messages import PrivacySpec, TrainingSpec
+from protocol.arithmetic.ring import derive
+from protocol.messages.control import PrivacySpec, TrainingSpec
 
 
 def private_round(

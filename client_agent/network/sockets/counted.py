@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar, cast
 import httpcore
 
 from client_agent.network.sockets.pace import NO_CAP, PACED_BYTES, Paces
-from host.network.web_proxy import WebProxy, open_tunnel
+from host.network import WebProxy, open_tunnel
 from protocol.errors import TooLarge
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RequesterState
 from client_agent.site.events import Absence, Absent
-from protocol.printable import printable
-from protocol.wire.messages import Announcement
+from protocol.messages.control import Announcement
+from protocol.text import printable
 
 
 def absences(

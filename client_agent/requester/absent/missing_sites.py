@@ -9,9 +9,9 @@ from client_agent.site.awaited import Awaited, AwaitedSite, keep_awaited, minute
 from client_agent.site.events import EventKind
 from client_agent.study.hindrance import hindered_sites, read_hindrance
 from protocol.errors import RefusedMessage, Unavailable, UnknownResource
+from protocol.messages import paths
+from protocol.messages.control import StudyView
 from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.messages import StudyView
 
 _TELL_AGAIN_S: Final = 60.0
 _DECLINED: Final = "it takes no part: its people declined the study"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from client_agent.requester.study import RequesterStudy
-from protocol.wire.messages import Announcement, RoundView
+from protocol.messages.control import Announcement, RoundView
 
 TOLD_AFTER_S: Final = 900.0
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from client_agent.requester.measuring.allowed_lengths import too_long
+from protocol.messages.control import RuleSpec
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.interface import Measured, PairDistance, Rule, RuleState, within_bound
-from protocol.wire.messages import RuleSpec
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, 
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.measuring import open_sites
-from protocol.bodies import opening
 from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
+from protocol.messages import bodies
+from protocol.messages.control import AgreedSet, OpeningHeader, ReleaseSet, RoundView, Signed, require_signatures, sign
 from protocol.mpc.measurement import OpenedSite, OpeningShare
-from protocol.rounds.agree import check_transcript
+from protocol.rounds.agreement import check_transcript
 from protocol.rules.interface import Measured
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import AgreedSet, OpeningHeader, ReleaseSet, RoundView, Signed
 
 _NOBODY: Final = {"took_part": (), "pairs": ()}
 
@@ -103,12 +102,12 @@ class Openings:
         """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
         study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
-        most = opening.most_opening_bytes(len(agreed.sites))
+        most = bodies.most_opening_bytes(len(agreed.sites))
         fetched = at_both(
             lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most), self._context.clock
         )
         return agreed, {
-            side: opening.read_opening(
+            side: bodies.read_opening(
                 fetched[side],
                 OpeningHeader(
                     transcript_digest=transcript_digest,

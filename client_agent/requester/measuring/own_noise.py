@@ -15,11 +15,10 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.requester.study import RequesterStudy
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ProtocolViolation
-from protocol.evidence import PastRelease
-from protocol.rules.interface import Rule
-from protocol.rules.risk.shrinkage import distance_from_mean
-from protocol.rules.risk.terms import RiskRule
-from protocol.wire.messages import Purpose
+from protocol.messages.control import Purpose
+from protocol.rounds.evidence import PastRelease
+from protocol.rules.interface import RiskRule, Rule
+from protocol.rules.shrinkage import distance_from_mean
 
 _NOISE: Final = "own_noise.json"
 _FROM_MEAN: Final = "from_mean.json"

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.study.contribute import EncodedFile, journal_encoded
 from client_agent.study.participant import Participant
 from protocol.arithmetic.fixed_point import decode
+from protocol.messages.control import Announcement
 from protocol.protection.shares import CHUNK, encode_update
-from protocol.wire.messages import Announcement
 
 _ENCODED: Final = "probe.ring"
 _RECORD: Final = "probe.json"

@@ -10,12 +10,11 @@ from client_agent.learning.ridge import JudgedOn, JudgingForm
 from client_agent.study.contribute import EncodedFile
 from client_agent.study.participant import Participant
 from client_agent.study.ranking import spec_of
-from host.durable import write_pieces
+from host.files import write_pieces
+from protocol.messages.control import Purpose
 from protocol.parameters import StudyParameters
 from protocol.protection.shares import encode_vector
-from protocol.ranking import error_bound, query_scale
-from protocol.rules.transfer_loss import predictor
-from protocol.wire.messages import Purpose
+from protocol.ranking import error_bound, predictor, query_scale
 
 _QUERY: Final = "judging.ring"
 _RECORD: Final = "judging.json"

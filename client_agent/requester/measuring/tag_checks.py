@@ -16,11 +16,7 @@ from client_agent.points import Point
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from protocol.errors import RefusedMessage, UnknownResource
-from protocol.sharing import Side
-from protocol.tags.keys import shown_seed
-from protocol.tags.verdicts import judged, require_check, require_commitment, wrong_tags
-from protocol.wire.authentic import sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Go,
     OutputCommitment,
     ReleaseSet,
@@ -30,7 +26,11 @@ from protocol.wire.messages import (
     TagSeed,
     TagsFailed,
     TagShares,
+    sign,
 )
+from protocol.sharing import Side
+from protocol.tag_verdicts import judged, require_check, require_commitment, wrong_tags
+from protocol.tags import shown_seed
 
 _B_FIRST = (Side.B, Side.A)
 """A ends the round as soon as it hears that tags failed."""

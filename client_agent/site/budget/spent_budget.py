@@ -19,9 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from client_agent.learning.private.drawn_rows import drawing_probability
 from client_agent.site.budget.accounting import Steps, epsilon_of, share_used
 from client_agent.site.key_folder import folder_of_key, read_remembered
-from host.durable import new_folder, write_durably
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal
+from host.files import new_folder, write_durably
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal
 from protocol.policy.site_policy import SitePolicy
 
 RoundName = tuple[str, int]

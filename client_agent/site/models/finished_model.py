@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.site.journal import StudyJournal
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import ConfigurationError
 
 FINISH: Final = "finish.json"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.site.journal import StudyJournal
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import ConfigurationError
 
 _MODEL: Final = "model"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from client_agent.learning.learner import TorchLearner
 from client_agent.settings import AgentSettings
-from protocol.wire.messages import Study
+from protocol.messages.control import Study
 
 
 def site_learner(study: Study, settings: AgentSettings, seed: int, folder: Path) -> TorchLearner:

@@ -14,8 +14,8 @@ from client_agent.network.contacts import CLOCK_ERROR_S
 from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from protocol.errors import MoietyError
-from protocol.printable import printable
 from protocol.sharing import Side
+from protocol.text import printable
 
 _AGAIN_S: Final = 10.0
 _log = structlog.get_logger("agent")

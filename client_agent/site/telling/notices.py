@@ -19,7 +19,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from client_agent.site.telling.ways import NotDelivered, Notice, Way
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import StorageFull
 
 NOTICES: Final = "notices.json"

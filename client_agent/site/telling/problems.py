@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from client_agent.site.events import AgentEvent, EventKind, EventSink, ShownLines
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import StorageFull
 
 PROBLEMS: Final = "problems.json"

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.network.ledger import Ledger
 from client_agent.network.transport import CountingTransport
 from client_agent.settings import AgentSettings
-from host.network.unreachable import why_unreachable
-from host.private_files import read_secret
+from host.files import read_secret
+from host.network import why_unreachable
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.printable import printable
+from protocol.text import printable
 
 SIGNATURE: Final = "Moiety-Signature"
 PURPOSE: Final = "webhook"

@@ -14,12 +14,11 @@ from client_agent.settings import AgentSettings
 from client_agent.site.approval import Approval, approval_of, give
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import STOPPED, StudyJournal
-from host.audit.entry import AGENT, Action
-from host.audit.log import AuditLog
-from protocol.bodies.letter import told
+from host.audit_log import AGENT, Action, AuditLog
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
-from protocol.wire.messages import Roster, Signed, Study
+from protocol.messages.control import Roster, Signed, Study
+from protocol.messages.letter import told
+from protocol.text import printable
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,13 @@ from client_agent.site.connections import one_agent
 from client_agent.site.identity import load_chain
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.study.asked.at_hand import KnownStudy, audit_of, known_study
-from host.audit.entry import Action
-from host.durable import sync_folder
+from host.audit_log import Action
+from host.files import sync_folder
 from protocol.errors import ConfigurationError
-from protocol.printable import printable
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Signed
-from protocol.wire.studies.deletion import MOST_FILES, DeletedFile, DeletionReceipt
+from protocol.messages.control import Signed, sign
+from protocol.messages.study import MOST_FILES, DeletedFile, DeletionReceipt
+from protocol.roster.keyfile import PartyKeys
+from protocol.text import printable
 
 RECEIPT: Final = "deletion.json"
 _STAY: Final = frozenset({"study.json", "approval.json", "site.json", "left.txt", RECEIPT})

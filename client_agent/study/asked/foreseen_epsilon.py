@@ -10,7 +10,7 @@ import numpy as np
 
 from client_agent.site.budget.accounting import accountant, epsilon_of
 from client_agent.study.asked.most_spent import most_spent
-from protocol.wire.messages import Roster, Study
+from protocol.messages.control import Roster, Study
 
 
 @dataclass(frozen=True)

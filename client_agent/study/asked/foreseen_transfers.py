@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from client_agent.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.settings import AgentSettings
-from protocol.bodies.contribution import content_bytes
-from protocol.wire.messages import Purpose, ShareKind, Study
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import Purpose, ShareKind, Study
 
 
 def contribution_bytes(study: Study) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from client_agent.site.budget.accounting import Steps
 from client_agent.study.spending import training_of
-from protocol.wire.messages import PrivacySpec, Study
+from protocol.messages.control import PrivacySpec, Study
 
 
 def most_spent(

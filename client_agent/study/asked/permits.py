@@ -14,10 +14,10 @@ from client_agent.settings import AgentSettings
 from client_agent.site.approval import approval_of
 from client_agent.study.asked.at_hand import KnownStudy, audit_of, known_names, known_study
 from client_agent.study.asked.deleting import delete_held, is_deleted
-from host.audit.entry import AGENT, Action
+from host.audit_log import AGENT, Action
 from protocol.errors import MoietyError
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Roster
+from protocol.messages.control import Roster
+from protocol.roster.keyfile import PartyKeys
 
 
 def end_permits(

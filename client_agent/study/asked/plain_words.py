@@ -14,12 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon
 from protocol.errors import PolicyRefusal
+from protocol.messages.control import Roster, Study
 from protocol.parameters import Needs
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_study_allowed
-from protocol.printable import printable, printable_lines
-from protocol.rules.server_optimiser import largest_step
-from protocol.wire.messages import Roster, Study
+from protocol.policy.site_policy import SitePolicy, check_study_allowed
+from protocol.shared_model import largest_step
+from protocol.text import printable, printable_lines
 
 
 class About(StrEnum):

@@ -15,8 +15,8 @@ from client_agent.site.identity import load_identity
 from client_agent.site.telling.notices import Sent, read_notices
 from client_agent.site.telling.problems import Problem, read_problems
 from client_agent.study.asked.at_hand import KnownStudy, known_studies
-from host.one_holder import holder_of
-from protocol.wire.messages import Roster
+from host.folder_lock import holder_of
+from protocol.messages.control import Roster
 
 STOPPED_FIX = "mend it, then start the agent again"
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.arithmetic.prg import derive
-from protocol.mpc.correlation import dealer_pair
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.ot.session import LengthsList, ReceiverBatch, SenderBatch
+from protocol.arithmetic.ring import derive
+from protocol.mpc.product import dealer_pair
+from protocol.ot.session import CorrelationHalf, LengthsList, ReceiverBatch, SenderBatch
 
 _NOTHING = np.zeros(0, dtype=np.uint64)
 _NO_BYTES = np.zeros(0, dtype=np.uint8)

@@ -29,8 +29,8 @@ from harness.federation.memory.clocks import Stop, VirtualClock
 from harness.federation.memory.learners import Learners
 from harness.federation.memory.network import Network, Slowly
 from harness.federation.processes import FederationSpec, RunningFederation
+from protocol.messages.control import Study
 from protocol.sharing import Side
-from protocol.wire.messages import Study
 from servers.correlations.transfer import OBLIVIOUS
 
 _REAL_S: Final = 60.0

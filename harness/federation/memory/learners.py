@@ -20,9 +20,9 @@ from client_agent.site.models.finished_model import finish_table
 from client_agent.site.models.site_learner import site_learner
 from harness.engine.parties import Parties
 from harness.federation.processes import SiteSpec
+from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 _GRID = 256.0
 

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol, TypeVar
 import httpx
 
 from host.clock import Clock
+from protocol.channel.signing import MAX_AGE_S
 from protocol.sharing import Side
-from protocol.wire.channel.signing import MAX_AGE_S
 
 T = TypeVar("T")
 _OK: Final = 200

@@ -14,9 +14,9 @@ from harness.federation.memory.apps import AppsInMemory
 from harness.federation.memory.network import Network
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from host.clock import Clock
+from protocol.messages.control import Roster
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Roster
 
 
 class ServersInMemory(RunningFederation):

@@ -22,12 +22,11 @@ from typing import Any, BinaryIO, Final
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from protocol.arithmetic.packing import element_bytes
-from protocol.ckks.ciphertext import HEADER_BYTES, Kind, chunk_bytes
-from protocol.ckks.parameters import CkksParameters
+from protocol.arithmetic.fixed_point import element_bytes
+from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, Octets, octets
+from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind, chunk_bytes
 from protocol.errors import ProtocolViolation, ShareAltered
-from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, Octets, octets
-from protocol.wire.messages import ShareKind
+from protocol.messages.control import ShareKind
 
 KEY_BYTES: Final = 32
 CIPHERTEXTS: Final = CkksParameters()

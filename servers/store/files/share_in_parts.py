@@ -23,24 +23,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from host.durable import is_full, write_durably
-from host.writers import has_writer
-from protocol.bodies.contribution import Part
-from protocol.errors import BrokenSeal, MoietyError, RefusedMessage, ShareAltered, StorageFull, Unavailable
-from protocol.sharing import Side
-from protocol.wire.channel.known_body import KnownBody
-from protocol.wire.channel.sealing import (
+from host.files import has_writer, is_full, write_durably
+from protocol.channel.commitment import MessageDigest, check_commitment
+from protocol.channel.keys import SealingKey
+from protocol.channel.sealing import (
     CHUNK_BYTES,
     TAG_BYTES,
+    KnownBody,
     Octets,
     SealedReader,
     octets,
     sealed_head_length,
     sealed_length,
 )
-from protocol.wire.commitment import MessageDigest, check_commitment
-from protocol.wire.keys import SealingKey
-from protocol.wire.messages import ContributionHeader
+from protocol.errors import BrokenSeal, MoietyError, RefusedMessage, ShareAltered, StorageFull, Unavailable
+from protocol.messages.contribution import Part
+from protocol.messages.control import ContributionHeader
+from protocol.sharing import Side
 from servers.store.files.chunk_tags import ChunkTags, Tagger, layout_of
 
 CHUNKS_OF_A_PART: Final = 64

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
 
-from host.durable import is_full, sync_folder
 from host.failpoints import Failpoints
+from host.files import is_full, sync_folder
 from protocol.errors import StorageFull
 from servers.points import Point
 from servers.storage.place import Storage

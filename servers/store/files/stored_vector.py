@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from protocol.arithmetic.fixed_point import element_bytes, unpacked
 from protocol.arithmetic.kernels import NUMBA
-from protocol.arithmetic.packing import element_bytes, unpacked
 from protocol.arithmetic.ring import Ring
-from protocol.bodies.contribution import content_bytes
+from protocol.messages.contribution import content_bytes
 from protocol.parameters import WORD_BITS, RingBits
 from servers.store.files.chunk_tags import ChunkTags, layout_of
 from servers.store.records import ContributionRecord

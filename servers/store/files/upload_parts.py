@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from host.durable import new_folder
+from host.files import new_folder
 from protocol.rounds.states import RoundKey
 from servers.store.files.share_in_parts import Awaited, ShareInParts
 

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.rounds.news import news, shared_news
-from protocol.wire.messages import StudyView
-from protocol.wire.paths import EVERY_SITE
+from protocol.messages.control import StudyView, news, shared_news
+from protocol.messages.paths import EVERY_SITE
 from servers.store.records import MailRecord
 
 

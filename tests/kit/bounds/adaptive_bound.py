@@ -1,6 +1,6 @@
 r"""How far apart a secure and a plain model can be where a server optimiser applies the average (docs/protocol.md 9).
 
-With u the opened average, m the first moment, s = sqrt(v) and a = 1 - beta_2 (:mod:`protocol.rules.server_optimiser`),
+With u the opened average, m the first moment, s = sqrt(v) and a = 1 - beta_2 (:mod:`protocol.shared_model`),
 and delta the distance of the two runs' vectors in L2 norm, one round gives
 
     delta_u  <= L delta_theta + e                               (:mod:`tests.kit.bounds.regression_facts`)
@@ -40,10 +40,9 @@ from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RoundRecord, RunHistory
 from harness.engine.updates import Training, average, clipped_update
 from protocol.errors import ConfigurationError
-from protocol.first_model import first_model
+from protocol.messages.control import ListedWeight, RuleName, RuleSpec, Study
 from protocol.parameters import StudyParameters
-from protocol.rules.server_optimiser import apply_aggregate, first_decay, initial_state
-from protocol.wire.messages import ListedWeight, RuleName, RuleSpec, Study
+from protocol.shared_model import apply_aggregate, first_decay, first_model, initial_state
 from tests.kit.bounds.regression_facts import UNIT, RegressionFacts, RoundFacts, average_error, gamma, summed_sites
 
 

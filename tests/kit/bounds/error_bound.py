@@ -23,10 +23,9 @@ import numpy as np
 
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunHistory
-from protocol.first_model import first_model
+from protocol.messages.control import Study
 from protocol.parameters import StudyParameters
-from protocol.rules.server_optimiser import state_vectors
-from protocol.wire.messages import Study
+from protocol.shared_model import first_model, state_vectors
 from tests.kit.bounds.adaptive_bound import adaptive_difference, adaptive_rounds
 from tests.kit.bounds.regression_facts import (
     UNIT,

@@ -37,10 +37,10 @@ from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundRecord, RunHistory
 from harness.engine.updates import own_weight
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Study
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import Study
 
 UNIT: Final = 2.0**-24
 

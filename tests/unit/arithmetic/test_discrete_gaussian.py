@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from protocol.arithmetic.discrete_gaussian import LARGEST_SIGMA, discrete_gaussian
-from protocol.arithmetic.prg import Usage, derive, expand
+from protocol.arithmetic.ring import Usage, derive, expand
 from protocol.errors import ProtocolViolation
 from tests.reference.discrete_gaussian import Words, draw
 

@@ -8,8 +8,7 @@ import pytest
 
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.kernels import Scaling
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import to_signed
+from protocol.arithmetic.ring import Usage, expand, to_signed
 from protocol.errors import ProtocolViolation, UnusableUpdate
 
 SEED = bytes(range(32))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from protocol.arithmetic.fixed_point import element_bytes, packed, unpacked
 from protocol.arithmetic.kernels import NUMPY, Kernels
-from protocol.arithmetic.packing import element_bytes, packed, unpacked
 from protocol.arithmetic.ring import Ring, lifted, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.parameters import RingBits

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes, expand_into
+from protocol.arithmetic.ring import Usage, derive, expand, expand_bytes, expand_into
 from protocol.errors import MalformedMessage, ProtocolViolation
 
 SEED = bytes(range(32))

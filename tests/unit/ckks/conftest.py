@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from host.memory_file import MemoryFile
-from protocol.ckks.parameters import CkksParameters
+from host.files import MemoryFile
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 
 STUDY = "5d" * 32

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from protocol.ckks.check import SiteChecks, SumChecks
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
+from protocol.ckks.update import SiteChecks, SumChecks
 from protocol.errors import SumForged
 from tests.unit.ckks.conftest import SEED, STUDY
 

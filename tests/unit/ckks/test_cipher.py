@@ -8,11 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from host.memory_file import MemoryFile
-from protocol.ckks.cipher import Adder, Decryptor, Encryptor
-from protocol.ckks.ciphertext import SeededChunk, SumChunk
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import MISSING, Scheme, SecretKey
+from host.files import MemoryFile
+from protocol.ckks.ciphertext import CkksParameters, SeededChunk, SumChunk
+from protocol.ckks.scheme import MISSING, Adder, Decryptor, Encryptor, Scheme, SecretKey
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, UnusableUpdate
 from tests.unit.ckks.conftest import SEED, STUDY
 

@@ -12,6 +12,7 @@ from protocol.ckks.ciphertext import (
     HEADER_BYTES,
     BodyHeader,
     ChunkReader,
+    CkksParameters,
     Kind,
     SeededChunk,
     SumChunk,
@@ -21,7 +22,6 @@ from protocol.ckks.ciphertext import (
     chunk_offset,
     chunks_of,
 )
-from protocol.ckks.parameters import CkksParameters
 from protocol.errors import MalformedMessage
 
 PARAMETERS = CkksParameters()

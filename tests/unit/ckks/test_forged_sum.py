@@ -12,11 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from harness.adversaries.ckks_attacks import CHUNKS, DIMENSION, PARAMETERS, ROUND, SITES, Held, sent, times, update_of
-from host.memory_file import MemoryFile
-from protocol.ckks.check import SumChecks
-from protocol.ckks.cipher import Decryptor
+from host.files import MemoryFile
 from protocol.ckks.ciphertext import SEED_BYTES, Kind, chunks_of
-from protocol.ckks.update import average, body_header
+from protocol.ckks.scheme import Decryptor
+from protocol.ckks.update import SumChecks, average, body_header
 from protocol.errors import SumForged
 
 
@@ -71,10 +70,10 @@ def test_no_two_ciphertexts_share_their_public_seed(held: Held) -> None:
 FORKING = """
 import os
 import numpy as np
-from protocol.ckks.cipher import Encryptor
+from protocol.ckks.scheme import Encryptor
 from protocol.ckks.ciphertext import SEED_BYTES
 from protocol.ckks.scheme import Scheme
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from harness.adversaries.ckks_attacks import PARAMETERS
 
 key = Scheme(PARAMETERS).secret_key(bytes(range(32)), "5d" * 32)

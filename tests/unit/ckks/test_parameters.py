@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from protocol.ckks.parameters import LARGEST_MODULUS_BITS, CkksParameters
+from protocol.ckks.ciphertext import LARGEST_MODULUS_BITS, CkksParameters
 
 
 def test_the_default_is_inside_the_standard_with_room_to_spare() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from protocol.ckks.parameters import LARGEST_MODULUS_BITS, NOISE_DEVIATION, CkksParameters
+from protocol.ckks.ciphertext import LARGEST_MODULUS_BITS, NOISE_DEVIATION, CkksParameters
 
 CLASSICAL, QUANTUM = 0.292, 0.265
 """log2 of a sieve's cost a block size (Becker et al. 2016; Laarhoven 2015): the whole attack costs at least one."""

@@ -7,14 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from protocol.arithmetic.fixed_point import clip, scaling_of
-from protocol.ckks.check import SiteChecks, SumChecks
-from protocol.ckks.cipher import Adder, Decryptor, Encryptor
-from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, body_bytes, chunks_of
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import SecretKey
-from protocol.ckks.update import average, body_header, contribution
+from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, CkksParameters, Kind, body_bytes, chunks_of
+from protocol.ckks.scheme import Adder, Decryptor, Encryptor, SecretKey
+from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
 from protocol.errors import AggregateOutOfBounds, MalformedMessage
 from protocol.parameters import StudyParameters
 

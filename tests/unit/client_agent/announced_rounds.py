@@ -6,13 +6,7 @@ import numpy as np
 
 from client_agent.contributor.decisions import Decision
 from client_agent.site.letter import Attestation, WeightMail, Welcome
-from protocol.bodies.letter import seal_checkpoint, seal_letter
-from protocol.evidence import PastRelease
-from protocol.parameters import Needs
-from protocol.rounds.agree import model_digest
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     ListedWeight,
     RoundOutcome,
@@ -22,7 +16,14 @@ from protocol.wire.messages import (
     Study,
     StudyView,
     WeightList,
+    countersign,
+    sign,
 )
+from protocol.messages.letter import seal_checkpoint, seal_letter
+from protocol.parameters import Needs
+from protocol.rounds.agreement import model_digest
+from protocol.rounds.evidence import PastRelease
+from protocol.sharing import Side
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,

@@ -22,14 +22,13 @@ from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
 from harness.federation.memory.clocks import ToldClock
 from host.randomness import SystemRandomness
-from protocol.bodies.letter import open_letter
 from protocol.errors import MoietyError, OutputGone, TooLarge
+from protocol.messages.control import ContributedRound, ContributedRounds, Decline, Signed, Study, sign
+from protocol.messages.letter import open_letter
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.chain import RosterChain
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import ContributedRound, ContributedRounds, Decline, Signed, Study
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys
 
 SITE = "c1"

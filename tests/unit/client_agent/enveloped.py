@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from protocol.sharing import Side
-from protocol.wire.channel.answers import sign_answer
-from protocol.wire.channel.envelope import (
+from protocol.channel.answers import sign_answer
+from protocol.channel.commitment import head_digest
+from protocol.channel.envelope import (
     ANSWER_TYPE,
     LENGTH_BYTES,
     SEALED_TYPE,
@@ -19,12 +19,12 @@ from protocol.wire.channel.envelope import (
     close_answer,
     open_request,
 )
-from protocol.wire.channel.signing import DigestField, VerifiedRequest, signed_digest, verify_request
-from protocol.wire.commitment import head_digest
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SealingPublicKey, VerifyKey
-from protocol.wire.messages import Party
-from protocol.wire.paths import SEALED
+from protocol.channel.keys import SealingPublicKey, VerifyKey
+from protocol.channel.signing import DigestField, VerifiedRequest, signed_digest, verify_request
+from protocol.messages.control import Party
+from protocol.messages.paths import SEALED
+from protocol.roster.keyfile import PartyKeys
+from protocol.sharing import Side
 from tests.unit.client_agent.federation import ROSTER, operator_keys
 
 Handler = Callable[[httpx.Request], httpx.Response]

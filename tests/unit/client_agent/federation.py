@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from harness.engine.parties import Parties, SiteEntry, make_parties
-from protocol.evidence import PastRelease
-from protocol.parameters import Needs, StudyParameters
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.message import Message
-from protocol.wire.messages import (
+from protocol.channel.message import Message
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     CollectedContribution,
@@ -30,7 +25,13 @@ from protocol.wire.messages import (
     StudyState,
     TrainingSpec,
     WeightList,
+    countersign,
+    sign,
 )
+from protocol.parameters import Needs, StudyParameters
+from protocol.roster.keyfile import PartyKeys
+from protocol.rounds.evidence import PastRelease
+from protocol.sharing import Side
 
 REQUESTER = "r0"
 CONTRIBUTORS = ("c1", "c2", "c3")

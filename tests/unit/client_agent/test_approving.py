@@ -17,14 +17,13 @@ from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.study.asked.plain_words import _OPENED, About, in_plain_words
 from harness.federation.processes import write_secret
-from host.audit.log import AuditLog
+from host.audit_log import AuditLog
 from protocol.errors import ConfigurationError, MoietyError
+from protocol.messages.control import PrivacySpec, RuleName, RuleSpec, sign
+from protocol.messages.purpose import StudyProtection
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
-from protocol.protection.plan import StudyProtection
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec
+from protocol.roster.keyfile import dump_party_keys, dump_roster
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, study
 from tests.unit.client_agent.test_cli import write_config
 from tests.unit.client_agent.test_page import PORT, browser

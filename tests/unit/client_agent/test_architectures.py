@@ -25,9 +25,8 @@ from client_agent.product.exported import load_exported
 from client_agent.product.held import HeldModel
 from client_agent.site.journal import SiteState
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec, Study, TrainingSpec
-from protocol.wire.studies.architecture import ArchitectureSpec, Argument
-from protocol.wire.studies.model import Buffers
+from protocol.messages.control import ModelSpec, Study, TrainingSpec
+from protocol.messages.model import ArchitectureSpec, Argument, Buffers
 from tests.unit.client_agent.federation import ROSTER
 
 SMALL = (

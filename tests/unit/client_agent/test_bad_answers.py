@@ -28,7 +28,6 @@ from client_agent.requester.round import RequesterRound
 from client_agent.requester.run import Requester
 from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent, EventKind
-from protocol.bodies.letter import NOTICE_SEALED_BYTES
 from protocol.errors import (
     BadSignature,
     ConfigurationError,
@@ -39,8 +38,9 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
+from protocol.messages.control import MAX_CONTROL_BYTES, Signed, Study, StudyIndex, StudyView
+from protocol.messages.letter import NOTICE_SEALED_BYTES
 from protocol.sharing import Side
-from protocol.wire.messages import MAX_CONTROL_BYTES, Signed, Study, StudyIndex, StudyView
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import PARAMETERS, REQUESTER, ROSTER, keys, study
 from tests.unit.client_agent.test_daemon import FakeServer, settings, signed_at

@@ -21,10 +21,10 @@ from client_agent.site.budget.accounting import Steps, epsilon_of
 from client_agent.site.budget.spent_budget import BudgetMemory, budget_memory
 from moiety import main
 from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.messages.control import PrivacySpec, Study
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import PrivacySpec, Study
 from tests.unit.client_agent.benches import SITE, FakeServer
 from tests.unit.client_agent.federation import ROSTER, keys, study
 from tests.unit.client_agent.test_reconciling import HELD

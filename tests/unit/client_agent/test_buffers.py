@@ -24,11 +24,10 @@ from client_agent.learning.plugin import load_plugin
 from client_agent.learning.trainer import LocalRound, epoch_rows, gradient_rows, loss_gradient, take, train_round
 from protocol.arithmetic.fixed_point import clip
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.first_model import first_model
+from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.model import Buffers
 from protocol.parameters import StudyParameters
-from protocol.rules.server_optimiser import apply_aggregate
-from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.wire.studies.model import Buffers
+from protocol.shared_model import apply_aggregate, first_model
 
 CPU = torch.device("cpu")
 SGD = TrainingSpec(update="local_sgd", batch_size=6, local_learning_rate=0.1, server_learning_rate=0.25)

@@ -8,10 +8,10 @@ import pytest
 
 from client_agent.site.letter import Welcome
 from protocol.errors import AnnouncementMismatch, ConfigurationError
+from protocol.messages.control import Purpose, Study
 from protocol.parameters import Needs
 from protocol.protection import ckks
 from protocol.protection.ckks import check_key, require_scheme
-from protocol.wire.messages import Purpose, Study
 from tests.unit.client_agent.federation import DIGEST, announcement
 from tests.unit.client_agent.test_ckks_site import ANNOUNCED, ENCRYPTED_STUDY, KEY, SEED, SHARES, SITE
 

@@ -23,14 +23,14 @@ from client_agent.study.contribute import (
     send_contribution,
 )
 from client_agent.study.take_release import Outputs, own_key_id
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from host.randomness import SystemRandomness
 from protocol.arithmetic.kernels import Scaling
-from protocol.ckks.check import SiteChecks, SumChecks
-from protocol.ckks.cipher import Adder, Decryptor, Encryptor
-from protocol.ckks.ciphertext import HEADER_BYTES, Kind, chunks_of
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.update import average, body_header, contribution
+from protocol.channel.commitment import MessageDigest, check_commitment
+from protocol.channel.sealing import SealedReader
+from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind, chunks_of
+from protocol.ckks.scheme import Adder, Decryptor, Encryptor
+from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
 from protocol.errors import (
     AggregateOutOfBounds,
     AnnouncementMismatch,
@@ -40,14 +40,7 @@ from protocol.errors import (
     Unavailable,
     UnusableUpdate,
 )
-from protocol.evidence import PastRelease
-from protocol.parameters import Needs
-from protocol.protection.ckks import Ciphertexts, derive_key
-from protocol.protection.interface import AtSite, Encoded, UnderKey
-from protocol.sharing import Side
-from protocol.wire.channel.sealing import SealedReader
-from protocol.wire.commitment import MessageDigest, check_commitment
-from protocol.wire.messages import (
+from protocol.messages.control import (
     NO_COMMITMENT,
     Announcement,
     ContributionHeader,
@@ -59,6 +52,11 @@ from protocol.wire.messages import (
     StudyProtection,
     SumRelease,
 )
+from protocol.parameters import Needs
+from protocol.protection.ckks import Ciphertexts, derive_key
+from protocol.protection.interface import AtSite, Encoded, UnderKey
+from protocol.rounds.evidence import PastRelease
+from protocol.sharing import Side
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,

@@ -28,7 +28,7 @@ from client_agent.site.events import Metrics, RoundRecord
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, outbox
 from harness.federation.processes import write_secret
-from host.durable import new_folder
+from host.files import new_folder
 from protocol.errors import (
     ConfigurationError,
     ConflictingMessage,
@@ -37,9 +37,9 @@ from protocol.errors import (
     Unavailable,
     UnknownStudy,
 )
+from protocol.messages.control import Signed, Study, StudyEnd, StudyState, StudyView
+from protocol.roster.keyfile import dump_party_keys, dump_roster
 from protocol.sharing import Side
-from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import Signed, Study, StudyEnd, StudyState, StudyView
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
 from tests.unit.client_agent.test_rewards import record

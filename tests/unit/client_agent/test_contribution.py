@@ -22,14 +22,14 @@ from client_agent.study.contribute import (
 from host.randomness import SeededRandomness, SystemRandomness
 from protocol.arithmetic.fixed_point import decode
 from protocol.arithmetic.ring import from_bytes
-from protocol.bodies import sealed
+from protocol.channel.commitment import MessageDigest, check_commitment
+from protocol.channel.sealing import SealedReader
 from protocol.errors import BadSignature, ConfigurationError, TranscriptMismatch, Unavailable, UnusableUpdate
+from protocol.messages import bodies as sealed
+from protocol.messages.control import ContributionHeader, ShareKind
 from protocol.protection.interface import AtSite, Encoded
 from protocol.protection.shares import Shares
 from protocol.sharing import SeedShare, Share, Side, VectorShare, reconstruct, vector_side
-from protocol.wire.channel.sealing import SealedReader
-from protocol.wire.commitment import MessageDigest, check_commitment
-from protocol.wire.messages import ContributionHeader, ShareKind
 from tests.unit.client_agent.federation import DIGEST, PARAMETERS, ROSTER, announcement, layered, operator_keys, study
 from tests.unit.client_agent.uploads import UploadServer
 
@@ -145,8 +145,8 @@ class Disk:
             self.done.append(("place", target.name))
             real_replace(path, target)
 
-        monkeypatch.setattr("host.durable.os.fsync", sync)
-        monkeypatch.setattr("host.durable.os.replace", replace)
+        monkeypatch.setattr("host.files.os.fsync", sync)
+        monkeypatch.setattr("host.files.os.replace", replace)
 
 
 def test_all_of_an_attempt_is_on_disk_before_it_is_in_place_and_the_record_is_last(
@@ -198,7 +198,7 @@ def test_an_attempt_whose_folder_could_not_be_synced_is_not_sent_before_it_is(
         raise OSError(errno.EIO, "no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr("host.durable.sync_folder", fails)
+        patched.setattr("host.files.sync_folder", fails)
         with pytest.raises(OSError, match="no answer"):
             made(update, journal)
     sealed = (journal.attempt_folder(1, 1) / "a.sealed").read_bytes()

@@ -8,20 +8,17 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.events import EventKind, RoundEnd
-from protocol.clauses import Clause
 from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,
+    Clause,
     ErrorCode,
     MoietyError,
     Unavailable,
     UnknownResource,
     WrongRound,
 )
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.causes import outcome_text
-from protocol.wire.messages import (
+from protocol.messages.control import (
     OutcomeCause,
     RoundOutcome,
     RoundState,
@@ -30,7 +27,11 @@ from protocol.wire.messages import (
     StudyState,
     StudyView,
     WeightList,
+    countersign,
+    sign,
 )
+from protocol.messages.purpose import outcome_text
+from protocol.sharing import Side
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,
     MODEL,

@@ -22,10 +22,7 @@ from client_agent.site.models.finished_model import finish_table
 from client_agent.site.outbox import create_study, outbox
 from harness.federation.processes import write_secret
 from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import (
+from protocol.messages.control import (
     EndCause,
     ListedStudy,
     RankingSpec,
@@ -37,7 +34,11 @@ from protocol.wire.messages import (
     StudyEndState,
     StudyIndex,
     StudyProtection,
+    countersign,
+    sign,
 )
+from protocol.roster.keyfile import dump_party_keys, dump_roster
+from protocol.sharing import Side
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
 
 

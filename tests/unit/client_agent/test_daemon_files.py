@@ -15,10 +15,10 @@ from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, outbox, waiting, withdraw
-from host.durable import write_durably
+from host.files import write_durably
 from protocol.errors import ConfigurationError, StorageFull
+from protocol.messages.control import StudyIndex
 from protocol.sharing import Side
-from protocol.wire.messages import StudyIndex
 from tests.unit.client_agent.federation import REQUESTER, study
 from tests.unit.client_agent.test_daemon import FakeServer, agent, signed_at, sites
 

@@ -12,15 +12,8 @@ import pytest
 from client_agent.contributor.decisions import Decision
 from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, WeightMail
-from protocol.bodies.letter import seal_letter
 from protocol.errors import ConfigurationError, ErrorCode, WrongRound
-from protocol.parameters import Needs, StudyParameters
-from protocol.policy.memory import LeftOut
-from protocol.rounds.agree import model_digest
-from protocol.rules.self_weights import class_weight
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     LayerShape,
     ListedWeight,
@@ -34,7 +27,15 @@ from protocol.wire.messages import (
     Signed,
     Study,
     WeightList,
+    countersign,
+    sign,
 )
+from protocol.messages.letter import seal_letter
+from protocol.parameters import Needs, StudyParameters
+from protocol.policy.memory import LeftOut
+from protocol.rounds.agreement import model_digest
+from protocol.rules.fedavg import class_weight
+from protocol.sharing import Side
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, contributor_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys, study
 

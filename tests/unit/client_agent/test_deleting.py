@@ -14,12 +14,10 @@ from client_agent.site.connections import one_agent
 from client_agent.site.journal import SiteState
 from client_agent.study.asked.at_hand import Word, keep_word, known_study, pause_study, resume_study
 from client_agent.study.asked.deleting import RECEIPT, delete_study, is_deleted
-from host.audit.entry import Action
-from host.audit.log import AUDIT, AuditLog, read_audit
+from host.audit_log import AUDIT, Action, AuditLog, read_audit
 from protocol.errors import ConfigurationError, StorageFull
-from protocol.wire.authentic import check_signature
-from protocol.wire.messages import Signed
-from protocol.wire.studies.deletion import DeletionReceipt
+from protocol.messages.control import Signed, check_signature
+from protocol.messages.study import DeletionReceipt
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.client_agent.test_page import STUDY, config, journal
 

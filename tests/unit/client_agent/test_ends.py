@@ -13,9 +13,8 @@ from client_agent.site.events import EventKind
 from client_agent.site.journal import StudyJournal
 from client_agent.study.ends import require_end, shown_ends
 from protocol.errors import AnnouncementMismatch, BadSignature
+from protocol.messages.control import EndCause, Signed, StudyEnd, StudyEndState, StudyState, StudyView, sign
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, Signed, StudyEnd, StudyEndState, StudyState, StudyView
 from tests.unit.client_agent.benches import contributor_bench, requester_bench
 from tests.unit.client_agent.federation import PARAMETERS, ROSTER, ended_as, keys, operator_keys, study
 

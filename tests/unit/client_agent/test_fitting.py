@@ -15,8 +15,8 @@ from client_agent.learning.models import model_spec
 from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.learning.plugin import load_plugin
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Study, TaskKind, TaskSpec
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import Study, TaskKind, TaskSpec
 from tests.unit.client_agent.federation import study
 from tests.unit.client_agent.test_plugin import SPEC, plugin_file
 

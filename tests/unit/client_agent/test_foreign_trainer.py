@@ -26,8 +26,8 @@ from client_agent.learning.models import model_spec
 from client_agent.settings import load_settings
 from client_agent.trainer_settings import TrainerSettings
 from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 
 MODEL = model_spec("linear", (3,), (), 2)
 SHAPES = {layer.name: layer.shape for layer in MODEL.layers}

@@ -21,24 +21,13 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import WeightMail
 from client_agent.study.take_release import own_key_id
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from protocol.arithmetic.kernels import Scaling
-from protocol.bodies.letter import seal_letter
-from protocol.ckks.check import SiteChecks
-from protocol.ckks.cipher import Adder, Encryptor
-from protocol.ckks.ciphertext import Kind, chunks_of
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.update import body_header, contribution
-from protocol.clauses import Clause
-from protocol.evidence import PastRelease
-from protocol.parameters import Needs, StudyParameters
-from protocol.policy.clauses import MOST_DISCARDED_SUMS
-from protocol.policy.site_policy import SitePolicy
-from protocol.protection.ckks import derive_key
-from protocol.rounds.agree import model_digest
-from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import (
+from protocol.ckks.ciphertext import CkksParameters, Kind, chunks_of
+from protocol.ckks.scheme import Adder, Encryptor
+from protocol.ckks.update import SiteChecks, body_header, contribution
+from protocol.errors import Clause
+from protocol.messages.control import (
     Announcement,
     EndCause,
     LayerShape,
@@ -53,7 +42,16 @@ from protocol.wire.messages import (
     StudyProtection,
     SumRelease,
     WeightList,
+    sign,
 )
+from protocol.messages.letter import seal_letter
+from protocol.parameters import Needs, StudyParameters
+from protocol.policy.clauses import MOST_DISCARDED_SUMS
+from protocol.policy.site_policy import SitePolicy
+from protocol.protection.ckks import derive_key
+from protocol.rounds.agreement import model_digest
+from protocol.rounds.evidence import PastRelease
+from protocol.sharing import Side
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, FakeServer, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import (

@@ -11,7 +11,7 @@ from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_vector, model_vector, pick_device
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
-from protocol.wire.messages import ModelSpec, TrainingSpec
+from protocol.messages.control import ModelSpec, TrainingSpec
 
 pytestmark = pytest.mark.gpu
 

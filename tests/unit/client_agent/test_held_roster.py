@@ -12,12 +12,10 @@ import pytest
 from client_agent.network.held_roster import ACCEPTED, HeldRoster
 from client_agent.network.server_client import ServerClient
 from protocol.errors import BadSignature, MalformedMessage, MoietyError, RosterRefused, RosterUnknown, Unavailable
+from protocol.messages.control import Announcement, RosterChange, Signed, countersign, sign
+from protocol.roster.chain import RosterChain
+from protocol.roster.changes import Wanted, dump_chain
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.chain.file import dump_chain
-from protocol.wire.chain.making import Wanted
-from protocol.wire.messages import Announcement, RosterChange, Signed
 from tests.unit.client_agent.federation import study
 from tests.unit.parties import party_keys
 from tests.unit.wire.rosters import CHAIN, PARTIES, changed, given, joins, renewed_keys

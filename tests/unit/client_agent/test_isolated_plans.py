@@ -12,11 +12,10 @@ import pytest
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.site.events import RoundEnd
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode
+from protocol.errors import Clause, ErrorCode
+from protocol.messages.control import EndCause, StudyEndState
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import Measured
-from protocol.wire.messages import EndCause, StudyEndState
 from tests.unit.client_agent.announced_rounds import MODEL
 from tests.unit.client_agent.benches import RequesterBench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, evidence, study

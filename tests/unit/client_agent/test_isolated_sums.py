@@ -15,9 +15,9 @@ from client_agent.site.events import RoundEnd
 from client_agent.study.isolating import note_sum
 from harness.adversaries.scripted_agents import DIMENSION, SITES, START, Federation, Round, study
 from protocol.errors import AggregateOutOfBounds
-from protocol.evidence import PastRelease
+from protocol.messages.control import RoundState, Study
 from protocol.policy.memory import remember_skip
-from protocol.wire.messages import RoundState, Study
+from protocol.rounds.evidence import PastRelease
 
 FOUR = SITES[:4]
 ABOVE, BELOW, ACROSS = SITES[:3], SITES[3:6], SITES[1:6]

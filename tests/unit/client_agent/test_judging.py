@@ -9,11 +9,11 @@ import pytest
 from client_agent.requester.measuring.allowed_lengths import largest_product, longest_distance, longest_norm
 from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
 from protocol.errors import ProtocolViolation
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, RuleState, SiteFacts
-from protocol.wire.messages import RuleName, RuleSpec
 
 NAMES = ("user", "c1", "c2", "c3")
 PARAMETERS = StudyParameters(dimension=9, clip_norm=2.0, weight_grid=8, least_contributors=2)

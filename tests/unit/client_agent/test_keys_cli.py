@@ -13,9 +13,9 @@ from client_agent.cli.keys import app
 from client_agent.site.identity import signed_chain
 from harness.engine.parties import SiteEntry, make_parties
 from protocol.errors import ConfigurationError, MoietyError
+from protocol.messages.control import Roster, Signed
+from protocol.roster.keyfile import dump_roster, parse_party_keys
 from protocol.sharing import Side
-from protocol.wire.keyfile import dump_roster, parse_party_keys
-from protocol.wire.messages import Roster, Signed
 from servers.roster.accepted import read_chain
 
 SITES = ("r0", "c1", "c2", "c3")

@@ -11,9 +11,9 @@ from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.learner import TorchLearner
 from client_agent.learning.models import model_spec
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.parameters import StudyParameters
-from protocol.rules.server_optimiser import initial_state
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.shared_model import initial_state
 from tests.unit.client_agent.federation import study
 
 MODEL = model_spec("linear", (3,), (), 3)

@@ -20,7 +20,7 @@ from client_agent.site.events import (
     after_each,
     site_values,
 )
-from protocol.wire.messages import Purpose
+from protocol.messages.control import Purpose
 
 
 @pytest.mark.parametrize("purpose", list(Purpose))

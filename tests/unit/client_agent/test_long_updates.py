@@ -23,10 +23,10 @@ from harness.adversaries.wrong_updates import (
     judged,
     of_length,
 )
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
 from protocol.rules.registry import rule_for
-from protocol.wire.messages import RuleName, RuleSpec
 
 
 def test_pairs_show_an_update_that_lies_within_reach_of_the_requester_but_not_of_the_others() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from client_agent.tasks.cox import cox_loss
 from client_agent.tasks.losses import Batch, task_loss, training_loss
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import LossName, TaskKind, TaskSpec, TrainingSpec
+from protocol.messages.control import LossName, TaskKind, TaskSpec, TrainingSpec
 
 
 def loss_of(task: TaskSpec, outputs: Any, y: Any) -> float:

@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
+from protocol.messages.control import OutcomeCause, Purpose, RoundOutcome, RoundState, RuleName, Signed
 from protocol.parameters import Needs
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import (
-    OutcomeCause,
-    Purpose,
-    RoundOutcome,
-    RoundState,
-    RuleName,
-    Signed,
-)
 from tests.unit.client_agent.benches import Bench, contributor_bench
 from tests.unit.client_agent.federation import signed_by_both
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, decided, study_with

@@ -15,15 +15,10 @@ import pytest
 from harness.adversaries.scripted_agents import GRID, ROSTER, SITES, START, Federation, Round
 from harness.adversaries.scripted_agents import study as scripted_study
 from protocol.errors import ProtocolViolation
-from protocol.evidence import check_release
+from protocol.messages.control import Purpose, RuleName, RuleSpec, Study
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_skip
-from protocol.wire.messages import (
-    Purpose,
-    RuleName,
-    RuleSpec,
-    Study,
-)
+from protocol.rounds.evidence import check_release
 from tests.unit.parties import announcement
 from tests.unit.servers.test_one_end_a_round import FIVE
 

@@ -19,17 +19,9 @@ from client_agent.requester.round_result import Settled
 from client_agent.requester.run import Requester
 from client_agent.requester.state import RoundPlan, Welcomed
 from client_agent.site.events import RoundEnd
-from host.durable import new_folder
-from protocol.clauses import Clause
-from protocol.errors import BadSignature, ProtocolViolation, UnknownResource, UnusableUpdate
-from protocol.mpc.measurement import OpenedSite
-from protocol.parameters import Needs
-from protocol.policy.memory import remember_release
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.states import RoundKey
-from protocol.rules.interface import Measured, PairDistance
-from protocol.sharing import Side
-from protocol.wire.messages import (
+from host.files import new_folder
+from protocol.errors import BadSignature, Clause, ProtocolViolation, UnknownResource, UnusableUpdate
+from protocol.messages.control import (
     Announcement,
     OutcomeCause,
     Purpose,
@@ -40,6 +32,13 @@ from protocol.wire.messages import (
     Signed,
     StudyEndState,
 )
+from protocol.mpc.measurement import OpenedSite
+from protocol.parameters import Needs
+from protocol.policy.memory import remember_release
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.states import RoundKey
+from protocol.rules.interface import Measured, PairDistance
+from protocol.sharing import Side
 from tests.unit.client_agent.benches import Bench, FakeLearner, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, agreed_set, evidence, signed_by_both
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, study_with

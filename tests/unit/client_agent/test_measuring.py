@@ -13,13 +13,12 @@ from client_agent.study.measuring import (
 from harness.adversaries.signed_client import opened as opened_body
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import encode
-from protocol.bodies.query import read_query
-from protocol.mpc.distance import distance_query
-from protocol.mpc.measurement import OpeningShare
+from protocol.messages.bodies import read_query
+from protocol.messages.control import QueryHeader, ShareKind
+from protocol.mpc.measurement import OpeningShare, distance_query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
 from protocol.sharing import Side, seed_side
-from protocol.wire.messages import QueryHeader, ShareKind
 from tests.unit.client_agent.federation import CONTRIBUTORS, DIGEST, PARAMETERS, REQUESTER, ROSTER, operator_keys
 
 SKETCHED = StudyParameters(dimension=5000, clip_norm=4.0, least_contributors=3)

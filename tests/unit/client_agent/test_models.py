@@ -10,7 +10,7 @@ from torch import nn
 from client_agent.learning.flat_vector import model_vector
 from client_agent.learning.models import build_model, dimension, model_spec, require_layers
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import LayerShape, ModelSpec
+from protocol.messages.control import LayerShape, ModelSpec
 
 
 @pytest.mark.parametrize(

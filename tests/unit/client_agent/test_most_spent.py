@@ -14,8 +14,8 @@ from client_agent.study.asked.most_spent import least_spent, most_spent
 from client_agent.study.asked.plain_words import About, in_plain_words
 from client_agent.study.spending import training_of
 from protocol.errors import ConfigurationError
+from protocol.messages.control import PrivacySpec, Roster, Study, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import PrivacySpec, Roster, Study, TrainingSpec
 from tests.unit.client_agent.federation import ROSTER, study
 
 DELTA = 1e-5

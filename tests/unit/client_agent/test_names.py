@@ -13,7 +13,7 @@ from client_agent.learning.names import (
     require_same_names,
 )
 from protocol.errors import ConfigurationError
-from protocol.wire.names import NamesKind
+from protocol.text import NamesKind
 
 STUDY = DataNames(("age", "sex", "fare"), ("died", "survived"))
 

@@ -15,14 +15,21 @@ from client_agent.requester.state import RoundPlan
 from client_agent.site.journal import StudyJournal
 from client_agent.study.measuring import open_sites
 from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch, UnknownResource
+from protocol.messages.control import (
+    ChallengeTranscript,
+    RoundState,
+    RoundView,
+    Signed,
+    countersign,
+    require_signatures,
+    sign,
+)
 from protocol.mpc.measurement import OpeningShare
 from protocol.parameters import RANGE_PROJECTIONS
-from protocol.rounds.agree import transcript
+from protocol.rounds.agreement import transcript
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, require_signatures, sign
-from protocol.wire.messages import ChallengeTranscript, RoundState, RoundView, Signed
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     PARAMETERS,

@@ -6,8 +6,7 @@ import pytest
 
 from client_agent.report.outcome import Federated, federated, outcome_text, sums_of
 from client_agent.site.events import RoundEnd, RoundRecord
-from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, Purpose, StudyEnd, StudyEndState, StudyView
+from protocol.messages.control import EndCause, Purpose, StudyEnd, StudyEndState, StudyView, sign
 from tests.unit.client_agent.federation import REQUESTER, keys
 
 _CAUSES = {

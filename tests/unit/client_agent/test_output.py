@@ -13,9 +13,7 @@ import pytest
 
 from client_agent.network.exchange import TransportFailure
 from client_agent.study.take_release import Outputs, own_key_id
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import to_bytes
-from protocol.bodies.output import output_kind
+from protocol.arithmetic.ring import Usage, expand, to_bytes
 from protocol.errors import (
     AggregateOutOfBounds,
     AnnouncementMismatch,
@@ -27,13 +25,13 @@ from protocol.errors import (
     TranscriptMismatch,
     UnknownParty,
 )
-from protocol.evidence import PastRelease, check_release
+from protocol.messages.bodies import output_kind
+from protocol.messages.control import OutputHeader, RuleName, RuleSpec, ShareKind, Study, sign
 from protocol.parameters import Needs
 from protocol.protection.interface import AtSite
 from protocol.release import masking_side
+from protocol.rounds.evidence import PastRelease, check_release
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import OutputHeader, RuleName, RuleSpec, ShareKind, Study
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,

@@ -17,9 +17,9 @@ from client_agent.site.approval import approval_of
 from client_agent.site.journal import StudyJournal
 from harness.federation.processes import write_secret
 from host.doctor import Report, failed, ok
-from host.web_page.guard import FORM_FIELD
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import dump_party_keys
+from host.web_page import FORM_FIELD
+from protocol.messages.control import sign
+from protocol.roster.keyfile import dump_party_keys
 from tests.unit.client_agent.federation import REQUESTER, keys, study
 from tests.unit.client_agent.test_cli import write_config
 

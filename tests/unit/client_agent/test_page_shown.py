@@ -38,11 +38,10 @@ from client_agent.site.telling.problems import Problems
 from client_agent.study.asked.at_hand import known_study
 from client_agent.study.asked.foreseen_epsilon import foreseen_epsilon
 from client_agent.study.spending import training_of
-from host.audit.log import AUDIT
-from host.one_holder import one_process
+from host.audit_log import AUDIT
+from host.folder_lock import one_process
+from protocol.messages.control import PrivacySpec, RuleName, RuleSpec, Study, TrainingSpec, sign
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.authentic import sign
-from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec, Study, TrainingSpec
 from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys
 from tests.unit.client_agent.test_page import (
     ORIGIN,

@@ -17,11 +17,10 @@ from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.study.asked.at_hand import Word, keep_word, known_study
 from client_agent.study.asked.deleting import RECEIPT
 from client_agent.study.asked.permits import end_permits
-from host.audit.entry import Action
-from host.audit.log import AUDIT, AuditLog, read_audit
+from host.audit_log import AUDIT, Action, AuditLog, read_audit
 from protocol.errors import ConfigurationError, StorageFull
-from protocol.wire.messages import Signed
-from protocol.wire.studies.deletion import DeletionReceipt
+from protocol.messages.control import Signed
+from protocol.messages.study import DeletionReceipt
 from tests.unit.client_agent.federation import ROSTER, keys
 from tests.unit.client_agent.test_page import STUDY, config, journal
 

@@ -19,9 +19,9 @@ from client_agent.learning.personal_state import PersonalState
 from client_agent.learning.trainer import train_round
 from client_agent.scoring.score import value_of
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.first_model import first_model
+from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.shared_model import first_model
 
 CPU = torch.device("cpu")
 SPEC = model_spec("mlp", (4,), (5,), 3, activation="tanh", personal=("input", "target"))

@@ -13,12 +13,7 @@ from client_agent.requester.round_result import Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.site.events import RoundEnd
 from client_agent.site.letter import CountedClasses
-from protocol.parameters import Needs
-from protocol.policy.memory import remember_release
-from protocol.rules.interface import Measured
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, require_signatures, sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     MOST_COUNTS_ROUNDS,
     OutcomeCause,
     Purpose,
@@ -27,7 +22,14 @@ from protocol.wire.messages import (
     RuleName,
     Signed,
     StudyEndState,
+    countersign,
+    require_signatures,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.policy.memory import remember_release
+from protocol.rules.interface import Measured
+from protocol.sharing import Side
 from tests.unit.client_agent.benches import RequesterBench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, operator_keys
 from tests.unit.client_agent.test_decisions import MODEL, TOTALS, study_with

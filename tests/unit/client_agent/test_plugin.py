@@ -15,8 +15,8 @@ from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.learning.plugin import Plugin, load_plugin
 from client_agent.learning.trainer import compute_update
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.wire.messages import LayerShape, ModelSpec, TrainingSpec
-from protocol.wire.studies.model import Buffers
+from protocol.messages.control import LayerShape, ModelSpec, TrainingSpec
+from protocol.messages.model import Buffers
 
 GOOD = """
 import numpy as np

@@ -9,7 +9,7 @@ import pytest
 
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
-from host.private_files import private_folder, read_secret
+from host.files import private_folder, read_secret
 from protocol.errors import ConfigurationError
 from tests.unit.client_agent.test_daemon import settings
 

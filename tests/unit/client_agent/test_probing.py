@@ -11,8 +11,8 @@ from client_agent.requester.measuring.probe import make_probe, probe_file
 from client_agent.requester.plan import new_plan
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName
 from tests.unit.client_agent.benches import requester_bench
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, study_with
 

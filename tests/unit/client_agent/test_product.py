@@ -34,10 +34,7 @@ from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models.finished_model import FinishedModel
 from client_agent.study.spending import training_of
 from protocol.errors import ConfigurationError, StorageFull
-from protocol.first_model import first_model
-from protocol.parameters import StudyParameters
-from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import (
+from protocol.messages.control import (
     EndCause,
     ModelSpec,
     PrivacySpec,
@@ -52,8 +49,10 @@ from protocol.wire.messages import (
     TaskSpec,
     TrainingSpec,
 )
-from protocol.wire.studies.model import Buffers
-from protocol.wire.task import CLASSES
+from protocol.messages.model import CLASSES, Buffers
+from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy
+from protocol.shared_model import first_model
 from tests.unit.client_agent.test_buffers import PLUGIN, images, small_resnet
 from tests.unit.client_agent.test_buffers import study as images_study
 from tests.unit.host.test_durable import files_of_at_most

@@ -16,11 +16,11 @@ from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.quiet_hours import LARGE_TRANSFER_BYTES, NO_QUIET_HOURS, QuietHours, QuietNow
 from client_agent.settings import AgentSettings
 from client_agent.study.asked.foreseen_transfers import contribution_bytes, transfer_remarks
-from protocol.bodies.contribution import content_bytes
 from protocol.errors import ConfigurationError, Unavailable
-from protocol.protection.plan import StudyProtection
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import LayerShape, ShareKind, Study
+from protocol.messages.purpose import StudyProtection
 from protocol.sharing import Side
-from protocol.wire.messages import LayerShape, ShareKind, Study
 from tests.unit.client_agent.federation import ROSTER, keys, study
 from tests.unit.client_agent.test_daemon import settings
 

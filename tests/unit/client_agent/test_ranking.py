@@ -19,16 +19,8 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
 from client_agent.study.refusals import refused_study
 from protocol.arithmetic.fixed_point import decode
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode, NotListed, ProtocolViolation, UnknownResource
-from protocol.evidence import PastRelease, check_release
-from protocol.parameters import Needs
-from protocol.policy.memory import remember_skip
-from protocol.policy.site_policy import SitePolicy
-from protocol.rules.transfer_loss import predictor
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.messages import (
+from protocol.errors import Clause, ErrorCode, NotListed, ProtocolViolation, UnknownResource
+from protocol.messages.control import (
     MOST_RANKING_ROUNDS,
     ListedWeight,
     OutcomeCause,
@@ -42,7 +34,15 @@ from protocol.wire.messages import (
     SecondWeight,
     Signed,
     Study,
+    countersign,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.policy.memory import remember_skip
+from protocol.policy.site_policy import SitePolicy
+from protocol.ranking import predictor
+from protocol.rounds.evidence import PastRelease, check_release
+from protocol.sharing import Side
 from tests.unit.client_agent.benches import (
     Bench,
     FakeLearner,

@@ -12,9 +12,9 @@ from client_agent.requester.measuring.query import make_judging
 from client_agent.study.ranking import losses_of, spec_of
 from client_agent.study.refusals import public_text
 from protocol.errors import ProtocolViolation, UnusableUpdate
+from protocol.messages.control import RuleName, StudyEndState
 from protocol.mpc.measurement import OpenedSite
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, StudyEndState
 from tests.unit.client_agent.benches import FakeLearner, RequesterBench, requester_bench
 from tests.unit.client_agent.test_decisions import MODEL, study_with
 from tests.unit.client_agent.test_ranking import CLASSES, EQUAL_COLUMNS, JUDGED, MODELS, STUDY, WILLING, ranking_study

@@ -12,13 +12,11 @@ from client_agent.site.context import SiteContext
 from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds, reconcile, reconcile_budget
 from harness.federation.memory.clocks import ToldClock
-from protocol.bodies.letter import seal_letter
-from protocol.clauses import Clause
-from protocol.errors import BadSignature, PolicyRefusal, TranscriptMismatch, Unavailable
+from protocol.errors import BadSignature, Clause, PolicyRefusal, TranscriptMismatch, Unavailable
+from protocol.messages.control import ContributedRound, ContributedRounds, Signed, sign
+from protocol.messages.letter import seal_letter
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import ContributedRound, ContributedRounds, Signed
 from tests.unit.client_agent.announced_rounds import DIGEST, MODEL, STUDY, announced, decided, released, views, weights
 from tests.unit.client_agent.benches import SITE, Bench, contributor_bench
 from tests.unit.client_agent.federation import REQUESTER, ROSTER, operator_keys

@@ -13,14 +13,12 @@ from client_agent.requester.await_sites import await_contributors
 from client_agent.site.events import EventKind
 from client_agent.site.letter import StudyRefusal
 from client_agent.study.refusals import read_refusal, refused_study, refusing_sites, send_refusal
-from protocol.bodies.letter import seal_letter
-from protocol.clauses import Clause
-from protocol.errors import BadSignature, ErrorCode, PolicyRefusal, Unavailable, WrongRound
+from protocol.errors import BadSignature, Clause, ErrorCode, PolicyRefusal, Unavailable, WrongRound
+from protocol.messages.control import RuleName, RuleSpec, StudyEndState, StudyProtection, StudyView, sign
+from protocol.messages.letter import seal_letter
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import RuleName, RuleSpec, StudyEndState, StudyProtection, StudyView
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study
 

@@ -10,11 +10,10 @@ import pytest
 
 from client_agent.site import remembered_sums
 from client_agent.site.remembered_sums import SumMemory, sum_memory
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.policy.kept_update import KEPT_LENGTH
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal
+from protocol.policy.exposure import SummedRow, SummedWeight
+from protocol.policy.memory import KEPT_LENGTH
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import SummedRow, SummedWeight
 from tests.unit.client_agent.federation import keys
 
 UPDATE = np.array([1.0, -2.0, 0.5])

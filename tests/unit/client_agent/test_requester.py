@@ -23,13 +23,8 @@ from client_agent.site.letter import Attestation, WeightMail, Welcome
 from client_agent.site.models.kept_model import Kept, KeptModel, kept_model, load_kept
 from client_agent.study.attestation import checkpoint_digest
 from harness.federation.memory.clocks import ToldClock
-from protocol.bodies.letter import open_letter, seal_letter
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode, PolicyRefusal
-from protocol.evidence import PastRelease
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, require_signatures, sign
-from protocol.wire.messages import (
+from protocol.errors import Clause, ErrorCode, PolicyRefusal
+from protocol.messages.control import (
     AgreedSet,
     EndCause,
     OutcomeCause,
@@ -38,7 +33,13 @@ from protocol.wire.messages import (
     RoundView,
     Signed,
     StudyView,
+    countersign,
+    require_signatures,
+    sign,
 )
+from protocol.messages.letter import open_letter, seal_letter
+from protocol.rounds.evidence import PastRelease
+from protocol.sharing import Side
 from tests.unit.client_agent.benches import FakeServer, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,

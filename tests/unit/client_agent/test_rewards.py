@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client_agent.site.events import RoundEnd, RoundRecord
 from client_agent.site.rewards import Reward, rewards_of
-from protocol.wire.messages import ListedWeight, Purpose
+from protocol.messages.control import ListedWeight, Purpose
 
 LIST = (ListedWeight(site="c1", numerator=8), ListedWeight(site="c2", numerator=4))
 

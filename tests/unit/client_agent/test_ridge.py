@@ -8,7 +8,7 @@ import pytest
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, design, judging_form, ridge_model, targets
 from protocol.errors import UnusableUpdate
-from protocol.rules.transfer_loss import predictor
+from protocol.ranking import predictor
 
 
 def examples(seed: int, count: int = 30) -> Examples:

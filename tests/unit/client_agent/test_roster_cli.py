@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from client_agent.cli import keys, roster
 from protocol.errors import ConfigurationError, MoietyError, RosterRefused
-from protocol.wire.chain.chain import require_chain
-from protocol.wire.chain.file import dump_chain
-from protocol.wire.keyfile import dump_party_keys
+from protocol.roster.chain import require_chain
+from protocol.roster.changes import dump_chain
+from protocol.roster.keyfile import dump_party_keys
 from tests.unit.wire.rosters import CHAIN, PARTIES, SIGNERS, URLS
 
 

@@ -14,7 +14,7 @@ from sksurv.metrics import integrated_brier_score
 from client_agent.scoring.predicted import Predicted
 from client_agent.scoring.score import METRICS, MetricName, Score, shown_score, value_of
 from client_agent.scoring.scoring import final_scores, scores
-from protocol.wire.messages import TaskKind, TaskSpec
+from protocol.messages.control import TaskKind, TaskSpec
 
 RANDOM = np.random.default_rng(5)
 

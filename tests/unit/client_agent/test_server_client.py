@@ -18,11 +18,10 @@ from client_agent.network.clock import asked_pause_s
 from client_agent.network.exchange import Way, problem_to_error
 from client_agent.network.server_client import WAITS_S, RetryPolicy, ServerClient
 from protocol import errors
+from protocol.channel.signing import DigestField, digest_value
 from protocol.errors import ErrorCode, MoietyError, RefusedMessage, Unavailable
+from protocol.messages.control import MAX_CONTROL_BYTES, Signed, Study, StudyView, countersign, sign
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.channel.signing import DigestField, digest_value
-from protocol.wire.messages import MAX_CONTROL_BYTES, Signed, Study, StudyView
 from tests.unit.client_agent.enveloped import NOW, Handler, Opened, closed, enveloped, opened
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study
 

@@ -10,10 +10,9 @@ import pytest
 from client_agent.network.sessions import HeldSession, SessionKeeper
 from host.clock import SystemClock
 from host.randomness import SystemRandomness
+from protocol.channel.encoding import KEPT
+from protocol.channel.session import MOST_BACK, SessionGrant, SessionOffer, granted
 from protocol.errors import MalformedMessage, Unavailable
-from protocol.wire.channel.deflating import KEPT
-from protocol.wire.channel.session import MOST_BACK
-from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, granted
 
 CALLER, SERVER = "a" * 32, "b" * 32
 LIVES_S = 3600

@@ -9,10 +9,9 @@ import pytest
 from client_agent.site.budget.accounting import Steps, epsilon_of, share_used
 from client_agent.site.budget.spent_budget import BudgetMemory, Spent, Training
 from client_agent.study.spending import require_room_for, training_of
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal
+from protocol.messages.control import PrivacySpec, Study, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import PrivacySpec, Study, TrainingSpec
 from tests.unit.client_agent.federation import study
 
 DELTA = 1e-3

@@ -10,11 +10,11 @@ import pytest
 from client_agent.settings import load_settings
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.letter import Welcome, require_same
-from host.durable import replacing_together, write_durably, write_pieces
-from host.network.loopback import is_loopback_url
+from host.files import replacing_together, write_durably, write_pieces
+from host.network import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness
-from protocol.bodies.letter import open_letter, seal_letter
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
+from protocol.messages.letter import open_letter, seal_letter
 from protocol.policy.site_policy import SitePolicy
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys
 
@@ -141,7 +141,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: in
     def fail(_: int) -> None:
         raise OSError(number, "no")
 
-    monkeypatch.setattr("host.durable.os.fsync", fail)
+    monkeypatch.setattr("host.files.os.fsync", fail)
     with pytest.raises(error):
         write_durably(tmp_path / "state", b"x")
 

@@ -14,8 +14,8 @@ from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.private.drawn_rows import steps_of
 from client_agent.site.budget.accounting import Steps, epsilon_of
 from protocol.errors import ConfigurationError
+from protocol.messages.control import TrainingSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import TrainingSpec
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.client_agent.test_cli import command, write_config
 from tests.unit.client_agent.test_study_file import GOOD

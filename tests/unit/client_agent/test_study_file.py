@@ -15,7 +15,7 @@ from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.learning.study_file import finish_from_toml, study_from_toml
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import MOST_COUNTS_ROUNDS, Purpose, RuleName
+from protocol.messages.control import MOST_COUNTS_ROUNDS, Purpose, RuleName
 from tests.unit.client_agent.federation import ROSTER
 
 GOOD = """

@@ -15,7 +15,7 @@ from protocol.arithmetic.ring import from_bytes, to_signed
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.policy.site_policy import SitePolicy
 from protocol.summary.layout import Categories, Numeric
-from protocol.summary.opened import table_one
+from protocol.summary.table_one import table_one
 from tests.unit.client_agent.federation import ROSTER
 
 STUDY = """

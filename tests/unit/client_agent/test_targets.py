@@ -11,7 +11,7 @@ import pytest
 from client_agent.learning.data import Examples, LocalData, load_folder, save_folder
 from client_agent.tasks.targets import checked_targets, no_targets
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskKind, TaskSpec
+from protocol.messages.control import TaskKind, TaskSpec
 
 TAKEN: list[tuple[TaskKind, int, Any, np.dtype[Any], list[int]]] = [
     (TaskKind.CLASSES, 3, np.array([0, 2, 1], np.uint8), np.dtype(np.int64), [3]),

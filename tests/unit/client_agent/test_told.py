@@ -27,7 +27,7 @@ from client_agent.site.events import (
 from client_agent.site.journal import StudyJournal
 from client_agent.site.telling.greeting import Greeting
 from client_agent.site.telling.problems import PROBLEMS, Problems, read_problems
-from host.one_holder import holder_of, one_process
+from host.folder_lock import holder_of, one_process
 from protocol.errors import StorageFull
 from tests.unit.client_agent.test_daemon import settings
 

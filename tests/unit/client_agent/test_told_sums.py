@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from client_agent.study.isolating import note_sum, show_sum
+from protocol.messages.control import ContributedRound, Purpose, WeightList
 from protocol.parameters import Needs
-from protocol.policy.summed_rows import SummedRow
+from protocol.policy.exposure import SummedRow
 from protocol.sharing import Side
-from protocol.wire.messages import ContributedRound, Purpose, WeightList
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,
     MODEL,

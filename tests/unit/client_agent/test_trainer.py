@@ -22,7 +22,7 @@ from client_agent.learning.trainer import (
 from client_agent.learning.training_seeds import site_seed
 from client_agent.tasks.losses import Batch, cross_entropy
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 
 CPU = torch.device("cpu")
 SPEC = model_spec("linear", (4,), (), 3)

@@ -16,8 +16,7 @@ import trustme
 
 from client_agent.network.ledger import CONNECTION, HANDSHAKE, Ledger, read_ledger
 from client_agent.network.transport import CountingTransport, tls_context
-from host.network.unreachable import why_unreachable
-from host.network.web_proxy import WebProxy
+from host.network import WebProxy, why_unreachable
 from protocol.errors import ConfigurationError
 from tests.kit.web_proxy import tunnelling_proxy
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from client_agent.learning.flat_vector import layer_shapes, layer_sizes, load_vector, model_vector, pick_device
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.wire.messages import LayerShape
+from protocol.messages.control import LayerShape
 
 
 def small() -> nn.Module:

@@ -12,9 +12,9 @@ import moiety
 from harness.adversaries.scripted_agents import PARTIES, REQUESTER
 from harness.adversaries.tagged_round import TaggedRound
 from protocol.errors import ConfigurationError
-from protocol.transcript.kept import RoundTranscript
-from protocol.wire.authentic import sign
-from protocol.wire.keyfile import dump_roster
+from protocol.messages.control import sign
+from protocol.roster.keyfile import dump_roster
+from protocol.rounds.evidence import RoundTranscript
 
 
 @pytest.fixture

@@ -12,22 +12,19 @@ import pytest
 from client_agent.site.events import EventKind
 from client_agent.site.letter import WeightMail
 from client_agent.study.attestation import needed
-from protocol.bodies.letter import seal_letter
-from protocol.clauses import Clause
 from protocol.errors import (
     BadSignature,
     BrokenSeal,
+    Clause,
     PolicyRefusal,
 )
-from protocol.evidence import PastRelease
-from protocol.first_model import model_digest_of
+from protocol.messages.control import Purpose, Study
+from protocol.messages.letter import seal_letter
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
+from protocol.rounds.evidence import PastRelease
+from protocol.shared_model import model_digest_of
 from protocol.sharing import Side
-from protocol.wire.messages import (
-    Purpose,
-    Study,
-)
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,
     MODEL,

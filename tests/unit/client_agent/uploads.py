@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from client_agent.network.body import Body
+from protocol.channel.commitment import MessageDigest
+from protocol.channel.signing import DigestField
 from protocol.errors import Unavailable
+from protocol.messages.control import Receipt, Signed, sign
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import MessageDigest
-from protocol.wire.messages import Receipt, Signed
 from tests.unit.client_agent.federation import DIGEST, operator_keys
 
 

@@ -14,7 +14,7 @@ from client_agent.data.prepare import Prepared, Tables, prepared
 from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import open_table
 from client_agent.learning.study_file import parse_study_table
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
 
 ROOT = Path(__file__).parents[3]
 CLEVELAND = ROOT / "docs" / "examples" / "cleveland.toml"

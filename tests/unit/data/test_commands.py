@@ -13,7 +13,7 @@ import pytest
 from client_agent.data.transformation import load_transformation, transform_file
 from client_agent.learning.data import load_folder
 from moiety import main
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
 from tests.unit.data.made import CLEVELAND, ROOT, cleveland_schema, cleveland_text, written
 
 REAL = Path(os.environ.get("MOIETY_DATA", "")) / "heart_disease" / "processed.cleveland.data"

@@ -21,7 +21,7 @@ from client_agent.learning.data import load_folder
 from client_agent.learning.study_file import parse_study_table
 from moiety import main
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
 from tests.unit.data.made import ILL, ROOT, SEEN, WHO
 from tests.unit.data.made import schema as made_of
 

@@ -9,7 +9,7 @@ import pytest
 from client_agent.data.kept import require_made_by_schema
 from client_agent.data.prepare import write
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
 from tests.unit.data.made import AGE, CHOL, COLUMNS, GOOD, ILL, PAIN, prepare, schema, written
 from tests.unit.parties import parties, study
 

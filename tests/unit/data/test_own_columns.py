@@ -20,7 +20,7 @@ from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable
 from client_agent.data.transformation import transform_file
 from client_agent.study.summarising import asked_of_classes
 from protocol.errors import ConfigurationError
-from protocol.summary.question import OwnColumn, Question
+from protocol.summary.protection import OwnColumn, Question
 from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, prepare, report, schema, written
 
 KEY = bytes(32)

@@ -27,8 +27,8 @@ from client_agent.data.transformation import (
 )
 from client_agent.learning.data import load_folder
 from protocol.errors import ConfigurationError
-from protocol.summary.scaling import ColumnScaling, CommonScaling
-from protocol.wire.messages import TableSchema, TaskKind, TaskSpec
+from protocol.messages.control import TableSchema, TaskKind, TaskSpec
+from protocol.summary.table_one import ColumnScaling, CommonScaling
 from tests.unit.data.made import AGE, CHOL, COLUMNS, GOOD, ILL, PAIN, SEEN, WHO, prepare, report, schema, written
 
 EVENT = {"name": "died", "type": "boolean", "role": "event"}

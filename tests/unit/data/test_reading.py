@@ -21,7 +21,7 @@ from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable, read_site
 from client_agent.data.source import table_of
 from client_agent.data.split import patient_ids, sides
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
 from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, WHO, prepare, report, schema, written
 
 SEMICOLONS = GOOD.replace(",", ";")

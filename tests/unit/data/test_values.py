@@ -21,7 +21,7 @@ from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable, read_site
 from client_agent.data.source import table_of
 from client_agent.data.values import Values
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TableSchema
+from protocol.messages.control import TableSchema
 from tests.unit.data.made import AGE, CHOL, ILL, SEEN, WHO, cleveland_schema, cleveland_text, report, schema, written
 
 X = {"name": "x", "type": "number"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 
+from protocol.channel.keys import SEALING_KEY_BYTES, generate_sealing_key, generate_signing_key
+from protocol.messages.control import Party, Role
+from protocol.roster.enrolment import OperatorCard
+from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
-from protocol.wire.enrolment.card import OperatorCard
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key, generate_signing_key
-from protocol.wire.messages import Party, Role
 
 FEDERATION = "clinics"
 

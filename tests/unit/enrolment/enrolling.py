@@ -10,11 +10,9 @@ from client_agent.joining import founding
 from client_agent.joining.folder import Joined, Wanted
 from client_agent.joining.operators import join, look
 from protocol.errors import MoietyError
+from protocol.messages.paths import CARD
+from protocol.roster.enrolment import Invitation, dump_card, fingerprint_of
 from protocol.sharing import Side
-from protocol.wire.enrolment.card import dump_card
-from protocol.wire.enrolment.fingerprint import fingerprint_of
-from protocol.wire.enrolment.invitation import Invitation
-from protocol.wire.paths import CARD
 from servers.enrolment.desk import Desk
 from servers.enrolment.folder import NewServer, make_folder
 from servers.enrolment.pairing import pair

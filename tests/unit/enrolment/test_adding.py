@@ -19,13 +19,11 @@ from protocol.errors import (
     StorageFull,
     WrongRound,
 )
+from protocol.messages.control import RosterChange, Signature, Signed, signature_by
+from protocol.roster.chain import RosterChain, require_chain
+from protocol.roster.changes import Given, Wanted, claimed, dump_chain, parse_chain, proposed, signed_by
+from protocol.roster.enrolment import Changing, NamedSite
 from protocol.sharing import Side
-from protocol.wire.authentic import signature_by
-from protocol.wire.chain.chain import RosterChain, require_chain
-from protocol.wire.chain.file import dump_chain, parse_chain
-from protocol.wire.chain.making import Given, Wanted, claimed, proposed, signed_by
-from protocol.wire.enrolment.questions import Changing, NamedSite
-from protocol.wire.messages import RosterChange, Signature, Signed
 from servers.enrolment.pairing import own_card
 from servers.enrolment.place import names_in_place
 from servers.roster.accepted import keep_chain

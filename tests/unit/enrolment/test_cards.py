@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from protocol.errors import ConfigurationError, MalformedMessage
+from protocol.roster.enrolment import OperatorCard, dump_card, fingerprint_of, parse_card, require_fingerprint
 from protocol.sharing import Side
-from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
-from protocol.wire.enrolment.fingerprint import fingerprint_of, require_fingerprint
 from servers.enrolment.own_ca import new_ca
 from tests.unit.enrolment.cards import operator_card, site_party
 

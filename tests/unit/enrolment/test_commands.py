@@ -11,9 +11,8 @@ import pytest
 from client_agent.joining import founding
 from client_agent.joining.operators import look
 from moiety import main
+from protocol.roster.enrolment import fingerprint_of, invitation_line, read_invitation
 from protocol.sharing import Side
-from protocol.wire.enrolment.fingerprint import fingerprint_of
-from protocol.wire.enrolment.invitation import invitation_line, read_invitation
 from tests.unit.enrolment.enrolling import Operators, operators
 
 

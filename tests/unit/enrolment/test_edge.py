@@ -21,12 +21,11 @@ from httpx import ASGITransport, AsyncClient, Response
 from client_agent.joining.folder import Wanted, make_folder, open_folder
 from client_agent.joining.operators import Way
 from client_agent.settings import load_settings
-from host.network.web_proxy import WebProxy
+from host.network import WebProxy
 from protocol.errors import ConfigurationError, Unavailable
+from protocol.messages.paths import CARD, ENROLMENT
+from protocol.roster.enrolment import MOST_ASKED_SEALED_BYTES, parse_card
 from protocol.sharing import Side
-from protocol.wire.enrolment.card import parse_card
-from protocol.wire.enrolment.exchange import MOST_ASKED_SEALED_BYTES
-from protocol.wire.paths import CARD, ENROLMENT
 from servers.doctor import examine_server
 from servers.enrolment.desk import Desk
 from servers.enrolment.own_ca import issue, new_ca

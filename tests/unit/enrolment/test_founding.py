@@ -11,7 +11,7 @@ import pytest
 from client_agent.joining import founding
 from client_agent.joining.folder import Joined
 from client_agent.joining.operators import Asking, look
-from host.private_files import read_secret
+from host.files import read_secret
 from protocol.errors import (
     BadSignature,
     ConfigurationError,
@@ -22,15 +22,22 @@ from protocol.errors import (
     Unavailable,
     WrongRound,
 )
+from protocol.messages.control import Party, Role, Roster, Signed, require_roster, sign, signature_by
+from protocol.roster.enrolment import (
+    Answered,
+    Founding,
+    NamedSite,
+    OperatorCard,
+    Registrant,
+    Standing,
+    close_answered,
+    dump_card,
+    fingerprint_of,
+    first_roster,
+    open_asked,
+)
+from protocol.roster.keyfile import PartyKeys, dump_roster, parse_party_keys, parse_roster
 from protocol.sharing import Side
-from protocol.wire.authentic import require_roster, sign, signature_by
-from protocol.wire.enrolment.card import OperatorCard, dump_card
-from protocol.wire.enrolment.exchange import close_answered, open_asked
-from protocol.wire.enrolment.fingerprint import fingerprint_of
-from protocol.wire.enrolment.founding import first_roster
-from protocol.wire.enrolment.questions import Answered, Founding, NamedSite, Registrant, Standing
-from protocol.wire.keyfile import PartyKeys, dump_roster, parse_party_keys, parse_roster
-from protocol.wire.messages import Party, Role, Roster, Signed
 from servers.enrolment.desk import Desk
 from servers.enrolment.pairing import completed
 from servers.enrolment.place import names_in_place

@@ -22,11 +22,8 @@ from protocol.errors import (
     StorageFull,
     Unavailable,
 )
+from protocol.roster.enrolment import Asked, Registration, close_asked, dump_card, fingerprint_of
 from protocol.sharing import Side
-from protocol.wire.enrolment.card import dump_card
-from protocol.wire.enrolment.exchange import close_asked
-from protocol.wire.enrolment.fingerprint import fingerprint_of
-from protocol.wire.enrolment.questions import Asked, Registration
 from tests.unit.enrolment.cards import keys_of, operator_card
 from tests.unit.enrolment.enrolling import HOUR_S, Operators, operators
 
@@ -151,7 +148,7 @@ def test_a_full_disk_at_the_site_leaves_nothing(both: Operators, monkeypatch: py
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr("host.placed_files.os.fsync", full)
+        patched.setattr("host.output_files.os.fsync", full)
         with pytest.raises(StorageFull, match="nothing was changed: free space on its disk"):
             both.joined(pair)
     assert not list((both.folder / "clinic-1").iterdir())

@@ -18,12 +18,11 @@ from protocol.errors import (
     UnknownParty,
     WrongRound,
 )
+from protocol.messages.control import Party
+from protocol.roster.chain import RosterChain
+from protocol.roster.changes import Given, claimed, dump_chain, require_claim
+from protocol.roster.enrolment import Invitation
 from protocol.sharing import Side
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.chain.file import dump_chain
-from protocol.wire.chain.making import Given, claimed, require_claim
-from protocol.wire.enrolment.invitation import Invitation
-from protocol.wire.messages import Party
 from servers.enrolment.place import names_in_place
 from servers.enrolment.register import Register
 from tests.unit.enrolment.enrolling import HOUR_S, Operators

@@ -18,9 +18,8 @@ import yaml
 
 from moiety import main
 from protocol.errors import ConfigurationError, StorageFull
+from protocol.roster.enrolment import OperatorCard, dump_card, fingerprint_of, parse_card
 from protocol.sharing import Side
-from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
-from protocol.wire.enrolment.fingerprint import fingerprint_of
 from servers.certificate import check_tls
 from servers.enrolment.folder import NewServer, make_folder, renew
 from servers.enrolment.own_ca import issue, new_ca
@@ -93,7 +92,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if synced == 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("host.placed_files.os.fsync", full)
+    monkeypatch.setattr("host.output_files.os.fsync", full)
     with pytest.raises(StorageFull, match="nothing was changed: free space"):
         make_folder(new_server(Side.A), tmp_path / "a")
     assert not (tmp_path / "a").exists()

@@ -7,31 +7,32 @@ import hashlib
 
 import pytest
 
+from protocol.channel.sealing import seal_small
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, ErrorCode, MalformedMessage, TooLarge
-from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.channel.sealing import seal_small
-from protocol.wire.enrolment.exchange import (
-    close_answered,
-    close_asked,
-    open_answered,
-    open_asked,
-    require_asked_by,
-)
-from protocol.wire.enrolment.founding import first_roster
-from protocol.wire.enrolment.invitation import PREFIX, Invitation, invitation_id, invitation_line, read_invitation
-from protocol.wire.enrolment.questions import (
+from protocol.messages.control import Role, Signature, sign
+from protocol.messages.peer import pack_frame
+from protocol.roster.enrolment import (
     MOST_SITES,
+    PREFIX,
     Answered,
     Asked,
     Founding,
+    Invitation,
     NamedSite,
     Refused,
     Registration,
     StandingQuestion,
+    close_answered,
+    close_asked,
+    first_roster,
+    invitation_id,
+    invitation_line,
+    open_answered,
+    open_asked,
+    read_invitation,
+    require_asked_by,
 )
-from protocol.wire.messages import Role, Signature
-from protocol.wire.peer_messages import pack_frame
+from protocol.sharing import Side
 from tests.unit.enrolment.cards import keys_of, operator_card, site_party
 
 NOW_S = 1_800_000_000

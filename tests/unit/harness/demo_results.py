@@ -15,7 +15,7 @@ from harness.engine.loop import run_plain, run_protected
 from harness.federation.federated_run import FederatedRun
 from harness.federation.measurements import Traffic
 from harness.versions import Version
-from protocol.wire.messages import RuleName, Study
+from protocol.messages.control import RuleName, Study
 
 ROUNDS = 3
 TRAFFIC = Traffic(

@@ -10,9 +10,9 @@ import pytest
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER, study_of
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.parameters import StudyParameters
-from protocol.rules.server_optimiser import apply_aggregate, initial_state
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.shared_model import apply_aggregate, initial_state
 from tests.kit.bounds.adaptive_bound import AdaptiveRound, adaptive_difference, adaptive_rounds
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.bounds.regression_facts import RegressionFacts, RoundFacts, average_error

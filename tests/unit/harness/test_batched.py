@@ -13,7 +13,7 @@ from client_agent.learning.trainer import compute_update
 from client_agent.tasks.losses import training_loss
 from harness.engine.training import Batched, OneByOne, batchable, repeated
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec, TaskKind, TaskSpec, TrainingSpec
+from protocol.messages.control import ModelSpec, TaskKind, TaskSpec, TrainingSpec
 
 CPU = torch.device("cpu")
 SIZES = (3, 10, 17)

@@ -21,7 +21,7 @@ from harness.bench.report import charts_of, page_of
 from harness.bench.results import BothServers, RoundBenchmark, ServerCpu, write_result
 from harness.bench.round import benchmark_round, round_text
 from harness.bench.synthetic import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
-from host.placed_files import writable_folder as made
+from host.output_files import writable_folder as made
 from protocol.errors import ConfigurationError
 
 ISSUED_KEYS = {
@@ -254,7 +254,7 @@ def test_the_working_folder_is_tried_itself_and_not_the_one_above(
         return honest(path, flags, mode, **how)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("host.placed_files.os.open", noting)
+    monkeypatch.setattr("host.output_files.os.open", noting)
     assert made(Path()) == Path()
     assert tried == [tmp_path]
 

@@ -21,7 +21,7 @@ from harness.bench.ring import RingBenchmark, benchmark_ring, ring_text
 from harness.bench.shards import ShardsBenchmark, benchmark_shards, shards_section
 from harness.bench.synthetic import parameters_for, plain_average, update_of
 from harness.bench.tags import TARGET_NS, TagsBenchmark
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import ProtocolViolation
 from tests.unit.harness.test_bench import a_result as a_round
 

@@ -38,8 +38,8 @@ from harness.datasets.site_data import (
 from harness.datasets.transforms import whitened
 from harness.demo.studies import HEART_DISEASE, study_of
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import RuleName
-from protocol.wire.names import require_model_names
+from protocol.messages.control import RuleName
+from protocol.text import require_model_names
 
 PARTS = ("train", "validation", "test")
 

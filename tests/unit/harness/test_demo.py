@@ -30,8 +30,7 @@ from harness.engine.protected_sum import correlations_from
 from harness.federation.federated_run import Progress
 from harness.versions import versions
 from protocol.errors import ConfigurationError
-from protocol.wire.authentic import require_roster
-from protocol.wire.messages import RuleName, StudyProtection
+from protocol.messages.control import RuleName, StudyProtection, require_roster
 from tests.unit.harness.demo_results import ROUNDS, TRAFFIC, demo_result
 
 

@@ -14,8 +14,8 @@ from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind
 from harness.engine.run_state import Attendance
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import RuleName
 from tests.kit.bounds.error_bound import bound_of_run, difference_bound
 from tests.kit.bounds.regression_facts import RegressionFacts, RoundFacts, average_error, longest_row, smoothness
 from tests.unlimited import run_plain

@@ -14,8 +14,8 @@ from harness.engine.history import RoundKind
 from harness.engine.loop import run_rounds, without_held_out
 from harness.engine.run_state import Conditions
 from harness.engine.updates import PlainSum
+from protocol.messages.control import RuleName
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName
 from tests.unlimited import LONG_BREAST_CANCER
 
 FEDERATION = breast_cancer_five_hospitals(0)

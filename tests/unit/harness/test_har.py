@@ -18,7 +18,7 @@ from harness.simulate.case import read_case
 from harness.simulate.comparison import read_personal_case
 from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import RuleName
+from protocol.messages.control import RuleName
 
 ROWS_OF_SUBJECT = 281
 # numbers of rows of each activity in the real training part, which the majorities must not exhaust

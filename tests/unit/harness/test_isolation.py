@@ -13,8 +13,8 @@ from harness.engine.history import RunHistory, isolation_series
 from harness.engine.loop import run_plain, run_rounds
 from harness.engine.run_state import Attendance, Conditions, Progress
 from harness.engine.updates import PlainSum
+from protocol.messages.control import RuleName
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName
 
 FEDERATION = breast_cancer_five_hospitals(0)
 NAMES = [site.name for site in FEDERATION.sites]

@@ -12,9 +12,9 @@ from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.loop import run_plain
 from harness.engine.run_state import Attendance
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec
 
 FEDERATION = digits_sites(0, 6)
 

@@ -14,11 +14,11 @@ from harness.engine.loop import run_rounds
 from harness.engine.protected_sum import secure_sum
 from harness.engine.run_state import Conditions
 from harness.engine.updates import PlainSum, Summing
+from protocol.messages.control import RuleName, Study
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, RuleState, SiteFacts, standings
-from protocol.wire.messages import RuleName, Study
 from tests.unlimited import LONG_BREAST_CANCER
 
 FEDERATION = breast_cancer_five_hospitals(0)

@@ -13,8 +13,8 @@ from harness.engine.all_sites import Averaged, Setting
 from harness.engine.history import RoundRecord
 from harness.engine.run_state import Attendance, Progress, RunState
 from harness.simulate.store import Checkpoint
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.unit.harness.personal.sites import CPU, federation
 from tests.unlimited import run_plain, run_protected
 

@@ -15,10 +15,10 @@ from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec, toml_lines
 from protocol.configuration import parse_toml
 from protocol.errors import ConfigurationError, Unavailable
+from protocol.messages.control import require_roster
 from protocol.policy.site_policy import SitePolicy
+from protocol.roster.keyfile import parse_party_keys, parse_roster
 from protocol.sharing import Side
-from protocol.wire.authentic import require_roster
-from protocol.wire.keyfile import parse_party_keys, parse_roster
 from servers.settings import load_settings as load_server
 
 

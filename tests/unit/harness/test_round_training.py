@@ -15,9 +15,9 @@ from harness.engine.run_state import Attendance, Conditions
 from harness.engine.training import ON_CPU, Computing
 from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 CPU = torch.device("cpu")
 BATCHED = Computing(CPU, batched=True)

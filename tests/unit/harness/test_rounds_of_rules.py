@@ -17,11 +17,10 @@ from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.run_state import Attendance, Progress
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError
+from protocol.errors import Clause, ConfigurationError
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.unlimited import run_plain
 
 CPU = torch.device("cpu")

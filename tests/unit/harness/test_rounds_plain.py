@@ -19,11 +19,10 @@ from harness.datasets.site_data import SiteData
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
 from harness.engine.run_state import Attendance, Progress
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError
+from protocol.errors import Clause, ConfigurationError
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.unlimited import run_plain
 
 CPU = torch.device("cpu")

@@ -22,10 +22,10 @@ from harness.engine.protected_sum import (
 from harness.engine.updates import everybody_in_range
 from protocol.arithmetic.ring import Ring
 from protocol.errors import AggregateOutOfBounds
+from protocol.messages.control import Announcement, Purpose
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.release import coordinate_bound
-from protocol.wire.messages import Announcement, Purpose
 
 SEED = bytes(range(32))
 NAMES = ("user", "north", "south", "east", "west")

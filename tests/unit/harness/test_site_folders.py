@@ -13,7 +13,7 @@ from client_agent.learning.names import DataNames
 from harness.datasets.site_data import Federation, SiteData, check_federation
 from harness.datasets.site_folders import load_site_folders
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.messages.control import RuleName, RuleSpec
 
 COLUMNS = ("age", "sex", "fare")
 

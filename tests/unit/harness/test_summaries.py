@@ -10,7 +10,7 @@ from harness.simulate.table_one import Asked, secure_sum, summarise
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.summary.layout import Layout, Numeric
-from protocol.summary.protect import shared_vector
+from protocol.summary.protection import shared_vector
 from tests.unit.summary.tables import LAYOUT, protection, table
 
 SHARED = {f"s{site}": shared_vector(LAYOUT, table(site), protection(site)) for site in range(5)}

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from harness.federation.memory.clocks import VirtualClock
-from host.at_once import at_once
-from host.clock import SYSTEM
+from host.clock import SYSTEM, at_once
 
 
 def test_calls_run_at_the_same_time_and_each_gives_its_result() -> None:

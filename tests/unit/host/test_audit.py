@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from host.audit.command import app
-from host.audit.entry import NOTHING_BEFORE, Action, digest_of
-from host.audit.log import AUDIT, AuditLog, read_audit, require_continued
+from host.audit_command import app
+from host.audit_log import AUDIT, NOTHING_BEFORE, Action, AuditLog, digest_of, read_audit, require_continued
 from protocol.errors import ConfigurationError
 
 NOON_S = 1_769_860_800.0  # 2026-01-31 12:00 UTC
@@ -96,7 +95,7 @@ def test_a_file_of_another_kind_is_left_as_it_is(log: AuditLog) -> None:
 def test_processes_beside_each_other_make_one_chain(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from host.audit.entry import Action; from host.audit.log import AuditLog\n"
+        "from host.audit_log import Action; from host.audit_log import AuditLog\n"
         "for number in range(30): AuditLog(Path(sys.argv[1]), sys.argv[2]).add(Action.STARTED, str(number))"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "state")]

@@ -12,10 +12,9 @@ from typing import NoReturn
 
 import pytest
 
-from host import durable
-from host.audit.entry import Action
-from host.audit.log import AUDIT, AuditLog, read_audit
-from host.durable import append_durably, new_folder, write_durably
+from host import files
+from host.audit_log import AUDIT, Action, AuditLog, read_audit
+from host.files import append_durably, new_folder, write_durably
 from protocol.errors import StorageFull
 
 
@@ -68,11 +67,11 @@ def test_a_line_that_could_not_be_synced_is_not_there_and_the_next_is_synced_who
 ) -> None:
     path, synced = tmp_path / "lines", list[Path]()
     with monkeypatch.context() as patched:
-        patched.setattr(*((os, "fsync", failing) if what == "fsync" else (durable, "sync_folder", failing)))
+        patched.setattr(*((os, "fsync", failing) if what == "fsync" else (files, "sync_folder", failing)))
         with pytest.raises(OSError, match="no answer"):
             append_durably(path, b"one\n")
     assert path.read_bytes() == b""
-    monkeypatch.setattr(durable, "sync_folder", synced.append)
+    monkeypatch.setattr(files, "sync_folder", synced.append)
     append_durably(path, b"two\n")
     append_durably(path, b"three\n")
     assert (path.read_bytes(), synced) == (b"two\nthree\n", [tmp_path])
@@ -83,10 +82,10 @@ def test_a_folder_whose_name_could_not_be_synced_is_synced_by_whoever_asks_next(
 ) -> None:
     synced: list[Path] = []
     with monkeypatch.context() as patched:
-        patched.setattr(durable, "sync_folder", failing)
+        patched.setattr(files, "sync_folder", failing)
         with pytest.raises(OSError, match="no answer"):
             new_folder(tmp_path / "new")
-    monkeypatch.setattr(durable, "sync_folder", synced.append)
+    monkeypatch.setattr(files, "sync_folder", synced.append)
     assert new_folder(tmp_path / "new").is_dir()
     assert synced == [tmp_path]
 
@@ -96,7 +95,7 @@ def _no_sync(patched: pytest.MonkeyPatch) -> None:
 
 
 def _no_folder(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(durable, "sync_folder", failing)
+    patched.setattr(files, "sync_folder", failing)
 
 
 @pytest.mark.parametrize("breaks", [_no_sync, _no_folder])
@@ -110,7 +109,7 @@ def test_an_entry_of_an_audit_log_that_could_not_be_synced_is_not_there(
         with pytest.raises(OSError, match="no answer"):
             log.add(Action.STARTED)
     assert log_path.stat().st_mode & 0o777 == 0o600
-    monkeypatch.setattr(durable, "sync_folder", synced.append)
+    monkeypatch.setattr(files, "sync_folder", synced.append)
     assert [log.add(Action.STARTED).number for _ in range(2)] == [1, 2]
     assert synced == [log.folder]
     with files_of_at_most(log_path.stat().st_size + 5), pytest.raises(StorageFull):

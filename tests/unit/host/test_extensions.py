@@ -8,7 +8,7 @@ import pytest
 
 from host.extensions import Kind, extension, load_plugins
 from protocol.errors import ConfigurationError
-from protocol.rules.packaged import PackagedRule
+from protocol.rules.registry import PackagedRule
 from tests.rule_package import install
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from host.fresh_source import FreshSource
+from host.extensions import FreshSource
 
 
 def value_of(path: Path) -> int:

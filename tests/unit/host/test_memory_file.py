@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 
 
 def test_what_was_written_last_is_there_and_nothing_else() -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from host import one_holder
-from host.one_holder import Owner, holder_of, one_at_a_time, one_of_several, one_process, require_owner
+from host import folder_lock
+from host.folder_lock import Owner, holder_of, one_at_a_time, one_of_several, one_process, require_owner
 from protocol.errors import ConfigurationError, StorageFull
 
 OWN = Owner("server a", "op-a", "1f" * 8, "first")
 HOLD = """
 import sys, time
 from pathlib import Path
-from host.one_holder import one_process
+from host.folder_lock import one_process
 with one_process(Path(sys.argv[1]), "data_dir", "the server of side 'a'"):
     print("held", flush=True)
     time.sleep(60)
@@ -80,7 +80,7 @@ def test_a_file_system_that_cannot_lock_is_refused(tmp_path: Path, monkeypatch: 
     def no_locks(handle: object, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(one_holder.fcntl, "flock", no_locks)  # type: ignore[attr-defined]
+    monkeypatch.setattr(folder_lock.fcntl, "flock", no_locks)  # type: ignore[attr-defined]
     with (
         pytest.raises(ConfigurationError, match=r"cannot lock \(No locks available\); put it on a disk"),
         one_process(tmp_path, "data_dir", "a server"),

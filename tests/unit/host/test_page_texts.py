@@ -11,13 +11,11 @@ import pytest
 from client_agent.page.app import LOGIN, NOWHERE
 from client_agent.site.events import RoundEnd
 from client_agent.study.asked.plain_words import About, Said
-from host.web_page.guard import FOREIGN
-from host.web_page.pages import environment_of
-from host.web_page.texts import LANGUAGES, chosen_language, texts_in
-from protocol.wire.messages import Purpose
+from host.web_page import FOREIGN, LANGUAGES, chosen_language, environment_of, texts_in
+from protocol.messages.control import Purpose
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("host.web_page", "client_agent.page")
+PACKAGES = ("host", "client_agent.page")
 TEMPLATES = sorted(
     path for package in PACKAGES for path in (ROOT / package.replace(".", "/") / "templates").glob("*.html")
 )
@@ -57,15 +55,15 @@ def test_a_bare_text_is_found() -> None:
 
 
 def test_german_has_every_text_of_a_sites_page_and_no_other() -> None:
-    wanted = texts_of("host.web_page") | texts_of("client_agent.page") | IN_CODE | WORDS
-    found = texts_in("de", ("host.web_page", "client_agent.page"))
+    wanted = texts_of("host") | texts_of("client_agent.page") | IN_CODE | WORDS
+    found = texts_in("de", ("host", "client_agent.page"))
     assert wanted - set(found) == set()
     assert set(found) - wanted == set()
     assert all(text.strip() for text in found.values())
 
 
 def test_what_is_filled_in_is_the_same_in_every_language() -> None:
-    for english, german in texts_in("de", ("host.web_page", "client_agent.page")).items():
+    for english, german in texts_in("de", ("host", "client_agent.page")).items():
         names = re.compile(r"%\((\w+)\)s")
         assert set(names.findall(english)) == set(names.findall(german)), english
         assert "%" not in names.sub("", english + german), english

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from host.placed_files import filling, rewrite, writable, write_new
+from host.output_files import filling, rewrite, writable, write_new
 from protocol.errors import ConfigurationError, MoietyError, StorageFull
 from tests.unit.host.test_durable import files_of_at_most
 
@@ -171,7 +171,7 @@ def test_a_crash_in_between_never_looks_whole_and_is_mended_by_the_next(
             replace(source, target)
 
         monkeypatch.setattr(os, "replace", until)
-        monkeypatch.setattr("host.placed_files.shutil.rmtree", lambda *_, **__: None)
+        monkeypatch.setattr("host.output_files.shutil.rmtree", lambda *_, **__: None)
 
     for calls in range(len(NAMES)):
         fill(tmp_path / "out", "old")

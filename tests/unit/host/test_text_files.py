@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from host.private_files import read_secret
+from host.files import marked_encoding, read_secret
 from host.settings import read_text
-from host.text_files import marked_encoding
 from protocol.errors import ConfigurationError
 
 TEXT = "größe = 1\n# an end\n"

@@ -20,7 +20,7 @@ import trustme
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
-from host.network.unreachable import why_unreachable
+from host.network import why_unreachable
 from protocol.errors import MoietyError, PeerUnreachable
 from protocol.sharing import Side
 from servers.http.peer_client import PeerClient

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from host.private_files import read_secret
+from host.files import read_secret, why_unreadable
 from host.settings import read_text
-from host.unreadable import why_unreadable
 from protocol.errors import ConfigurationError
 
 

@@ -28,8 +28,7 @@ from host.doctor import (
     show,
     warning,
 )
-from host.network.two_operators import require_apart
-from host.network.web_proxy import WebProxy
+from host.network import WebProxy, require_apart
 from protocol.errors import ConfigurationError
 from tests.kit.certificates import write_certificate
 from tests.kit.web_proxy import tunnelling_proxy

@@ -8,8 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from host.network.unreachable import why_unreachable
-from host.network.web_proxy import ProxyRefused, WebProxy, open_tunnel
+from host.network import ProxyRefused, WebProxy, open_tunnel, why_unreachable
 from protocol.errors import ConfigurationError
 from tests.kit.web_proxy import tunnelling_proxy
 

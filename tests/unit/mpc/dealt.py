@@ -8,7 +8,7 @@ import numpy as np
 
 from protocol.arithmetic.ring import Ring
 from protocol.mpc import measurement
-from protocol.mpc.ot.half import CorrelationHalf
+from protocol.ot.session import CorrelationHalf
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 

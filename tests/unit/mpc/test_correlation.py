@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import Usage, expand
 from protocol.errors import ProtocolViolation
-from protocol.mpc import correlation
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.ot.kernels import NUMPY
+from protocol.mpc import product
+from protocol.ot.kernels import NUMPY
+from protocol.ot.session import CorrelationHalf
 
 LENGTHS = [(4, 1, 1), (1,), (2, 3)]
 SEED_A, SEED_B = bytes(range(32)), bytes(range(32, 64))
@@ -26,17 +26,17 @@ def assert_products(halves: tuple[list[CorrelationHalf], list[CorrelationHalf]])
 
 
 def test_ot_pair_gives_exact_products():
-    halves = correlation.ot_pair(LENGTHS, SEED_A, SEED_B)
+    halves = product.ot_pair(LENGTHS, SEED_A, SEED_B)
     assert_products(halves)
     assert [half.lengths for half in halves[0]] == LENGTHS
-    twin = correlation.ot_pair(LENGTHS, SEED_A, SEED_B, NUMPY)
+    twin = product.ot_pair(LENGTHS, SEED_A, SEED_B, NUMPY)
     for one, other in zip(halves[0] + halves[1], twin[0] + twin[1], strict=True):
         np.testing.assert_array_equal(one.vector, other.vector)
         np.testing.assert_array_equal(one.products, other.products)
 
 
 def test_dealer_pair_gives_exact_products():
-    halves = correlation.dealer_pair(LENGTHS, SEED_A)
+    halves = product.dealer_pair(LENGTHS, SEED_A)
     assert_products(halves)
     assert [half.lengths for half in halves[0]] == LENGTHS
     vectors = {half.vector.tobytes() for half in halves[0] + halves[1]}
@@ -45,9 +45,9 @@ def test_dealer_pair_gives_exact_products():
 
 def test_dealer_halves_come_from_the_seeds_and_one_element_a_product():
     lengths = (7, 1, 1)
-    corrections = correlation.dealer_corrections(SEED_A, SEED_B, lengths)
+    corrections = product.dealer_corrections(SEED_A, SEED_B, lengths)
     assert corrections.shape == (3,)
-    a, b = correlation.dealer_half_a(SEED_A, lengths), correlation.dealer_half_b(SEED_B, corrections, lengths)
+    a, b = product.dealer_half_a(SEED_A, lengths), product.dealer_half_b(SEED_B, corrections, lengths)
     np.testing.assert_array_equal(np.concatenate([a.vector, a.products]), expand(SEED_A, Usage.DEALER_A, 12))
     np.testing.assert_array_equal(b.vector, expand(SEED_B, Usage.DEALER_B, 9))
     assert_products(([a], [b]))
@@ -55,13 +55,13 @@ def test_dealer_halves_come_from_the_seeds_and_one_element_a_product():
 
 def test_a_product_has_a_length():
     with pytest.raises(ProtocolViolation, match="at least one"):
-        correlation.dealer_pair([(0,)], SEED_A)
+        product.dealer_pair([(0,)], SEED_A)
 
 
 def test_one_session_serves_many_batches():
-    receiver, sender = correlation.open_ot_sessions(SEED_A, SEED_A, SEED_B)
+    receiver, sender = product.open_ot_sessions(SEED_A, SEED_A, SEED_B)
     for rand in (bytes(32), bytes([1]) * 32):
-        assert_products(correlation.ot_batch(receiver, sender, LENGTHS, rand))
+        assert_products(product.ot_batch(receiver, sender, LENGTHS, rand))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import pytest
 
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
-from protocol.mpc import distance, measurement, quantity
+from protocol.mpc import measurement
+from protocol.mpc import measurement as distance
+from protocol.mpc import measurement as quantity
 from protocol.mpc.sketch import sketch_vector
 
 from .dealt import measure, ring, uniform

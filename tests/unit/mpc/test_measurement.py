@@ -10,7 +10,9 @@ import pytest
 
 from protocol.arithmetic.ring import Ring, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
-from protocol.mpc import distance, measurement, quantity
+from protocol.mpc import measurement
+from protocol.mpc import measurement as distance
+from protocol.mpc import measurement as quantity
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side

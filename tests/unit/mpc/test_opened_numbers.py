@@ -13,9 +13,8 @@ import pytest
 from harness.adversaries.opened_values import opened_values
 from protocol.arithmetic.ring import Ring, from_signed
 from protocol.mpc import measurement
-from protocol.mpc.measurement import SiteSketch
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.quantity import value_count
+from protocol.mpc.measurement import SiteSketch, value_count
+from protocol.ot.session import CorrelationHalf
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import Side
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic import fixed_point
-from protocol.arithmetic.prg import Usage, expand, expand_bytes
-from protocol.arithmetic.ring import to_signed
+from protocol.arithmetic.ring import Usage, expand, expand_bytes, to_signed
 from protocol.errors import AggregateOutOfBounds, MalformedMessage
-from protocol.mpc import distance, measurement, product, range_check
-from protocol.mpc.quantity import distance_factor
+from protocol.mpc import measurement, product
+from protocol.mpc import measurement as distance
+from protocol.mpc import sketch as range_check
+from protocol.mpc.measurement import distance_factor
 from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.release import coordinate_bound, open_aggregate_chunk, sum_chunk
 from protocol.sharing import Side

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic.kernels import NUMBA, NUMPY
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import from_signed, to_signed
+from protocol.arithmetic.ring import Usage, expand, from_signed, to_signed
 from protocol.errors import MalformedMessage
 from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.parameters import StudyParameters

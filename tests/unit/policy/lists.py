@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal
+from protocol.errors import Clause, PolicyRefusal
+from protocol.messages.control import Announcement, ListedWeight, Purpose, WeightList
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy.check import Terms, check_weight_list
+from protocol.policy.clauses import Terms, check_weight_list
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
 
 STUDY = "ab" * 32
 ROSTER = ("b", "c", "d", "e", "f")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.policy.candidates import Candidate, Numerators, candidates
-from protocol.wire.messages import ListedWeight
+from protocol.messages.control import ListedWeight
+from protocol.rounds.planning import Candidate, Numerators, candidates
 
 NEW = (ListedWeight(site="a", numerator=1), ListedWeight(site="b", numerator=1), ListedWeight(site="c", numerator=1))
 LAST = tuple(weight.model_copy(update={"numerator": 2}) for weight in NEW)

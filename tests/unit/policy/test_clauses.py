@@ -6,28 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from protocol.clauses import Clause
-from protocol.errors import ProtocolViolation
-from protocol.parameters import Needs
-from protocol.policy.check import Terms, check_for_every_site
-from protocol.policy.clauses import (
-    MOST_DISCARDED_SUMS,
-    check_altered_sums,
-    check_discarded_sums,
-    check_first_model,
-    check_grid,
-    check_largest_share,
-    check_measured_twice,
-)
-from protocol.policy.memory import SiteMemory, remember_release
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import (
-    check_needs_allowed,
-    check_penalty_allowed,
-    check_protection_allowed,
-    check_study_allowed,
-)
-from protocol.wire.messages import (
+from protocol.errors import Clause, ProtocolViolation
+from protocol.messages.control import (
     ListedWeight,
     PrivacySpec,
     Purpose,
@@ -37,6 +17,26 @@ from protocol.wire.messages import (
     StudyProtection,
     TrainingSpec,
     WeightList,
+)
+from protocol.parameters import Needs
+from protocol.policy.clauses import (
+    MOST_DISCARDED_SUMS,
+    Terms,
+    check_altered_sums,
+    check_discarded_sums,
+    check_first_model,
+    check_for_every_site,
+    check_grid,
+    check_largest_share,
+    check_measured_twice,
+)
+from protocol.policy.memory import SiteMemory, remember_release
+from protocol.policy.site_policy import (
+    SitePolicy,
+    check_needs_allowed,
+    check_penalty_allowed,
+    check_protection_allowed,
+    check_study_allowed,
 )
 from tests.unit.parties import study
 from tests.unit.policy.lists import EVEN, ROSTER, STUDY, Declared, announcement, check, parameters, refused, weight_list

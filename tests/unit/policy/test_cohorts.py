@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.remembered_cohorts import CohortMemory
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal
 from protocol.policy.cohorts import Cohort, check_cohort
+from protocol.policy.exposure import UNKNOWN_REQUESTER
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import UNKNOWN_REQUESTER
 
 SIX = tuple("abcdef")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.clauses import Clause
-from protocol.policy.foreseen import foresee
+from protocol.errors import Clause
+from protocol.messages.control import RuleName, RuleSpec
+from protocol.policy.clauses import foresee
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.registry import rule_for
-from protocol.wire.messages import RuleName, RuleSpec
 from tests.unit.client_agent.federation import study
 
 STUDY = study()

@@ -9,10 +9,10 @@ import pytest
 
 from protocol.arithmetic.fixed_point import Update, decode, encode
 from protocol.arithmetic.kernels import NUMBA, NUMPY, Kernels
-from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import Usage, expand
 from protocol.parameters import StudyParameters
 from protocol.policy.isolation import SeenSums
-from protocol.policy.kept_update import KEPT_LENGTH, kept_update, rounding_noise, sketched
+from protocol.policy.memory import KEPT_LENGTH, kept_update, rounding_noise, sketched
 
 SEED = bytes(range(32))
 

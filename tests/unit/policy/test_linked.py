@@ -7,10 +7,8 @@ import pytest
 
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
-from protocol.policy.linked import linked_error, told_of_all
+from protocol.policy.exposure import Exposure, KnownSum, SummedRow, SummedWeight, exposure, linked_error, told_of_all
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.policy.sums import Exposure, KnownSum, exposure
 
 LENGTH = 64
 UPDATE = np.eye(LENGTH)[0]

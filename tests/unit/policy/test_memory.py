@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.clauses import Clause
+from protocol.errors import Clause, OutcomeUnknown
+from protocol.messages.control import Announcement, Purpose, WeightList
 from protocol.parameters import Needs
 from protocol.policy.clauses import check_outcome_known, check_same_sum_again
 from protocol.policy.memory import (
@@ -15,9 +16,7 @@ from protocol.policy.memory import (
     remember_release,
     remember_skip,
 )
-from protocol.policy.refusals import OutcomeUnknown
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, Purpose, WeightList
 from tests.unit.policy.lists import EVEN, announcement, check, refused, weight_list
 
 

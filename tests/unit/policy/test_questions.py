@@ -11,14 +11,22 @@ import numpy as np
 import pytest
 
 from client_agent.site.remembered_cohorts import CohortMemory
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal
-from protocol.policy.cohorts import Cohort
-from protocol.policy.questions import check_questions
+from protocol.errors import Clause, PolicyRefusal
+from protocol.policy.cohorts import Cohort, check_questions
 from protocol.policy.site_policy import SitePolicy
 from protocol.summary.layout import Categories, Layout, Numeric
-from protocol.summary.protect import Codes, Numbers, Protection, shared_vector
-from protocol.summary.question import FIRST_LINE, PLACES, OwnColumn, Question, counts_question, summary_questions
+from protocol.summary.protection import (
+    FIRST_LINE,
+    PLACES,
+    Codes,
+    Numbers,
+    OwnColumn,
+    Protection,
+    Question,
+    counts_question,
+    shared_vector,
+    summary_questions,
+)
 from tests.unit.summary.tables import AGE, FLAG, LAYOUT, STAGE, protection, table
 
 NAMES = ("age", "flag", "stage")

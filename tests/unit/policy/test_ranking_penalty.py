@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from client_agent.learning.ridge import ridge
 from protocol.errors import PolicyRefusal
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_study_allowed
-from protocol.wire.messages import RankingSpec
+from protocol.messages.control import RankingSpec
+from protocol.policy.site_policy import SitePolicy, check_study_allowed
 from tests.unit.parties import study
 
 RNG = np.random.default_rng(11)

@@ -6,12 +6,19 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal
+from protocol.errors import Clause, PolicyRefusal
 from protocol.policy.clauses import check_isolation
+from protocol.policy.exposure import (
+    MOST_RELEASE_SETS,
+    MOST_ROWS,
+    KnownSum,
+    SummedRow,
+    SummedWeight,
+    exposure,
+    release_sets,
+    release_sets_number,
+)
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.summed_rows import SummedRow, SummedWeight, release_sets, release_sets_number
-from protocol.policy.sums import MOST_RELEASE_SETS, MOST_ROWS, KnownSum, exposure
 
 UPDATE = np.array([3.0, -1.0, 2.0, 0.5])
 OTHER = np.array([0.5, 2.0, 1.0, -3.0])

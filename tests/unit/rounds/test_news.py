@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.rounds.news import news, news_of, shared_news
-from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.causes import OutcomeCause
-from protocol.wire.messages import (
+from protocol.messages.control import (
     EndCause,
     PauseCause,
     PauseNotice,
@@ -20,7 +16,13 @@ from protocol.wire.messages import (
     StudyEnd,
     StudyEndState,
     StudyView,
+    news,
+    news_of,
+    shared_news,
+    sign,
 )
+from protocol.messages.purpose import OutcomeCause
+from protocol.sharing import Side
 from tests.unit.client_agent.federation import REQUESTER, keys, operator_keys, release, signed_by_both, study
 
 PAST = release()

@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 
 from protocol.errors import PolicyRefusal
-from protocol.policy.candidates import Candidate
+from protocol.messages.control import ListedWeight, Purpose, RuleName, RuleSpec
 from protocol.policy.memory import ReleasedSum, SiteMemory
-from protocol.rounds.planning import Done, Situation, lists_to_try, next_purpose
-from protocol.rules.interface import Measured, PairDistance, RuleState, SiteFacts
+from protocol.rounds.planning import Candidate, Done, Situation, lists_to_try, next_purpose
+from protocol.rules.interface import MOST_MEASURE_TRIES, ListTerms, Measured, PairDistance, RuleState, SiteFacts
 from protocol.rules.registry import rule_for
-from protocol.rules.risk.terms import MOST_MEASURE_TRIES, ListTerms
-from protocol.wire.messages import ListedWeight, Purpose, RuleName, RuleSpec
 from tests.unit.parties import parties, study
 
 REQUESTER, CONTRIBUTORS = "user", ("c1", "c2", "c3", "c4")

@@ -12,9 +12,19 @@ from itertools import pairwise
 import pytest
 
 from protocol.errors import BadSignature, ShareAltered
+from protocol.messages.control import (
+    AgreedSet,
+    Announcement,
+    OutcomeCause,
+    RoundState,
+    Signed,
+    require_signatures,
+    sign,
+)
+from protocol.messages.peer import LockReply
 from protocol.rounds import side_a
-from protocol.rounds.agree import agree, check_transcript, nonce_commitment
-from protocol.rounds.side_a import lost_share
+from protocol.rounds.agreement import agree, check_transcript, nonce_commitment
+from protocol.rounds.side_a import Act, AwaitGo, End, Halt, Lock, Wait, lost_share
 from protocol.rounds.states import (
     Chosen,
     Collecting,
@@ -28,11 +38,7 @@ from protocol.rounds.states import (
     SumSigned,
     TagsWrong,
 )
-from protocol.rounds.steps import Act, AwaitGo, End, Halt, Lock, Wait
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import AgreedSet, Announcement, OutcomeCause, RoundState, Signed
-from protocol.wire.peer_messages import LockReply
 from servers.store.study_records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, parties
 from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, GRACE_S, HELD, ROSTER, STUDY, TAGGED, Decided, Trace

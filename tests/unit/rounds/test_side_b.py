@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import MoietyError, Unavailable, WrongRound
-from protocol.rounds import side_b
-from protocol.rounds.agree import agree, nonce_commitment
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.side_b import Answer, Move, Reply
-from protocol.rounds.states import EndAgreed, Queried
-from protocol.rounds.transitions import RoundEvent
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     Go,
     OutcomeCause,
@@ -29,7 +23,12 @@ from protocol.wire.messages import (
     TagSeed,
     TagsFailed,
 )
-from protocol.wire.peer_messages import HandOver, LockRequest, ProductsHeader
+from protocol.messages.peer import HandOver, LockRequest, ProductsHeader
+from protocol.rounds import side_b
+from protocol.rounds.agreement import agree, nonce_commitment
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.side_b import Answer, Move, Reply
+from protocol.rounds.states import EndAgreed, Queried, RoundEvent
 from tests.unit.parties import SITES
 from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, HELD, OTHER, ROSTER, TAGGED
 from tests.unit.rounds.traces_b import Answered, Trace

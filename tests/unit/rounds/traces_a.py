@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from protocol.channel.message import Signature
 from protocol.errors import (
     BadSignature,
     ConflictingMessage,
@@ -21,13 +22,7 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.parameters import Needs
-from protocol.rounds import side_a, steps
-from protocol.rounds.states import AtA, RoundKey
-from protocol.rounds.steps import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Facts, Halt, Lock, Refused, TryLater
-from protocol.tags.keys import seed_hash
-from protocol.wire.message import Signature
-from protocol.wire.messages import (
+from protocol.messages.control import (
     NO_COMMITMENT,
     AgreedSet,
     Announcement,
@@ -39,7 +34,13 @@ from protocol.wire.messages import (
     Signed,
     SumRelease,
 )
-from protocol.wire.peer_messages import CollectedSet
+from protocol.messages.peer import CollectedSet
+from protocol.parameters import Needs
+from protocol.rounds import side_a
+from protocol.rounds import side_a as steps
+from protocol.rounds.side_a import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Facts, Halt, Lock, Refused, TryLater
+from protocol.rounds.states import AtA, RoundKey
+from protocol.tags import seed_hash
 from servers.rounds.standing import at_a
 from servers.store.study_records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties

@@ -15,17 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from protocol.errors import MoietyError
-from protocol.rounds import side_b
-from protocol.rounds.agree import agree, nonce_commitment, transcript
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.side_b import Answer, Message, Move, Reply
-from protocol.rounds.states import RoundKey, Standing
-from protocol.rounds.transitions import TRANSITIONS, step
-from protocol.sharing import Side
-from protocol.tags.keys import shown_seed
-from protocol.tags.verdicts import check_of, commitment_to, judged
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     CollectedContribution,
@@ -41,7 +31,16 @@ from protocol.wire.messages import (
     TagSeed,
     TagsFailed,
 )
-from protocol.wire.peer_messages import CorrelationRef, HandOver, LockRequest, ProductsHeader
+from protocol.messages.peer import CorrelationRef, HandOver, LockRequest, ProductsHeader
+from protocol.roster.chain import RosterChain
+from protocol.rounds import side_b
+from protocol.rounds.agreement import agree, nonce_commitment, transcript
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.side_b import Answer, Message, Move, Reply
+from protocol.rounds.states import TRANSITIONS, RoundKey, Standing, step
+from protocol.sharing import Side
+from protocol.tag_verdicts import check_of, commitment_to, judged
+from protocol.tags import shown_seed
 from servers.rounds.standing import standing
 from servers.store.study_records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES

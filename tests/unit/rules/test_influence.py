@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import LocalOptimumReached, ProtocolViolation
+from protocol.messages.control import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.influence import Influence
 from protocol.rules.interface import Measured, RuleState, SiteFacts
-from protocol.wire.messages import ListedWeight
 
 SITES = tuple(SiteFacts(name=name, samples=10) for name in "bcd")
 

@@ -9,11 +9,11 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from protocol.errors import ConfigurationError
+from protocol.messages.control import ListedWeight, RuleName
 from protocol.parameters import Needs
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, RuleState, SiteFacts
-from protocol.rules.packaged import SEPARATOR, CheckedRule, PackagedRule, packaged_rule_for
-from protocol.wire.messages import ListedWeight, RuleName
+from protocol.rules.registry import SEPARATOR, CheckedRule, PackagedRule, packaged_rule_for
 
 GRID = 8
 SITES = (SiteFacts(name="a", samples=10), SiteFacts(name="b", samples=20))

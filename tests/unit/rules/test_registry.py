@@ -5,22 +5,18 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ConfigurationError, ProtocolViolation
+from protocol.messages.control import RuleName, RuleSpec, SecondWeight
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
-from protocol.rules.fedavg import FedAvg
-from protocol.rules.fedavg_by_samples import FedAvgBySamples
-from protocol.rules.fedopt import FedOpt
+from protocol.rules.fedavg import FedAvg, FedAvgBySamples, FedOpt, WFedAvg
 from protocol.rules.influence import Influence
-from protocol.rules.interface import Measured, RuleState, SiteFacts
+from protocol.rules.interface import Measured, RiskRule, RuleState, SiteFacts
 from protocol.rules.local import Local
+from protocol.rules.mallows import Mallows, MallowsOptions
 from protocol.rules.multi_krum import MultiKrum
 from protocol.rules.registry import OPTIONS, require_sites, rule_for
-from protocol.rules.risk.mallows import Mallows, MallowsOptions
-from protocol.rules.risk.shrinkage import Shrinkage
-from protocol.rules.risk.terms import RiskRule
+from protocol.rules.shrinkage import Shrinkage
 from protocol.rules.weight_erosion import WeightErosion
-from protocol.rules.wfedavg import WFedAvg
-from protocol.wire.messages import RuleName, RuleSpec, SecondWeight
 
 SITES = ("b", "c", "d", "e")
 SECOND = (SecondWeight(site="c", weight=0.5),)

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.mpc.range_check import project, projections
-from protocol.mpc.sketch import sketch_vector
+from protocol.mpc.sketch import project, projections, sketch_vector
 from protocol.parameters import StudyParameters
-from protocol.rules.self_weights import class_weight, counts_vector, sample_weight
+from protocol.rules.fedavg import class_weight, counts_vector, sample_weight
 
 CHALLENGE = bytes(range(32))
 COUNTS = st.lists(st.integers(0, 500), min_size=2, max_size=6).filter(any)

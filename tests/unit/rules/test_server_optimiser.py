@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 
 from protocol.errors import ConfigurationError, ProtocolViolation
+from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
-from protocol.rules.server_optimiser import (
-    apply_aggregate,
-    initial_state,
-    largest_step,
-    model_part,
-    state_vectors,
-)
-from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.shared_model import apply_aggregate, initial_state, largest_step, model_part, state_vectors
 
 ADAPTIVE = (RuleName.FEDADAGRAD, RuleName.FEDADAM, RuleName.FEDYOGI)
 OTHERS = tuple(name for name in RuleName if name not in ADAPTIVE)

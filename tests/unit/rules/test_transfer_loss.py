@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import UnusableUpdate
-from protocol.ranking import vector_length
-from protocol.rules.transfer_loss import TransferLoss, predictor, quadratic_form, ranked
+from protocol.ranking import TransferLoss, predictor, quadratic_form, ranked, vector_length
 
 
 @given(n=st.integers(1, 30), p=st.integers(1, 7), k=st.integers(1, 4), seed=st.integers(0, 2**32))

@@ -7,12 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from protocol.rounds.agree import Shortfall
-from protocol.rounds.side_a import due, outcome_of
+from protocol.messages.control import OutcomeCause, RoundState, sign
+from protocol.rounds.agreement import Shortfall
+from protocol.rounds.side_a import Act, End, Facts, Step, Wait, due, outcome_of
 from protocol.rounds.states import RoundKey
-from protocol.rounds.steps import Act, End, Facts, Step, Wait
-from protocol.wire.authentic import sign
-from protocol.wire.messages import OutcomeCause, RoundState
 from servers.rounds.standing import at_a
 from servers.store.study_records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.arithmetic.packing import element_bytes, packed, unpacked
-from protocol.ckks.parameters import CkksParameters
+from protocol.arithmetic.fixed_point import element_bytes, packed, unpacked
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import ShareAltered
+from protocol.messages.control import ShareKind
 from protocol.parameters import RingBits
-from protocol.wire.messages import ShareKind
 from servers.rounds import sketches
 from servers.rounds.ciphertexts import stored_chunks
 from servers.store.files.chunk_tags import ENCRYPTED, ChunkTags, Layout, Tagger, layout_of

@@ -14,14 +14,11 @@ import numpy as np
 import pytest
 import zstandard
 
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from protocol.arithmetic.kernels import Scaling
-from protocol.ckks.check import SiteChecks
-from protocol.ckks.cipher import Encryptor
-from protocol.ckks.ciphertext import HEADER_BYTES, SEED_BYTES, Kind, SeededChunk, chunk_bytes
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import Scheme, SecretKey
-from protocol.ckks.update import body_header, contribution
+from protocol.ckks.ciphertext import HEADER_BYTES, SEED_BYTES, CkksParameters, Kind, SeededChunk, chunk_bytes
+from protocol.ckks.scheme import Encryptor, Scheme, SecretKey
+from protocol.ckks.update import SiteChecks, body_header, contribution
 from protocol.errors import MalformedMessage
 from servers.ckks.process import CkksProcess
 from servers.rounds.ciphertexts import ContributionCheck

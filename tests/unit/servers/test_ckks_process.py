@@ -16,16 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from host.memory_file import MemoryFile
+from host.files import MemoryFile
 from protocol.arithmetic.kernels import Scaling
-from protocol.ckks.check import SiteChecks, SumChecks
-from protocol.ckks.cipher import Adder, Decryptor, Encryptor
-from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, SeededChunk, chunk_bytes
-from protocol.ckks.parameters import CkksParameters
-from protocol.ckks.scheme import Scheme, SecretKey
-from protocol.ckks.update import average, body_header, contribution
+from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, CkksParameters, Kind, SeededChunk, chunk_bytes
+from protocol.ckks.scheme import Adder, Decryptor, Encryptor, Scheme, SecretKey
+from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, ShareAltered, Unavailable
-from protocol.wire.messages import ShareKind
+from protocol.messages.control import ShareKind
 from servers.ckks import process as ckks_process
 from servers.ckks.process import CkksProcess
 from servers.ckks.worker import REQUEST, Operation, Verdict, limit_resources, serve
@@ -292,7 +289,7 @@ def test_neither_the_server_nor_what_it_stores_ever_holds_a_key(
 
 def test_a_server_process_that_sums_loads_no_tenseal_itself(bodies: list[bytes]) -> None:
     program = (
-        "import sys; from servers.ckks.process import CkksProcess; from protocol.ckks.parameters import CkksParameters;"
+        "import sys; from servers.ckks.process import CkksProcess; from protocol.ckks.ciphertext import CkksParameters;"
         "import servers.rounds.ciphertexts; p = CkksProcess(CkksParameters()); p.fingerprint(); p.close();"
         "sys.exit(any(name.startswith(('tenseal', '_tenseal', '_sealapi')) for name in sys.modules))"
     )

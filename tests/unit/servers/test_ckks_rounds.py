@@ -20,13 +20,7 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.parameters import Needs
-from protocol.rounds.announce import check_said
-from protocol.rounds.states import RoundKey
-from protocol.sharing import Side
-from protocol.wire.authentic import countersign, require_signatures, sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import (
+from protocol.messages.control import (
     NO_COMMITMENT,
     AgreedSet,
     CollectedContribution,
@@ -35,7 +29,15 @@ from protocol.wire.messages import (
     RuleSpec,
     Signed,
     StudyProtection,
+    countersign,
+    require_signatures,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.roster.chain import RosterChain
+from protocol.rounds.agreement import check_said
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.ckks import process as ckks_process
 from servers.rounds.countersigned import countersign_agreed_set
 from servers.rounds.release import served_output

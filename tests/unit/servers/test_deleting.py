@@ -13,14 +13,12 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
-from host.audit.entry import Action
-from host.audit.log import AUDIT, read_audit
-from host.one_holder import one_process
+from host.audit_log import AUDIT, Action, read_audit
+from host.folder_lock import one_process
 from protocol.errors import ConfigurationError, StorageFull, Unavailable
+from protocol.messages.control import RoundState, Signed, StudyState, check_signature
+from protocol.messages.study import DeletedFile, ServerDeletionReceipt
 from protocol.sharing import Side
-from protocol.wire.authentic import check_signature
-from protocol.wire.messages import RoundState, Signed, StudyState
-from protocol.wire.studies.deletion import DeletedFile, ServerDeletionReceipt
 from servers.cli import app
 from servers.retention.deleting import FOLDER, Deletion, Request, receipt_path
 from servers.retention.keeping import aged, answer_requests, ask
@@ -181,11 +179,11 @@ def test_what_the_server_refuses_is_said_at_once(kept: Kept) -> None:
 
 BROKEN_OFF = {
     "the database is away": ("servers.store.sql.SqlStore.forget_study", Unavailable("the database does not answer")),
-    "the disk is full": ("host.audit.log.AuditLog.add", StorageFull("no space left for audit.jsonl")),
+    "the disk is full": ("host.audit_log.AuditLog.add", StorageFull("no space left for audit.jsonl")),
     "the storage is away": ("servers.store.files.shares.ShareFiles.delete", Unavailable("the storage is away")),
     "a disk fails": ("servers.store.files.shares.ShareFiles.delete", OSError(5, "Input/output error")),
     "a bug": ("servers.store.files.shares.ShareFiles.delete", ZeroDivisionError()),
-    "the log is none": ("host.audit.log.AuditLog.add", ConfigurationError("audit.jsonl is no audit log")),
+    "the log is none": ("host.audit_log.AuditLog.add", ConfigurationError("audit.jsonl is no audit log")),
     "no receipt": ("servers.retention.deleting.write_durably", StorageFull("no space left for trial.json")),
 }
 

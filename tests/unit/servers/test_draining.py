@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from host.one_holder import one_process
+from host.folder_lock import one_process
 from protocol.errors import ConfigurationError, MoietyError, Unavailable
+from protocol.messages.control import RoundState
 from protocol.sharing import Side
-from protocol.wire.messages import RoundState
 from servers.cli import app
 from servers.draining import keeping
 from servers.draining.drain import Drain, Drained, ask, asked, begin, drained, say_drained, under_way

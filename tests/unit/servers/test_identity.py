@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.engine.parties import OPERATOR_NAMES
-from host.one_holder import one_process
+from host.folder_lock import one_process
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.server import open_server

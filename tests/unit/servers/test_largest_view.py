@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from protocol.bodies.letter import LetterKind, Topic
-from protocol.parameters import Needs
-from protocol.rounds.states import RoundKey
-from protocol.wire.causes import EndCause, OutcomeCause
-from protocol.wire.messages import (
+from protocol.messages.control import (
     MAX_CONTROL_BYTES,
     AgreedSet,
     Announcement,
@@ -33,7 +29,11 @@ from protocol.wire.messages import (
     StudyState,
     SumRelease,
 )
-from protocol.wire.paths import EVERY_SITE
+from protocol.messages.letter import LetterKind, Topic
+from protocol.messages.paths import EVERY_SITE
+from protocol.messages.purpose import EndCause, OutcomeCause
+from protocol.parameters import Needs
+from protocol.rounds.states import RoundKey
 from servers.notifications import Changes
 from servers.store.records import MailRecord
 from servers.store.study_records import RoundRecord, StudyRecord

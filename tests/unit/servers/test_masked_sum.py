@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 
 from host.failpoints import Failpoints
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import from_bytes, to_bytes
-from protocol.bodies import masked_sum as masked_sum_body
-from protocol.bodies.sealed import SECRET_BYTES
+from protocol.arithmetic.ring import Usage, expand, from_bytes, to_bytes
+from protocol.channel.commitment import head_digest
+from protocol.channel.keys import generate_sealing_key
+from protocol.channel.sealing import sealed_head_length
+from protocol.channel.signing import DigestField
 from protocol.errors import AnnouncementMismatch, BadSignature, BrokenSeal, MalformedMessage
+from protocol.messages import bodies as masked_sum_body
+from protocol.messages.bodies import SECRET_BYTES
+from protocol.messages.peer import MaskedSumHeader
 from protocol.parameters import TAG_COORDINATES
 from protocol.sharing import chunk_source, split
-from protocol.tags.halves import VectorDigest
-from protocol.wire.channel.sealing import sealed_head_length
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import head_digest
-from protocol.wire.keys import generate_sealing_key
-from protocol.wire.peer_messages import MaskedSumHeader
+from protocol.tags import VectorDigest
 from servers.http.authentication import Caller
 from servers.rounds import masked_sum as module
 from servers.rounds.masked_sum import SealedMaskedSum, masked_sum

@@ -12,8 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from protocol.rounds.news import news_of
-from protocol.wire.messages import RoundState, StudyView
+from protocol.messages.control import RoundState, StudyView, news_of
 from servers.notifications import Changes
 from servers.server import Server, letter_came
 from servers.settings import Limits

@@ -17,14 +17,7 @@ from typing import Any, cast
 import pytest
 
 from protocol.errors import ConflictingMessage, ProtocolViolation, UnknownResource, WrongRound
-from protocol.parameters import Needs
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.states import RoundKey
-from protocol.rounds.steps import Act, End, Step
-from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     CollectedContribution,
@@ -34,7 +27,14 @@ from protocol.wire.messages import (
     Signed,
     Study,
     StudyState,
+    require_signatures,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.roster.chain import RosterChain
+from protocol.rounds.side_a import Act, End, Step, outcome_of
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.rounds.end_round import Endings
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import commit_release

@@ -27,12 +27,20 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
+from protocol.messages.control import (
+    OutcomeCause,
+    RoundState,
+    Signed,
+    Study,
+    StudyState,
+    SumRelease,
+    require_signatures,
+    sign,
+)
 from protocol.parameters import Needs
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import OutcomeCause, RoundState, Signed, Study, StudyState, SumRelease
 from servers.rounds.countersigned import countersign_sum_release, deliver_sum_release, sign_sum_release
 from servers.rounds.end_round import NotYet
 from servers.rounds.outcomes import countersign_outcome

@@ -21,13 +21,7 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.states import RoundKey
-from protocol.rounds.steps import Act, End, Step
-from protocol.sharing import Side
-from protocol.tags.keys import shown_seed
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     Announcement,
     Go,
     OutcomeCause,
@@ -37,8 +31,14 @@ from protocol.wire.messages import (
     Study,
     StudyState,
     TagSeed,
+    require_signatures,
+    sign,
 )
-from protocol.wire.peer_messages import HandOver
+from protocol.messages.peer import HandOver
+from protocol.rounds.side_a import Act, End, Step, outcome_of
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
+from protocol.tags import shown_seed
 from servers.rounds.end_round import Endings
 from servers.rounds.go import ask_for_go, hand_over_go, serve
 from servers.rounds.halves import check_half, commit_half, take_go

@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import MoietyError, ProtocolViolation, UnknownResource, WrongRound
+from protocol.messages.control import Announcement, OutcomeCause, Purpose, RoundOutcome, RoundState, Signed, sign
 from protocol.parameters import Needs
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.steps import End
+from protocol.rounds.side_a import End, outcome_of
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import Announcement, OutcomeCause, Purpose, RoundOutcome, RoundState, Signed
 from tests.unit.parties import announcement
 from tests.unit.servers.test_one_end_a_round import FIVE, OPERATORS, PARTIES, Asked, endings, server_on
 from tests.unit.servers.test_ranking_once import ANNOUNCED, KEY, STUDY, record_in, store_with

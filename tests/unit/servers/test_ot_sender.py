@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from protocol.errors import ProtocolViolation, UnknownResource
-from protocol.wire.peer_messages import BatchHeader, pack_frame
+from protocol.messages.peer import BatchHeader, pack_frame
 from servers.correlations.sender import OtSessions, _Session
 
 NAME = "ab" * 16

@@ -11,7 +11,7 @@ import pytest
 
 from host.randomness import SystemRandomness, server_randomness
 from protocol.errors import StorageFull
-from protocol.mpc.ot.session import BATCH_ELEMENTS
+from protocol.ot.session import BATCH_ELEMENTS
 from servers.correlations.sessions import in_batches, zero_key
 from servers.notifications import Changes, wait_up_to
 from servers.store.files.shares import ShareFiles, file_name

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.rounds.news import news_of
-from protocol.wire.messages import StudyView
-from protocol.wire.paths import EVERY_SITE
+from protocol.messages.control import StudyView, news_of
+from protocol.messages.paths import EVERY_SITE
 from servers.notifications import Changes
 from servers.store.reading.picture import StudyPicture
 from servers.store.records import MailRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.federation.processes import write_secret
-from host.private_files import private_folder, read_secret
+from host.files import private_folder, read_secret
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.server import open_server

@@ -15,15 +15,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource, WrongRound
-from protocol.parameters import Needs
-from protocol.rounds.announce import LastRound, check_said
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.side_b import opened
-from protocol.rounds.states import RoundKey
-from protocol.rounds.steps import End
-from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import (
+from protocol.messages.control import (
     MOST_RANKING_ROUNDS,
     Announcement,
     OutcomeCause,
@@ -34,7 +26,14 @@ from protocol.wire.messages import (
     Signed,
     Study,
     StudyState,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.rounds.agreement import LastRound, check_said
+from protocol.rounds.side_a import End, outcome_of
+from protocol.rounds.side_b import opened
+from protocol.rounds.states import RoundKey
+from protocol.sharing import Side
 from servers.correlations.wanted import demand, ranks_next
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import accept_release_set

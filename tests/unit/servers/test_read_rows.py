@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Row, select
 
-from protocol.wire.messages import RoundState
+from protocol.messages.control import RoundState
 from servers.store import tables as t
 from servers.store.migrate import upgrade
 from servers.store.reading.prepared import Prepared

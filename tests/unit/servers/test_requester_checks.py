@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import AnnouncementMismatch, MalformedMessage, ProtocolViolation, WrongRound
-from protocol.evidence import sum_of_numerators
-from protocol.parameters import Needs
-from protocol.rounds.announce import check_said
-from protocol.rounds.side_b import Reply, answer
-from protocol.rounds.states import Attempt, RoundKey, SetSigned, Standing, Unchosen, Undecided
-from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     CollectedContribution,
     PrivacySpec,
@@ -29,7 +21,15 @@ from protocol.wire.messages import (
     Signed,
     Study,
     StudyProtection,
+    sign,
 )
+from protocol.parameters import Needs
+from protocol.roster.chain import RosterChain
+from protocol.rounds.agreement import check_said
+from protocol.rounds.evidence import sum_of_numerators
+from protocol.rounds.side_b import Reply, answer
+from protocol.rounds.states import Attempt, RoundKey, SetSigned, Standing, Unchosen, Undecided
+from protocol.sharing import Side
 from servers.studies import _require_products, create
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 from tests.unit.policy.lists import weight_list

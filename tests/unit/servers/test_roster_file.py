@@ -9,17 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from host.audit.entry import Action
-from host.audit.log import AUDIT, read_audit
-from host.placed_files import rewrite
+from host.audit_log import AUDIT, Action, read_audit
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError, RosterRefused, RosterUnknown
+from protocol.messages.control import RosterChange, Signed, StudyState, countersign, sign
+from protocol.roster.chain import RosterChain, signers
+from protocol.roster.changes import Wanted, claimed, dump_chain, proposed
+from protocol.roster.keyfile import PartyKeys, dump_party_keys
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.chain.chain import RosterChain, signers
-from protocol.wire.chain.file import dump_chain
-from protocol.wire.chain.making import Wanted, claimed, proposed
-from protocol.wire.keyfile import PartyKeys, dump_party_keys
-from protocol.wire.messages import RosterChange, Signed, StudyState
 from servers.roster.accepted import ACCEPTED
 from servers.roster.following import RosterFile, take_chain
 from servers.rounds.collect import announced_under

@@ -9,11 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from protocol.errors import BadSignature
-from protocol.parameters import Needs
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.states import Locked, RoundKey
-from protocol.wire.authentic import sign, signature_from
-from protocol.wire.messages import (
+from protocol.messages.control import (
     AgreedSet,
     ChallengeTranscript,
     CollectedContribution,
@@ -23,7 +19,12 @@ from protocol.wire.messages import (
     RoundState,
     Signed,
     SumRelease,
+    sign,
+    signature_from,
 )
+from protocol.parameters import Needs
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.states import Locked, RoundKey
 from servers.store.study_records import Challenged, IncompleteRecord, RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from fastapi.responses import StreamingResponse
 
-from protocol.bodies import output
+from protocol.channel.sealing import Octets, SealedMessage, seal_message
+from protocol.messages import bodies
+from protocol.messages.control import OutputHeader, ShareKind
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import Octets, SealedMessage, seal_message
-from protocol.wire.messages import OutputHeader, ShareKind
 from servers.http.responses import sealed_answer
 from servers.store.files.pieces import PIECE_BYTES, FilePieces
 from tests.sealed_bodies import KEY, SECRET
@@ -26,8 +26,8 @@ def test_its_length_is_known_before_it_is_sealed(length: int, at_once: bool) -> 
     header = OutputHeader(
         release_digest="ab" * 32, side=Side.A, share_kind=ShareKind.VECTOR, recipient="cd" * 16, length=length
     )
-    answer = sealed_answer(output.seal_output(header, [bytes(8 * length)], KEY.public, SECRET))
-    sent = output.seal_output(header, [bytes(8 * length)], KEY.public, SECRET).whole()
+    answer = sealed_answer(bodies.seal_output(header, [bytes(8 * length)], KEY.public, SECRET))
+    sent = bodies.seal_output(header, [bytes(8 * length)], KEY.public, SECRET).whole()
     assert answer.headers["content-length"] == str(len(sent))
     assert isinstance(answer, StreamingResponse) is not at_once
     if at_once:

@@ -24,10 +24,9 @@ from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError, ErrorCode, UnknownStudy
+from protocol.messages.control import StudyState, sign
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import StudyState
 from servers.app import create_operations
 from servers.cli import app as command
 from servers.cli import status_lines

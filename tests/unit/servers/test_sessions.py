@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.channel.envelope import EnclosedRequest
+from protocol.channel.keys import SEALING_KEY_BYTES, generate_sealing_key
+from protocol.channel.session import HEAD_BYTES, MOST_COUNTER, SessionKeys, accepted, close_request, offered
+from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S, DigestField
 from protocol.errors import BadSignature, MalformedMessage, SessionUnknown
+from protocol.messages.control import Party
 from protocol.sharing import Side
-from protocol.wire.channel.envelope import EnclosedRequest
-from protocol.wire.channel.session import HEAD_BYTES, MOST_COUNTER, SessionKeys, close_request
-from protocol.wire.channel.session_messages import accepted, offered
-from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S, DigestField
-from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key
-from protocol.wire.messages import Party
 from servers.roster.sessions import LIVES_S, MOST_OF_A_SITE, Sessions
 from tests.unit.client_agent.federation import ROSTER, operator_keys
 

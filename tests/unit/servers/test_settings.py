@@ -8,7 +8,7 @@ import pytest
 import trustme
 
 from harness.federation.processes import write_secret
-from host.network.loopback import is_loopback
+from host.network import is_loopback
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.certificate import check_tls

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.rounds.transitions import StudyEvent, study_step
+from protocol.messages.control import PauseCause, RoundState, StudyState
+from protocol.rounds.states import StudyEvent, study_step
 from protocol.sharing import Side
-from protocol.wire.messages import PauseCause, RoundState, StudyState
 from servers.retention.silence import pause_silent
 from servers.server import Server, open_server
 from servers.settings import load_settings

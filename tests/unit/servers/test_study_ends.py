@@ -11,9 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from protocol.errors import Unavailable, WrongRound
+from protocol.messages.control import EndCause, PrivacySpec, RoundState, Signed, Study, StudyEnd, StudyEndState, sign
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, PrivacySpec, RoundState, Signed, Study, StudyEnd, StudyEndState
 from servers import studies
 from servers.retention import keeping
 from servers.retention.unfinished import Unfinished

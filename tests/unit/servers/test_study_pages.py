@@ -11,8 +11,8 @@ import pytest
 
 from client_agent.network.server_client import ServerClient
 from protocol.errors import MalformedMessage
+from protocol.messages.control import MAX_CONTROL_BYTES, ListedStudy, StudyIndex
 from protocol.sharing import Side
-from protocol.wire.messages import MAX_CONTROL_BYTES, ListedStudy, StudyIndex
 from servers.notifications import Changes
 from servers.settings import Limits
 from servers.store.interface import A_NEW_STUDY

@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
+from protocol.messages.control import RoundState, Signed, sign
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import RoundState, Signed
 from servers.routes import peer as peer_routes
 from servers.store.files.shares import Draft, ShareFiles
 from servers.store.sql import SqlStore

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from host.durable import write_durably
-from host.writers import has_writer
-from protocol.bodies.contribution import Part, PartSealing, content_bytes, share_parts
+from host.files import has_writer, write_durably
+from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES
 from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage, StorageFull, Unavailable
+from protocol.messages.contribution import Part, PartSealing, content_bytes, share_parts
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side, vector_side
-from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES
 from servers.rounds.uploads import sweep
 from servers.store.files import share_in_parts
 from servers.store.files.share_in_parts import Awaited, Check, ShareInParts
@@ -512,7 +511,7 @@ def test_a_refused_lease_counts_only_in_folders_where_leases_can_be_had(
             raise OSError(errno.EAGAIN, "no lease")
         return 0
 
-    monkeypatch.setattr("host.writers._SET_LEASE", set_lease)
+    monkeypatch.setattr("host.files._SET_LEASE", set_lease)
     monkeypatch.setattr(fcntl, "fcntl", fcntl_there)
     if leases:
         with pytest.raises(Unavailable, match="still open elsewhere"):

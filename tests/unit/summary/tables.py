@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from protocol.summary.layout import Categories, Layout, Numeric
-from protocol.summary.protect import Codes, Numbers, Protection
+from protocol.summary.protection import Codes, Numbers, Protection
 
 AGE, FLAG, STAGE = Numeric("age", 0.0, 100.0), Numeric("flag", 0.0, 1.0), Categories("stage", ("I", "II", "III"), "III")
 LAYOUT = Layout((AGE, FLAG, STAGE), bins=10, most_rows=1000)

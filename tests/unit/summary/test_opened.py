@@ -7,9 +7,8 @@ import pytest
 
 from protocol.errors import AggregateOutOfBounds, ConfigurationError, ProtocolViolation
 from protocol.summary.layout import Categories, Layout, Numeric
-from protocol.summary.opened import TableOne, table_one
-from protocol.summary.protect import shared_vector
-from protocol.summary.scaling import parse_scaling, scaling_of, scaling_text, spread_unknown
+from protocol.summary.protection import shared_vector
+from protocol.summary.table_one import TableOne, parse_scaling, scaling_of, scaling_text, spread_unknown, table_one
 from tests.unit.summary.tables import AGE, LAYOUT, protection, table
 
 SITES = 4

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from protocol.errors import UnusableUpdate
-from protocol.summary import protect
+from protocol.summary import protection as protect
 from protocol.summary.layout import Categories, Layout, Numeric, largest_share
-from protocol.summary.protect import Protection, shared_vector
+from protocol.summary.protection import Protection, shared_vector
 from tests.unit.summary.tables import AGE, FLAG, LAYOUT, STAGE, protection, slow_count, slow_vector, table
 
 

@@ -6,18 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring, to_bytes
-from protocol.evidence import PastRelease
-from protocol.parameters import TAG_COORDINATES
-from protocol.release import masking_side
-from protocol.sharing import Side, VectorShare, chunk_source
-from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, seed_hash, shown_seed
-from protocol.tags.sums import TagSums, errors_of
-from protocol.tags.verdicts import check_of, commitment_to, judged, shares_of
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.messages import (
+from protocol.arithmetic.ring import Ring, Usage, expand, to_bytes
+from protocol.messages.control import (
     AgreedSet,
     Announcement,
     CollectedContribution,
@@ -31,7 +21,15 @@ from protocol.wire.messages import (
     TagCheck,
     TagShares,
     WeightList,
+    countersign,
+    sign,
 )
+from protocol.parameters import TAG_COORDINATES
+from protocol.release import masking_side
+from protocol.rounds.evidence import PastRelease
+from protocol.sharing import Side, VectorShare, chunk_source
+from protocol.tag_verdicts import check_of, commitment_to, judged, shares_of
+from protocol.tags import TagSums, VectorDigest, attempt_key, errors_of, mask_digest, seed_hash, shown_seed
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 PARTIES = parties()

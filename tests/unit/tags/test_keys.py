@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import CommitmentMismatch, MalformedMessage
-from protocol.tags.keys import attempt_key, kept_key, require_seed, require_shown, seed_hash, shown_seed
-from protocol.wire.messages import Announcement
+from protocol.messages.control import Announcement
+from protocol.tags import attempt_key, kept_key, require_seed, require_shown, seed_hash, shown_seed
 from tests.unit.parties import announcement
 
 STUDY, SEED = "d" * 64, bytes(range(32))

@@ -7,8 +7,7 @@ import pytest
 
 from protocol.arithmetic.kernels import NUMBA, NUMPY
 from protocol.errors import MalformedMessage, ProtocolViolation
-from protocol.tags.halves import mask_digest
-from protocol.tags.sums import BLOCK, TagErrors, TagPair, TagSums, errors_of
+from protocol.tags import BLOCK, TagErrors, TagPair, TagSums, errors_of, mask_digest
 from tests.reference import tags as slow
 
 KEY = bytes(range(32))

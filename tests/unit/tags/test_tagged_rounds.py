@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from protocol.bodies.contribution import content_bytes
 from protocol.errors import AnnouncementMismatch, BadSignature, MalformedMessage
-from protocol.evidence import check_release
+from protocol.messages.contribution import content_bytes
+from protocol.messages.control import Announcement, RuleName, RuleSpec, ShareKind, Study
+from protocol.messages.purpose import Purpose, StudyProtection
 from protocol.parameters import TAG_COORDINATES, Needs
-from protocol.protection.known import encoded_bytes, expected, output_header
-from protocol.protection.plan import StudyProtection
-from protocol.purpose import Purpose
-from protocol.rounds.announce import check_said
+from protocol.protection.registry import encoded_bytes, expected, output_header
+from protocol.rounds.agreement import check_said
+from protocol.rounds.evidence import check_release
 from protocol.sharing import Side
-from protocol.wire.messages import Announcement, RuleName, RuleSpec, ShareKind, Study
 from tests.unit.parties import SITES, announcement, study
 from tests.unit.tags.halves import DIMENSION, ROSTER, STUDY, Release
 

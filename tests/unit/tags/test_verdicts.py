@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from protocol.errors import AnnouncementMismatch, BadSignature, ProtocolViolation, TranscriptMismatch
+from protocol.messages.control import Go, ShareKind, TagSeed, TagsFailed
 from protocol.sharing import Side
-from protocol.tags.verdicts import (
+from protocol.tag_verdicts import (
     contradicted,
     judged,
     numbers,
@@ -19,7 +20,6 @@ from protocol.tags.verdicts import (
     words,
     wrong_tags,
 )
-from protocol.wire.messages import Go, ShareKind, TagSeed, TagsFailed
 from tests.unit.parties import REQUESTER
 from tests.unit.tags.halves import ROSTER, STUDY, Release, by, by_side
 

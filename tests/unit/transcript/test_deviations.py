@@ -11,14 +11,7 @@ from harness.adversaries.scripted_agents import PARTIES, REQUESTER, ROSTER
 from harness.adversaries.tagged_round import TaggedRound
 from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.errors import MalformedMessage
-from protocol.release import masking_side
-from protocol.sharing import ChunkSource, Side
-from protocol.tags.verdicts import shares_of
-from protocol.transcript.deviations import Deviation, findings
-from protocol.transcript.kept import AlteredSum, RoundTranscript, shown
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.causes import OutcomeCause
-from protocol.wire.messages import (
+from protocol.messages.control import (
     ChallengeTranscript,
     Go,
     Message,
@@ -30,7 +23,14 @@ from protocol.wire.messages import (
     SumRelease,
     TagsFailed,
     TagShares,
+    countersign,
+    sign,
 )
+from protocol.messages.purpose import OutcomeCause
+from protocol.release import masking_side
+from protocol.rounds.evidence import AlteredSum, Deviation, RoundTranscript, findings, shown
+from protocol.sharing import ChunkSource, Side
+from protocol.tag_verdicts import shares_of
 
 M = TypeVar("M", bound=Message)
 A, B = ROSTER.operator_a.name, ROSTER.operator_b.name

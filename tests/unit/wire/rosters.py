@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.wire.authentic import countersign, sign
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.chain.change import RosterChange
-from protocol.wire.chain.making import Given, Wanted, claimed, proposed
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Role, Signed
+from protocol.messages.control import Role, Signed, countersign, sign
+from protocol.messages.roster import RosterChange
+from protocol.roster.chain import RosterChain
+from protocol.roster.changes import Given, Wanted, claimed, proposed
+from protocol.roster.keyfile import PartyKeys
 from tests.unit.parties import REQUESTER, parties, party_keys
 
 PARTIES = parties()

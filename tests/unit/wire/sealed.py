@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from protocol.wire.channel import sealing
-from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, BodyReader, SealedReader
-from protocol.wire.keys import SealingKey, generate_sealing_key
+from protocol.channel import sealing
+from protocol.channel.keys import SealingKey, generate_sealing_key
+from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, BodyReader, SealedReader
 
 KEY = generate_sealing_key(bytes(range(96)))
 OTHER = generate_sealing_key(bytes(range(1, 97)))

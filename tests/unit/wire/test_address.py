@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protocol.wire.address import ServerUrl
+from protocol.messages.paths import ServerUrl
 
 ADDRESS: TypeAdapter[str] = TypeAdapter(ServerUrl)
 

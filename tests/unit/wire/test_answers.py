@@ -6,10 +6,10 @@ import base64
 
 import pytest
 
+from protocol.channel.answers import VerifiedAnswer, sign_answer, verify_answer
+from protocol.channel.keys import generate_signing_key, key_id_of
+from protocol.channel.signing import DigestField, sign_request
 from protocol.errors import BadSignature
-from protocol.wire.channel.answers import VerifiedAnswer, sign_answer, verify_answer
-from protocol.wire.channel.signing import DigestField, sign_request
-from protocol.wire.keys import generate_signing_key, key_id_of
 
 KEY, OTHER = generate_signing_key(bytes(32)), generate_signing_key(b"o" * 32)
 KEY_ID = key_id_of(KEY.public.to_bytes())

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, BodyRange, encrypt_body
 from protocol.errors import BrokenSeal, MalformedMessage, ProtocolViolation
-from protocol.wire.channel.body_range import BodyRange
-from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, encrypt_body
 
 KEY = bytes(range(32))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.wire.causes import OutcomeCause
-from protocol.wire.messages import PauseCause, PauseNotice
+from protocol.messages.control import PauseCause, PauseNotice
+from protocol.messages.purpose import OutcomeCause
 
 
 def test_only_the_requesters_own_silence_pauses_a_study() -> None:

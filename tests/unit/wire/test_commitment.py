@@ -13,17 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import CommitmentMismatch, MalformedMessage
-from protocol.wire.channel.sealing import (
-    CHUNK_BYTES,
-    MAGIC,
-    MAX_HEADER_BYTES,
-    SealedReader,
-    encrypt_body,
-    seal_stream,
-    sealed_head_length,
-)
-from protocol.wire.commitment import (
+from protocol.channel.commitment import (
     COMMITMENT_BYTES,
     BodyHash,
     MessageDigest,
@@ -33,7 +23,17 @@ from protocol.wire.commitment import (
     head_digest,
     message_digest,
 )
-from protocol.wire.keys import generate_sealing_key
+from protocol.channel.keys import generate_sealing_key
+from protocol.channel.sealing import (
+    CHUNK_BYTES,
+    MAGIC,
+    MAX_HEADER_BYTES,
+    SealedReader,
+    encrypt_body,
+    seal_stream,
+    sealed_head_length,
+)
+from protocol.errors import CommitmentMismatch, MalformedMessage
 
 SALT, CONTENT_KEY = b"s" * 32, b"k" * 32
 HEADER = b'{"round":3}'

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pydantic import ConfigDict
 
 from client_agent.site.letter import Attestation, Hindrance, StudyRefusal, WeightMail, Welcome
+from protocol.channel import encoding
+from protocol.channel.encoding import NAMES, pack_message, unpack_message
 from protocol.errors import MalformedMessage, TooLarge
-from protocol.wire.channel import compact
-from protocol.wire.channel.compact import NAMES, pack_message, unpack_message
-from protocol.wire.messages import MAX_CONTROL_BYTES, Decline, Message, Signed
+from protocol.messages.control import MAX_CONTROL_BYTES, Decline, Message, Signed
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import release
 
@@ -151,7 +151,7 @@ def test_a_longer_text_or_list_than_the_form_holds_is_refused() -> None:
 
 
 def test_the_short_names_are_different_and_fit_a_byte() -> None:
-    assert len(set(NAMES)) == len(NAMES) < compact._SPELLED
+    assert len(set(NAMES)) == len(NAMES) < encoding._SPELLED
 
 
 def fields_in(kind: object) -> set[str]:

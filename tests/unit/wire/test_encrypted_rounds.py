@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import ConfigurationError, MalformedMessage, WrongRound
+from protocol.messages.control import Announcement, Purpose, RoundState, RuleName, Study, StudyProtection
+from protocol.messages.round import ShareKind
 from protocol.parameters import Needs
 from protocol.protection.ckks import Ciphertexts
-from protocol.rounds.transitions import RoundEvent, RoundProgress, open_round, step
-from protocol.wire.messages import Announcement, Purpose, RoundState, RuleName, Study, StudyProtection
-from protocol.wire.round import ShareKind
+from protocol.rounds.states import RoundEvent, RoundProgress, open_round, step
 from tests.unit.parties import announcement, parties, study
 
 STUDY = study(parties().roster.message.digest())

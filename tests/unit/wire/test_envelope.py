@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, OtherVersion, TooLarge
-from protocol.wire.channel.envelope import (
+from protocol.channel.commitment import CheckedHead, head_digest
+from protocol.channel.envelope import (
     HEAD_BYTES,
     LENGTH_BYTES,
     Correspondence,
@@ -21,11 +21,11 @@ from protocol.wire.channel.envelope import (
     open_request,
     padded_length,
 )
-from protocol.wire.channel.sealing import seal_small, sealed_small_length
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.commitment import CheckedHead, head_digest
-from protocol.wire.messages import MAX_CONTROL_BYTES
-from protocol.wire.peer_messages import pack_frame
+from protocol.channel.sealing import seal_small, sealed_small_length
+from protocol.channel.signing import DigestField
+from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, OtherVersion, TooLarge
+from protocol.messages.control import MAX_CONTROL_BYTES
+from protocol.messages.peer import pack_frame
 from tests.unit.wire.sealed import KEY, OTHER, SEALED, flipped
 
 BETWEEN = Correspondence("a" * 32, "b" * 32, "n" * 24)

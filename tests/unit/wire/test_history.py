@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.wire.history import History
+from protocol.messages.peer import History
 
 SIGNED = History(party="operator-a", run="aa" * 32, start=3, began=40, changes=50, restored_at_s=7)
 

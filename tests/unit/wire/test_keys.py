@@ -8,8 +8,8 @@ import dataclasses
 import pytest
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
+from protocol.channel import keys
 from protocol.errors import BadSignature, MalformedMessage
-from protocol.wire import keys
 
 RAND_32 = bytes(range(32))
 RAND_96 = bytes(range(96))

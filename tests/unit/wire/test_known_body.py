@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.channel.sealing import CHUNK_BYTES, KnownBody, encrypt_body
 from protocol.errors import BrokenSeal, MalformedMessage
-from protocol.wire.channel.known_body import KnownBody
-from protocol.wire.channel.sealing import CHUNK_BYTES, encrypt_body
 from tests.unit.wire.sealed import CONTENT_KEY, EDGES, SEALED_CHUNK, content, flipped
 
 

@@ -8,18 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, UnknownParty
-from protocol.parameters import Needs
-from protocol.sharing import Side
-from protocol.wire import authentic, paths
-from protocol.wire.keyfile import (
-    dump_party,
-    dump_party_keys,
-    dump_roster,
-    parse_party,
-    parse_party_keys,
-    parse_roster,
-)
-from protocol.wire.messages import (
+from protocol.messages import control, paths
+from protocol.messages.control import (
     MAX_CONTROL_BYTES,
     AgreedSet,
     Announcement,
@@ -40,7 +30,17 @@ from protocol.wire.messages import (
     StudyState,
     WeightList,
 )
-from protocol.wire.peer_messages import BatchHeader, pack_frame, unpack_frame
+from protocol.messages.peer import BatchHeader, pack_frame, unpack_frame
+from protocol.parameters import Needs
+from protocol.roster.keyfile import (
+    dump_party,
+    dump_party_keys,
+    dump_roster,
+    parse_party,
+    parse_party_keys,
+    parse_roster,
+)
+from protocol.sharing import Side
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, party_keys, study
 
 PARTIES = parties()
@@ -149,43 +149,43 @@ def test_an_inconsistent_roster_is_refused(changes: dict[str, object], text: str
 
 
 def test_a_roster_needs_both_operators_and_the_requester() -> None:
-    assert authentic.require_roster(PARTIES.roster) == ROSTER
+    assert control.require_roster(PARTIES.roster) == ROSTER
     for missing in ("operator-a", "operator-b", REQUESTER):
         kept = tuple(s for s in PARTIES.roster.signatures if s.signer != missing)
         with pytest.raises(BadSignature, match=f"the signature of '{missing}' is missing"):
-            authentic.require_roster(Signed[Roster](message=ROSTER, signatures=kept))
+            control.require_roster(Signed[Roster](message=ROSTER, signatures=kept))
 
 
 def test_a_signature_over_other_content_or_by_another_party_is_refused() -> None:
     other = changed_roster(federation="other")
     with pytest.raises(BadSignature):
-        authentic.require_roster(Signed[Roster](message=other, signatures=PARTIES.roster.signatures))
-    signature = authentic.signature_by("operator-a", PARTIES.keys["operator-b"].signing, ROSTER)
+        control.require_roster(Signed[Roster](message=other, signatures=PARTIES.roster.signatures))
+    signature = control.signature_by("operator-a", PARTIES.keys["operator-b"].signing, ROSTER)
     with pytest.raises(BadSignature):
-        authentic.check_signature(ROSTER, signature, ROSTER.operator_a)
+        control.check_signature(ROSTER, signature, ROSTER.operator_a)
     with pytest.raises(BadSignature, match="expected 'operator-b'"):
-        authentic.check_signature(ROSTER, signature, ROSTER.operator_b)
+        control.check_signature(ROSTER, signature, ROSTER.operator_b)
     with pytest.raises(UnknownParty):
-        authentic.require_signatures(PARTIES.roster, ROSTER, ["stranger"])
+        control.require_signatures(PARTIES.roster, ROSTER, ["stranger"])
 
 
 def test_a_signature_does_not_carry_over_to_another_kind_of_message() -> None:
     key = PARTIES.keys[REQUESTER].signing
     ready = ReadyNotice(study_digest="a" * 64, site=REQUESTER)
-    signature = authentic.signature_by(REQUESTER, key, ready)
+    signature = control.signature_by(REQUESTER, key, ready)
 
     class Disguised(ReadyNotice):
         KIND = "disguised"
 
     disguised = Disguised(study_digest="a" * 64, site=REQUESTER)
     assert disguised.canonical() == ready.canonical()
-    authentic.check_signature(ready, signature, ROSTER.sites[0])
+    control.check_signature(ready, signature, ROSTER.sites[0])
     with pytest.raises(BadSignature):
-        authentic.check_signature(disguised, signature, ROSTER.sites[0])
+        control.check_signature(disguised, signature, ROSTER.sites[0])
 
 
 def test_signing_twice_keeps_one_signature() -> None:
-    twice = authentic.countersign(PARTIES.roster, "operator-a", PARTIES.keys["operator-a"].signing)
+    twice = control.countersign(PARTIES.roster, "operator-a", PARTIES.keys["operator-a"].signing)
     assert sorted(s.signer for s in twice.signatures) == sorted(["operator-a", "operator-b", REQUESTER])
 
 

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.errors import MalformedMessage
-from protocol.wire.messages import LayerShape, ModelSpec, Study
-from protocol.wire.names import MAX_NAME_CHARACTERS, MAX_NAMES_BYTES
+from protocol.messages.control import LayerShape, ModelSpec, Study
+from protocol.text import MAX_NAME_CHARACTERS, MAX_NAMES_BYTES
 from tests.unit.parties import parties, study
 
 MODEL = ModelSpec(kind="linear", inputs=(2,), layers=(LayerShape(name="w", shape=(2,)),))

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from protocol.channel.encoding import LENGTH_BYTES, pad, require_written_alike, shortened, unpad
 from protocol.errors import MalformedMessage
-from protocol.wire.channel.padding import LENGTH_BYTES, pad, require_written_alike, shortened, unpad
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"\x00\x00", bytes(range(96))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from protocol.wire.messages import (
+from protocol.messages.control import (
     LayerShape,
     ModelSpec,
     PrivacySpec,
@@ -18,8 +18,8 @@ from protocol.wire.messages import (
     TaskSpec,
     TrainingSpec,
 )
-from protocol.wire.studies.model import Buffers
-from protocol.wire.studies.privacy import require_public_preparation
+from protocol.messages.model import Buffers
+from protocol.messages.specifications import require_public_preparation
 from tests.unit.parties import study
 from tests.unit.wire.test_schema import AGE, ILL, schema
 

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from harness.simulate.ranking import RankOptions
 from protocol.errors import ErrorCode, MalformedMessage
-from protocol.parameters import Needs
-from protocol.wire.messages import (
+from protocol.messages.control import (
     MOST_COUNTS_ROUNDS,
     MOST_RANKING_ROUNDS,
     OutcomeCause,
@@ -22,6 +21,7 @@ from protocol.wire.messages import (
     RuleName,
     Study,
 )
+from protocol.parameters import Needs
 from tests.unit.parties import announcement, parties, study
 
 PLAIN = study(parties().roster.message.digest())

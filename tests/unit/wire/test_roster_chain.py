@@ -7,13 +7,23 @@ from typing import Any
 import pytest
 
 from protocol.errors import BadSignature, ConfigurationError, MoietyError, RosterRefused, RosterUnknown
-from protocol.wire.chain import chain as chains
-from protocol.wire.chain.chain import RosterChain, require_chain, require_extension, require_same_servers
-from protocol.wire.chain.change import RosterChange
-from protocol.wire.chain.file import dump_chain, dump_given, parse_chain, parse_given
-from protocol.wire.chain.making import Given, Wanted, claimed, proposed, require_claim, signed_by, standing
-from protocol.wire.chain.words import in_words
-from protocol.wire.messages import Signed
+from protocol.messages.control import Signed
+from protocol.messages.roster import RosterChange
+from protocol.roster import chain as chains
+from protocol.roster.chain import RosterChain, in_words, require_chain, require_extension, require_same_servers
+from protocol.roster.changes import (
+    Given,
+    Wanted,
+    claimed,
+    dump_chain,
+    dump_given,
+    parse_chain,
+    parse_given,
+    proposed,
+    require_claim,
+    signed_by,
+    standing,
+)
 from tests.unit.parties import REQUESTER, parties, party_keys
 from tests.unit.wire.rosters import CHAIN, PARTIES, SIGNERS, changed, given, joins, renewed_keys, signed_change
 
@@ -265,10 +275,10 @@ def test_a_file_that_was_meddled_with_is_read_and_not_valid() -> None:
 
 
 def test_a_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.wire.chain.file.MOST_CHANGES", 1)
+    monkeypatch.setattr("protocol.roster.changes.MOST_CHANGES", 1)
     with pytest.raises(ConfigurationError, match="2 changes, at most 1"):
         parse_chain(dump_chain(REMOVED), "roster.toml")
-    monkeypatch.setattr("protocol.wire.chain.file.MOST_CHARACTERS", 1000)
+    monkeypatch.setattr("protocol.roster.changes.MOST_CHARACTERS", 1000)
     with pytest.raises(ConfigurationError, match="longer than any roster"):
         parse_chain(dump_chain(CHAIN), "roster.toml")
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from client_agent.learning.study_file import parse_study_table, study_from_toml
 from protocol.configuration import validated
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ColumnRole, LossName, Study, TableSchema, TaskKind, TaskSpec
-from protocol.wire.table.statement import reading_statement
+from protocol.messages.control import ColumnRole, LossName, Study, TableSchema, TaskKind, TaskSpec
+from protocol.messages.table import reading_statement
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.parties import parties, study
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from protocol.channel import sealing
+from protocol.channel.sealing import CHUNK_BYTES
 from protocol.errors import BrokenSeal
-from protocol.wire.channel import sealing
-from protocol.wire.channel.sealing import CHUNK_BYTES
 from tests.unit.wire.sealed import BODY, CONTENT_KEY, EDGES, SEALED_CHUNK, THREE, content, flipped, read_body
 
 

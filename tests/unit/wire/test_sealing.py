@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.channel import sealing
+from protocol.channel.sealing import CHUNK_BYTES, BodyReader, SealedReader
 from protocol.errors import BrokenSeal, MalformedMessage, TooLarge, WrongRound
-from protocol.wire.channel import sealing
-from protocol.wire.channel.sealing import CHUNK_BYTES, BodyReader, SealedReader
 from tests.unit.wire.sealed import (
     BODY,
     BODY_PART,

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, TooLarge
-from protocol.wire.channel import deflating, session
-from protocol.wire.channel.deflating import KEPT, KEPT_BYTES, EarlierAnswers
-from protocol.wire.channel.envelope import EnclosedRequest
-from protocol.wire.channel.session import (
+from protocol.channel import encoding, session
+from protocol.channel.encoding import KEPT, KEPT_BYTES, EarlierAnswers
+from protocol.channel.envelope import EnclosedRequest
+from protocol.channel.keys import SEALING_KEY_BYTES, generate_sealing_key
+from protocol.channel.message import MAX_CONTROL_BYTES
+from protocol.channel.session import (
     HEAD_BYTES,
     ID_BYTES,
     LENGTH_BYTES,
@@ -22,14 +23,17 @@ from protocol.wire.channel.session import (
     WINDOW,
     CounterWindow,
     SessionAnswer,
+    SessionGrant,
     SessionHead,
     SessionKeys,
+    SessionOffer,
+    accepted,
+    granted,
+    offered,
     session_keys,
 )
-from protocol.wire.channel.session_messages import SessionGrant, SessionOffer, accepted, granted, offered
-from protocol.wire.channel.signing import DigestField
-from protocol.wire.keys import SEALING_KEY_BYTES, generate_sealing_key
-from protocol.wire.message import MAX_CONTROL_BYTES
+from protocol.channel.signing import DigestField
+from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, TooLarge
 
 CALLER, SERVER, OTHER = "a" * 32, "b" * 32, "c" * 32
 NAME = b"n" * ID_BYTES
@@ -122,7 +126,7 @@ def test_an_end_holds_the_newest_answers_that_are_neither_short_nor_long() -> No
     for counter in range(KEPT + 1):
         held.keep(counter, bytes(KEPT_BYTES))
     held.keep(90, bytes(KEPT_BYTES + 1))
-    held.keep(91, bytes(deflating.LEAST_BYTES))
+    held.keep(91, bytes(encoding.LEAST_BYTES))
     assert [len(held.of(counter)) for counter in (0, 1, KEPT, 90, 91)] == [0, KEPT_BYTES, KEPT_BYTES, 0, 0]
 
 

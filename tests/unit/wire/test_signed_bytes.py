@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.channel.keys import generate_signing_key
+from protocol.channel.signing import sign_message, verify_message
 from protocol.errors import BadSignature, MalformedMessage
-from protocol.wire.channel.signing import sign_message, verify_message
-from protocol.wire.keys import generate_signing_key
 
 KEY = generate_signing_key(bytes(range(32)))
 OTHER = generate_signing_key(bytes(range(1, 33)))

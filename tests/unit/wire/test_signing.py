@@ -10,15 +10,10 @@ from typing import Any
 import pytest
 from http_message_signatures.resolvers import MappingKeyResolver
 
+from protocol.channel import signing
+from protocol.channel.keys import SigningKey, VerifyKey, generate_signing_key
+from protocol.channel.signing import DigestField, VerifiedRequest, sign_request, verify_request
 from protocol.errors import BadSignature, MalformedMessage, Unavailable
-from protocol.wire.channel import signing
-from protocol.wire.channel.signing import (
-    DigestField,
-    VerifiedRequest,
-    sign_request,
-    verify_request,
-)
-from protocol.wire.keys import SigningKey, VerifyKey, generate_signing_key
 
 KEY = generate_signing_key(bytes(range(32)))
 OTHER = generate_signing_key(bytes(range(1, 33)))
@@ -260,7 +255,7 @@ def test_a_header_that_takes_long_to_parse_is_not_parsed(
     def parsed(*_: object, **__: object) -> None:
         raise AssertionError("parsed")
 
-    monkeypatch.setattr("protocol.wire.channel.signing.HTTPMessageVerifier.verify", parsed)
+    monkeypatch.setattr("protocol.channel.signing.HTTPMessageVerifier.verify", parsed)
     refused(replaced(signed(), name, value), "at most 1024 are read")
 
 
@@ -295,7 +290,7 @@ def test_an_unknown_key_id_is_tried_with_a_key_and_that_keys_signature_is_refuse
         verify_as_ever(key, signature, message)
 
     verify_as_ever = VerifyKey.verify
-    monkeypatch.setattr("protocol.wire.channel.signing.MappingKeyResolver", Watched)
+    monkeypatch.setattr("protocol.channel.signing.MappingKeyResolver", Watched)
     monkeypatch.setattr(VerifyKey, "verify", watched)
     nobodys = SigningKey.from_bytes(bytes(32))
     for key_id in ("nobody", "no.body"):  # in the usual form, and in one that the library reads

@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from protocol.clauses import Clause
-from protocol.errors import PolicyRefusal
-from protocol.parameters import StudyParameters
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_study_allowed
-from protocol.purpose import Purpose
-from protocol.summary.layout import Categories, Numeric
-from protocol.wire.messages import (
+from protocol.errors import Clause, PolicyRefusal
+from protocol.messages.control import (
     ColumnRole,
     ColumnSpec,
     ColumnType,
@@ -26,6 +20,10 @@ from protocol.wire.messages import (
     TableSchema,
     TrainingSpec,
 )
+from protocol.messages.purpose import Purpose
+from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy, check_study_allowed
+from protocol.summary.layout import Categories, Numeric
 
 
 def number(name: str, low: float = 0.0, high: float = 1.0, **more: Any) -> ColumnSpec:

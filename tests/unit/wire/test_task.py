@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from protocol.wire.messages import LossName, ModelSpec, RankingSpec, RuleName, Study, TaskKind, TaskSpec
-from protocol.wire.studies.model import Buffers
+from protocol.messages.control import LossName, ModelSpec, RankingSpec, RuleName, Study, TaskKind, TaskSpec
+from protocol.messages.model import Buffers
 from tests.unit.parties import study
 
 ROSTER = "0" * 64

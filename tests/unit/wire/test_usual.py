@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.channel import answers, signing
+from protocol.channel import signing as usual
+from protocol.channel.answers import sign_answer, verify_answer
+from protocol.channel.keys import generate_signing_key
+from protocol.channel.signing import DigestField, sign_request, verify_request
 from protocol.errors import MoietyError
-from protocol.wire.channel import answers, signing, usual
-from protocol.wire.channel.answers import sign_answer, verify_answer
-from protocol.wire.channel.signing import DigestField, sign_request, verify_request
-from protocol.wire.keys import generate_signing_key
 
 KEY, OTHER = generate_signing_key(bytes(32)), generate_signing_key(b"o" * 32)
 KEYS = {"north": KEY.public, "a" * 32: KEY.public, "no.rth": KEY.public}

@@ -14,7 +14,7 @@ from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import train_round
 from client_agent.tasks.losses import Loss, cross_entropy
 from protocol.errors import UnusableUpdate
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 
 CPU = torch.device("cpu")
 FEATURES = 6

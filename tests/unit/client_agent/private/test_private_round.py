@@ -16,9 +16,9 @@ from client_agent.learning.private.private_round import private_round
 from client_agent.learning.trainer import take, train_round
 from client_agent.tasks.losses import cross_entropy
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.errors import UnusableUpdate
-from protocol.wire.messages import PrivacySpec, TrainingSpec
+from protocol.messages.control import PrivacySpec, TrainingSpec
 
 CPU = torch.device("cpu")
 SEED = bytes(range(32))
@@ -173,8 +173,8 @@ def test_steps_of_a_round():
 def test_a_learner_draws_its_noise_from_the_system_whatever_the_seeds(tmp_path):
     from client_agent.learning.learner import TorchLearner
     from client_agent.learning.models import dimension
-    from protocol.first_model import first_model
     from protocol.parameters import StudyParameters
+    from protocol.shared_model import first_model
     from tests.unit.client_agent.federation import study
 
     spec = model_spec("linear", (5,), (), 3)

@@ -27,9 +27,9 @@ from harness.adversaries.leak import Asked, LeakLine, LeakRun, leaked
 from harness.simulate.store import read_lines
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import ConfigurationError
-from protocol.mpc import range_check
+from protocol.messages.control import RuleName, RuleSpec
+from protocol.mpc import sketch
 from protocol.parameters import Needs
-from protocol.wire.messages import RuleName, RuleSpec
 
 LENGTHS = (0.5, 0.6, 0.4, 0.5, 0.3, 0.7)
 
@@ -70,7 +70,7 @@ def test_an_honest_server_leaves_nobody_out(spec: RuleSpec, opens: Needs) -> Non
 def test_a_raised_projection_fails_exactly_below_the_threshold() -> None:
     """Of all 40 projections: the requester's verdict is a comparison of <r, x>, which nobody ever computes."""
     round_ = measured(RuleSpec(name=RuleName.FEDAVG), Needs.NOTHING)
-    rows = range_check.projections(round_.challenge, PARAMETERS).astype(np.int64)
+    rows = sketch.projections(round_.challenge, PARAMETERS).astype(np.int64)
     projected = rows @ to_signed(round_.updates[VICTIM])
     verdicts = set()
     for place, threshold in enumerate(round_.own_thresholds()):

@@ -12,11 +12,11 @@ from harness.adversaries.scripted_agents import REQUESTER, ROSTER
 from harness.adversaries.tagged_round import CONTRIBUTORS, Half, TaggedRound
 from protocol.arithmetic.ring import Ring
 from protocol.errors import AggregateOutOfBounds, BadSignature, SumAltered, Unavailable
-from protocol.protection.tagged import CheckedHalves
+from protocol.messages.control import ShareKind
+from protocol.protection.shares import CheckedHalves
 from protocol.release import masking_side, open_output_chunk
 from protocol.sharing import Side
-from protocol.tags.verdicts import WrongTags
-from protocol.wire.messages import ShareKind
+from protocol.tag_verdicts import WrongTags
 
 EVEN_AND_ODD = pytest.mark.parametrize("number", [1, 2])
 EACH_SIDE = pytest.mark.parametrize("liar", list(Side))

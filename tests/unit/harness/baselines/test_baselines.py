@@ -30,7 +30,7 @@ from harness.simulate.run_one import Protection
 from harness.simulate.store import Checkpoint
 from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 from tests.unit.harness.baselines import reference
 
 FEDERATION = breast_cancer_five_hospitals(0)

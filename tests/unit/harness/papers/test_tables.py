@@ -32,8 +32,7 @@ from harness.papers.scores import (
 from harness.simulate.charts import Spread
 from harness.simulate.run_line import RunLine
 from harness.simulate.store import Results, append_line
-from protocol.clauses import Clause
-from protocol.errors import ConfigurationError
+from protocol.errors import Clause, ConfigurationError
 from tests.unit.harness.papers.made import line
 from tests.unit.harness.test_bench_load import a_load
 

@@ -11,7 +11,7 @@ from client_agent.learning.data import Examples
 from client_agent.learning.models import build_model, model_spec
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.all_sites import Setting
-from protocol.wire.messages import ModelSpec, TrainingSpec
+from protocol.messages.control import ModelSpec, TrainingSpec
 
 CPU = torch.device("cpu")
 SPEC = model_spec("linear", (2,), (), 3)

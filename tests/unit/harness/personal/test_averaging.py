@@ -18,8 +18,8 @@ from harness.simulate.command import simulate
 from harness.simulate.comparison import ResultFolder, Run, execute, parse_personal_case
 from harness.simulate.run_one import Protection
 from protocol.errors import ConfigurationError, ProtocolViolation
+from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from tests import layered_softmax as reference
 from tests.unit.harness.personal.sites import CPU, FILE, SPEC, federation
 

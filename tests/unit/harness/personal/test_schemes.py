@@ -16,7 +16,7 @@ from harness.engine.algorithms import Apfl, Kept, LocalProblem
 from harness.engine.all_sites import Alone, Averaged, Centralised, Mixed, SchemeName, scheme_of, used_model
 from harness.engine.training import Batched
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.wire.messages import TrainingSpec
+from protocol.messages.control import TrainingSpec
 from tests.unit.harness.personal.sites import CPU, PERSONAL, SPEC, TRAINING, setting
 
 

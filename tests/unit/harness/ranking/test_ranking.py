@@ -10,9 +10,9 @@ import moiety
 from harness.datasets.registry import DataRequest
 from harness.simulate.ranking import PLAIN_DISCLOSES, RankOptions, open_losses, parameters_for, rank
 from protocol.arithmetic import fixed_point
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.rules.transfer_loss import predictor, quadratic_form
+from protocol.ranking import predictor, quadratic_form
 
 SEED = derive(bytes(32), "ranking test")
 BREAST_CANCER = DataRequest(data="breast_cancer", seed=0)

@@ -15,8 +15,8 @@ from harness.simulate.run_one import Protection
 from harness.simulate.study_files import STUDIES, read_study_file, study_names
 from harness.simulate.tuning import combinations
 from protocol.errors import ConfigurationError
+from protocol.messages.control import RuleName
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import RuleName
 
 CASES = [name for name in study_names() if read_study_file(STUDIES / f"{name}.toml").is_case]
 

@@ -8,8 +8,8 @@ import pytest
 
 import moiety
 from harness.api.studies import Case, Study
+from host.command_line import EXIT_REFUSED
 from host.extensions import Kind, extension, load_again, load_plugins, loaded_plugins
-from host.unexpected import EXIT_REFUSED
 from moiety import Results, simulate
 from protocol.errors import ConfigurationError
 

@@ -14,7 +14,7 @@ from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import RuleName
+from protocol.messages.control import RuleName
 
 CASE = """
 name = "rules"

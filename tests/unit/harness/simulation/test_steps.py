@@ -11,10 +11,9 @@ from harness.engine.parties import SiteEntry, make_parties
 from harness.simulate.case import read_case
 from harness.simulate.study_files import STUDIES
 from protocol.errors import PolicyRefusal
-from protocol.policy.site_policy import SitePolicy
-from protocol.policy.study_clauses import check_steps_allowed
-from protocol.rules.server_optimiser import state_vectors
-from protocol.wire.messages import RuleName, Study
+from protocol.messages.control import RuleName, Study
+from protocol.policy.site_policy import SitePolicy, check_steps_allowed
+from protocol.shared_model import state_vectors
 from tests.unit.harness.simulation.test_case import CASES
 
 POLICY = SitePolicy()

@@ -6,11 +6,10 @@ import hashlib
 
 import pytest
 
-from protocol.mpc.correlation import open_ot_sessions
-from protocol.mpc.ot.digits import DEFAULT_EXTENSION, IKNP, SOFTSPOKEN, Extension
-from protocol.mpc.ot.half import CorrelationHalf
-from protocol.mpc.ot.kernels import NUMBA, OtKernels
-from protocol.mpc.ot.session import OtReceiver, OtSender
+from protocol.mpc.product import open_ot_sessions
+from protocol.ot.base import DEFAULT_EXTENSION, IKNP, SOFTSPOKEN, Extension
+from protocol.ot.kernels import NUMBA, OtKernels
+from protocol.ot.session import CorrelationHalf, OtReceiver, OtSender
 
 SESSION = b"session-identifier-0001"
 LENGTHS = [(5, 1, 1), (3,), (1, 2)]

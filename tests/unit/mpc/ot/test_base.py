@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from protocol.errors import MalformedMessage, ProtocolViolation
-from protocol.mpc.ot import base
+from protocol.ot import base
 
 SESSION = b"session-identifier-0001"
 DELTA = bytes.fromhex("00ff5aa5c30f8001fedcba9876543210")

@@ -7,7 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage
-from protocol.mpc.ot import check
+from protocol.ot import extension
 
 CHI = bytes(range(16))
 DELTA = bytes.fromhex("00ff5aa5c30f8001fedcba9876543210")
@@ -36,16 +36,16 @@ def polynomial(chi: bytes, column: bytes) -> bytes:
 @pytest.mark.parametrize("length", [8, 16, 24, 40, 160, 1000])
 def test_column_hash_is_the_polynomial(length: int):
     columns = np.random.default_rng(length).integers(0, 256, (3, length), dtype=np.uint8)
-    hashes = check.column_hashes(CHI, columns)
+    hashes = extension.column_hashes(CHI, columns)
     assert [h.tobytes() for h in hashes] == [polynomial(CHI, column.tobytes()) for column in columns]
 
 
 def test_column_hash_is_linear():
     x, y = np.random.default_rng(1).integers(0, 256, (2, 5, 72), dtype=np.uint8)
-    both = check.column_hashes(CHI, x ^ y)
-    np.testing.assert_array_equal(both, check.column_hashes(CHI, x) ^ check.column_hashes(CHI, y))
-    assert not check.column_hashes(CHI, np.zeros((1, 72), np.uint8)).any()
-    assert (check.column_hashes(bytes(16), x) != check.column_hashes(CHI, x)).any()
+    both = extension.column_hashes(CHI, x ^ y)
+    np.testing.assert_array_equal(both, extension.column_hashes(CHI, x) ^ extension.column_hashes(CHI, y))
+    assert not extension.column_hashes(CHI, np.zeros((1, 72), np.uint8)).any()
+    assert (extension.column_hashes(bytes(16), x) != extension.column_hashes(CHI, x)).any()
 
 
 def honest(seed: int = 5, length: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -59,24 +59,24 @@ def honest(seed: int = 5, length: int = 40) -> tuple[np.ndarray, np.ndarray, np.
 
 def test_an_honest_answer_passes_and_survives_the_wire():
     choices, columns, seen = honest()
-    sent = check.check_answer(CHI, choices, columns).to_bytes()
-    assert len(sent) == check.CHECK_ANSWER_BYTES == 2064
-    check.verify_check(CHI, DELTA, seen, check.CheckAnswer.from_bytes(sent))
+    sent = extension.check_answer(CHI, choices, columns).to_bytes()
+    assert len(sent) == extension.CHECK_ANSWER_BYTES == 2064
+    extension.verify_check(CHI, DELTA, seen, extension.CheckAnswer.from_bytes(sent))
 
 
 @pytest.mark.parametrize("place", [0, 15, 16, 1000, 2063])
 def test_any_altered_byte_of_the_answer_fails(place: int):
     choices, columns, seen = honest()
-    sent = bytearray(check.check_answer(CHI, choices, columns).to_bytes())
+    sent = bytearray(extension.check_answer(CHI, choices, columns).to_bytes())
     sent[place] ^= 1
     with pytest.raises(ConsistencyCheckFailed):
-        check.verify_check(CHI, DELTA, seen, check.CheckAnswer.from_bytes(bytes(sent)))
+        extension.verify_check(CHI, DELTA, seen, extension.CheckAnswer.from_bytes(bytes(sent)))
 
 
 @pytest.mark.parametrize("length", [0, 2063, 2065])
 def test_an_answer_of_wrong_length_is_refused(length: int):
     with pytest.raises(MalformedMessage, match="2064 bytes"):
-        check.CheckAnswer.from_bytes(bytes(length))
+        extension.CheckAnswer.from_bytes(bytes(length))
 
 
 def test_errors_that_cancel_in_a_sum_over_rows_are_caught():
@@ -86,17 +86,17 @@ def test_errors_that_cancel_in_a_sum_over_rows_are_caught():
     seen = seen.copy()
     seen[chosen, 3] ^= 4
     with pytest.raises(ConsistencyCheckFailed):
-        check.verify_check(CHI, DELTA, seen, check.check_answer(CHI, choices, columns))
+        extension.verify_check(CHI, DELTA, seen, extension.check_answer(CHI, choices, columns))
 
 
 def test_the_extra_rows_fill_a_block_of_the_polynomial():
     """The mask of x~ is uniform: among the last 192 bits a whole aligned 128-bit block, whatever the batch's size."""
     for elements in range(1, 10):
-        start, end = 64 * elements, 64 * elements + check.EXTRA_ROWS
+        start, end = 64 * elements, 64 * elements + extension.EXTRA_ROWS
         first_block = -(-start // 128)
         assert 128 * (first_block + 1) <= end
 
 
 def test_repr_hides_hashes():
     choices, columns, _ = honest()
-    assert repr(check.check_answer(CHI, choices, columns)) == "CheckAnswer()"
+    assert repr(extension.check_answer(CHI, choices, columns)) == "CheckAnswer()"

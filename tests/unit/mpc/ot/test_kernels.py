@@ -7,11 +7,11 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation
-from protocol.mpc.ot import gilboa
-from protocol.mpc.ot.digits import Extension
-from protocol.mpc.ot.extension import column_bytes, next_position, receiver_columns, row_count, sender_columns
-from protocol.mpc.ot.hashing import RowHash
-from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
+from protocol.ot import gilboa
+from protocol.ot.base import Extension
+from protocol.ot.extension import column_bytes, next_position, receiver_columns, row_count, sender_columns
+from protocol.ot.gilboa import RowHash
+from protocol.ot.kernels import NUMBA, NUMPY, OtKernels
 
 BOTH = pytest.mark.parametrize("kernels", [NUMBA, NUMPY], ids=["numba", "numpy"])
 EDGES = np.array([0, 1, 2**63, 2**64 - 1, 2**32, 2**63 - 1], dtype=np.uint64)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
-from protocol.mpc.ot import base, session, tree
-from protocol.mpc.ot.digits import DEFAULT_EXTENSION, IKNP, SOFTSPOKEN, Extension
-from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
-from protocol.mpc.ot.session import OtReceiver, OtSender, ReceiverBatch, SenderBatch
+from protocol.ot import base, session
+from protocol.ot import base as tree
+from protocol.ot.base import DEFAULT_EXTENSION, IKNP, SOFTSPOKEN, Extension
+from protocol.ot.kernels import NUMBA, NUMPY, OtKernels
+from protocol.ot.session import OtReceiver, OtSender, ReceiverBatch, SenderBatch
 from tests.unit.mpc.ot.exchange import EXTENSIONS, LENGTHS, SESSION, Exchange, errors, open_pair, seed
 
 CONTRIBUTOR = (2048,) + (1,) * 40

@@ -7,12 +7,13 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import derive
 from protocol.errors import ConsistencyCheckFailed, ProtocolViolation
-from protocol.mpc.ot import check, gilboa, session
-from protocol.mpc.ot.digits import Extension
-from protocol.mpc.ot.kernels import NUMBA
-from protocol.mpc.ot.session import OtReceiver, OtSender
+from protocol.ot import extension as check
+from protocol.ot import gilboa, session
+from protocol.ot.base import Extension
+from protocol.ot.kernels import NUMBA
+from protocol.ot.session import OtReceiver, OtSender
 from tests.unit.mpc.ot.exchange import EXTENSIONS, Exchange, open_pair, seed
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage
-from protocol.mpc.ot import tree
-from protocol.mpc.ot.digits import IKNP, SOFTSPOKEN, Extension
-from protocol.mpc.ot.extension import receiver_columns, sender_columns
-from protocol.mpc.ot.kernels import NUMPY
+from protocol.ot import base
+from protocol.ot.base import IKNP, SOFTSPOKEN, Extension
+from protocol.ot.extension import receiver_columns, sender_columns
+from protocol.ot.kernels import NUMPY
 
 SESSION = b"session-identifier-0001"
 DELTA = bytes.fromhex("00ff5aa5c30f8001fedcba9876543210")
@@ -36,10 +36,10 @@ def spoil(message: bytes, at: int) -> bytes:
 @pytest.mark.parametrize("digits", [128, 100, 64, 32, 21, 16])
 def test_the_sender_gets_every_key_but_one_of_each_digit(digits: int):
     extension = Extension(digits)
-    keys, message = tree.grow_trees(SESSION, extension, KEYS0, KEYS1)
-    assert len(message) == tree.tree_message_bytes(extension)
-    tree.require_tree_message(extension, message)
-    seen = tree.puncture_trees(SESSION, extension, DELTA, CHOSEN, message)
+    keys, message = base.grow_trees(SESSION, extension, KEYS0, KEYS1)
+    assert len(message) == base.tree_message_bytes(extension)
+    base.require_tree_message(extension, message)
+    seen = base.puncture_trees(SESSION, extension, DELTA, CHOSEN, message)
     assert len({key.tobytes() for key in keys}) == extension.leaves
     for (_, leaf), value in zip(extension.places(), digit_values(extension), strict=True):
         assert not seen[leaf.start].any()
@@ -49,25 +49,25 @@ def test_the_sender_gets_every_key_but_one_of_each_digit(digits: int):
 
 
 def test_digits_of_one_bit_need_no_tree():
-    keys, message = tree.grow_trees(SESSION, IKNP, KEYS0, KEYS1)
+    keys, message = base.grow_trees(SESSION, IKNP, KEYS0, KEYS1)
     assert message == bytes([128])
     np.testing.assert_array_equal(keys[0::2], KEYS1)
     np.testing.assert_array_equal(keys[1::2], KEYS0)
 
 
 def test_session_and_digit_enter_every_key():
-    keys, message = tree.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
-    other, _ = tree.grow_trees(SESSION + b"x", SIXTEEN, KEYS0, KEYS1)
-    alike, _ = tree.grow_trees(SESSION, SIXTEEN, *(np.tile(k[:8], (16, 1)) for k in (KEYS0, KEYS1)))
+    keys, message = base.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
+    other, _ = base.grow_trees(SESSION + b"x", SIXTEEN, KEYS0, KEYS1)
+    alike, _ = base.grow_trees(SESSION, SIXTEEN, *(np.tile(k[:8], (16, 1)) for k in (KEYS0, KEYS1)))
     assert not {k.tobytes() for k in keys} & {k.tobytes() for k in other}
     assert len({k.tobytes() for k in alike}) == SIXTEEN.leaves
     with pytest.raises(ConsistencyCheckFailed):
-        tree.puncture_trees(SESSION + b"x", SIXTEEN, DELTA, CHOSEN, message)
+        base.puncture_trees(SESSION + b"x", SIXTEEN, DELTA, CHOSEN, message)
 
 
 def test_the_stream_keys_are_no_nodes_and_no_check_values():
     """What is sent about a leaf tells nothing of its stream's key: neither sum nor digest holds one."""
-    keys, message = tree.grow_trees(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
+    keys, message = base.grow_trees(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
     pieces = {message[at : at + 32] for at in range(1, len(message), 32)}
     assert not pieces & {key.tobytes() for key in keys}
 
@@ -77,43 +77,43 @@ def test_the_stream_keys_are_no_nodes_and_no_check_values():
 def test_a_wrong_sum_is_caught_exactly_when_deltas_path_needs_it(extension: Extension, digit: int):
     """The bet a cheater can place: a bit of Delta a sum. If it passes, the sender's keys are those of the tree."""
     digit %= extension.digits
-    _, message = tree.grow_trees(SESSION, extension, KEYS0, KEYS1)
-    honest = tree.puncture_trees(SESSION, extension, DELTA, CHOSEN, message)
+    _, message = base.grow_trees(SESSION, extension, KEYS0, KEYS1)
+    honest = base.puncture_trees(SESSION, extension, DELTA, CHOSEN, message)
     for level in range(1, extension.digit_bits[digit]):
         bit = digit_values(extension)[digit] >> level & 1
         needed = place(extension, digit, level, 1 - bit)
         with pytest.raises(ConsistencyCheckFailed, match="trees"):
-            tree.puncture_trees(SESSION, extension, DELTA, CHOSEN, spoil(message, needed))
+            base.puncture_trees(SESSION, extension, DELTA, CHOSEN, spoil(message, needed))
         unread = spoil(message, place(extension, digit, level, bit))
-        np.testing.assert_array_equal(tree.puncture_trees(SESSION, extension, DELTA, CHOSEN, unread), honest)
+        np.testing.assert_array_equal(base.puncture_trees(SESSION, extension, DELTA, CHOSEN, unread), honest)
 
 
 @pytest.mark.parametrize("digit", [0, 7, 20])
 @pytest.mark.parametrize("part", [0, 1], ids=["sum of check values", "digest"])
 def test_a_wrong_check_is_always_caught(digit: int, part: int):
-    _, message = tree.grow_trees(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
+    _, message = base.grow_trees(SESSION, SOFTSPOKEN, KEYS0, KEYS1)
     at = place(SOFTSPOKEN, digit, SOFTSPOKEN.digit_bits[digit], part)
     with pytest.raises(ConsistencyCheckFailed):
-        tree.puncture_trees(SESSION, SOFTSPOKEN, DELTA, CHOSEN, spoil(message, at))
+        base.puncture_trees(SESSION, SOFTSPOKEN, DELTA, CHOSEN, spoil(message, at))
 
 
 def wrong_columns(message: bytes, delta: bytes) -> np.ndarray:
     """For which columns q is not t xor Delta_j x, with A's keys honest and B's from ``message``."""
     bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None]
-    keys, _ = tree.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
-    seen = tree.puncture_trees(SESSION, SIXTEEN, delta, np.where(bits, KEYS1, KEYS0), message)
+    keys, _ = base.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
+    seen = base.puncture_trees(SESSION, SIXTEEN, delta, np.where(bits, KEYS1, KEYS0), message)
     x, t, u = receiver_columns(SIXTEEN, keys, 40, 0, NUMPY)
     return (sender_columns(SIXTEEN, seen, delta, u, 0, NUMPY) != t ^ bits * x).any(axis=1)
 
 
 def test_without_the_check_wrong_sums_open_sessions_whose_rows_tell_delta(monkeypatch: pytest.MonkeyPatch):
     """One wrong sum in every tree, on the side that a bit of 1 needs: rows break where Delta has that bit."""
-    _, message = tree.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
+    _, message = base.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
     for digit in range(16):
         message = spoil(message, place(SIXTEEN, digit, 4, 0))
     with pytest.raises(ConsistencyCheckFailed):
         wrong_columns(message, DELTA)
-    monkeypatch.setattr("protocol.mpc.ot.tree.hmac.compare_digest", lambda *_: True)
+    monkeypatch.setattr("protocol.ot.base.hmac.compare_digest", lambda *_: True)
     read = wrong_columns(message, DELTA).reshape(16, 8).any(axis=1)
     np.testing.assert_array_equal(read, BITS.reshape(16, 8)[:, 4] == 1)
     assert 0 < read.sum() < 16
@@ -122,9 +122,9 @@ def test_without_the_check_wrong_sums_open_sessions_whose_rows_tell_delta(monkey
 @pytest.mark.parametrize("length", [0, 1, 8192, 8194])
 def test_messages_of_the_wrong_length_are_refused(length: int):
     with pytest.raises(MalformedMessage, match="8193 bytes, found"):
-        tree.require_tree_message(SOFTSPOKEN, bytes([21]) * length)
+        base.require_tree_message(SOFTSPOKEN, bytes([21]) * length)
 
 
 def test_another_extension_is_named():
     with pytest.raises(MalformedMessage, match="22 digits, this server's 21"):
-        tree.require_tree_message(SOFTSPOKEN, bytes([22]) * 8193)
+        base.require_tree_message(SOFTSPOKEN, bytes([22]) * 8193)

@@ -10,16 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.messages.control import Announcement, ListedWeight, RuleName, RuleSpec, WeightList
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy.check import Terms, check_for_every_site
+from protocol.policy.clauses import Terms, check_for_every_site
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
-from protocol.rules.interface import Measured, PairDistance, SiteFacts
+from protocol.rules.interface import ListTerms, Measured, PairDistance, RiskRule, SiteFacts
 from protocol.rules.registry import rule_for
-from protocol.rules.risk.choice import best_choice, rounded, solved
-from protocol.rules.risk.criterion import Risk, plug_in_risk, raw_risk
-from protocol.rules.risk.terms import ListTerms, RiskRule
-from protocol.wire.messages import Announcement, ListedWeight, RuleName, RuleSpec, WeightList
+from protocol.rules.risk import Risk, best_choice, plug_in_risk, raw_risk, rounded, solved
 
 SHARE = Fraction(3, 5)
 FINE = 24

@@ -7,11 +7,19 @@ import math
 import pytest
 
 from protocol.errors import ConfigurationError, ProtocolViolation
-from protocol.rules.interface import Measured, PairDistance, RuleState, SiteFacts
+from protocol.messages.control import RuleName, RuleSpec
+from protocol.rules.interface import (
+    ListTerms,
+    Measured,
+    PairDistance,
+    RuleState,
+    SamplingNoise,
+    SiteFacts,
+    measures_next,
+    without,
+)
+from protocol.rules.mallows import Mallows
 from protocol.rules.registry import rule_for
-from protocol.rules.risk.mallows import Mallows
-from protocol.rules.risk.terms import ListTerms, SamplingNoise, measures_next, without
-from protocol.wire.messages import RuleName, RuleSpec
 
 NAMES = ("c1", "c2", "c3")
 GRID = 1024

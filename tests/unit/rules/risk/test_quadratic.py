@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from protocol.errors import ProtocolViolation
-from protocol.rules.risk import quadratic
-from protocol.rules.risk.quadratic import Cut, MostViolated, Reals, minimiser
+from protocol.rules import risk
+from protocol.rules.risk import Cut, MostViolated, Reals, minimiser
 
 G, A = np.eye(2), np.zeros(2)
 FIRST = np.array([1.0, 0.0])
@@ -32,7 +32,7 @@ def test_cuts_that_contradict_each_other_are_named() -> None:
 
 
 def test_a_search_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quadratic, "_MOST_STEPS", 1)
+    monkeypatch.setattr(risk, "_MOST_STEPS", 1)
     with pytest.raises(ProtocolViolation, match="no optimal weights after 1 steps"):
         least(Cut(FIRST, 1.0))
 
@@ -41,7 +41,7 @@ def test_a_cut_that_others_do_not_make_room_for_in_time_is_given_up(monkeypatch:
     def violated(x: Reals) -> Cut:
         if x[0] < 0.5:
             return Cut(FIRST, 1.0)
-        monkeypatch.setattr(quadratic, "_MOST_STEPS", 1)
+        monkeypatch.setattr(risk, "_MOST_STEPS", 1)
         return Cut(FIRST, 2.0)
 
     with pytest.raises(ProtocolViolation, match="constraints contradict each other"):

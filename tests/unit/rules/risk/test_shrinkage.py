@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import ProtocolViolation
 from protocol.rules.interface import Measured, RuleState, SiteFacts
-from protocol.rules.risk.shrinkage import Shrinkage
+from protocol.rules.shrinkage import Shrinkage
 
 RULE = Shrinkage(1024)
 NAMES = ("c1", "c2", "c3")

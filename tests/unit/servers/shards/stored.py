@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring, to_bytes
+from protocol.arithmetic.ring import Ring, Usage, expand, to_bytes
+from protocol.channel.sealing import encrypt_body
+from protocol.messages.control import ShareKind
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import StudyParameters
 from protocol.release import masked_sum_of
 from protocol.sharing import ChunkSource
-from protocol.wire.channel.sealing import encrypt_body
-from protocol.wire.messages import ShareKind
 from servers.shards.ranges import Bound, StoredShare
 from servers.shards.wrapping import WrappingKey
 from servers.storage.place import Storage

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protocol.channel.sealing import encrypt_body
 from protocol.errors import BrokenSeal, ConfigurationError, ProtocolViolation, ShareAltered, Unavailable
-from protocol.wire.channel.sealing import encrypt_body
 from servers.shards.passes import Here, Shards, Workers
 from servers.shards.ranges import Done, SketchDone, SumDone, SumTask, Task
 from servers.shards.wrapping import WrappingKey, read_wrapping_key

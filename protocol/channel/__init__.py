@@ -1,0 +1,1 @@
+"""Keys, signatures, seals, envelopes and sessions: how a message travels (docs/protocol.md 3, 14)."""

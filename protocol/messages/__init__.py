@@ -1,0 +1,1 @@
+"""What parties send each other, encoded and decoded in one place each."""

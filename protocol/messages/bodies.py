@@ -1,0 +1,386 @@
+"""Sealed bodies: a public header, and behind its seal content of a known length (docs/protocol.md 3).
+
+The requester's queries, as shares (docs/protocol.md 6, 8).
+
+    header    which challenge; the sites asked about, in order; what follows
+    content   seed: 32 bytes whose stream is the share | vector: the queries less that stream, 8 bytes per element
+
+All targets' queries, one after the other, are shared at once; which server gets the seed alternates by round.
+
+One server's shares of what an attempt opens, sealed to the requester (docs/protocol.md 6, 8).
+
+header    which challenge and side; the sites checked, in the agreed set's order; what is opened about them
+content   every site's range shares, then every site's values; 8 bytes each
+
+One server's masked sum on its way to the other (docs/protocol.md 9).
+
+header    which release, how many elements
+content   the masked vector, 8 bytes per element, or 6 of a vector48
+
+One server's part of a released sum, sealed to one site (docs/protocol.md 9, 11).
+
+header    which release, side and recipient; what follows
+content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes per element, or 6 of a vector48 |
+          ciphertext: the sum under the sites' key, from side A alone
+
+To a site that asks in a session (protocol/channel/session.py) a short output goes whole under that session's keys,
+and has no seal of its own: header and content framed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+
+from protocol.arithmetic.fixed_point import element_bytes, unpacked
+from protocol.arithmetic.ring import ELEMENT_BYTES, SEED_BYTES, Ring, Usage, expand, from_bytes, to_bytes
+from protocol.channel.keys import SealingKey, SealingPublicKey
+from protocol.channel.message import Message
+from protocol.channel.sealing import (
+    CONTENT_KEY_BYTES,
+    MAX_HEADER_BYTES,
+    SALT_BYTES,
+    Octets,
+    SealedMessage,
+    SealedReader,
+    seal_message,
+    sealed_length,
+    sealed_message_length,
+)
+from protocol.ckks.ciphertext import CkksParameters, Kind, body_bytes
+from protocol.errors import AnnouncementMismatch, MalformedMessage, TranscriptMismatch
+from protocol.messages.control import OpeningHeader, OutputHeader, QueryHeader, ShareKind
+from protocol.messages.peer import MaskedSumHeader, pack_frame, unpack_frame
+from protocol.mpc.measurement import OpeningShare, value_count
+from protocol.parameters import RANGE_PROJECTIONS, WORD_BITS, RingBits
+from protocol.release import masking_side
+from protocol.sharing import Side, seed_side
+
+H = TypeVar("H", bound=Message)
+
+SECRET_BYTES: Final = CONTENT_KEY_BYTES + SALT_BYTES
+
+
+class Expected(Protocol[H]):
+    """The expected form of a body: its header, and the bytes of content behind it."""
+
+    def require(self, raw: bytes) -> H:
+        """The header that came. Raises: what says how it differs"""
+        ...
+
+    def content_bytes(self, header: H) -> int: ...
+
+
+def seal_body(header: Message, content: Iterable[Octets], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
+    """Seal ``content`` under ``header``, piece by piece.
+
+    Requires: ``secret`` holds a content key and a salt, 64 fresh random bytes used for this message alone
+    """
+    content_key, salt = secret[:CONTENT_KEY_BYTES], secret[CONTENT_KEY_BYTES:]
+    return seal_message(header.canonical(), content, recipient, content_key, salt)
+
+
+def most_body_bytes(content_bytes: int) -> int:
+    """The longest sealed message with so much content, whatever its header."""
+    return sealed_message_length(MAX_HEADER_BYTES, content_bytes)
+
+
+def open_body(reader: SealedReader, pieces: Iterable[Octets]) -> Iterator[bytes]:
+    """The content, piece by piece; the last piece once the end is authentic. Raises: as ``SealedReader``"""
+    for data in pieces:
+        yield from reader.feed(data)
+    yield reader.finish()
+
+
+class ElementReader:
+    """A vector's bytes in pieces of any size, handed on as whole elements, each piece with its place.
+
+    ``longer`` is said when more than ``length`` elements come; ``shorter`` when fewer do: ``{}`` is how many did. The
+    ring of ``bits`` says how many bytes an element has.
+
+    Raises: MalformedMessage
+    """
+
+    def __init__(self, length: int, longer: str, shorter: str, bits: RingBits = WORD_BITS) -> None:
+        self._length = length
+        self._bits = bits
+        self._longer = longer
+        self._shorter = shorter
+        self._held = b""
+        self._done = 0
+
+    def feed(self, data: Octets) -> tuple[int, Ring]:
+        """The next elements and where they begin; the array is read-only and may be empty."""
+        view, start = memoryview(self._held + data if self._held else data), self._done
+        size = element_bytes(self._bits)
+        count = len(view) // size
+        if start + count > self._length:
+            raise MalformedMessage(self._longer)
+        self._held = bytes(view[count * size :])
+        self._done += count
+        return start, unpacked(view[: count * size], count, self._bits)
+
+    def finish(self) -> None:
+        """Say that nothing more comes."""
+        if self._held or self._done != self._length:
+            raise MalformedMessage(self._shorter.format(self._done))
+
+
+@dataclass(frozen=True)
+class Queries:
+    """One server's part of an attempt's queries: ``length`` elements for each target."""
+
+    transcript_digest: str
+    side: Side
+    targets: tuple[str, ...]
+    length: int
+
+    @property
+    def most_bytes(self) -> int:
+        """The longest body."""
+        return most_body_bytes(ELEMENT_BYTES * self.length * len(self.targets))
+
+    def header(self, round_number: int) -> QueryHeader:
+        """The public header."""
+        seeded = seed_side(round_number) is self.side
+        return QueryHeader(
+            transcript_digest=self.transcript_digest,
+            side=self.side,
+            share_kind=ShareKind.SEED if seeded else ShareKind.VECTOR,
+            targets=self.targets,
+            length=self.length,
+        )
+
+    def require(self, raw: bytes) -> QueryHeader:
+        """The header that came, when it is of these queries; either kind will do.
+
+        Raises: TranscriptMismatch, MalformedMessage
+        """
+        header = QueryHeader.parse(raw)
+        if header.transcript_digest != self.transcript_digest:
+            raise TranscriptMismatch("the queries are made for another challenge than this server signed")
+        if header.side is not self.side:
+            raise MalformedMessage(
+                f"the queries are for side {header.side.value!r}, this server is {self.side.value!r}"
+            )
+        if header.share_kind not in (ShareKind.SEED, ShareKind.VECTOR):
+            raise MalformedMessage(f"queries come as a seed or a vector, found {header.share_kind.value!r}")
+        if header.targets != self.targets or header.length != self.length:
+            raise MalformedMessage(
+                f"queries must name {', '.join(self.targets)} in this order, each of length {self.length}; found "
+                f"{', '.join(header.targets)} of length {header.length}"
+            )
+        return header
+
+    def content_bytes(self, header: QueryHeader) -> int:
+        """Return the content bytes of a body with this header."""
+        vector = header.share_kind is ShareKind.VECTOR
+        return ELEMENT_BYTES * header.length * len(header.targets) if vector else SEED_BYTES
+
+
+def query_content(header: QueryHeader, queries: Ring, seed: bytes) -> bytes:
+    """One server's share of all queries. Requires: ``seed`` fresh and secret"""
+    if header.share_kind is ShareKind.SEED:
+        return seed
+    return to_bytes(queries - expand(seed, Usage.QUERY, queries.size))
+
+
+def seal_query(header: QueryHeader, share: bytes, recipient: SealingPublicKey, secret: bytes) -> bytes:
+    """The body. Requires: ``secret`` as :func:`seal_body`"""
+    return seal_body(header, [share], recipient, secret).whole()
+
+
+def read_query(header: QueryHeader, share: bytes) -> dict[str, Ring]:
+    """Target -> its query share. Shapes: -> uint64[length] each"""
+    k, count = header.length, len(header.targets)
+    seeded = header.share_kind is ShareKind.SEED
+    whole = expand(share, Usage.QUERY, k * count) if seeded else from_bytes(share, k * count)
+    return {target: whole[i * k : (i + 1) * k] for i, target in enumerate(header.targets)}
+
+
+def seal_opening(
+    header: OpeningHeader, shares: Sequence[OpeningShare], recipient: SealingPublicKey, secret: bytes
+) -> bytes:
+    """The body, of the shares in the header's order. Requires: ``secret`` as :func:`seal_body`"""
+    ranges, values = [to_bytes(s.range_shares) for s in shares], [to_bytes(s.values) for s in shares]
+    return seal_body(header, ranges + values, recipient, secret).whole()
+
+
+def most_opening_bytes(sites: int) -> int:
+    """The longest body about so many sites: range checks, and at most one value a pair."""
+    return most_body_bytes(ELEMENT_BYTES * sites * (RANGE_PROJECTIONS + sites))
+
+
+def read_opening(body: bytes, expected: OpeningHeader, requester: str, key: SealingKey) -> tuple[OpeningShare, ...]:
+    """The shares of exactly the expected opening, in the order of its sites.
+
+    Raises: TranscriptMismatch, MalformedMessage, BrokenSeal
+    """
+
+    def accept(raw: bytes) -> None:
+        if OpeningHeader.parse(raw) != expected:
+            raise TranscriptMismatch(f"server {expected.side} opened other sites or another challenge than the round's")
+
+    content = b"".join(open_body(SealedReader(key, accept), [body]))
+    checked = expected.checked
+    counts = [value_count(expected.opens, place, site == requester) for place, site in enumerate(checked)]
+    ranges = len(checked) * RANGE_PROJECTIONS
+    length = ranges + sum(counts)
+    if len(content) != length * ELEMENT_BYTES:
+        raise MalformedMessage(
+            f"server {expected.side}'s opening has {len(content)} bytes, expected {length * ELEMENT_BYTES}"
+        )
+    numbers = from_bytes(content, length)
+    range_shares = numbers[:ranges].reshape(len(checked), RANGE_PROJECTIONS)
+    values = np.split(numbers[ranges:], np.cumsum(counts)[:-1])
+    return tuple(OpeningShare(*one) for one in zip(checked, range_shares, values, strict=True))
+
+
+def seal_masked_sum(
+    header: MaskedSumHeader, content: Iterator[Octets], recipient: SealingPublicKey, secret: bytes
+) -> SealedMessage:
+    """The body, made while it is sent. Requires: ``secret`` as :func:`seal_body`"""
+    return seal_body(header, content, recipient, secret)
+
+
+def masked_sum_bytes(header: MaskedSumHeader) -> int:
+    """Return the length of that body."""
+    return sealed_message_length(len(header.canonical()), element_bytes(header.share_kind.ring_bits) * header.length)
+
+
+def most_masked_sum_bytes(length: int) -> int:
+    """The longest body of a masked sum of so many elements."""
+    return most_body_bytes(ELEMENT_BYTES * length)
+
+
+class MaskedSumReader:
+    """Takes the peer's masked sum sealed to this server, in pieces of any size.
+
+    Raises: AnnouncementMismatch, MalformedMessage, BrokenSeal
+    """
+
+    def __init__(self, expected: MaskedSumHeader, key: SealingKey) -> None:
+        self._expected = expected
+        self._reader = SealedReader(key, self._accept)
+        length = expected.length
+        self._elements = ElementReader(
+            length,
+            f"a masked sum of {length} elements was announced, more came",
+            f"a masked sum has {length} elements, {{}} came",
+            expected.share_kind.ring_bits,
+        )
+
+    @property
+    def head(self) -> bytes:
+        """Everything before the content, as far as it has come."""
+        return self._reader.head
+
+    def feed(self, data: bytes | bytearray) -> tuple[int, Ring]:
+        """The elements that are ready, in one array, and where they begin."""
+        return self._elements.feed(b"".join(self._reader.feed(data)))
+
+    def last(self) -> tuple[int, Ring]:
+        """The elements of the last chunk, once nothing more comes; ``finish`` then says whether that was all."""
+        return self._elements.feed(self._reader.finish())
+
+    def finish(self) -> None:
+        """Raises: MalformedMessage, when elements are missing"""
+        self._elements.finish()
+
+    def _accept(self, raw: bytes) -> None:
+        if MaskedSumHeader.parse(raw) != self._expected:
+            raise AnnouncementMismatch("the masked sum is for another release, or of another length")
+
+
+SHORT_BYTES: Final = 2**14
+"""Of content; from about here on what a session pads by costs more than a seal does."""
+_FRAMED: Final = b"\x00"
+"""A frame begins with its header's length, a seal with the first letter of its magic."""
+
+
+def output_kind(side: Side, round_number: int, bits: RingBits) -> ShareKind:
+    """Return the kind of share that a side serves in this ring."""
+    return ShareKind.SEED if masking_side(round_number) is side else ShareKind.vector_of(bits)
+
+
+def is_short_output(header: OutputHeader) -> bool:
+    """True if the output goes without a seal of its own where a session seals it."""
+    return output_content_bytes(header) <= SHORT_BYTES
+
+
+def frame_output(header: OutputHeader, content: Iterable[Octets]) -> bytes:
+    """A short output without a seal. Requires: a session seals it, to the site that the header names"""
+    return pack_frame(header, b"".join(content))
+
+
+def seal_output(
+    header: OutputHeader, content: Iterable[Octets], recipient: SealingPublicKey, secret: bytes
+) -> SealedMessage:
+    """The body, made while it is sent. Requires: ``secret`` as :func:`seal_body`"""
+    made = seal_body(header, content, recipient, secret)
+    return replace(made, length=len(made.head) + sealed_length(output_content_bytes(header)))
+
+
+def output_content_bytes(header: OutputHeader) -> int:
+    """Return the content bytes of a body with this header."""
+    if header.share_kind is ShareKind.CIPHERTEXT:
+        return body_bytes(CkksParameters(), Kind.SUM, header.length)
+    if header.share_kind is ShareKind.SEED:
+        return SEED_BYTES
+    return element_bytes(header.share_kind.ring_bits) * header.length
+
+
+def most_output_bytes(header: OutputHeader) -> int:
+    """The longest body with such a header."""
+    return most_body_bytes(output_content_bytes(header))
+
+
+def read_output(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> Iterator[bytes]:
+    """The content of exactly the expected output, piece by piece; the last piece once the end is authentic.
+
+    Requires: the pieces come from the server (client_agent/network/answer.py), who alone can have left out the seal
+    Raises:   TranscriptMismatch, MalformedMessage, BrokenSeal
+    """
+
+    def require(found: OutputHeader) -> None:
+        if found != expected:
+            raise TranscriptMismatch(f"server {expected.side} served the output of another release, kind or recipient")
+
+    following = iter(pieces)
+    first = next((piece for piece in following if len(piece)), b"")
+    if is_short_output(expected) and bytes(first[:1]) == _FRAMED:
+        header, content = unpack_frame(b"".join([first, *following]), OutputHeader)
+        require(header)
+        yield bytes(content)
+        return
+    reader = SealedReader(key, lambda raw: require(OutputHeader.parse(raw)))
+    yield from open_body(reader, chain([first], following))
+
+
+def output_seed(header: OutputHeader, content: Iterable[bytes]) -> bytes:
+    """The mask's seed. Raises: MalformedMessage, and as :func:`read_output` from the content"""
+    seed = b"".join(content)
+    if len(seed) != SEED_BYTES:
+        raise MalformedMessage(f"server {header.side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
+    return seed
+
+
+def output_elements(header: OutputHeader, content: Iterable[bytes]) -> Iterator[tuple[int, Ring]]:
+    """The masked sum piece by piece, each with its place; the last one once the end is authentic.
+
+    Raises: MalformedMessage, and as :func:`read_output` from the content
+    """
+    side, length = header.side, header.length
+    elements = ElementReader(
+        length,
+        f"server {side} served more than {length} elements",
+        f"server {side} served {{}} elements, expected {length}",
+        header.share_kind.ring_bits,
+    )
+    for piece in content:
+        yield elements.feed(piece)
+    elements.finish()

@@ -1,0 +1,1 @@
+"""The roster's parties, its chain of signed changes, and enrolment (docs/protocol.md 1, 20)."""
