@@ -31,7 +31,6 @@ from protocol.channel.commitment import commitment_to
 from protocol.channel.keys import generate_sealing_key, generate_signing_key
 from protocol.messages.control import AgreedSet, Announcement, CollectedContribution, Role, Roster
 from protocol.mpc import measurement
-from protocol.mpc import measurement as distance
 from protocol.mpc.product import ot_pair
 from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.parameters import Needs, StudyParameters
@@ -192,7 +191,7 @@ def ask(
     own_sketch = sketch_vector(challenge, own_encoded, PARAMETERS)
     queries: dict[Side, dict[str, Ring]] = {Side.A: {}, Side.B: {}}
     for site in CONTRIBUTORS:
-        query = distance.distance_query(own_sketch, numerators[site], PARAMETERS.weight_grid)
+        query = measurement.distance_query(own_sketch, numerators[site], PARAMETERS.weight_grid)
         seeded = sharing.seed_side(ROUND)
         queries[seeded][site] = expand(derive(rand, site), Usage.QUERY, query.size)
         queries[seeded.other][site] = query - queries[seeded][site]

@@ -15,11 +15,12 @@ from harness.adversaries.scripted_rounds import EARLY, OTHER, REQUESTER, SITES, 
 from harness.adversaries.signed_client import Outgoing, SignedClient, there
 from protocol.arithmetic.ring import to_bytes
 from protocol.channel.commitment import head_digest
+from protocol.channel.message import pack_frame
 from protocol.channel.signing import DigestField
 from protocol.messages import paths
 from protocol.messages.bodies import Queries
 from protocol.messages.control import AgreedSet, QueryHeader, ReadyNotice, sign
-from protocol.messages.peer import BatchHeader, ProductsHeader, pack_frame
+from protocol.messages.peer import BatchHeader, ProductsHeader
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side

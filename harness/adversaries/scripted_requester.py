@@ -18,8 +18,8 @@ from harness.adversaries.signed_client import Reached, SignedClient, opened, the
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import unpacked
 from protocol.arithmetic.ring import Ring, Usage, expand, from_bytes, lifted
-from protocol.messages import bodies as opening
 from protocol.messages import paths
+from protocol.messages.bodies import read_opening
 from protocol.messages.control import (
     AgreedSet,
     Announcement,
@@ -237,7 +237,7 @@ class ScriptedSites(Generic[R]):
         assert self.me.ok(side, "GET", path) == body
         header, _ = opened(body, self.me.keys.sealing, OpeningHeader)
         assert header.side is side
-        return opening.read_opening(body, header, self.requester, self.me.keys.sealing)
+        return read_opening(body, header, self.requester, self.me.keys.sealing)
 
     def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:
         agreed: AgreedSet = there(current.agreed_set, "agreed set").message

@@ -35,7 +35,6 @@ from protocol.errors import PolicyRefusal
 from protocol.messages.control import LayerShape, Purpose, ReleaseSet, RoundState, RoundView, Signed, Study, sign
 from protocol.parameters import Needs
 from protocol.policy import clauses, cohorts
-from protocol.policy import cohorts as questions
 from protocol.policy.cohorts import Cohort
 from protocol.policy.exposure import SummedRow, SummedWeight
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_left_out
@@ -366,7 +365,7 @@ def _two_ranges(_: Path) -> Found:
         own = summary_questions(layout, (OwnColumn(key, FIRST_LINE),), (ages,), protection)
         asked = _cohort(str(number), _FIVE, questions=own)
         try:
-            questions.check_questions(asked, known, 1)
+            cohorts.check_questions(asked, known, 1)
         except PolicyRefusal:
             return Found(False, 0)
         known.append(asked)

@@ -36,7 +36,6 @@ from protocol.ckks.update import body_header
 from protocol.errors import ConfigurationError
 from protocol.messages.control import AgreedSet, Announcement, CollectedContribution, Roster, Study
 from protocol.mpc import measurement, sketch
-from protocol.mpc import measurement as distance
 from protocol.mpc.measurement import OpenedSite
 from protocol.mpc.product import Halves, dealer_pair, open_ot_sessions, ot_batch
 from protocol.ot.session import LengthsList
@@ -297,7 +296,7 @@ class SecureRound:
             return queries
         own_sketch = sketch.sketch_vector(challenge, own, self.parameters)
         for site in contributors:
-            query = distance.distance_query(own_sketch, numerators[site], self.parameters.weight_grid)
+            query = measurement.distance_query(own_sketch, numerators[site], self.parameters.weight_grid)
             seed_share, vector_share = sharing.split(query, derive(self.seed, f"query for {site}"))
             queries[Side.A][site] = sharing.expand_share(seed_share, 0, query.size)
             queries[Side.B][site] = vector_share.vector

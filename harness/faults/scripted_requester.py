@@ -15,8 +15,8 @@ from harness.faults.scripted_sites import ScriptedSite
 from harness.federation.memory.clocks import START_S
 from host.randomness import SystemRandomness
 from protocol.errors import ProtocolViolation
-from protocol.messages import bodies as opening
 from protocol.messages import paths
+from protocol.messages.bodies import read_opening
 from protocol.messages.control import (
     Announcement,
     EndCause,
@@ -219,7 +219,7 @@ class ScriptedRequester(ScriptedSite):
                     return
                 self._same(f"opening {view.round} {view.attempt} {side.value}", answer.body)
                 header, _ = opened(answer.body, self.keys.sealing, OpeningHeader)
-                shares[side] = opening.read_opening(answer.body, header, self.name, self.keys.sealing)
+                shares[side] = read_opening(answer.body, header, self.name, self.keys.sealing)
             listed = {share.site: _GRID for share in shares[Side.A]}
             found = open_all(shares[Side.A], shares[Side.B], listed, self.study.parameters, Needs.DISTANCES)
             wrong = [one.site for one in found if not one.in_range]

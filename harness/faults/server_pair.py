@@ -29,12 +29,13 @@ from harness.federation.memory.clocks import SIDE, VirtualClock, VirtualLoop
 from harness.federation.memory.dealt import Dealt
 from harness.federation.memory.network import Carrier, Network
 from protocol.channel.commitment import MessageDigest, head_digest
+from protocol.channel.message import unpack_frame
 from protocol.channel.sealing import SealedMessage
 from protocol.channel.signing import MAX_AGE_S, DigestField
 from protocol.errors import HistoryUnknown, MoietyError, PeerUnreachable
 from protocol.messages import paths
 from protocol.messages.control import Party
-from protocol.messages.peer import Histories, ProductsHeader, unpack_frame
+from protocol.messages.peer import Histories, ProductsHeader
 from protocol.sharing import Side
 from servers.app import create_app
 from servers.http.authentication import ENCLOSED, Caller, _key_of

@@ -17,8 +17,8 @@ All integers are big-endian. An earlier text is counted from 0, in the order in 
 Letters that show nothing by their length: the content, its length in front, zeros behind (docs/protocol.md 3).
 
 HPKE hides what a letter says and shows how long it is. So the length follows from what the relaying servers know
-anyway: which fields are there, whom lists name, how many rounds were skipped. No number shows in the compact form
-(protocol/channel/encoding.py); a notice, which holds a text, is filled up inside its seal to one length.
+anyway: which fields are there, whom lists name, how many rounds were skipped. No number shows in the compact form; a
+notice, which holds a text, is filled up inside its seal to one length.
 
     u32 length of the content, big-endian | content | zeros
 

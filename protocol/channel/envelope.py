@@ -21,11 +21,10 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from protocol.channel.keys import SealingKey, SealingPublicKey
-from protocol.channel.message import MAX_CONTROL_BYTES, Digest, Message, Version
+from protocol.channel.message import MAX_CONTROL_BYTES, Digest, Message, Version, pack_frame, unpack_frame
 from protocol.channel.sealing import open_small, seal_small, sealed_small_length
 from protocol.channel.signing import DigestField
 from protocol.errors import BrokenSeal, MalformedMessage, TooLarge
-from protocol.messages.peer import pack_frame, unpack_frame
 
 HEAD_BYTES: Final = 2**13
 """Most that the head of an enclosed request or answer takes, its frame included."""

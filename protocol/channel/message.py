@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,6 +29,7 @@ Version = Literal["moiety/2"]
 
 MAX_CONTROL_BYTES: Final = 4 * 2**20
 _VERSION_FIELD: Final = "version"
+_LENGTH: Final = struct.Struct(">I")
 
 
 class Message(BaseModel):
@@ -102,3 +104,20 @@ class Signed(Message, Generic[M]):
 
     def signature_of(self, signer: str) -> Signature | None:
         return next((s for s in self.signatures if s.signer == signer), None)
+
+
+def pack_frame(message: Message, body: bytes = b"") -> bytes:
+    """One message followed by raw bytes."""
+    head = message.canonical()
+    return _LENGTH.pack(len(head)) + head + body
+
+
+def unpack_frame(data: bytes, kind: type[M]) -> tuple[M, memoryview]:
+    """The message and the bytes behind it; MalformedMessage when the frame is short or the message wrong."""
+    view = memoryview(data)
+    if len(view) < _LENGTH.size:
+        raise MalformedMessage(f"{kind.KIND}: a frame of {len(view)} bytes is shorter than its length field")
+    (size,) = _LENGTH.unpack(view[: _LENGTH.size])
+    if size > MAX_CONTROL_BYTES or len(view) < _LENGTH.size + size:
+        raise MalformedMessage(f"{kind.KIND}: the frame says {size} header bytes, {len(view) - _LENGTH.size} follow")
+    return kind.parse(bytes(view[_LENGTH.size : _LENGTH.size + size])), view[_LENGTH.size + size :]

@@ -7,8 +7,6 @@ percent signs. For that form the signature's base is a few lines of text, which 
 written otherwise, and would be as valid, is left to the library: every function answers None for it. What is made and
 accepted is the same either way (tests/unit/wire/test_usual.py compares the two), in a tenth of the time.
 
-Signed requests and signed messages (docs/protocol.md 3).
-
 A request carries one HTTP Message Signature (RFC 9421) with Ed25519. What it covers is fixed here, not chosen by the
 sender: "@method", "@target-uri", one digest field, and the parameters created, keyid, alg, nonce and tag. The digest
 field is "content-digest" (RFC 9530, sha-256); a contribution's is "sealed-digest" and a masked sum's "sealed-head-

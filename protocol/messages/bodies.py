@@ -39,7 +39,7 @@ import numpy as np
 from protocol.arithmetic.fixed_point import element_bytes, unpacked
 from protocol.arithmetic.ring import ELEMENT_BYTES, SEED_BYTES, Ring, Usage, expand, from_bytes, to_bytes
 from protocol.channel.keys import SealingKey, SealingPublicKey
-from protocol.channel.message import Message
+from protocol.channel.message import Message, pack_frame, unpack_frame
 from protocol.channel.sealing import (
     CONTENT_KEY_BYTES,
     MAX_HEADER_BYTES,
@@ -54,7 +54,7 @@ from protocol.channel.sealing import (
 from protocol.ckks.ciphertext import CkksParameters, Kind, body_bytes
 from protocol.errors import AnnouncementMismatch, MalformedMessage, TranscriptMismatch
 from protocol.messages.control import OpeningHeader, OutputHeader, QueryHeader, ShareKind
-from protocol.messages.peer import MaskedSumHeader, pack_frame, unpack_frame
+from protocol.messages.peer import MaskedSumHeader
 from protocol.mpc.measurement import OpeningShare, value_count
 from protocol.parameters import RANGE_PROJECTIONS, WORD_BITS, RingBits
 from protocol.release import masking_side

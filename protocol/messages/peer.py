@@ -11,14 +11,11 @@ than it knows now. The proof is that server's own signature, so nobody but itsel
 
 from __future__ import annotations
 
-import struct
-from typing import Annotated, ClassVar, Final, TypeVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from protocol.errors import MalformedMessage
 from protocol.messages.control import (
-    MAX_CONTROL_BYTES,
     AgreedSet,
     Attempt,
     ChallengeTranscript,
@@ -32,26 +29,6 @@ from protocol.messages.control import (
     Signature,
     Signed,
 )
-
-M = TypeVar("M", bound=Message)
-_LENGTH: Final = struct.Struct(">I")
-
-
-def pack_frame(message: Message, body: bytes = b"") -> bytes:
-    """One message followed by raw bytes."""
-    head = message.canonical()
-    return _LENGTH.pack(len(head)) + head + body
-
-
-def unpack_frame(data: bytes, kind: type[M]) -> tuple[M, memoryview]:
-    """The message and the bytes behind it; MalformedMessage when the frame is short or the message wrong."""
-    view = memoryview(data)
-    if len(view) < _LENGTH.size:
-        raise MalformedMessage(f"{kind.KIND}: a frame of {len(view)} bytes is shorter than its length field")
-    (size,) = _LENGTH.unpack(view[: _LENGTH.size])
-    if size > MAX_CONTROL_BYTES or len(view) < _LENGTH.size + size:
-        raise MalformedMessage(f"{kind.KIND}: the frame says {size} header bytes, {len(view) - _LENGTH.size} follow")
-    return kind.parse(bytes(view[_LENGTH.size : _LENGTH.size + size])), view[_LENGTH.size + size :]
 
 
 class SessionOpen(Message):

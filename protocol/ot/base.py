@@ -17,7 +17,7 @@ Source:   Masny & Rindal 2019 (endemic oblivious transfer); docs/protocol.md 7
 
 The OT extensions: into how many digits a session splits Delta's 128 bits.
 
-Every digit of k bits has a tree of 2^k keys, of which the sender lacks one (``tree.py``). One column of U serves a
+Every digit of k bits has a tree of 2^k keys, of which the sender lacks one (see below). One column of U serves a
 whole digit, so fewer digits mean less traffic (one bit per row and digit, the first digit free) and more work (2^k
 streams a digit). 128 digits of one bit are the extension of Ishai et al. 2003, without trees.
 

@@ -20,7 +20,7 @@ collision among the at most 128 distinct columns (probability at most 2^13 (n/12
 million rows), each of the k columns makes the check depend on one bit of Delta: the receiver passes with probability
 at most 2^-k; if it passes it knows those k bits, and the other 128 - k stay uniform. If it fails, the session ends
 and Delta is deleted. The columns of one digit of Delta share one column of U, so they are wrong together: a bet is
-on the whole digit. Bets on trees (``tree.py``) and on columns multiply: who learns k bits in all has passed with
+on the whole digit. Bets on trees (``base.py``) and on columns multiply: who learns k bits in all has passed with
 probability 2^-k.
 Hides:    the choice bits: the last 192 of x are random, belong to no OT and are thrown away; they fill a whole
           128-bit block of the polynomial, so x~ is uniform, and t~ follows from x~ and what the sender holds.
@@ -29,13 +29,13 @@ Source:   Keller, Orsini & Scholl 2015; Roy 2022 (SoftSpokenOT, section 4); docs
 The OT extension's columns: 128 base OTs of keys become n correlated rows.
 
 For every digit of Delta, k bits of it, the receiver has 2^k keys and the sender all of them but number Delta's digit
-(``tree.py``). A key y expands to a stream G_y of n bits. The receiver takes u, the sum of all streams, and for each
+(``base.py``). A key y expands to a stream G_y of n bits. The receiver takes u, the sum of all streams, and for each
 bit b of the digit the column v_b, the sum of the streams with bit b of y set. The sender sums the streams with bit b
 of y xor Delta set, which never needs the one it lacks, and gets v_b xor Delta_b u.
 
 The receiver's choice bits x are u of the first digit: a random vector is all that is asked for. For every other digit
 it sends U = u xor x, and the sender, adding Delta_b U, has q_b = v_b xor Delta_b x. Column by column that is the
-relation of IKNP, which is the case of 128 digits of one bit. Read as rows: q_i = t_i xor x_i Delta. ``check.py``
+relation of IKNP, which is the case of 128 digits of one bit. Read as rows: q_i = t_i xor x_i Delta. The check
 catches a receiver whose U hide different x.
 
 Streams are read once: a session keeps the position it has reached, and :func:`next_position` moves it. A stream is

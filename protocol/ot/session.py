@@ -34,16 +34,20 @@ from protocol.arithmetic import ring
 from protocol.arithmetic.ring import Ring, derive
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
 from protocol.ot import base, gilboa
-from protocol.ot import base as tree
-from protocol.ot import extension as check
 from protocol.ot.base import DEFAULT_EXTENSION, Extension
 from protocol.ot.extension import (
+    CHECK_ANSWER_BYTES,
+    CHI_BYTES,
+    CheckAnswer,
+    Columns,
+    check_answer,
     column_bytes,
     correction_bytes,
     next_position,
     receiver_columns,
     row_count,
     sender_columns,
+    verify_check,
 )
 from protocol.ot.gilboa import RowHash
 from protocol.ot.kernels import NUMBA, OtKernels
@@ -104,8 +108,8 @@ def checked_lengths(lengths_list: list[tuple[int, ...]]) -> int:
 
 
 BATCH_NUMBER_BYTES: Final = 8
-CHALLENGE_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.CHI_BYTES
-ANSWER_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.CHECK_ANSWER_BYTES
+CHALLENGE_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + CHI_BYTES
+ANSWER_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + CHECK_ANSWER_BYTES
 BATCH_ELEMENTS: Final = 1 << 14
 """A batch's messages take about 410 bytes per element; a contributor that needs more gets a batch of its own."""
 SITE_ELEMENTS: Final = (1 << 18) + BATCH_ELEMENTS
@@ -134,7 +138,7 @@ class ReceiverBatch:
     first_row: int
     own: Ring = field(repr=False)
     choices: NDArray[np.uint8] = field(repr=False)
-    columns: check.Columns = field(repr=False)
+    columns: Columns = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +149,7 @@ class SenderBatch:
     number: int
     first_row: int
     chi: bytes = field(repr=False)
-    columns: check.Columns = field(repr=False)
+    columns: Columns = field(repr=False)
 
 
 class _Session:
@@ -224,7 +228,7 @@ class OtReceiver(_Session):
         Shapes:   rand 32 fresh bytes: the only secret from which all of A's vectors follow
         """
         keys0, keys1, points = base.sender_reply(session_id, message, rand)
-        keys, sums = tree.grow_trees(session_id, extension, keys0, keys1)
+        keys, sums = base.grow_trees(session_id, extension, keys0, keys1)
         reply = points + sums
         return cls(keys, base.transcript_key(session_id, message, reply), extension, kernels), reply
 
@@ -244,7 +248,7 @@ class OtReceiver(_Session):
         """Step 3: the consistency check's x~ and t~ for B's chi. A second chi for the same batch is refused."""
         self._require("answer", batch)
         chi = bytes(self._unpack(challenge, CHALLENGE_MESSAGE_BYTES))
-        answer = check.check_answer(chi, batch.choices, batch.columns)
+        answer = check_answer(chi, batch.choices, batch.columns)
         self._due = "finish"
         return self._pack(answer.to_bytes())
 
@@ -286,9 +290,9 @@ class OtSenderOpening:
             raise ProtocolViolation("this opening has had its reply; draw a new Delta in a new session")
         points, sums = reply[: base.SENDER_MESSAGE_BYTES], reply[base.SENDER_MESSAGE_BYTES :]
         chosen = base.receiver_finish(state, points)
-        tree.require_tree_message(self._extension, sums)
+        base.require_tree_message(self._extension, sums)
         self._state = None
-        keys = tree.puncture_trees(state.session_id, self._extension, state.delta, chosen, sums)
+        keys = base.puncture_trees(state.session_id, self._extension, state.delta, chosen, sums)
         key = base.transcript_key(state.session_id, state.message, reply)
         return OtSender(keys, state.delta, key, self._extension, self._kernels)
 
@@ -330,7 +334,7 @@ class OtSender(_Session):
         columns = sender_columns(
             self._extension, self._keys, self._delta.tobytes(), correction, self._position, self._kernels
         )
-        chi = derive(rand, "chi")[: check.CHI_BYTES]
+        chi = derive(rand, "chi")[:CHI_BYTES]
         batch = SenderBatch(list(lengths_list), self._number, self._first_row, chi, columns)
         self._begin(batch, elements, "respond")
         return batch, self._pack(chi)
@@ -343,10 +347,10 @@ class OtSender(_Session):
         Raises:   ConsistencyCheckFailed; the session is then closed and Delta gone
         """
         self._require("respond", batch)
-        claimed = check.CheckAnswer.from_bytes(bytes(self._unpack(answer, ANSWER_MESSAGE_BYTES)))
+        claimed = CheckAnswer.from_bytes(bytes(self._unpack(answer, ANSWER_MESSAGE_BYTES)))
         delta = self._delta.tobytes()
         try:
-            check.verify_check(batch.chi, delta, batch.columns, claimed)
+            verify_check(batch.chi, delta, batch.columns, claimed)
         except ConsistencyCheckFailed:
             self.close()
             raise

@@ -208,7 +208,7 @@ class Exposure:
 
     ``newest`` is the isolation of each listed site's newest update, ``least`` the smallest of all updates that the
     sums hold, ``of`` the key of the site that it belongs to. ``linked`` is the relative error that is left together
-    with sums that this site may not know of (protocol/policy/exposure.py), infinity where there can be none.
+    with sums that this site may not know of, infinity where there can be none.
     """
 
     newest: Mapping[str, float]

@@ -1,7 +1,7 @@
 """The protection of updates, from update to bytes and from bytes to average (docs/protocol.md 2, 9, 11).
 
-What a round of either is like stands in ``plan.py``. Here is no I/O: random bytes are arguments, bodies are iterators,
-and whatever must rest on disk meanwhile is a place that the caller gives.
+``protocol/messages/purpose.py`` tells what follows from each for a round. Here is no I/O: random bytes are arguments,
+bodies are iterators, and whatever must rest on disk meanwhile is a place that the caller gives.
 """
 
 from __future__ import annotations

@@ -49,6 +49,8 @@ from protocol.channel.message import (
     Signed,
     StudyName,
     Version,
+    pack_frame,
+    unpack_frame,
 )
 from protocol.channel.sealing import open_small, seal_small, sealed_small_length
 from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
@@ -56,7 +58,6 @@ from protocol.configuration import explain, parse_toml
 from protocol.errors import BadSignature, ConfigurationError, ErrorCode, MalformedMessage, TooLarge
 from protocol.messages.control import check_signature, sign, signature_from
 from protocol.messages.paths import ServerUrl
-from protocol.messages.peer import pack_frame, unpack_frame
 from protocol.messages.roster import MOST_CHANGES, MOST_REASON_CHARACTERS, Party, Role, Roster, RosterChange
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side

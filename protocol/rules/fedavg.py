@@ -11,7 +11,7 @@ Federated averaging by sample count: a site counts as much as it has training sa
 Paper:  McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep Networks
         from Decentralized Data", AISTATS 2017: sum n_i g_i / sum n_i.
 Needs:  nothing but the range check; with a norm bound the weighted norms. Each site scales its update by its own weight
-        (``rules/self_weights.py``) and shares that weight as one more coordinate, so that nobody else sees it (a norm
+        (``sample_weight``) and shares that weight as one more coordinate, so that nobody else sees it (a norm
         bound shows it to the requester); the list says 1 for every site.
 
 WFedAvg: a site counts the more, the more evenly its samples cover the classes.
@@ -19,14 +19,14 @@ WFedAvg: a site counts the more, the more evenly its samples cover the classes.
 Paper:  Cerasti et al. 2023: w_i proportional to 1 / sum_j P_j p_ij^2, P_j the share of class j in all samples and
         p_ij its share at site i.
 Needs:  nothing but the range check; with a norm bound the weighted norms. The class totals are summed once, before the
-        first update; each site computes its own weight from them (``rules/self_weights.py``), scales its update by it
+        first update; each site computes its own weight from them (``class_weight``), scales its update by it
         and shares it as one more coordinate. Nobody learns another site's class counts or weight (a norm bound shows
         the requester the weight); the list says 1 for every site.
 
 FedAdagrad, FedAdam, FedYogi: a uniform average, applied by an adaptive optimiser that every site runs alike.
 
 Paper:  Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated Optimization", ICLR 2021,
-        Algorithm 2; the step itself is in ``rules/server_optimiser.py``.
+        Algorithm 2; the step itself is in ``protocol/shared_model.py``.
 Needs:  nothing but the range check; the norms where updates beyond a bound are left out.
 
 The weight that a site gives itself, and its class counts as a vector to share (docs/protocol.md 9).

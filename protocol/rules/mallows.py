@@ -1,6 +1,6 @@
 """Mallows averaging: a site weighs as much as its noise averaged out is worth more than its difference costs.
 
-Source: Hansen 2007 for the criterion (``risk/criterion.py``); among sites, arXiv 2507.14453. The requester's weight is
+Source: Hansen 2007 for the criterion (``risk.py``); among sites, arXiv 2507.14453. The requester's weight is
         1 - sum(w): w = 0 trains alone, w_i = 1 / (n + 1) is FedAvg.
 State:  for every two sites the mean over measured rounds of K_ij / v_0, K_ij = (d_i0^2 + d_j0^2 - d_ij^2) / 2, over the
         rounds in which both were measured; with ``averages = "sums"`` the mean of K_ij over that of v_0. A site that

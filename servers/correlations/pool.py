@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from host import log
+from protocol.channel.message import pack_frame, unpack_frame
 from protocol.errors import MoietyError, UnknownResource
 from protocol.messages.control import MAX_CONTROL_BYTES
 from protocol.messages.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
-from protocol.messages.peer import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
+from protocol.messages.peer import BatchHeader, SessionOpen, SessionOpened
 from protocol.ot.session import products_message_bytes
 from servers.correlations.sessions import (
     KEY_PART_BYTES,

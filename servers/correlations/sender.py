@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from host import log
+from protocol.channel.message import pack_frame, unpack_frame
 from protocol.errors import (
     ConflictingMessage,
     ConsistencyCheckFailed,
     ProtocolViolation,
     UnknownResource,
 )
-from protocol.messages.peer import BatchHeader, CorrelationRef, SessionOpen, SessionOpened, pack_frame, unpack_frame
+from protocol.messages.peer import BatchHeader, CorrelationRef, SessionOpen, SessionOpened
 from protocol.ot.session import CorrelationHalf, SenderBatch
 from servers.correlations.sessions import KEY_PART_BYTES, open_key_part, seal_key_part, zero_key
 from servers.correlations.transfer import OBLIVIOUS, Sender, SenderOpening, Transfer

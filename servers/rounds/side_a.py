@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from host import log
+from protocol.channel.message import pack_frame, unpack_frame
 from protocol.errors import (
     MoietyError,
     PeerUnreachable,
@@ -22,15 +23,7 @@ from protocol.errors import (
 )
 from protocol.messages import paths
 from protocol.messages.control import MAX_CONTROL_BYTES, RoundState, check_signature, with_signature
-from protocol.messages.peer import (
-    ChallengeReply,
-    ChallengeReveal,
-    CollectedSet,
-    LockReply,
-    ProductsHeader,
-    pack_frame,
-    unpack_frame,
-)
+from protocol.messages.peer import ChallengeReply, ChallengeReveal, CollectedSet, LockReply, ProductsHeader
 from protocol.release import masking_side
 from protocol.rounds.side_a import (
     Act,

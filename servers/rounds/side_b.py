@@ -11,22 +11,14 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Final
 
+from protocol.channel.message import pack_frame, unpack_frame
 from protocol.errors import (
     ConflictingMessage,
     MalformedMessage,
     Unavailable,
 )
 from protocol.messages.control import RoundState, require_signatures, signature_from
-from protocol.messages.peer import (
-    ChallengeReply,
-    ChallengeReveal,
-    CollectedSet,
-    LockReply,
-    LockRequest,
-    ProductsHeader,
-    pack_frame,
-    unpack_frame,
-)
+from protocol.messages.peer import ChallengeReply, ChallengeReveal, CollectedSet, LockReply, LockRequest, ProductsHeader
 from protocol.rounds.side_b import Move, Reply, answer, opened
 from protocol.rounds.states import RoundEvent, RoundKey
 from servers.correlations.sender import OtSessions

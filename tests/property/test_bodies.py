@@ -25,10 +25,18 @@ from protocol.errors import (
     TranscriptMismatch,
     WrongRound,
 )
-from protocol.messages import bodies as opening
-from protocol.messages import bodies as query
-from protocol.messages import bodies as sealed
 from protocol.messages import contribution
+from protocol.messages.bodies import (
+    Queries,
+    most_body_bytes,
+    most_opening_bytes,
+    open_body,
+    query_content,
+    read_opening,
+    read_query,
+    seal_opening,
+    seal_query,
+)
 from protocol.messages.contribution import Part, PartSealing
 from protocol.messages.control import (
     ContributionHeader,
@@ -122,7 +130,7 @@ def test_a_contribution_is_read_as_it_was_written(length: int, size: int) -> Non
         header, found = taken(body, both[side], size)
         assert found == content[side]
         assert (header.share_kind, header.length) == (both[side].kind, length)
-        assert len(body) <= sealed.most_body_bytes(contribution.content_bytes(both[side].kind, length))
+        assert len(body) <= most_body_bytes(contribution.content_bytes(both[side].kind, length))
 
 
 def test_damaged_contributions_are_refused() -> None:
@@ -192,7 +200,7 @@ def test_an_encrypted_update_goes_to_side_a_alone_and_every_length_is_known_befo
     assert part.content_bytes(header) == body_bytes(CkksParameters(), Kind.CONTRIBUTION, 1 + encrypted.model_dimension)
     longest = max(one.content_bytes(one.header(dict.fromkeys(Side, bytes(32)))) for one in both.values())
     for of, content in ((shared, longest), (encrypted, part.content_bytes(header))):
-        assert most_bytes(of) >= sealed.most_body_bytes(content)
+        assert most_bytes(of) >= most_body_bytes(content)
 
 
 # --- query ------------------------------------------------------------------------------------------------------------
@@ -204,28 +212,26 @@ def test_queries_are_read_as_they_were_written(count: int, length: int, number: 
     asked = vector(count * length)
     total = {target: np.zeros(length, dtype=np.uint64) for target in CONTRIBUTORS[:count]}
     for side in Side:
-        of = query.Queries(DIGEST, side, CONTRIBUTORS[:count], length)
-        body = query.seal_query(
-            of.header(number), query.query_content(of.header(number), asked, SECRET[:32]), KEY.public, SECRET
-        )
+        of = Queries(DIGEST, side, CONTRIBUTORS[:count], length)
+        body = seal_query(of.header(number), query_content(of.header(number), asked, SECRET[:32]), KEY.public, SECRET)
         assert len(body) <= of.most_bytes
         header, found = opened_by(of, body)
         assert len(found) == of.content_bytes(header)
-        for target, share in query.read_query(header, found).items():
+        for target, share in read_query(header, found).items():
             total[target] += share
     for place, target in enumerate(total):
         np.testing.assert_array_equal(total[target], asked[place * length : (place + 1) * length])
 
 
-def opened_by(of: query.Queries, body: bytes) -> tuple[QueryHeader, bytes]:
+def opened_by(of: Queries, body: bytes) -> tuple[QueryHeader, bytes]:
     headers: list[QueryHeader] = []
     reader = SealedReader(KEY, lambda raw: headers.append(of.require(raw)))
-    found = b"".join(sealed.open_body(reader, [body]))
+    found = b"".join(open_body(reader, [body]))
     return headers[0], found
 
 
 def test_other_queries_than_the_expected_ones_are_refused() -> None:
-    of = query.Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
+    of = Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
     for changes, error in (
         ({"transcript_digest": OTHER}, TranscriptMismatch),
         ({"side": Side.B}, MalformedMessage),
@@ -262,9 +268,9 @@ def shares(opens: Needs) -> list[OpeningShare]:
 
 @pytest.mark.parametrize("opens", list(Needs))
 def test_an_opening_is_read_as_it_was_written(opens: Needs) -> None:
-    body = opening.seal_opening(header_of(opens), shares(opens), KEY.public, SECRET)
-    assert len(body) <= opening.most_opening_bytes(len(CHECKED))
-    found = opening.read_opening(body, header_of(opens), REQUESTER, KEY)
+    body = seal_opening(header_of(opens), shares(opens), KEY.public, SECRET)
+    assert len(body) <= most_opening_bytes(len(CHECKED))
+    found = read_opening(body, header_of(opens), REQUESTER, KEY)
     for one, expected in zip(found, shares(opens), strict=True):
         assert one.site == expected.site
         np.testing.assert_array_equal(one.range_shares, expected.range_shares)
@@ -272,15 +278,15 @@ def test_an_opening_is_read_as_it_was_written(opens: Needs) -> None:
 
 
 def test_another_opening_than_the_expected_one_is_refused() -> None:
-    body = opening.seal_opening(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
+    body = seal_opening(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
     for expected in (header_of(Needs.NOTHING), header_of(side=Side.B), header_of(stated=OTHER)):
         with pytest.raises(TranscriptMismatch):
-            opening.read_opening(body, expected, REQUESTER, KEY)
+            read_opening(body, expected, REQUESTER, KEY)
     for wrong in damaged(body):
         with pytest.raises((BrokenSeal, MalformedMessage, TooLarge)):
-            opening.read_opening(wrong, header_of(), REQUESTER, KEY)
+            read_opening(wrong, header_of(), REQUESTER, KEY)
     with pytest.raises(BrokenSeal):
-        opening.read_opening(body, header_of(), REQUESTER, keys("c1").sealing)
-    short = opening.seal_opening(header_of(), shares(Needs.DISTANCES)[:-1], KEY.public, SECRET)
+        read_opening(body, header_of(), REQUESTER, keys("c1").sealing)
+    short = seal_opening(header_of(), shares(Needs.DISTANCES)[:-1], KEY.public, SECRET)
     with pytest.raises(MalformedMessage, match=r"server a's opening has \d+ bytes, expected \d+"):
-        opening.read_opening(short, header_of(), REQUESTER, KEY)
+        read_opening(short, header_of(), REQUESTER, KEY)

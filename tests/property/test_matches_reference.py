@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from protocol import release
 from protocol.arithmetic import fixed_point
 from protocol.mpc import measurement
-from protocol.mpc import sketch as range_check
-from protocol.mpc.sketch import sketch_vector
+from protocol.mpc.sketch import projections, sketch_vector
 from protocol.ot import extension
 from protocol.ot import kernels as ot_kernels
 from protocol.ot.gilboa import RowHash
@@ -100,7 +99,7 @@ def test_query(sketch, grid, data):
 @given(challenge=seeds, length=st.integers(1, 60))
 @EXACTLY_AGAIN
 def test_projections(challenge, length):
-    assert range_check.projections(challenge, study(length)).tolist() == slow_range.projections(challenge, length)
+    assert projections(challenge, study(length)).tolist() == slow_range.projections(challenge, length)
 
 
 @given(

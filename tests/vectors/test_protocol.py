@@ -10,7 +10,6 @@ import pytest
 
 from protocol import release, sharing
 from protocol.arithmetic import fixed_point, kernels, ring
-from protocol.arithmetic import ring as prg
 from protocol.channel.commitment import MessageDigest, check_commitment, message_digest
 from protocol.channel.sealing import encrypt_body
 from protocol.errors import (
@@ -24,7 +23,6 @@ from protocol.errors import (
 )
 from protocol.messages.control import Announcement, ListedWeight, WeightList
 from protocol.mpc import measurement, product, sketch
-from protocol.mpc import sketch as range_check
 from protocol.mpc.measurement import distance_factor
 from protocol.mpc.product import dealer_corrections, dealer_half_a, dealer_half_b
 from protocol.ot import extension
@@ -80,18 +78,18 @@ def shares_of(x, key: bytes, twin):
 
 def test_streams():
     vectors = load("prg")
-    assert {case["usage"] for case in vectors["expand"]} == {usage.name for usage in prg.Usage}
+    assert {case["usage"] for case in vectors["expand"]} == {usage.name for usage in ring.Usage}
     for case in vectors["expand"]:
-        seed, usage = bytes.fromhex(case["seed"]), prg.Usage[case["usage"]]
-        found = prg.expand(seed, usage, case["length"], start=case["start"])
+        seed, usage = bytes.fromhex(case["seed"]), ring.Usage[case["usage"]]
+        found = ring.expand(seed, usage, case["length"], start=case["start"])
         assert hexes(found) == case["elements"]
-        raw = prg.expand_bytes(seed, usage, 8 * case["length"], start=8 * case["start"])
+        raw = ring.expand_bytes(seed, usage, 8 * case["length"], start=8 * case["start"])
         assert raw == ring.to_bytes(found)
     for case in vectors["derive"]:
-        assert prg.derive(bytes.fromhex(case["seed"]), case["label"]).hex() == case["key"]
+        assert ring.derive(bytes.fromhex(case["seed"]), case["label"]).hex() == case["key"]
     for bad in vectors["bad_seeds"]:
         with pytest.raises(MalformedMessage):
-            prg.expand(bytes.fromhex(bad), prg.Usage.SHARE, 1)
+            ring.expand(bytes.fromhex(bad), ring.Usage.SHARE, 1)
 
 
 @KERNELS
@@ -163,7 +161,7 @@ def test_sketches(twin):
     vectors = load("sketch")
     for case in vectors["sketch"]:
         study = parameters(case["dimension"], k=case["sketch_length"])
-        x = prg.expand(bytes.fromhex(case["input_seed"]), prg.Usage.SEEDED, case["dimension"])
+        x = ring.expand(bytes.fromhex(case["input_seed"]), ring.Usage.SEEDED, case["dimension"])
         challenge = bytes.fromhex(case["challenge"])
         found = sketch.sketch_vector(challenge, x, study, twin)
         assert (found.size, sha256(found), hexes(found[:4])) == (case["length"], case["sha256"], case["first"])
@@ -174,7 +172,7 @@ def test_sketches(twin):
 
 def test_projections():
     for case in load("range_check")["projections"]:
-        rows = range_check.projections(bytes.fromhex(case["challenge"]), parameters(case["length"]))
+        rows = sketch.projections(bytes.fromhex(case["challenge"]), parameters(case["length"]))
         assert rows.shape == (40, case["length"])
         assert rows[:3, :8].tolist() == case["first"]
         assert hashlib.sha256(rows.tobytes()).hexdigest() == case["sha256"]
@@ -186,15 +184,15 @@ def test_range_checks(twin):
         study, challenge = parameters(case["dimension"]), bytes.fromhex(case["challenge"])
         x = vector(build_measurement.rebuild(case))
         sketches = sketch.sketch_shares(challenge, shares_of(x, bytes.fromhex(case["share_seed"]), twin), study, twin)
-        rows = range_check.projections(challenge, study)
-        u, v = (range_check.range_operand(side, s, rows, study) for side, s in zip(Side, sketches, strict=True))
+        rows = sketch.projections(challenge, study)
+        u, v = (sketch.range_operand(side, s, rows, study) for side, s in zip(Side, sketches, strict=True))
         assert (sha256(u), sha256(v)) == (case["operand_a_sha256"], case["operand_b_sha256"]), case["name"]
-        products = prg.expand(bytes.fromhex(case["products_seed"]), prg.Usage.SEEDED, 40)
-        a = range_check.range_check_shares(Side.A, u, products, study)
-        b = range_check.range_check_shares(Side.B, v, u * v - products, study)
+        products = ring.expand(bytes.fromhex(case["products_seed"]), ring.Usage.SEEDED, 40)
+        a = sketch.range_check_shares(Side.A, u, products, study)
+        b = sketch.range_check_shares(Side.B, v, u * v - products, study)
         assert (sha256(a), sha256(b)) == (case["share_a_sha256"], case["share_b_sha256"]), case["name"]
-        assert sha256(range_check.cut(a + b, study)) == case["opened_sha256"]
-        assert range_check.passed_range_check(a + b, study) is case["passes"], case["name"]
+        assert sha256(sketch.cut(a + b, study)) == case["opened_sha256"]
+        assert sketch.passed_range_check(a + b, study) is case["passes"], case["name"]
 
 
 def test_products():
@@ -236,7 +234,7 @@ def test_distances(twin):
             sketch.sketch_vector(challenge, own, study, twin), case["numerator"], study.weight_grid
         )
         assert sha256(q) == case["query_sha256"]
-        q_a = prg.expand(bytes.fromhex(case["query_seed"]), prg.Usage.QUERY, q.size)
+        q_a = ring.expand(bytes.fromhex(case["query_seed"]), ring.Usage.QUERY, q.size)
         sketches = sketch.sketch_shares(
             challenge, shares_of(site, bytes.fromhex(case["share_seed"]), twin), study, twin
         )
@@ -344,7 +342,7 @@ def test_row_hash():
 @OT_KERNELS
 def test_bit_by_bit_products(twin):
     for case in load("transfer")["gilboa"]:
-        zero, one = (prg.expand(bytes.fromhex(case[f"{p}_seed"]), prg.Usage.SEEDED, 64) for p in ("zero", "one"))
+        zero, one = (ring.expand(bytes.fromhex(case[f"{p}_seed"]), ring.Usage.SEEDED, 64) for p in ("zero", "one"))
         a, b = vector([case["a"]]), vector([case["b"]])
         packed, sender = twin.sender_products(zero, one, b)
         assert packed.astype("<u4").tobytes().hex() == case["packed"]

@@ -7,10 +7,10 @@ import hashlib
 
 import pytest
 
+from protocol.channel.message import pack_frame
 from protocol.channel.sealing import seal_small
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, ErrorCode, MalformedMessage, TooLarge
 from protocol.messages.control import Role, Signature, sign
-from protocol.messages.peer import pack_frame
 from protocol.roster.enrolment import (
     MOST_SITES,
     PREFIX,

@@ -9,8 +9,6 @@ import pytest
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import measurement
-from protocol.mpc import measurement as distance
-from protocol.mpc import measurement as quantity
 from protocol.mpc.sketch import sketch_vector
 
 from .dealt import measure, ring, uniform
@@ -24,7 +22,7 @@ CHALLENGE = bytes(range(32))
 def test_the_query_rounds_halves_up_in_integers(rng, numerator, grid):
     signed = [0, 1, -1, 16, -16, 48, 2**21, -(2**21), 2**62, -(2**63), 2**63 - 1, *rng.integers(-(2**25), 2**25, 200)]
     expected = [math.floor(Fraction(int(s) * numerator, grid) + Fraction(1, 2)) for s in signed]
-    query = distance.distance_query(ring(signed), numerator, grid)
+    query = measurement.distance_query(ring(signed), numerator, grid)
     assert to_signed(query).tolist() == expected
     assert all(
         abs(q - Fraction(int(s) * numerator, grid)) <= Fraction(1, 2) for q, s in zip(expected, signed, strict=True)
@@ -34,7 +32,7 @@ def test_the_query_rounds_halves_up_in_integers(rng, numerator, grid):
 @pytest.mark.parametrize("numerator", [-1, 33])
 def test_a_query_for_an_impossible_weight_is_refused(numerator):
     with pytest.raises(ProtocolViolation, match=r"0\.\.32"):
-        distance.distance_query(ring([1]), numerator, 32)
+        measurement.distance_query(ring([1]), numerator, 32)
 
 
 def test_the_measured_distance_is_the_exact_integers(parameters, rng):
@@ -44,7 +42,7 @@ def test_the_measured_distance_is_the_exact_integers(parameters, rng):
         x = rng.integers(-bound, bound, parameters.dimension)
         x_0 = rng.integers(-bound, bound, parameters.dimension)
         sketch = sketch_vector(CHALLENGE, ring(x), parameters)
-        query = distance.distance_query(
+        query = measurement.distance_query(
             sketch_vector(CHALLENGE, ring(x_0), parameters), numerator, parameters.weight_grid
         )
         a, b = measure(rng, CHALLENGE, sketch, query, parameters)
@@ -63,7 +61,7 @@ def test_the_distance_is_that_of_the_unweighted_updates(identity, rng):
     g_i, g_0 = rng.normal(size=(2, identity.dimension)) * 0.1
     numerator = 8
     encoded = np.rint(g_i * (numerator / 32) * identity.scale).astype(np.int64)
-    query = distance.distance_query(ring(np.rint(g_0 * identity.scale).astype(np.int64)), numerator, 32)
+    query = measurement.distance_query(ring(np.rint(g_0 * identity.scale).astype(np.int64)), numerator, 32)
     opened = measurement.open_site(*measure(rng, CHALLENGE, ring(encoded), query, identity), numerator, identity)
     # every entry is off by at most 1/2 + 1/8 + 1/2 units of 2^-f, before the division by the weight 1/4
     tolerance = math.sqrt(identity.dimension) * 1.125 / identity.scale * 4
@@ -72,29 +70,29 @@ def test_the_distance_is_that_of_the_unweighted_updates(identity, rng):
 
 def test_local_steps(rng):
     x, q = uniform(rng, 9), uniform(rng, 9)
-    d = distance.difference(x, q)
+    d = measurement.difference(x, q)
     assert d.tolist() == [(int(a) - int(b)) % 2**64 for a, b in zip(x, q, strict=True)]
     square = sum(int(v) ** 2 for v in d) % 2**64
-    assert distance.square_share(d) == square
-    factor = quantity.distance_factor(x, q)
+    assert measurement.square_share(d) == square
+    factor = measurement.distance_factor(x, q)
     assert np.array_equal(factor.own, d)
     assert factor.share(2**64 - 1) == (square - 2) % 2**64
 
 
 def test_a_query_of_another_length_is_refused(rng):
     with pytest.raises(MalformedMessage, match="as many elements"):
-        distance.difference(uniform(rng, 3), uniform(rng, 4))
+        measurement.difference(uniform(rng, 3), uniform(rng, 4))
 
 
 def test_an_impossible_integer_is_refused(identity):
-    largest = distance.open_distance(2**62, 2**62 - 1, 32, identity)
+    largest = measurement.open_distance(2**62, 2**62 - 1, 32, identity)
     assert math.isclose(largest, math.sqrt(2.0**63) / identity.scale, rel_tol=2**-50)
     for a, b in ((2**62, 2**62), (0, 2**64 - 1)):
         with pytest.raises(ProtocolViolation, match="2\\^63 or more"):
-            distance.open_distance(a, b, 32, identity)
+            measurement.open_distance(a, b, 32, identity)
 
 
 @pytest.mark.parametrize("numerator", [0, -1, 33])
 def test_an_unlisted_weight_opens_no_distance(identity, numerator):
     with pytest.raises(ProtocolViolation, match=r"1\.\.32"):
-        distance.open_distance(1, 1, numerator, identity)
+        measurement.open_distance(1, 1, numerator, identity)

@@ -11,8 +11,6 @@ import pytest
 from protocol.arithmetic.ring import Ring, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import measurement
-from protocol.mpc import measurement as distance
-from protocol.mpc import measurement as quantity
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
@@ -50,7 +48,7 @@ def opened_round(
     """Sketch, measure and open; the requester is the first site and asks for its own update."""
     sketches = {site: sketch_vector(challenge, update, parameters) for site, update in x.items()}
     asked = {Needs.DISTANCES: numerator, Needs.INNER_PRODUCTS: parameters.weight_grid, Needs.NORMS: 0}.get(opens)
-    query = None if asked is None else distance.distance_query(sketches[SITES[0]], asked, parameters.weight_grid)
+    query = None if asked is None else measurement.distance_query(sketches[SITES[0]], asked, parameters.weight_grid)
     queries = dict.fromkeys(list(x)[1:], query)
     opening = measure_all(rng, challenge, sketches, queries, parameters, opens)
     numerators = dict.fromkeys(x, numerator)
@@ -153,7 +151,7 @@ def test_without_the_check_a_wrapped_update_looks_honest_in_pairs_and_inner_prod
     bad = x["c"].copy()
     bad[7] += np.uint64(2**63)
     for good_value, bad_value in (
-        (distance.square_share(x["b"] - x["c"]), distance.square_share(x["b"] - bad)),
+        (measurement.square_share(x["b"] - x["c"]), measurement.square_share(x["b"] - bad)),
         (int(np.dot(probe, x["c"])), int(np.dot(probe, bad))),
     ):
         assert good_value == bad_value
@@ -186,8 +184,8 @@ def test_every_sites_products_have_the_lengths_that_are_asked_for(parameters, rn
         ]
         operands = measurement.prepare_all(side, CHALLENGE, given, parameters, opens=opens)
         for place, (site, own) in enumerate(zip(SITES, operands, strict=True)):
-            assert own.lengths == quantity.product_lengths(opens, place, site == SITES[0], parameters)
-            assert len(own.factors) == quantity.value_count(opens, place, site == SITES[0])
+            assert own.lengths == measurement.product_lengths(opens, place, site == SITES[0], parameters)
+            assert len(own.factors) == measurement.value_count(opens, place, site == SITES[0])
             assert "uint64" not in repr(own)
 
 
@@ -249,7 +247,7 @@ def test_the_refreshing_depends_on_context_and_site(identity, rng):
 def test_a_correlation_of_other_lengths_is_refused(identity, rng):
     operands = prepared(Side.A, "s", uniform(rng, 101), None, identity)
     assert "uint64" not in repr(operands)
-    half, _ = correlation(rng, quantity.product_lengths(Needs.DISTANCES, 1, False, identity))
+    half, _ = correlation(rng, measurement.product_lengths(Needs.DISTANCES, 1, False, identity))
     with pytest.raises(ProtocolViolation, match="needed are 40 of 40"):
         measurement.masked(operands, half)
     with pytest.raises(ProtocolViolation, match="needed are 40 of 40"):
@@ -259,7 +257,7 @@ def test_a_correlation_of_other_lengths_is_refused(identity, rng):
 def test_the_lengths_are_the_studys(parameters, rng):
     x = uniform(rng, parameters.sketched_length)
     operands = prepared(Side.B, "s", x, x, parameters)
-    lengths = quantity.product_lengths(Needs.DISTANCES, 1, False, parameters)
+    lengths = measurement.product_lengths(Needs.DISTANCES, 1, False, parameters)
     assert lengths == (parameters.sketched_length, *[1] * 40)
     assert operands.lengths == lengths
     assert measurement.operand_vector(operands).shape == (sum(lengths),)

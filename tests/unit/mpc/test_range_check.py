@@ -9,10 +9,17 @@ from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import Usage, expand, expand_bytes, to_signed
 from protocol.errors import AggregateOutOfBounds, MalformedMessage
 from protocol.mpc import measurement, product
-from protocol.mpc import measurement as distance
-from protocol.mpc import sketch as range_check
 from protocol.mpc.measurement import distance_factor
-from protocol.mpc.sketch import sketch_shares, sketch_vector
+from protocol.mpc.sketch import (
+    cut,
+    passed_range_check,
+    projections,
+    range_check_shares,
+    range_operand,
+    sketch_shares,
+    sketch_vector,
+    top_bits,
+)
 from protocol.release import coordinate_bound, open_aggregate_chunk, sum_chunk
 from protocol.sharing import Side
 from tests.chunks import chunks_of
@@ -34,7 +41,7 @@ def passes(rng, x, parameters, challenge=CHALLENGE):
 
 
 def test_projections_follow_the_documented_bits(parameters):
-    rows = range_check.projections(CHALLENGE, parameters)
+    rows = projections(CHALLENGE, parameters)
     entries = 40 * parameters.sketched_length
     assert rows.shape == (40, parameters.sketched_length)
     raw = expand_bytes(CHALLENGE, Usage.PROJECTIONS, entries // 4)
@@ -47,15 +54,13 @@ def test_shares_of_m_add_up_to_w_times_w_minus_one(parameters, rng):
     h, modulus = parameters.range_bits, 2 ** (64 - parameters.range_bits)
     a, b = uniform(rng, 500), uniform(rng, 500)
     a[:4], b[:4] = ring([0, 2**63, -1, 1]), ring([0, 2**63, 1, -1])
-    u, v = range_check.top_bits(Side.A, a, parameters), range_check.top_bits(Side.B, b, parameters)
+    u, v = top_bits(Side.A, a, parameters), top_bits(Side.B, b, parameters)
     assert u.tolist() == [((int(x) + 2 ** (h - 1)) % 2**64) >> h for x in a]
     assert v.tolist() == [(-int(y) % 2**64) >> h for y in b]
     first, second = share(rng, u * v)
-    total = range_check.range_check_shares(Side.A, u, first, parameters) + range_check.range_check_shares(
-        Side.B, v, second, parameters
-    )
+    total = range_check_shares(Side.A, u, first, parameters) + range_check_shares(Side.B, v, second, parameters)
     w = [(int(x) - int(y)) % modulus for x, y in zip(u, v, strict=True)]
-    assert range_check.cut(total, parameters).tolist() == [t * (t - 1) % modulus for t in w]
+    assert cut(total, parameters).tolist() == [t * (t - 1) % modulus for t in w]
 
 
 def test_the_range_is_where_the_documentation_says(parameters, rng):
@@ -65,12 +70,10 @@ def test_the_range_is_where_the_documentation_says(parameters, rng):
     outside = ring([2 ** (h + 1), -(2 ** (h + 1)), 2**40, 2**63, 2**62, -(2**63) + 1] * 200)
     for y, expected in ((inside, True), (outside, False)):
         a, b = share(rng, y)
-        u, v = range_check.top_bits(Side.A, a, parameters), range_check.top_bits(Side.B, b, parameters)
+        u, v = top_bits(Side.A, a, parameters), top_bits(Side.B, b, parameters)
         first, second = share(rng, u * v)
-        m = range_check.range_check_shares(Side.A, u, first, parameters) + range_check.range_check_shares(
-            Side.B, v, second, parameters
-        )
-        assert [range_check.passed_range_check(m[i : i + 1], parameters) for i in range(y.size)] == [expected] * y.size
+        m = range_check_shares(Side.A, u, first, parameters) + range_check_shares(Side.B, v, second, parameters)
+        assert [passed_range_check(m[i : i + 1], parameters) for i in range(y.size)] == [expected] * y.size
 
 
 def test_ten_thousand_honest_updates_pass(parameters, rng):
@@ -86,15 +89,13 @@ def test_ten_thousand_honest_updates_pass(parameters, rng):
         words = x.view(np.uint64)
         sketches = np.array(sketch_shares(challenge, [chunks_of(row) for row in words], parameters)).view(np.int64)
         # entries below 2^23 and at most 2048 of them: float64 sums are exact integers
-        rows = range_check.projections(challenge, parameters).astype(np.float64)
+        rows = projections(challenge, parameters).astype(np.float64)
         y = np.rint(sketches.astype(np.float64) @ rows.T).astype(np.int64).view(np.uint64)
         a = rng.integers(0, 2**64, y.shape, dtype=np.uint64)
-        u, v = range_check.top_bits(Side.A, a, parameters), range_check.top_bits(Side.B, y - a, parameters)
+        u, v = top_bits(Side.A, a, parameters), top_bits(Side.B, y - a, parameters)
         first = rng.integers(0, 2**64, y.shape, dtype=np.uint64)
-        m = range_check.range_check_shares(Side.A, u, first, parameters) + range_check.range_check_shares(
-            Side.B, v, u * v - first, parameters
-        )
-        assert range_check.passed_range_check(m, parameters)
+        m = range_check_shares(Side.A, u, first, parameters) + range_check_shares(Side.B, v, u * v - first, parameters)
+        assert passed_range_check(m, parameters)
 
 
 def test_honest_updates_pass_through_both_servers(parameters, rng):
@@ -134,7 +135,7 @@ def test_without_the_check_a_wrapped_update_looks_honest_and_wrecks_the_sum(iden
     good = honest(rng, identity, 0.5)
     bad = ring(good)
     bad[7] += np.uint64(2**63)
-    query = distance.distance_query(ring(g_0), 32, 32)
+    query = measurement.distance_query(ring(g_0), 32, 32)
 
     def distance_unchecked(x):
         d_a, d_b = (distance_factor(x_s, q_s) for x_s, q_s in zip(share(rng, x), share(rng, query), strict=True))
@@ -142,7 +143,7 @@ def test_without_the_check_a_wrapped_update_looks_honest_and_wrecks_the_sum(iden
         from_a, from_b = product.mask(d_a.own, half_a), product.mask(d_b.own, half_b)
         a = d_a.share(int(product.finish(d_a.own, from_b, half_a, Side.A)[0]))
         b = d_b.share(int(product.finish(d_b.own, from_a, half_b, Side.B)[0]))
-        return distance.open_distance(a, b, 32, identity)
+        return measurement.open_distance(a, b, 32, identity)
 
     assert distance_unchecked(bad) == distance_unchecked(ring(good))
 
@@ -168,7 +169,7 @@ def test_without_the_check_multiples_of_two_to_the_32_look_like_the_requesters_o
     bad = g_0 + ring(np.full(blocks.dimension, 2**32))
     d = sketch_vector(CHALLENGE, bad, blocks) - sketch_vector(CHALLENGE, g_0, blocks)
     assert np.any(d)
-    assert distance.square_share(d) == 0
+    assert measurement.square_share(d) == 0
     assert not passes(rng, bad, blocks)
 
 
@@ -191,13 +192,13 @@ def test_all_sites_are_prepared_as_each_alone(parameters, rng, kernels):
 
 def test_one_share_of_m_out_of_place_fails(identity):
     m = np.zeros(40, dtype=np.uint64)
-    assert range_check.passed_range_check(m, identity)
+    assert passed_range_check(m, identity)
     m[39] = 1
-    assert not range_check.passed_range_check(m, identity)
+    assert not passed_range_check(m, identity)
     m[39] = 2 ** (64 - identity.range_bits)
-    assert range_check.passed_range_check(m, identity)
+    assert passed_range_check(m, identity)
 
 
 def test_a_sketch_share_of_another_length_is_refused(identity, rng):
     with pytest.raises(MalformedMessage, match="101 elements"):
-        range_check.range_operand(Side.A, uniform(rng, 102), range_check.projections(CHALLENGE, identity), identity)
+        range_operand(Side.A, uniform(rng, 102), projections(CHALLENGE, identity), identity)

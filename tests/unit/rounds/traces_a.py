@@ -37,7 +37,6 @@ from protocol.messages.control import (
 from protocol.messages.peer import CollectedSet
 from protocol.parameters import Needs
 from protocol.rounds import side_a
-from protocol.rounds import side_a as steps
 from protocol.rounds.side_a import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Facts, Halt, Lock, Refused, TryLater
 from protocol.rounds.states import AtA, RoundKey
 from protocol.tags import seed_hash
@@ -117,12 +116,12 @@ class Decided:
     declined: frozenset[str]
     state: AtA
     facts: Facts
-    step: steps.Step
+    step: side_a.Step
 
     @property
     def asked(self) -> bool:
         """B has answered."""
-        return not isinstance(self.facts.peer, steps.Unasked)
+        return not isinstance(self.facts.peer, side_a.Unasked)
 
     @property
     def situation(self) -> str:
@@ -160,7 +159,7 @@ class Trace:
             self.carry_out(step)
         return self.decided
 
-    def ask(self, peer: Any = None, complete: bool = True) -> steps.Step:
+    def ask(self, peer: Any = None, complete: bool = True) -> side_a.Step:
         store = SimpleNamespace(
             mail_of=lambda *_: [SimpleNamespace(sender=site) for site in self.declined],
             contributions_held=lambda _: len(self.mine),
@@ -175,12 +174,12 @@ class Trace:
         self.decided.append(Decided(self.record, self.mine, self.declined, state, facts, step))
         return step
 
-    def answer(self, peer: Any, complete: bool) -> steps.FromB:
+    def answer(self, peer: Any, complete: bool) -> side_a.FromB:
         if isinstance(peer, MoietyError):
             return Refused(peer)
         if isinstance(peer, tuple):
             return BothHold(collected_set(self.record, self.mine), collected_set(self.record, peer, complete))
-        return steps.Signature(peer)
+        return side_a.Signature(peer)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -216,7 +215,7 @@ class Trace:
 
     # --- what was decided is done -------------------------------------------------------------------------------------
 
-    def carry_out(self, step: steps.Step) -> None:
+    def carry_out(self, step: side_a.Step) -> None:
         match step:
             case Act.COMPARE | Act.READ_OWN:
                 self.compare()
@@ -312,7 +311,7 @@ class Trace:
         other = signed.message.model_copy(update={"attempt": 9})
         self.taken(self.ask(self.rng.choice((signed.message, signed.message, signed.message, other, *errors))), signed)
 
-    def taken(self, step: steps.Step, signed: Any) -> None:
+    def taken(self, step: side_a.Step, signed: Any) -> None:
         both = signed.model_copy(update={"signatures": (BY_A, BY_B)})
         match step:
             case Act.TAKE if self.record.outcome is not None:

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from protocol.channel.message import pack_frame
 from protocol.errors import ProtocolViolation, UnknownResource
-from protocol.messages.peer import BatchHeader, pack_frame
+from protocol.messages.peer import BatchHeader
 from servers.correlations.sender import OtSessions, _Session
 
 NAME = "ab" * 16

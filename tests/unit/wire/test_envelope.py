@@ -21,11 +21,11 @@ from protocol.channel.envelope import (
     open_request,
     padded_length,
 )
+from protocol.channel.message import pack_frame
 from protocol.channel.sealing import seal_small, sealed_small_length
 from protocol.channel.signing import DigestField
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, OtherVersion, TooLarge
 from protocol.messages.control import MAX_CONTROL_BYTES
-from protocol.messages.peer import pack_frame
 from tests.unit.wire.sealed import KEY, OTHER, SEALED, flipped
 
 BETWEEN = Correspondence("a" * 32, "b" * 32, "n" * 24)

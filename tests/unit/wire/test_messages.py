@@ -7,6 +7,7 @@ import gc
 import pytest
 from pydantic import ValidationError
 
+from protocol.channel.message import pack_frame, unpack_frame
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, UnknownParty
 from protocol.messages import control, paths
 from protocol.messages.control import (
@@ -30,7 +31,7 @@ from protocol.messages.control import (
     StudyState,
     WeightList,
 )
-from protocol.messages.peer import BatchHeader, pack_frame, unpack_frame
+from protocol.messages.peer import BatchHeader
 from protocol.parameters import Needs
 from protocol.roster.keyfile import (
     dump_party,

@@ -6,7 +6,6 @@ import pytest
 
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
 from protocol.ot import base, session
-from protocol.ot import base as tree
 from protocol.ot.base import DEFAULT_EXTENSION, IKNP, SOFTSPOKEN, Extension
 from protocol.ot.kernels import NUMBA, NUMPY, OtKernels
 from protocol.ot.session import OtReceiver, OtSender, ReceiverBatch, SenderBatch
@@ -227,4 +226,4 @@ def test_servers_with_different_extensions_say_so():
     with pytest.raises(MalformedMessage, match="has 21 digits, this server's 22"):
         opening.finish(OtReceiver.open(SESSION, message, seed("a"), extension=SOFTSPOKEN)[1])
     with pytest.raises(MalformedMessage, match="take 1 bytes"):
-        tree.require_tree_message(IKNP, bytes(2))
+        base.require_tree_message(IKNP, bytes(2))

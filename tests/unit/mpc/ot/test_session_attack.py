@@ -146,7 +146,7 @@ def test_without_the_check_the_attack_reads_delta_and_then_every_mask(
     monkeypatch: pytest.MonkeyPatch, extension: Extension
 ):
     a, b = open_pair(extension=extension)
-    monkeypatch.setattr(check, "verify_check", lambda *_: None)
+    monkeypatch.setattr(session, "verify_check", lambda *_: None)
     done = Exchange(a, b, [(1,) * extension.digits], "attack", alter=steal(extension))
     digits = read_delta(a, done, extension)
     np.testing.assert_array_equal(digits, delta_digits(b))
@@ -184,7 +184,7 @@ def test_a_failed_check_says_nothing_secret_and_a_bug_is_not_taken_for_one(monke
     def broken(*_: object) -> NoReturn:
         raise MemoryError
 
-    monkeypatch.setattr(check, "verify_check", broken)
+    monkeypatch.setattr(session, "verify_check", broken)
     with pytest.raises(MemoryError):
         Exchange(a, b, [(1,)])
     assert not b.closed
