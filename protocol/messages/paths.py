@@ -25,7 +25,7 @@ PEER_SEALED = "/v1/peer/sealed"
 CARD = "/v1/card"
 """An operator's public card, for everybody."""
 ENROLMENT = "/v1/enrolment"
-"""Where sites that no roster names yet ask, sealed to the operator (protocol/wire/enrolment)."""
+"""Where sites that no roster names yet ask, sealed to the operator (protocol/roster/enrolment.py)."""
 
 SESSION = "/v1/session"
 """Where a site offers a session, within an envelope (protocol/channel/session.py)."""

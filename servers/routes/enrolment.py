@@ -95,7 +95,7 @@ async def operator_card(request: Request) -> Response:
 
 @router.post(ENROLMENT, responses=PROBLEM, openapi_extra=body_of("a sealed question of enrolment", sealed=True))
 async def enrol(request: Request) -> Response:
-    """Register by an invitation, ask how things stand, found the federation (protocol/wire/enrolment)."""
+    """Register by an invitation, ask how things stand, found the federation (protocol/roster/enrolment.py)."""
     desk = _open_desk(request)
     sealed = bytearray()
     async for piece in request.stream():
