@@ -1,1 +1,1 @@
-"""What parties send each other, encoded and decoded in one place each."""
+"""Messages between parties, each encoded and decoded in one place."""
