@@ -1,4 +1,4 @@
-"""What a protection means is in ``protocol/protection``; no other code asks which one it is."""
+"""One table says what follows from a protection, one registry has its code; nothing else asks which one it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from protocol.messages.purpose import PROTECTION_PLANS, StudyProtection
 
 ROOT = Path(__file__).parents[2]
-ROOM = ROOT / "protocol" / "protection"
+ASKING = {ROOT / "protocol" / "messages" / "purpose.py", ROOT / "protocol" / "protection" / "registry.py"}
 ASKED = re.compile(r"\.encrypted\b|(?:\bis|\bis not|==|!=) StudyProtection\b|StudyProtection\.[A-Z]+")
 
 
@@ -22,4 +22,4 @@ def test_no_other_code_asks_which_protection_it_is() -> None:
     files = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     assert len(files) > 100
     asking = {path for path in files if ASKED.search(path.read_text(encoding="utf-8"))}
-    assert {path.parent for path in asking} == {ROOM}
+    assert asking == ASKING
