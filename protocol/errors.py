@@ -1,11 +1,10 @@
 """One tree of every error that the project raises on purpose, and the clauses that a refusal names.
 
-Every error the project raises on purpose, as one tree.
-
     MoietyError
     ├── ConfigurationError          a file, option or key on this machine is wrong: fix it and start again
     ├── UnusableUpdate              a site's own update or model cannot be shared (NaN, shape, buffers)
     ├── PolicyRefusal               a site declines a study, weight list or model: ``clause`` says which demand broke
+    │   └── OutcomeUnknown          the site has not seen how an earlier round ended: it takes part once it has
     ├── LocalOptimumReached         ||g_0|| = 0 leaves the relative distance undefined
     ├── RefusedMessage              the other party's message is refused at the edge; nothing was changed
     │   ├── MalformedMessage        not the agreed format, version, length or range
