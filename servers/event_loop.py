@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+_CLOCK_LOOKED_AT_EVERY_S: Final = 10.0
+
 
 class Changes:
     """Events of a study, replaced whenever it changes: for all changes, for what views show, for one site's view.
@@ -76,6 +78,17 @@ async def wait_up_to(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def wait_until(event: asyncio.Event, until_s: float, clock: Callable[[], float]) -> bool:
+    """Return whether the event was set before ``clock`` shows ``until_s``.
+
+    The clock is looked at again every few seconds: after it was an hour slow, no round waits for that hour.
+    """
+    while (left_s := until_s - clock()) > _CLOCK_LOOKED_AT_EVERY_S:
+        if await wait_up_to(event, _CLOCK_LOOKED_AT_EVERY_S):
+            return True
+    return await wait_up_to(event, left_s)
 
 
 T = TypeVar("T")

@@ -55,7 +55,7 @@ from protocol.rounds.states import (
 )
 from protocol.sharing import Side
 from servers.correlations.pool import CorrelationPool, Stock, demand, stock_quietly
-from servers.event_loop import wait_up_to
+from servers.event_loop import wait_until, wait_up_to
 from servers.failpoints import Point
 from servers.monitoring import Phases
 from servers.peer_client import AlteredAtPeer, PeerClient
@@ -254,7 +254,7 @@ class Driver:
     async def _changed(self, turn: _Turn, until_s: float) -> None:
         """Wait; for a contribution that more must follow, one count is read and not the round again."""
         server, change = self.server, turn.change
-        while await wait_up_to(change, until_s - server.clock()) and not turn.shown.is_set():
+        while await wait_until(change, until_s, server.clock) and not turn.shown.is_set():
             change = server.changes.next(turn.study.digest)
             if not (isinstance(turn.state, Collecting) and self._more_to_come(turn.state)):
                 return

@@ -22,7 +22,7 @@ from protocol.messages.peer import ChallengeReply, ChallengeReveal, CollectedSet
 from protocol.rounds.side_b import Move, Reply, answer, opened
 from protocol.rounds.states import RoundEvent, RoundKey
 from servers.correlations.sender import OtSessions
-from servers.event_loop import wait_up_to
+from servers.event_loop import wait_until
 from servers.failpoints import Point
 from servers.rounds.contributions import collected, roster_of
 from servers.rounds.sketches import (
@@ -65,7 +65,7 @@ class Answering:
             if held is not None and held.complete:
                 return held
             latest = deadline if record is None else min(deadline, record.closes_at_s)
-            if not await wait_up_to(change, latest - self.server.clock()) and self.server.clock() >= deadline:
+            if not await wait_until(change, latest, self.server.clock) and self.server.clock() >= deadline:
                 return collected(self.server, self.round(key))
 
     def lock(self, key: RoundKey, request: LockRequest) -> LockReply:
@@ -136,7 +136,7 @@ class Answering:
             try:
                 answer(standing(server, record), header, roster_of(server, record))
             except Unavailable:
-                if not await wait_up_to(change, deadline - server.clock()) and server.clock() >= deadline:
+                if not await wait_until(change, deadline, server.clock) and server.clock() >= deadline:
                     raise
             else:
                 return record

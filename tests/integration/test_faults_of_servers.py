@@ -75,6 +75,13 @@ def test_promises_hold_after_crashes_a_full_disk_a_jump_and_an_hour_apart() -> N
     } <= set(found.injected)
 
 
+def test_no_round_waits_for_the_hour_that_a_clock_was_slow() -> None:
+    slow = Stepped(who="server a", at_s=4.3, by_s=-3600.0, for_s=200.0)
+    gone = Away(who=("c1",), at_s=0.7, for_s=None)
+    found = replayed(Schedule(seed=0, delays_s=0.0, level=Level.SERVERS, smooth=1.0, faults=(slow, gone)))
+    assert found.failed == ()
+
+
 @pytest.mark.parametrize(
     ("name", "crash", "promise"),
     [

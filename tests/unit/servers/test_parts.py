@@ -12,8 +12,9 @@ import pytest
 from host.randomness import SystemRandomness, server_randomness
 from protocol.errors import StorageFull
 from protocol.ot.session import BATCH_ELEMENTS
+from servers import event_loop
 from servers.correlations.oblivious_transfer import in_batches, zero_key
-from servers.event_loop import Changes, wait_up_to
+from servers.event_loop import Changes, wait_until, wait_up_to
 from servers.store.files import ShareFiles, file_name
 
 
@@ -123,6 +124,19 @@ def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
         return await wait_up_to(event, 5), await wait_up_to(other, 0.01), await wait_up_to(changes.next("study"), -1)
 
     assert asyncio.run(scenario()) == (True, False, False)
+
+
+def test_a_wait_until_a_time_notices_that_the_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop, "_CLOCK_LOOKED_AT_EVERY_S", 0.01)
+    shown = iter([0.0, 0.0, 4000.0])
+
+    async def scenario() -> tuple[bool, bool]:
+        event = asyncio.Event()
+        late = await wait_until(event, 3600.0, lambda: next(shown))
+        event.set()
+        return late, await wait_until(event, 3600.0, lambda: 0.0)
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == (False, True)
 
 
 def test_who_waits_for_views_is_not_woken_by_contributions() -> None:
