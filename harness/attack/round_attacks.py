@@ -114,8 +114,8 @@ def _drops_a_site(folder: Path) -> Found:
     def nobody_at_b(server: Server, record: RoundRecord) -> frozenset[str]:
         return awaited(server, record) if server.side is Side.A else frozenset()
 
-    lies = {f"servers.rounds.{module}.awaited_sites": nobody_at_b for module in ("collect", "standing")}
-    lies_of_shares = {f"servers.rounds.{module}.collected": without_the_victim for module in ("standing", "side_b")}
+    lies = {f"servers.rounds.{module}.awaited_sites": nobody_at_b for module in ("contributions", "state")}
+    lies_of_shares = {f"servers.rounds.{module}.collected": without_the_victim for module in ("state", "side_b")}
     with taken_out({**lies, **lies_of_shares}), pair_in_memory(folder) as pair:
         opened = pair.round(opens=Needs.NOTHING)
         opened.sites.announce(opened.announcement)
