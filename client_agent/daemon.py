@@ -1,6 +1,8 @@
 """The agent: watches for studies and runs one thread for each, as contributor or as requester (outbound HTTPS only).
 
 A study begins at the requester as a file in ``state_dir/outbox``; contributors find it at the servers.
+
+known/DIGEST.json      the study as the requester and server A signed it
 """
 
 from __future__ import annotations

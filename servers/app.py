@@ -1,4 +1,7 @@
-"""The FastAPI applications of one server: the whole one, and the one that waits for the federation's first roster."""
+"""The FastAPI applications of one server: the whole one, and the one that waits for the federation's first roster.
+
+Nothing of studies is here, and no database is opened; when the first roster is in place the whole server takes over.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Monitoring for an operator: metrics, traffic, phases of rounds, traces, and recent events."""
+"""Monitoring for an operator: metrics, traffic, phases of rounds, traces, and recent events.
+
+A round is a trace: a span ``round`` from its announcement on, and below it one for each phase that ended. No study,
+site, number or size is in them. Without ``traces_to`` no package of OpenTelemetry is imported.
+"""
 
 from __future__ import annotations
 

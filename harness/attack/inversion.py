@@ -5,6 +5,21 @@ compared with the candidate nearest to it, which says most in the attacker's fav
 other people's records, and records whose every column is drawn by itself from other people's; the better kind counts.
 
 Source: Wang et al. 2004 (SSIM)
+
+The first round of a study with equal weights: every site takes the gradient of its batch at the first model, and the
+attacker has taken its own part out. It also knows the model, the number of records and their labels, which is more than
+it has. The average is rounded as float32; the protocol's rounding is no coarser where it matters.
+
+Analytic: the first dense layer's rows over its biases. A row's gradient is the sum of delta_i x_i over the records, its
+bias's the sum of delta_i: their quotient is a weighted mean of the records, and the record itself where only one has
+delta_i other than 0, as with one record in the average, or where a rectifier lets one through.
+
+By descent: records whose gradients come nearest to the average. Tables: the squared distance to the average over its
+squared length (DLG). Images: the angle between both, and total variation (Inverting Gradients). Signed Adam steps that
+shrink twice on the way; few of them, so that it runs on a CPU: an attacker with a GPU and many restarts does better
+where this one is not already exact.
+
+Source: Phong et al. 2018; Geiping et al. 2020, Proposition 3.1; Boenisch et al. 2023; Zhu, Liu, Han 2019
 """
 
 from __future__ import annotations

@@ -12,6 +12,10 @@ The attacker has every model and every opened average, as the requester and ever
 
 Source: Yeom et al. 2018 (loss); Watson et al. 2022 (loss against a reference model's); Nasr, Shokri, Houmansadr 2019
         (the part of a record's gradient in what was opened, over rounds); Carlini et al. 2022 (LiRA)
+
+The guesser of classes sees one number of a site (its mean distance from the requester over the requester's norm, or its
+last weight) and guesses how far its class shares are from the requester's. It learns a line from other seeds'
+federations, of which it knows everything, and is judged on those it has not seen.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ rounds, sites independent of each other, is
     u_i = (diag(w_i) C_i)' M^-1 s         M = sum_i (w_i w_i') o C_i + noise          (Gaussian process regression)
 
 and all depends on what the attacker takes for C_i; :class:`Prior` says what it may know.
+
+The study is run twice over the same draws: once with everybody, to see which rounds sum (a rule may measure in rounds
+of its own) and who has most weight in the first; then with that site away at the second.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 The seconds are those of real processes; server A measures from both signatures under the agreed set to the released
 sum, with the requester's queries, opening and release set in between. Round trips are counted in one process, on a
 clock that stands still while anybody works (``harness/federation/in_memory_federation.py``).
+
+Two servers and one contributor's agent as processes on loopback, TLS included. The studies were created and ended
+before the agent starts; once it has heard of them, its ledger is read at both ends of a window, and the window's
+exchanges are repeated for a day into a ledger of their own, whose files are measured.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 CPU time of a group is what Linux counts for every process of it, ended ones included: a process that was waited for
 is in its parent's figure, one that was not is a zombie that still shows its own. Memory is the sum of resident sets,
 so pages that two processes share count twice.
+
+The result of a whole round is here, since other benchmarks and the page read it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The scripted requester of a benchmark: the agent's own messages, queries and checks, one step at a time."""
+"""The scripted requester of a benchmark: the agent's own messages, queries and checks, one step at a time.
+
+``python -m harness.bench.round_parties FOLDER`` reads one command a line on standard input and answers each with one
+line. CPU time and memory are its own, so they are an agent's; making synthetic updates is not counted as CPU time.
+"""
 
 from __future__ import annotations
 

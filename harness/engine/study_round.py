@@ -1,6 +1,10 @@
 """The steps of one round: announce, ask the sites, measure (docs/protocol.md 4, 8, 9).
 
 Salts and model digests hide nothing within one process; they are there because the policy reads real messages.
+
+An agent keeps the sums that it was in and a sketch of its own updates; here all sites' memories stand side by side.
+The sums are the same for everybody, so they are kept once. An agent also counts the rounding of its own update as
+noise, which is far below every limit; here sums are taken to be exact.
 """
 
 from __future__ import annotations

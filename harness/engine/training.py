@@ -7,6 +7,9 @@ the same seeds.
 
 For a GPU, where many small networks cost little more than one. On a CPU it saves no time: the stack of all sites'
 parameters leaves the cache that one site's fits into.
+
+A study's rounds (:class:`harness.engine.loop.StudyRounds`, plain or protected), the baselines of the literature and
+the schemes of personal models (:mod:`harness.engine.all_sites`) are schemes.
 """
 
 from __future__ import annotations

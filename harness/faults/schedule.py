@@ -2,6 +2,8 @@
 
 A message is named by who sends it to whom, what it is for and how many of its kind went before: so a schedule means
 the same whatever order threads take turns in, and is shrunk by leaving faults out.
+
+Source:   delta debugging, Zeller and Hildebrandt, IEEE TSE 28(2), 2002: the algorithm ddmin
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Writes everything a real deployment has (certificates, keys, the signed roster, settings, data folders) into one
 folder, starts ``moiety server run`` and ``moiety agent run``, and stops them all in the end.
+
+What runs is what the command line runs, in a process of its own: own memory, files, group and environment, killed and
+started again like a service. Only the imports (two to three seconds of torch for every agent) are done once.
 """
 
 from __future__ import annotations

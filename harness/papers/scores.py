@@ -1,4 +1,16 @@
-"""Scores after the last round, by rule and requester: what the tables about simulated runs share."""
+"""Scores after the last round, by rule and requester: what the tables about simulated runs share.
+
+One round is drawn: the requester's update g_0 = e_0, with E||e_0||^2 = v_0 = 1 spread over ``parameters`` directions,
+and those of ``sites`` others, g_i = d_i + e_i with the same noise and a bias of squared length ``bias`` (in units of
+v_0) that points anywhere. The rule knows v_0 and sees the distances, of which the noise is part. Its weights follow
+from the same noise that they are to average out, which the criterion does not count: with p parameters K_ij / v_0 has
+a standard deviation of about sqrt(2 / p), however often the same examples are measured.
+
+From the round to the loss: let the loss be quadratic with curvature H at the optimum, and weights stay. The rounds end
+where the weighted gradient is zero, so the model is H^-1 e away from the optimum, e the weighted gradient's error
+there, and the excess loss is e'H^-1 e / 2. Features that are whitened make H nearly c I; with n examples of a model
+that is right, v_0 = c p / n. So the excess loss is ||e||^2 / v_0 times p / 2n.
+"""
 
 from __future__ import annotations
 

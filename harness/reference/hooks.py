@@ -1,6 +1,10 @@
 """Hooks that mkdocs calls while it builds the site: pages made from code, the files beside ``docs``, links out of them.
 
 Source: mkdocs' documentation, "Hooks" (1.6): https://www.mkdocs.org/user-guide/configuration/#hooks
+
+Understood is what the documents use, ``stateDiagram-v2`` with ``a --> b: event`` and ``[*]``; anything else is an error
+and ends the site's build. States stand below each other. A line leaves a state for each event, beside its words, runs
+down or up in a lane of its own and ends with an arrow in the next state; lines of one event into one state are one.
 """
 
 from __future__ import annotations

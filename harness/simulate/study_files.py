@@ -7,6 +7,12 @@ Everywhere else in the file ``"{sites}"`` stands for the row's value, whatever i
 text for its digits or letters.
 
 ``harness/studies/mnist_b_10.toml`` is no file: ``mnist.toml`` beside it holds a matrix that makes a study of that name.
+
+Servers and sites know the rules of the protocol and the built-in models alone, and so does a study. What a package's
+rule does happens at the requester: the sum over the sites, and how it is applied, are FedAvg's.
+
+A metric is a function of the model's outputs, float32[n, K], and the targets of the same examples, as arrays; it gives
+a number. What it cannot compute is missing in that round, with the reason.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 What stays: the signed study and its end, the signed messages of its rounds with the receipts for what sites sent (a
 site compares its memory of sums with them, docs/protocol.md 13), and the audit log. Neither server's files ever held an
 update or a distance in the clear.
+
+The requester has its answer, or does not ask again; rows still name shares, queries and a sum that was never served, so
+no sweep of files takes them.
 """
 
 from __future__ import annotations

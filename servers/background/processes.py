@@ -2,6 +2,12 @@
 
 PostgreSQL says it (LISTEN and NOTIFY), and says nothing twice: who is not connected just then misses it. So the count
 of changes is looked at as well: what was counted and not heard of is missed, and then everybody looks.
+
+A lease alone keeps nobody from going on who stood still for longer than it lasts. What does is the number of the start
+that comes with it, which every change of the driver is compared with where it is committed (docs/adr/0038).
+
+A share is written before a row names it, so a file without a row may be one of those that are being stored. Who has had
+no row at two looks half an hour apart, and was not written to meanwhile, gets none any more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The roster and keys that a server goes by: at its start, and after every longer roster."""
+"""The roster and keys that a server goes by: at its start, and after every longer roster.
+
+The accepted chain is kept in ``data_dir``, so that an older file that is put back, or a fork, is noticed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Rounds that end without a release: skipped, opened alone, or an attempt burnt; both sign (docs/protocol.md 7, 8)."""
+"""Rounds that end without a release: skipped, opened alone, or an attempt burnt; both sign (docs/protocol.md 7, 8).
+
+A stores go before B hears of it, and signs no skip from then on. B signs a skip as long as A has handed nothing over,
+whatever the requester gave it: so the two never end a round in two ways, and none waits for the other for ever.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The release set, the mask, and each side's half of the output, checked by its tags (docs/protocol.md 8, 9, 15)."""
+"""The release set, the mask, and each side's half of the output, checked by its tags (docs/protocol.md 8, 9, 15).
+
+What a side commits to, its check and its shares of single sites' errors are stored before they leave, and the same
+bytes leave again. What the requester says of both checks is stored before anything follows from it.
+"""
 
 from __future__ import annotations
 

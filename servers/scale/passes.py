@@ -1,4 +1,8 @@
-"""Written ranges of a masked sum, on this server's own disk, so that a restart does none of them again."""
+"""Written ranges of a masked sum, on this server's own disk, so that a restart does none of them again.
+
+Workers are any :class:`Workers`: tasks of a Ray cluster (``ray.py``), or this process (:class:`Here`). Whoever does
+a range, the result has the same bits.
+"""
 
 from __future__ import annotations
 

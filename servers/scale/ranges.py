@@ -3,6 +3,9 @@
 What a cluster schedules it also keeps: arguments of tasks lie in its tables and on its disks. So content keys, seeds
 and masks go in wrapped, under a key that server and workers read from a file of their own, and what comes back is
 under a pad that both derive from it.
+
+In: names in the storage, a range of coordinates, wrapped keys. Out: parts of sketches under a pad, or a range of the
+masked sum, written to the storage. Nothing here draws a random byte, so a range done again has the same bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Storage for files that several machines read: a folder that all of them see, or an object store."""
+"""Storage for files that several machines read: a folder that all of them see, or an object store.
+
+Who runs it sees names, sizes and times; what lies there is encrypted, or masked. Keys of the store come from where
+fsspec's driver takes them: the environment, or the machine's role.
+"""
 
 from __future__ import annotations
 

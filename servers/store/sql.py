@@ -1,4 +1,8 @@
-"""The store over SQLAlchemy: SQLite (WAL, synchronous=FULL) by default, PostgreSQL by URL."""
+"""The store over SQLAlchemy: SQLite (WAL, synchronous=FULL) by default, PostgreSQL by URL.
+
+The signed messages of its rounds and the receipts for what sites sent stay: a site compares its memory of sums with
+them, whatever study they are of (docs/protocol.md 13). So do correlations that were used, each bound for ever.
+"""
 
 from __future__ import annotations
 

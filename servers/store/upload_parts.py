@@ -10,6 +10,12 @@ What is summed must be the bytes that were checked. So each object writes to a f
 has; once it is given up, or whole, it writes nothing more, whichever request still holds it; and the file is compared
 with what was checked after its last descriptor for writing is closed. Objects of one folder work in turn: who gives one
 up does not wait for the thread at work in it, and that thread ends before the next object looks into the folder.
+
+    uploads/STUDY/ROUND-ATTEMPT/SITE/DIGEST/    what this module keeps
+
+A site has one upload in an attempt: another digest's takes the place of the one before, which is closed for good: a
+part of it that is still on its way is refused. No row names these files; they go when the upload is complete, when the
+next round is announced and when the study ends.
 """
 
 from __future__ import annotations
