@@ -1,10 +1,10 @@
-"""The peer's answer: believed only with its signature over the request, and never more of it than was asked for.
+"""Calls to the other server: requests, answers that are believed only with its signature, and both histories.
 
 What does not carry the signature says nothing: the peer is out of reach. An answer in a content coding is refused
 unread: a few hundred kB of gzip are half a gigabyte.
 
 B is not trusted with A's memory or time: every answer has a bound that the caller states
-(this module) and a least speed.
+and a least speed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A requester that announces no round any more: its study is paused, with that reason, until it comes back."""
+"""Duties of one process of a server: drivers, answers, silent requesters, clean-up, certificates, rosters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notice commits of this server's other processes, so that waiters in this one go on.
+"""Several processes of one server: notice what others commit, wait for the lease, sweep orphaned files.
 
 PostgreSQL says it (LISTEN and NOTIFY), and says nothing twice: who is not connected just then misses it. So the count
 of changes is looked at as well: what was counted and not heard of is missed, and then everybody looks.

@@ -1,4 +1,4 @@
-"""Written ranges of a masked sum, on this server's own disk, so that a restart does none of them again.
+"""Sketches and masked sums cut into ranges, done by workers, put together, and kept on disk (docs/protocol.md 18).
 
 Workers are any :class:`Workers`: tasks of a Ray cluster (``ray.py``), or this process (:class:`Here`). Whoever does
 a range, the result has the same bits.

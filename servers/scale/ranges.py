@@ -1,4 +1,4 @@
-"""The key that wraps every secret that travels in a task's arguments (docs/protocol.md 18).
+"""One range of a sketch or a masked sum as a pure function of the storage, and the key that wraps its secrets.
 
 What a cluster schedules it also keeps: arguments of tasks lie in its tables and on its disks. So content keys, seeds
 and masks go in wrapped, under a key that server and workers read from a file of their own, and what comes back is

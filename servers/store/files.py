@@ -1,4 +1,4 @@
-"""A file's bytes piece by piece; whoever has other things to do asks first whether the next one needs the disk."""
+"""Files of stored shares: written, synced, renamed, and read piece by piece."""
 
 from __future__ import annotations
 
