@@ -144,7 +144,7 @@ def wire() -> Json:
         request_signature=dict(asked["content-digest"])["Signature"],
     )
     return {
-        "paths": {name: value for name, value in vars(paths).items() if name.isupper()},
+        "paths": {name: value for name, value in vars(paths).items() if name[0].isupper() and name.isupper()},
         "signed_request": asked,
         "signed_answer": answered,
         "covered": signing.COMPONENTS,
