@@ -72,6 +72,8 @@ DOCUMENTS = (
     "docs/privacy_budget.md",
     "docs/start/site.md",
 )
+CREATE = "moiety study create /etc/moiety/study.toml --config /etc/moiety/settings.toml"
+EPSILON = "moiety study epsilon study.toml --delta 1e-5 --samples 500"
 ELSEWHERE = (
     *("mkdir ", "docker ", "mv ", "MOIETY_DATA=", "alias "),  # in containers: tests/deploy
     *("moiety site ", "moiety doctor", "moiety agent run"),  # test_enrolling.py
@@ -190,14 +192,14 @@ def declined(federation: Federation) -> None:
         text = (federation.folder / "first.toml").read_text().replace('name = "first"', f'name = "{name}"')
         (federation.folder / f"{name}.toml").write_text(text)
     second = {"/etc/moiety/study.toml": "second.toml", " NAME": " second"}
-    assert "second" in federation.at(0, "moiety study create", second)
-    federation.at(0, "moiety study create", second)
+    assert "can be created" in federation.at(0, f"{CREATE} --dry-run", second)
+    federation.at(0, CREATE, second)
     federation.waits(1, "second")
     federation.at(1, "moiety agent show --config /etc")
     federation.at(1, "moiety agent show NAME", second)
     federation.at(0, "moiety study cancel NAME", second)
     third = {"/etc/moiety/study.toml": "third.toml", " NAME": " third"}
-    federation.at(0, "moiety study create", third)
+    federation.at(0, CREATE, third)
     federation.waits(1, "third")
     federation.at(1, "moiety agent approve NAME", {**third, 'permit 12"': 'permit 12" --yes'})
     federation.at(1, "moiety agent decline NAME", {**third, 'no permit"': 'no permit" --yes'})
@@ -218,7 +220,9 @@ def used(federation: Federation) -> None:
     assert "difference" in federation.at(0, "moiety model compare")
     budgets = federation.at(0, "moiety budget show")
     assert "first" in budgets or "no" in budgets
-    federation.at(0, "moiety study epsilon", {"study.toml": "second.toml"}, status=2)
+    plan = {"study.toml": "second.toml"}
+    federation.at(0, EPSILON, plan, status=2)  # it has no noise
+    assert "noise_multiplier = " in federation.at(0, f"{EPSILON} --target", plan)
 
 
 def audited(federation: Federation) -> None:
