@@ -10,13 +10,7 @@ from typing import Final, NamedTuple
 import typer
 from rich.text import Text
 
-from client_agent.cli.tables import (
-    add_row,
-    console,
-    json_line,
-    plain,
-    table,
-)
+from client_agent.cli.tables import add_row, console, json_line, plain, table
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site, one_agent
 from client_agent.site.context import lost_rounds

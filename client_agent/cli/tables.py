@@ -7,24 +7,17 @@ and reasons of other parties must do neither, so nothing here is markup.
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import stamina
-import structlog
 import typer
 from rich.console import Console
 from rich.measure import Measurement, measure_renderables
 from rich.table import Table
 from rich.text import Text
 
-from client_agent.learning.scores import shown_score
-from client_agent.site.events import RoundEnd, RoundRecord
-from host.log import configure
-from protocol.messages.control import Purpose
 from protocol.text import printable
 
 _PIPED_WIDTH: Final = 100_000
@@ -82,44 +75,6 @@ JsonLinesOption = Annotated[bool, typer.Option("--json", help="JSON lines on sta
 StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name.")]
 
 
-SHOWN_SCORES: Final = 2
-_WEIGHED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.RANKED, RoundEnd.CLOSED})
-_PURPOSES: Final = {
-    Purpose.UPDATE: "",
-    Purpose.COUNTS: " (class counts)",
-    Purpose.RANKING: " (ranking)",
-    Purpose.SUMMARY: " (summary)",
-    Purpose.MEASURE: " (measured, nothing summed)",
-}
-
-
 def json_line(values: dict[str, object]) -> None:
     """To standard output."""
     sys.stdout.write(json.dumps(values) + "\n")
-
-
-def round_line(record: RoundRecord, before: RoundRecord | None) -> str:
-    """State, cost, scores on this site's test data, weights; reasons that the line ``before`` gave are not repeated."""
-    weighed = record.alphas if record.state in _WEIGHED else ()  # nobody's weight counts where nothing was shared
-    alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in weighed)
-    scored = "".join(f", {shown_score(score)}" for score in record.test_scores[:SHOWN_SCORES])
-    kilobytes = (record.bytes_up + record.bytes_down) / 1000
-    reason = f" ({record.reason_after(before)})" if record.reason else ""
-    what = record.state.value + _PURPOSES[record.purpose]
-    cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
-    isolated = "" if record.isolation is None else f", isolation {record.isolation:.3f}"
-    taken = f", took part: {' '.join(record.took_part)}" if record.took_part else ""
-    weights = f", weights: {alphas}" if alphas else ""
-    without = record.missing_after(before)
-    left = f", without: {without}" if without else ""
-    return f"round {record.round} {what}{reason}: {cost}{scored}{isolated}{taken}{left}{weights}"
-
-
-def log_to_stderr() -> None:
-    """Structured log lines on stderr: standard output belongs to results."""
-    configure(logging.INFO)
-    stamina.instrumentation.set_on_retry_hooks([_log_retry])
-
-
-def _log_retry(details: stamina.instrumentation.RetryDetails) -> None:
-    structlog.get_logger("agent").warning("retry", number=details.retry_num, detail=str(details.caused_by))

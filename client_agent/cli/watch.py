@@ -8,7 +8,8 @@ from pathlib import Path
 
 import stamina
 
-from client_agent.cli.tables import SHOWN_SCORES, add_row, console, json_line, round_line, table
+from client_agent.cli.round_lines import SHOWN_SCORES, round_line
+from client_agent.cli.tables import add_row, console, json_line, table
 from client_agent.learning.scores import FinalScores, shown_score
 from client_agent.page.study_state import federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings
