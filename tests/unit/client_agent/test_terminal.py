@@ -232,7 +232,7 @@ def test_a_full_disk_keeps_no_request_and_no_event_back(tmp_path: Path, monkeypa
     def full(*_: object) -> None:
         raise StorageFull("no space left")  # as ``write_durably`` says it
 
-    for module in ("network.contacts", "site.telling.problems", "site.telling.notices"):
+    for module in ("net.contacts", "site.notifications"):
         monkeypatch.setattr(f"client_agent.{module}.write_durably", full)
     contacts = Contacts(tmp_path / CONTACTS, lambda: NOW_S)
     answers = httpx.MockTransport(lambda _: httpx.Response(200, headers={"date": DATE}))
