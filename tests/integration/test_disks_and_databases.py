@@ -119,7 +119,7 @@ def test_a_full_disk_refuses_and_recovers(
 # --- accidents of a server's database ---------------------------------------------------------------------------------
 
 _MANY_ROUNDS = 12
-_REFUSES = "moiety server restored"
+_REFUSES = "moiety server accept-rollback"
 
 
 @pytest.mark.soak

@@ -176,7 +176,7 @@ def test_sites_that_train_in_earnest_add_noise_and_the_exported_model_says_what_
     assert (card["unit"], card["trainings"], card["noise_multiplier"]) == ("record", 3, NOISE)
     assert card["epsilon"] == pytest.approx(spent)
     with pytest.raises(SystemExit, match="0"):
-        main(["agent", "budget", "--config", config, "--json"])
+        main(["budget", "show", "--config", config, "--json"])
     report = json.loads(capsys.readouterr().out)
     assert report["spent"] == pytest.approx(spent)
     assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 3)], 20.0, DELTA))

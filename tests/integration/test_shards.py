@@ -52,7 +52,7 @@ def ranges_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
             patch.setenv("MOIETY_SERVER_ENGINE", "ray")
             patch.setenv("MOIETY_SERVER_RAY__WRAPPING_KEY", str(write_key(tmp_path)))
             patch.setenv("MOIETY_SERVER_RAY__RANGE_PARAMETERS", str(STEP))
-            patch.setenv("MOIETY_SERVER_RAY__SHARES_A_TASK", "3")
+            patch.setattr(ray, "_SHARES_A_TASK", 3)
             yield
 
     with patched():
