@@ -172,7 +172,7 @@ def test_the_line_that_called_a_library_is_named(tmp_path: Path, monkeypatch: py
     with pytest.raises(AttributeError) as of_moiety:
         comparable(None)  # type: ignore[arg-type]
     found = [unexpected(caught.value) for caught in (of_pydantic, of_json, of_moiety)]
-    assert [said.split(":")[0].split()[-1] for said in found] == [*2 * ["test_entry_point.py"], "text_forms.py"]
+    assert [said.split(":")[0].split()[-1] for said in found] == [*2 * ["test_entry_point.py"], "text.py"]
 
 
 @pytest.mark.parametrize(("into", "code"), [("/dev/full", 2), ("closed pipe", 1), ("nothing", 0)])
