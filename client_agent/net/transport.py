@@ -127,20 +127,24 @@ class Account:
         self.sent_bytes += count
 
     def received(self, count: int) -> None:
-        """Raises: TooLarge; httpx.ReadTimeout, for a head that comes byte by byte"""
+        """Raises: TooLarge; httpx.ReadTimeout, for a head or a piece that comes byte by byte"""
         self.received_bytes += count
-        if self.most_bytes is None:
-            return
-        if self.received_bytes > self.most_bytes:
+        if self.most_bytes is not None and self.received_bytes > self.most_bytes:
             raise head_too_large()
         now_s = self._monotonic()
         self._first_s = now_s if self._first_s is None else self._first_s
         if now_s - self._first_s > _HEAD_S:
-            raise httpx.ReadTimeout(f"the head of the answer did not come within {_HEAD_S:.0f} s")
+            raise httpx.ReadTimeout(
+                f"the head of the answer, or the next part of it, did not come within {_HEAD_S:.0f} s"
+            )
+
+    def begins(self) -> None:
+        """A head or piece is whole; the next one has its own time."""
+        self._first_s = None
 
     def tunnelled(self, sent: int, received: int) -> None:
-        self.sent(sent)
-        self.received(received)
+        self.sent_bytes += sent
+        self.received_bytes += received  # a proxy's answer has a deadline of its own
 
 
 def head_too_large() -> TooLarge:
@@ -192,15 +196,17 @@ class CountedStream:
 
     @property
     def is_readable(self) -> bool:
+        if self._incoming.pending or (self._tls is not None and self._tls.pending()):
+            return True
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
 
     def start_tls(self, context: ssl.SSLContext, host: str, within_s: float | None) -> None:
         """Raises: httpx.ConnectError; then the socket is closed"""
-        self._tls = tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         try:
             with _mapped(httpx.ConnectError, httpx.ConnectError):
+                self._tls = tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
                 self._sock.settimeout(within_s)
                 self._pump(tls.do_handshake)
         except BaseException:
@@ -296,7 +302,7 @@ def _mapped(timeout: type[httpx.TransportError], failure: type[httpx.TransportEr
         yield
     except TimeoutError as error:
         raise timeout(str(error)) from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a host name that is none
         raise failure(str(error)) from error
 
 
@@ -314,6 +320,7 @@ class Connection:
         self._passed_whole = False
         """Whether a body that went past h11 came to its end, with nothing behind it."""
         self._ended_there = False
+        self._sent_whole = False
 
     def is_stale(self, now_s: float) -> bool:
         """Return whether it waited too long, or the server has ended it: nothing else can be there to read."""
@@ -324,14 +331,15 @@ class Connection:
         """Return whether the last request and its answer went to their ends."""
         behind, _ = self._http.trailing_data
         whole = self._passed_whole or (self._http.their_state is h11.DONE and not behind)
-        return whole and not self._ended_there and self._http.our_state is h11.DONE
+        return whole and self._sent_whole and not self._ended_there and self._http.our_state is h11.DONE
 
     def ask(self, request: httpx.Request, body: Iterator[bytes], waits_s: Mapping[str, float | None]) -> h11.Response:
         """Send a request and return the head of its answer. Raises: httpx.TransportError, TooLarge"""
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_H11_BYTES)
-        self._passed_whole = False
+        self._passed_whole = self._sent_whole = False
         with contextlib.suppress(httpx.WriteError):  # a server may answer and close before it has all
             self._send(request, body, waits_s.get("write"))
+            self._sent_whole = True
         while True:
             event = self._event(waits_s.get("read"))
             if isinstance(event, h11.Response):
@@ -366,10 +374,12 @@ class Connection:
 
     def _event(self, within_s: float | None) -> Any:  # noqa: ANN401 - h11's events
         while True:
+            before = self._http.their_state
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
-                if error.error_status_hint == _HEADERS_TOO_LARGE:
+                # In a body it is a chunk's extension or trailers, which no signature covers: that decides nothing.
+                if before is h11.SEND_RESPONSE and error.error_status_hint == _HEADERS_TOO_LARGE:
                     raise head_too_large() from None
                 raise httpx.NetworkError(str(error)) from error
             if event is not h11.NEED_DATA:
@@ -433,6 +443,7 @@ class _Exchange(httpx.SyncByteStream):
             for piece in self.answered:
                 self.body_received_bytes += len(piece)
                 yield piece
+                self.account.begins()
         except BaseException:
             self.close()
             raise
@@ -475,6 +486,7 @@ class CountingTransport(httpx.BaseTransport):
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
+        self._opening: set[CountedStream] = set()
         self._closed = False
 
     @property
@@ -498,6 +510,7 @@ class CountingTransport(httpx.BaseTransport):
             exchange.close()
             raise
         exchange.account.most_bytes = None
+        exchange.account.begins()
         exchange.status = head.status_code
         exchange.answered = connection.pieces(request.method, head, waits_s.get("read"))
         return httpx.Response(head.status_code, headers=head.headers.raw_items(), stream=exchange)
@@ -506,9 +519,10 @@ class CountingTransport(httpx.BaseTransport):
         """Any thread may; one that waits for the server is woken."""
         with self._lock:
             self._closed = True
-            left, self._idle = [*self._idle, *self._busy], []
-        for connection in left:
-            connection.stream.close()
+            left, self._idle = [one.stream for one in (*self._idle, *self._busy)], []
+            left += self._opening
+        for stream in left:
+            stream.close()
 
     def _connected(self, url: httpx.URL, account: Account, within_s: float | None) -> Connection:
         """A connection that waits for a request, or a new one."""
@@ -541,13 +555,29 @@ class CountingTransport(httpx.BaseTransport):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         handshake = Account()
         stream = CountedStream(sock, handshake, self._paces)
-        if url.scheme == "https":
-            try:
-                stream.start_tls(self._context, host, within_s)
-            finally:
-                self._tls_version = stream.tls_version or self._tls_version
-                self._write("TLS", "", HANDSHAKE, None, (0, 0), handshake)
+        with self._lock:
+            self._opening.add(stream)
+            closed = self._closed
+        try:
+            self._require_open(closed)
+            if url.scheme == "https":
+                try:
+                    stream.start_tls(self._context, host, within_s)
+                finally:
+                    self._tls_version = stream.tls_version or self._tls_version
+                    self._write("TLS", "", HANDSHAKE, None, (0, 0), handshake)
+        except BaseException:
+            stream.close()
+            raise
+        finally:
+            with self._lock:
+                self._opening.discard(stream)
         return stream
+
+    @staticmethod
+    def _require_open(closed: bool) -> None:
+        if closed:
+            raise httpx.ConnectError("the connection was closed while it was made")
 
     def _give_back(self, connection: Connection) -> None:
         connection.kept_until_s = self._monotonic() + KEPT_S

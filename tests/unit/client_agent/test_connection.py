@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import cast
 
 import httpx
@@ -256,6 +257,45 @@ def test_a_head_without_an_end_is_refused() -> None:
     with pytest.raises(TooLarge, match="a head of more than"):
         asked(Lines(line))
     assert line.closed
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+
+
+@pytest.mark.parametrize("behind", [b"5;", b"0\r\nX: "], ids=["extension", "trailer"])
+def test_what_no_signature_covers_is_no_word_of_the_server_that_it_was_too_large(behind: bytes) -> None:
+    line = Line([CHUNKED + behind + bytes([97]) * 2**17])
+    with pytest.raises(httpx.NetworkError):
+        body_of(asked(Lines(line)))
+    assert line.closed
+
+
+def test_after_half_a_request_the_connection_serves_no_more() -> None:
+    line = Line([HEAD % 4 + b"less"], breaks_at=350)  # h11 has the whole request by then, the server has not
+    pool = Lines(line)
+    assert body_of(asked(pool, "PUT", iter([bytes(100)] * 3))) == b"less"
+    assert line.closed
+
+
+def test_a_name_that_is_none_is_a_server_out_of_reach(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    pool = CountingTransport("server", ssl.create_default_context(), ledger)
+    with pytest.raises(httpx.ConnectError):
+        pool.handle_request(httpx.Request("GET", "https://a..example/x", extensions={"timeout": {"connect": 1.0}}))
+    ledger.close()
+
+
+def test_every_piece_has_its_time_and_a_proxys_answer_is_none() -> None:
+    times = iter([0.0, 599.0, 700.0, 1301.0])
+    account = Account(monotonic=lambda: next(times))
+    account.tunnelled(10, 20)
+    account.received(1)
+    account.received(1)
+    account.begins()
+    account.received(1)
+    with pytest.raises(httpx.ReadTimeout, match="next part"):
+        account.received(1)
+    assert (account.sent_bytes, account.received_bytes) == (10, 24)
 
 
 def test_an_answer_that_comes_before_all_was_sent_is_heard() -> None:
