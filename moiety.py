@@ -79,7 +79,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "harness.cli", "results", "Make the tables and plots of docs/results.", _DEVELOPER, group=False
     ),
 }
-"""By the words that call it, in the order of the help."""
+"""Commands by the words that call them, in the order of the help."""
 
 GROUPS: Final = {"lab": "Measure and test Moiety itself."}
 """First words that several subcommands share, with their help."""

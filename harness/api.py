@@ -241,7 +241,7 @@ class Options(TypedDict, total=False):
     """The options of :func:`simulate`, each as the command's option of that name."""
 
     data: str
-    """Of a study: the name of its data set."""
+    """The name of a study's data set."""
     data_folder: str | Path
     """The public data files (or MOIETY_DATA)."""
     seeds: Sequence[int]

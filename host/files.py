@@ -204,7 +204,7 @@ _GROUP_READS: Final = 0o040
 _ROOT: Final = 0
 _OWNER_ONLY: Final = 0o700
 UMASK: Final = 0o077
-"""For the whole process: whatever it makes is its user's alone."""
+"""The whole process's mask: the files it makes are its user's alone."""
 
 
 def read_secret(path: Path) -> str:

@@ -190,7 +190,7 @@ _CERTIFICATE: Final = {
     "people whether this is another machine",
     64: "its TLS certificate is for another IP address than the roster's: ask its operator",
 }
-"""By OpenSSL's verification errors."""
+"""Remedies by OpenSSL's verification errors."""
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"})
 _TOO_OLD: Final = frozenset(
     {"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION", "NO_PROTOCOLS_AVAILABLE", "VERSION_TOO_LOW"}

@@ -68,7 +68,7 @@ def form_fields(body: bytes) -> dict[str, str]:
 
 SOURCE: Final = "en"
 LANGUAGES: Final[Mapping[str, str]] = {"en": "English", "de": "Deutsch"}
-"""By their codes, each in its own name."""
+"""Errors by their codes, each in its own name."""
 _FOLDER: Final = "texts"
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 LOG_BYTES: Final = 2**20
-"""Of each of the two files."""
+"""The bound of each of the two files."""
 _READ_BYTES: Final = 2**16
 _LOOKS_EVERY_S: Final = 0.1
 

@@ -104,7 +104,7 @@ _SOON_S: Final = 60.0
 """A session that is over sooner than so after it began was not ended by a restart."""
 _LEFT_ALONE_S: Final = 600.0
 _WAITS_S: Final = 5.0
-"""For another thread that opens one; then envelopes will do."""
+"""The wait for another thread that opens a session; after it, envelopes will do."""
 
 Ask = Callable[[SessionOffer], SessionGrant]
 """Hands the offer in, in an envelope. Raises: what a request raises"""

@@ -35,7 +35,7 @@ from host.files import is_full, new_folder, sync_folder, write_durably, write_pi
 from protocol.errors import StorageFull
 
 OPEN_BYTES: Final = 8 * 2**20
-"""Of ledger.jsonl, at which all of it is summed whatever the hour: a clock may be years off."""
+"""The size of ledger.jsonl at which all of it is summed, whatever the hour: a clock may be years off."""
 FILE_BYTES: Final = 4 * 2**20
 FILES_KEPT: Final = 16
 Lines = list[bytes]

@@ -32,17 +32,17 @@ from protocol.errors import ConfigurationError, TooLarge
 T = TypeVar("T")
 HEAD_BYTES: Final = 2**16
 BEFORE_HEAD_BYTES: Final = 2**19
-"""What may arrive before an answer's head is complete: interim answers too, and the body's first read behind it."""
+"""The most bytes until an answer's head is complete: interim answers count, and the body's first read behind it."""
 _HEAD_S: Final = 600.0
-"""From the first byte on, a TLS server's tickets count, to the end of a head: longer than any long poll."""
+"""The time from a head's or piece's first byte to its last (a TLS server's tickets count): longer than any long poll."""
 _HEADERS_TOO_LARGE: Final = 431
 _H11_BYTES: Final = 100 * 2**10
-"""What h11 holds of a head that is not complete yet; whoever counts bytes allows less."""
+"""The most that h11 holds of a head that is not complete; the count of bytes allows less."""
 _READ_BYTES: Final = 2**16
 _SOCKET_BYTES: Final = 2**18
 _LONG_BYTES: Final = 2**16
 _AT_ONCE_BYTES: Final = 2**14
-"""What is held until more of a request comes: as much as a record of TLS takes."""
+"""The most that is held until more of a request comes: as much as a record of TLS takes."""
 MOST_CONNECTIONS: Final = 16
 KEPT_S: Final = 30.0
 """A connection that nobody needed for so long serves no further request."""
@@ -63,7 +63,7 @@ def tls_context(ca: Path) -> ssl.SSLContext:
 # --- caps and counts ---
 
 PACED_BYTES: Final = 2**14
-"""How many bytes at most cross a capped socket at once, so that a wait is short."""
+"""The most bytes that cross a capped socket at once, so that a wait is short."""
 _BURST_S: Final = 0.25
 
 
@@ -318,7 +318,7 @@ class Connection:
         self.kept_until_s = 0.0
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_H11_BYTES)
         self._passed_whole = False
-        """Whether a body that went past h11 came to its end, with nothing behind it."""
+        """True once a body that went past h11 came to its end, with nothing behind it."""
         self._ended_there = False
         self._sent_whole = False
 

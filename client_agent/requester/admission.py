@@ -181,7 +181,7 @@ class MissingSites:
 
 _QUIET_PAUSE_S: Final = 60.0
 _START_TIMEOUT_S: Final = 3600.0
-"""For agents to start in; where not all ever will, ``start_when`` says how many are enough at once."""
+"""The time for agents to start; where not all ever will, ``start_when`` says how many are enough at once."""
 
 
 def await_contributors(owner: RequesterStudy) -> None:

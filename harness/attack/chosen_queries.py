@@ -185,7 +185,7 @@ _QUERIES: Final = {
 Vector = NDArray[np.float64]
 _TABLES: Final = 100
 _MOST_GUESSED: Final = 35
-"""Of 100 counts one in five is the rounded one; four standard errors more are not chance."""
+"""A bound for chance: of 100 counts one in five is the rounded one, plus four standard errors."""
 _ROUNDED_TO: Final = 5
 
 

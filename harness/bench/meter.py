@@ -34,7 +34,7 @@ from protocol.errors import ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits
 
 TEXTS: Final[Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
-"""What docs/benchmarks.md says beside the figures, by section."""
+"""The words of docs/benchmarks.md beside the figures, by section."""
 _RESET_PEAK: Final = "5"
 _CPU_CLOCK: Final = 2  # CPUCLOCK_SCHED: the nanoseconds that all threads of a process have run
 _IDLE_SHARE: Final = 0.1

@@ -169,7 +169,7 @@ def _require_weight(weight: float) -> None:
 
 _BITS_PER_BYTE: Final = 8
 _WORDS: Final = 3
-"""Of 16 bits each, in an element of 48."""
+"""Words of 16 bits in an element of 48."""
 _WIRE: Final = np.dtype("<u2")
 
 

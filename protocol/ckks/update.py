@@ -106,7 +106,7 @@ class SumChecks:
         self._parameters = key.scheme.parameters
         self._round = _RoundChecks(key, announcement_digest, sites)
         self.summed = len(sites)
-        """How many sites the sum must hold."""
+        """The number of sites that the sum must hold."""
 
     def require(self, number: int, slots: NDArray[np.float64]) -> NDArray[np.float64]:
         """The values of decrypted ciphertext ``number`` of the sum, once its check values are right.

@@ -297,7 +297,7 @@ class MaskedSumReader:
 
 
 SHORT_BYTES: Final = 2**14
-"""Of content; from about here on what a session pads by costs more than a seal does."""
+"""The length of content from which the padding of a session costs more than a seal."""
 _FRAMED: Final = b"\x00"
 """A frame begins with its header's length, a seal with the first letter of its magic."""
 

@@ -93,7 +93,7 @@ class RuleSpec(
 
 
 MOST_RANKING_ROUNDS: Final = 3
-"""How often a study may try to rank its sites; those rounds do not count among its rounds."""
+"""The most tries to rank a study's sites; those rounds do not count among its rounds."""
 LEAST_PENALTY: Final = 1e-2
 """The smallest penalty per example that a study may rank with, and that any site's policy can allow."""
 
@@ -118,7 +118,7 @@ class RankingSpec(Message):
 
 
 MOST_SUMMARY_ROUNDS: Final = 3
-"""How often a study may try to sum its summary; those rounds do not count among its rounds."""
+"""The most tries to sum a study's summary; those rounds do not count among its rounds."""
 LEAST_EXAMPLES: Final = 10
 """Fewer values than that are shared of no column, whatever a study or a site says."""
 LEAST_ROUNDED_TO: Final = 5

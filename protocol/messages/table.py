@@ -117,7 +117,7 @@ _FALSE_TRUE: Final = ("false", "true")
 
 Name = Annotated[str, AfterValidator(printable_name)]
 Text = Annotated[str, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(printable_text)]
-"""What sites are shown of a column beside its name; empty where there is nothing to say."""
+"""The text beside a column's name that sites are shown; empty where there is nothing to say."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -279,7 +279,7 @@ def _refused(why: str) -> ValueError:
 
 
 MAX_SCHEMA_BYTES: Final = 2**17
-"""Of a schema's canonical bytes; both operators keep it with the study."""
+"""The most canonical bytes of a schema; both operators keep it with the study."""
 MAX_QUERY_CHARACTERS: Final = 2**14
 
 

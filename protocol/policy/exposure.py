@@ -29,7 +29,7 @@ from protocol.arithmetic.fixed_point import Real
 from protocol.policy.isolation import Figures, SeenSums
 
 UNKNOWN_REQUESTER: Final = ""
-"""Who asked is not known: may be anybody."""
+"""The caller is not known: it may be anybody."""
 
 
 class SummedWeight(BaseModel):
@@ -106,7 +106,7 @@ def release_sets(listed: Sequence[str], least: int) -> tuple[tuple[str, ...], ..
 
 _FEW: Final = 4
 _PARALLEL: Final = 1e-9
-"""What is left of an update that others explain, as a part of its length: rounding."""
+"""The part of its length that is left of an update that others explain: rounding."""
 
 
 def told_of_all(row: SummedRow, accounted: Set[int]) -> bool:

@@ -122,7 +122,7 @@ def _satisfied(x: Reals, cut: Cut, active: _Active) -> Reals:
 Places = NDArray[np.intp]
 
 _RIDGE: Final = 1e-7
-"""Of the largest entry: makes the raw form strictly convex."""
+"""A part of the largest entry, which makes the raw form strictly convex."""
 
 
 @dataclass(frozen=True, eq=False)

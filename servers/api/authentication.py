@@ -129,6 +129,6 @@ StrangerPeer = Annotated[Caller, Depends(stranger_peer)]
 
 
 LARGEST: Final = 2**53
-"""Of a count that grows while a server lives; what JSON's readers keep exactly."""
+"""The most that a count can be which grows while a server lives: JSON's readers keep it exactly."""
 Round = Annotated[int, Path(ge=1, le=MOST_ROUNDS)]
 Attempt = Annotated[int, Path(ge=1, le=MOST_ROUNDS)]

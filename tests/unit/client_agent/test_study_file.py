@@ -237,7 +237,7 @@ def test_checking_a_study_file_sends_and_keeps_nothing(tmp_path: Path) -> None:
 GOOD_FEDAVG = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "fedavg"')
 ROUNDS = 30
 EXAMPLES = 3
-"""Of its own data: fewer than a batch, so all are drawn."""
+"""Examples of its own data: fewer than a batch, so all are drawn."""
 NOISE = "[privacy]\nrecord_clip = 1.0\nnoise_multiplier = 2.0\n"
 
 

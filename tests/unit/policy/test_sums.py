@@ -235,7 +235,7 @@ def test_a_row_is_what_it_says() -> None:
 
 LIMIT = SitePolicy().least_isolation
 ONE_SUM = 0.4
-"""What one sum leaves of an update."""
+"""The rest of an update that one sum leaves."""
 
 
 def test_repeating_the_same_sum_is_never_refused() -> None:

@@ -324,7 +324,7 @@ def test_a_second_server_on_a_folder_is_refused_before_it_touches_anything(held:
 # --- process names ----------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 63
-"""Of a connection's name in PostgreSQL."""
+"""The most bytes of a connection's name in PostgreSQL."""
 POD = "moiety-federation-northern-hospitals-upload"
 
 

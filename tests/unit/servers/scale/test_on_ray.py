@@ -261,7 +261,7 @@ masked = cut.masked_sum(BOUND, store_all(storage), MASK, D).elements(0, D)
 print("sum", hashlib.sha256(masked.tobytes()).hexdigest())
 workers.close()
 """
-"""Of its own, since Ray reads these variables when it is loaded."""
+"""A process of its own, since Ray reads these variables when it is loaded."""
 
 
 @dataclass(frozen=True)
