@@ -34,7 +34,7 @@ HEAD_BYTES: Final = 2**16
 BEFORE_HEAD_BYTES: Final = 2**19
 """The most bytes until an answer's head is complete: interim answers count, and the body's first read behind it."""
 _HEAD_S: Final = 600.0
-"""The time from a head's or piece's first byte to its last (a TLS server's tickets count): longer than any long poll."""
+"""The time from a head's or piece's first byte, a TLS server's tickets too, to its last: longer than any long poll."""
 _HEADERS_TOO_LARGE: Final = 431
 _H11_BYTES: Final = 100 * 2**10
 """The most that h11 holds of a head that is not complete; the count of bytes allows less."""

@@ -32,7 +32,7 @@ Source: Albrecht et al. 2018, Homomorphic Encryption Standard, table 1
 """
 MOST_PRIME_BITS: Final = 60
 NOISE_DEVIATION: Final = math.sqrt(10.5)
-"""The variance of one coefficient's noise: SEAL draws it from a centred binomial distribution of 2 x 21 bits."""
+"""The standard deviation of one coefficient's noise, which SEAL draws as a centred binomial of 2 x 21 bits."""
 LARGEST_NOISE: Final = 21 + 1
 """The most that distribution gives, and one for rounding."""
 DEVIATIONS: Final = 8

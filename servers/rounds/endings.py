@@ -96,7 +96,7 @@ def _count_absence(server: Server, digest: str, cause: OutcomeCause) -> None:
 
 
 _RETRY_WINDOW_S = 60.0
-"""The time for sites to hear of a burnt attempt and send again: they poll every second, and a large share takes long."""
+"""The time for sites to hear of a burnt attempt and send again: they poll every second; a large share takes long."""
 
 
 def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
