@@ -26,7 +26,7 @@ SKETCH_BLOCKS: Final = 4
 MIN_SKETCH_LENGTH: Final = 2048
 MAX_SKETCH_LENGTH: Final = 2**17
 TAG_COORDINATES: Final = 4
-"""How many tags follow a vector's own coordinates, where a round has tags (docs/protocol.md 15)."""
+"""The number of tags behind a vector's own coordinates, where a round has tags (docs/protocol.md 15)."""
 MAX_ENCODED_NORM_LOG2: Final = 21
 MAX_CLIP_NORM_LOG2: Final = 100
 """Between 2^-100 and 2^100 the scale, and an average in float32, neither overflow nor vanish."""

@@ -58,7 +58,7 @@ PARAMETERS: Final = StudyParameters(dimension=4096, clip_norm=1.0, least_contrib
 ROUND: Final = 1
 ATTEMPT: Final = 1
 EXAMPLE_SEED: Final = bytes(range(32))
-"""For this example: real parties draw every seed afresh from the operating system."""
+"""The seed of this example: real parties draw every seed afresh from the operating system."""
 
 _DIGEST = "0" * 64
 """Stands for the digests of a study, a model and a weight list, which this example does not have."""

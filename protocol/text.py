@@ -84,7 +84,7 @@ def counted(count: int | None, noun: str) -> str:
 
 MAX_NAME_CHARACTERS: Final = 200
 MAX_NAMES_BYTES: Final = 2**16
-"""Of the column names together, as JSON; of the class names likewise. Servers list all studies in one message."""
+"""The most bytes of the column names together, as JSON, and of the class names: one message lists all studies."""
 
 
 class NamesKind(StrEnum):

@@ -116,9 +116,9 @@ class Server:
         self.peer = self.roster.operator(self.side.other)
         former = {p.key_id: p.name for roster in chain.rosters for p in roster.parties}
         self.former_keys = {key: name for key, name in former.items() if key not in self.parties}
-        """Whose keys they were that a change removed or replaced."""
+        """The names by keys that a change removed or replaced."""
         self.former_keys_seen: set[str] = set()
-        """Of them, those that the log has named since the change."""
+        """The former keys that the log has named since the change."""
         self._sealing_keys: dict[str, SealingPublicKey] = {}
 
     @property

@@ -53,7 +53,7 @@ class Assessment:
 
 
 NOTHING: Final = Assessment(Evaluation(math.nan, None), ())
-"""Of a part without examples."""
+"""The assessment of a part without examples."""
 
 
 @dataclass(frozen=True, eq=False)

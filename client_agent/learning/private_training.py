@@ -35,7 +35,7 @@ from protocol.messages.control import PrivacySpec, TrainingSpec
 NOISE_STEPS: Final = 2**24
 """The noise's standard deviation in grid steps: a whole number, and far more than 1, so that cutting costs nothing."""
 _MOST_ENTRIES: Final = 2**20
-"""Of single gradients at a time: so many stay near the processor."""
+"""The most entries of single gradients at a time: so many stay near the processor."""
 _SLACK: Final = 1 - 2**-10
 """Room for what the others' gradients change by in torch's last bits when one record is not in the batch."""
 

@@ -69,7 +69,7 @@ METRICS: Final[dict[TaskKind, tuple[MetricName, ...]]] = {
 FOLLOWED: Final = frozenset(
     {MetricName.ACCURACY, MetricName.LOG_LOSS, MetricName.AUROC, MetricName.C_INDEX, MetricName.RMSE}
 )
-"""What a simulation computes after every round; all others after the last one."""
+"""Metrics that a simulation computes after every round; all others after the last one."""
 
 
 class Score(BaseModel):

@@ -93,7 +93,7 @@ _AS_WRITTEN: Final = {
     "tags",
     "privacy",
 }
-"""What a study has from its file as it stands there."""
+"""Parts of a study that stand in its file as they are."""
 
 
 class _Table(BaseModel):

@@ -47,7 +47,7 @@ def sample_gradients(model: nn.Module, batch: Batch) -> NDArray[np.float64]:
 SPLITS: Final = 4
 """Into halves; each costs as much as a round of local training."""
 _MOST_ENTRIES: Final = 2**25
-"""Of per-sample gradients in memory; larger ones are taken in halves."""
+"""The most entries of per-sample gradients in memory; larger ones are taken in halves."""
 _FEWEST: Final = 4
 """Examples from which a batch tells its own noise; a smaller one is as noisy as the site's examples say."""
 

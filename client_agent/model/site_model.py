@@ -39,7 +39,7 @@ from protocol.messages.control import Signed, Study, StudyState
 from protocol.policy.site_policy import SitePolicy
 
 _SEED: Final = 0
-"""Of values that are all replaced."""
+"""A seed for values that are all replaced."""
 
 
 @dataclass(frozen=True, eq=False)

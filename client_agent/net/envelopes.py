@@ -44,7 +44,7 @@ class Body:
     after_piece: Callable[[], None] = field(default=lambda: None, repr=False)
     digest_field: DigestField = DigestField.CONTENT
     start: int = 0
-    """Where in a file it begins; of ``digest`` is then the whole file."""
+    """The place in a file where it begins; ``digest`` is then the whole file's."""
     is_sealed: bool = False
 
     @classmethod

@@ -81,7 +81,7 @@ _UNAUTHORIZED: Final = 401
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
 _FIRST_ERROR: Final = 400
 _ALTERED: Final = (BadSignature, BrokenSeal)
-"""What a server says of a body that is not, as a whole, the one whose digest was signed."""
+"""Refusals of a body that is not, as a whole, the one whose digest was signed."""
 
 
 class Way:

@@ -201,7 +201,7 @@ def _sums(folder: Path) -> Path:
 HANDSHAKE = "handshake"
 CONNECTION = "connection"
 SUMMED: Final = frozenset({HANDSHAKE, CONNECTION, "list studies", "view"})
-"""What an agent does whether or not anything happens."""
+"""Purposes of an agent's requests whether or not anything happens."""
 _HOUR_S: Final = 3600
 _HOURS_LINE_BY_LINE: Final = 2
 _AGAIN_AFTER_LINES: Final = 100

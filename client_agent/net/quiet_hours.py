@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from protocol.errors import ConfigurationError, Unavailable
 
 LARGE_TRANSFER_BYTES: Final = 2**20
-"""What is longer waits: contributions, sums and checkpoints of models with more than about 130,000 parameters."""
+"""The length above which a transfer waits: sums and checkpoints of models with more than about 130,000 parameters."""
 _DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _ENTRY: Final = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)(?: +([A-Za-z,-]+))?")
 _WEEK_DAYS: Final = 7
@@ -113,7 +113,7 @@ class QuietHours:
 
 NO_QUIET_HOURS: Final = QuietHours()
 Gate = Callable[[str, int], None]
-"""Of a transfer's purpose and length in bytes. Raises: QuietNow"""
+"""A check of a transfer's purpose and length in bytes. Raises: QuietNow"""
 
 
 def _window(entry: str) -> _Window:

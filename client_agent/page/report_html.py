@@ -42,7 +42,7 @@ def _budget(own: CardPrivacy) -> str:
 
 
 _FOLLOWED: Final = 2
-"""How many metrics get a curve: the first ones of the study's task."""
+"""The number of metrics that get a curve: the first ones of the study's task."""
 _SHOWN_ROUNDS: Final = 500
 _ROUND: Final = (
     "round",

@@ -24,7 +24,7 @@ from protocol.rules.interface import Measured, PairDistance, Rule, RuleState, wi
 
 _TOLERATED_DEVIATIONS: Final = 6.0
 _LENGTHS: Final = {Needs.NORMS: 1.0, Needs.WEIGHTED_NORMS: math.sqrt(2)}
-"""How many clip norms an honest measured vector is long at most, where it is no difference of two."""
+"""The most clip norms that an honest measured vector is long, where it is no difference of two."""
 _HALF_UNIT: Final = 0.5
 """The most that the query's own rounding moves a coordinate (``protocol.mpc.measurement.distance_query``)."""
 

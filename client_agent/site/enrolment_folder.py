@@ -27,7 +27,7 @@ _KEYS: Final = "keys.toml"
 _PUBLIC: Final = "site.public.toml"
 _CA: Final = "ca.pem"
 _BUNDLES: Final = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
-"""Of distributions whose OpenSSL names a folder alone."""
+"""Bundles of distributions whose OpenSSL names a folder alone."""
 _SECRET_MODE: Final = 0o600
 _MODE: Final = 0o644
 

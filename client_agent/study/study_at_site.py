@@ -54,7 +54,7 @@ class StudyAtSite:
     """State changes go to the journal before anything that depends on them leaves."""
 
     WAITS_FOR_NEWS: ClassVar[bool] = False
-    """Whether it is woken only by what a contributor acts on, and not by every state of a round."""
+    """True where only what a contributor acts on wakes it, and not every state of a round."""
 
     def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
         self.context = context

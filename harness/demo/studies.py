@@ -85,7 +85,7 @@ HEART_DISEASE: Final = StudySettings(
 
 
 OWN_WEIGHTS_GRID: Final = 2
-"""Where sites weigh themselves: a site's policy takes every other weight as the smallest, here one half."""
+"""The grid where sites weigh themselves: a policy takes every other weight as the smallest, here one half."""
 
 
 def study_of(

@@ -71,7 +71,7 @@ from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
 
 Averaging: TypeAlias = Callable[[int, Sequence[ClippedUpdate]], Vector]
-"""From a round's number, counted from 1, and the clipped updates in the sites' order to their average, float32[D]."""
+"""A round's number, from 1, and clipped updates in the sites' order -> their average, float32[D]."""
 
 
 def in_the_open(number: int, updates: Sequence[ClippedUpdate]) -> Vector:

@@ -138,7 +138,7 @@ _TAGS = "the sum's tags are wrong; nothing was opened"
 
 
 Tamper: TypeAlias = Callable[[str, Ring], Ring]
-"""What a site does to its encoded vector before it shares it, by the site's name."""
+"""A site's name and encoded vector -> the vector that it shares instead."""
 
 
 def honest(site: str, encoded: Ring) -> Ring:
@@ -349,7 +349,7 @@ def _commitment(share: Share, rand: bytes, side: str) -> str:
 
 
 TamperInRound: TypeAlias = Callable[[int, str, Ring], Ring]
-"""What a site does to its encoded vector before it shares it, by round and site."""
+"""A round, a site and its encoded vector -> the vector that it shares instead."""
 
 
 def secure_sum(

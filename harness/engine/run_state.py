@@ -210,7 +210,7 @@ class Run:
 
 
 Progress: TypeAlias = training.Progress[RunState, RoundRecord]
-"""Where a study's run stands after a round."""
+"""The progress of a study's run after a round."""
 AfterRound: TypeAlias = Callable[[Progress], None]
 
 

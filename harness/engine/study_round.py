@@ -160,7 +160,7 @@ class Answers:
 
 
 Demand: TypeAlias = Callable[[Announced], None]
-"""What the requester asks of an announcement besides the policy's other clauses. Raises: PolicyRefusal"""
+"""A requester's demand on an announcement besides the policy's other clauses. Raises: PolicyRefusal"""
 
 
 def require_willing(needs: Needs, policy: SitePolicy, contributors: Sequence[str]) -> None:

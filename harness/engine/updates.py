@@ -176,7 +176,7 @@ def own_weight(study: Study, site: SiteData, totals: tuple[int, ...], largest_co
 
 
 Judge: TypeAlias = Callable[[Sequence[OpenedSite]], Judgement]
-"""From what was opened about the agreed sites, the requester among them, to who stays in the sum."""
+"""Opened values of the agreed sites, the requester among them -> who stays in the sum."""
 
 
 def everybody_in_range(announcement: Announcement, requester: str) -> Judge:

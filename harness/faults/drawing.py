@@ -151,7 +151,7 @@ _HOURS_ONE_IN: Final = 40
 _UPGRADES_ONE_IN: Final = 20
 _DEMANDS_ONE_IN: Final = 3
 _SMOOTH: Final = (0.0, 0.0, 0.8, 1.0)
-"""How much of an update is the same in every round: the more, the less another cohort may be summed."""
+"""Shares of an update that are the same in every round: the more, the less another cohort may be summed."""
 _LATER: Final = 0.4
 _TOGETHER_S: Final = 0.01
 """Most copies come in while the first one does: that takes as long."""

@@ -38,7 +38,7 @@ from protocol.rounds.agreement import check_transcript
 from protocol.sharing import Side
 
 PLAIN: Final = ("c1", "c2")
-"""Who contributes where nobody demands anything of sums."""
+"""Contributors where nobody demands anything of sums."""
 _GRID = 4
 _GIVES_UP_S = 1200.0
 """Servers that have not ended a round so long after it began and after the last accident are stuck."""

@@ -62,7 +62,7 @@ class Simulation(ABC):
     network: FaultyNetwork
     disks: Disks
     off_s: Counter[Party]
-    """By how much each party's clock is off."""
+    """Seconds by which each party's clock is off."""
 
     @abstractmethod
     def run(self) -> Simulated: ...

@@ -219,7 +219,7 @@ class AppsInMemory:
         """``transfer``: where the correlations come from; dealt by the test unless said otherwise."""
         self.clock = VirtualClock()
         self.off_s: Counter[str] = Counter()
-        """By how much a party's own clock is off: of a site, or of "server a"."""
+        """Seconds by which a party's own clock is off: a site's, or "server a"."""
         self._carrier = Carrier(network or Untroubled(), self.clock)
         self.loop = VirtualLoop(self.clock)
         self.apps: dict[Side, FastAPI] = {}

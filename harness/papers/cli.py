@@ -32,7 +32,7 @@ PAGES: Final[Mapping[str, Callable[[Path, Path | None], Found]]] = {
     "does_it_pay": simulated.does_it_pay,
     "clinicians": simulated.clinicians,
 }
-"""By page, the tables and plots that its runs come to."""
+"""Tables and plots that the runs of a page come to."""
 
 
 def write_results(asked: ResultsOptions) -> None:

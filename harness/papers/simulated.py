@@ -431,7 +431,7 @@ _PAYS: Final = {
     "mnist_b": ("loss", MetricName.ACCURACY),
     "mnist_f": ("loss", MetricName.ACCURACY),
 }
-"""By study, what is counted. The first seven have few examples and linear models, which the page's goal is about."""
+"""Counts by study. The first seven have few examples and linear models, which the page's goal is about."""
 _FEW: Final = tuple(_PAYS)[:7]
 _ALONE: Final = WORDS["alone"]
 _PAYS_RULES: Final = {
@@ -577,7 +577,7 @@ def clinicians(runs: Path, data: Path | None) -> Found:
 
 EPSILONS: Final = ("none", "clipped", "8", "4", "2", "1")
 NOISED: Final[Mapping[str, tuple[float, Mapping[str, int]]]] = WORDS["noised"]
-"""By case its delta, and how many training examples its sites have."""
+"""A case's delta, and the numbers of training examples of its sites."""
 
 
 def differential_privacy(runs: Path, data: Path | None) -> Found:

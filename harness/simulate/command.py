@@ -36,7 +36,7 @@ from protocol.errors import ConfigurationError
 
 _SPEED_OVER_S: Final = 600.0
 SIMULATED: Final = Path("simulated")
-"""Where a case keeps its runs if nobody says otherwise."""
+"""The folder where a case keeps its runs if nobody names another."""
 
 
 class CaseBar:

@@ -90,7 +90,7 @@ class PlannedRun:
 
 OnRound = Callable[[int], None]
 Reached: TypeAlias = Progress[Any, RoundRecord]
-"""Where a study's run stands, or a baseline's."""
+"""The progress of a study's run, or a baseline's."""
 
 
 def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLine:

@@ -51,7 +51,7 @@ _NAMED: Final = """
     tag_seed_hash totals value values weight_list weight_list_digest weights
 """
 NAMES: Final = tuple(_NAMED.split())
-"""Of the fields that letters have; at the end more can be added. One that is not here is spelled."""
+"""The names of the fields that letters have; at the end more can be added. One that is not here is spelled."""
 
 _PLAIN: Final = (None, False, True)
 _INTEGER, _DOUBLE, _TEXT, _HEX, _AGAIN, _LIST, _OBJECT = range(3, 10)

@@ -40,12 +40,12 @@ SESSION_TYPE: Final = "application/vnd.moiety.session"
 ID_BYTES: Final = 16
 SECRET_BYTES: Final = 32
 LEAST_BYTES: Final = 160
-"""What the content of a request and of an answer is padded to at least: what most requests without a body take."""
+"""The least length that the content of a request or an answer is padded to: most requests without a body take it."""
 LENGTH_BYTES: Final = 4
 MOST_COUNTER: Final = 2**32
 """More requests no session takes."""
 WINDOW: Final = 1024
-"""How far behind the newest counter a request may come."""
+"""The most that a request may come behind the newest counter."""
 
 _KEY_BYTES: Final = 32
 _TAG_BYTES: Final = 16
@@ -60,7 +60,7 @@ _OF_NO_BODY: Final = hashlib.sha256().digest()
 _DOMAIN: Final = b"moiety/2 session\x00"
 _ANSWER: Final = b"answer\x00"
 MOST_BACK: Final = 2**16 - 1
-"""How far before its own request an answer can lie that a site names."""
+"""The most that an answer which a site names can lie before its own request."""
 _METHODS: Final[tuple[Literal["GET", "POST", "PUT"], ...]] = get_args(EnclosedRequest.model_fields["method"].annotation)
 _FIELDS: Final = (DigestField.CONTENT, DigestField.SEALED, DigestField.SEALED_HEAD)
 

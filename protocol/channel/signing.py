@@ -129,7 +129,7 @@ def answer_base(
 
 TAG: Final = PROTOCOL_VERSION
 COMPONENTS: Final = ("@method", "@target-uri", "content-digest")
-"""What the signature covers; the last place is that of the digest field."""
+"""The components that the signature covers; the last place is that of the digest field."""
 DIGEST_BYTES: Final = 32
 MAX_AGE_S: Final = 60
 MAX_SKEW_S: Final = 5

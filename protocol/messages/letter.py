@@ -50,11 +50,11 @@ NOTICE_BYTES: Final = 2048
 ATTESTED_BYTES: Final = 256
 """Every attestation likewise: it tells no reasons."""
 NOTICE_REASON_BYTES: Final = 1024
-"""Of a reason as JSON: with the longest names and codes around it, it fits a notice."""
+"""The most bytes of a reason as JSON: with the longest names and codes around it, it fits a notice."""
 NOTICE_SEALED_BYTES: Final = sealed_small_length(NOTICE_BYTES)
-"""How much of such a notice is ever read."""
+"""The most bytes of such a notice that are ever read."""
 ATTESTED_SEALED_BYTES: Final = sealed_small_length(ATTESTED_BYTES)
-"""Of an attestation likewise."""
+"""The most bytes of an attestation that are ever read."""
 _COORDINATE_BYTES: Final = 4
 _FIXED_BYTES: Final = 2**16
 _SITE_BYTES: Final = 2**13

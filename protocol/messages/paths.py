@@ -19,16 +19,16 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, WithJsonSchema
 
 SEALED = "/v1/sealed"
-"""Where every request of a site goes, whatever it asks: what it asks is in its envelope."""
+"""The address of every request of a site, whatever it asks: the question is in its envelope."""
 PEER_SEALED = "/v1/peer/sealed"
 
 CARD = "/v1/card"
 """An operator's public card, for everybody."""
 ENROLMENT = "/v1/enrolment"
-"""Where sites that no roster names yet ask, sealed to the operator (protocol/roster/enrolment.py)."""
+"""The address for sites that no roster names yet; they seal to the operator (protocol/roster/enrolment.py)."""
 
 SESSION = "/v1/session"
-"""Where a site offers a session, within an envelope (protocol/channel/session.py)."""
+"""The address where a site offers a session, within an envelope (protocol/channel/session.py)."""
 STUDIES = "/v1/studies"
 CONTRIBUTIONS = "/v1/contributions"
 ROSTER_CHANGE = "/v1/roster/changes/{number}"

@@ -174,7 +174,7 @@ class ProtectionPlan:
 
 
 USUAL_PROTECTION: Final = StudyProtection.SHARES
-"""Where nobody says another."""
+"""The protection of a study that names none."""
 
 PROTECTION_PLANS: Final[Mapping[StudyProtection, ProtectionPlan]] = {
     StudyProtection.SHARES: ProtectionPlan(

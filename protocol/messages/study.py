@@ -32,7 +32,7 @@ from protocol.rules.interface import MOST_MEASURE_TRIES
 from protocol.summary.layout import Layout, summary_parameters
 
 MOST_COUNTS_ROUNDS: Final = 8
-"""How often a study may try to sum its class counts; those rounds do not count among its rounds."""
+"""The most tries to sum a study's class counts; those rounds do not count among its rounds."""
 
 
 class Study(Message):

@@ -30,7 +30,7 @@ from protocol.rules.interface import RiskRule
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
 MOST_DISCARDED_SUMS: Final = 3
-"""How many sums of ciphertexts a study may have discarded: each tells server A one bit, perhaps about the key."""
+"""The most sums of ciphertexts that a study may discard: each tells server A one bit, perhaps about the key."""
 
 
 def check_same_round(announcement: Announcement, weight_list: WeightList) -> None:

@@ -30,7 +30,7 @@ _ONCE: Final[Mapping[Purpose, str]] = {
     Purpose.SUMMARY: "summarised",
     Purpose.MEASURE: "apart",
 }
-"""Where the round is remembered that may have done what is done once, a study or a model."""
+"""The memory of the round that may have done what is done once, a study or a model."""
 
 
 class _Frozen(BaseModel):

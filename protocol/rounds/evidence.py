@@ -234,7 +234,7 @@ _CHUNK: Final = 1 << 16
 ReadVector: TypeAlias = Callable[[RoundTranscript], tuple[int, ChunkSource]]
 """Length and content of the masked vector that was kept beside a transcript."""
 _Signed: TypeAlias = Mapping[tuple[str, Message], int]
-"""Who validly signed what, and in which round."""
+"""Validly signed messages by signer, with their round."""
 _PLACES: Final[Mapping[type[Message], tuple[str, ...]]] = {
     Announcement: ("round",),
     AgreedSet: ("round", "attempt"),
@@ -248,7 +248,7 @@ _PLACES: Final[Mapping[type[Message], tuple[str, ...]]] = {
     Go: ("round", "attempt"),
     TagsFailed: ("round", "attempt"),
 }
-"""Of messages that agree in these fields a party signs one; go and its opposite share their place."""
+"""The fields in which messages agree of which a party signs one; go and its opposite share their place."""
 _ONE_WORD: Final[Mapping[type[Message], type[Message]]] = {Go: HalvesChecked, TagsFailed: HalvesChecked}
 
 

@@ -81,7 +81,7 @@ class FedAvg:
     selects: bool = False
 
     BOUNDED_BY: ClassVar[Needs] = Needs.NORMS
-    """What a norm bound has opened."""
+    """The quantity that a norm bound has opened."""
 
     @classmethod
     def made(cls, options: NormBound, _batch_size: int, grid: int) -> Self:

@@ -22,7 +22,7 @@ _MOST_GROWN: Final = 16
 """Connections that moved a large body hold more than a megabyte of buffers each under TLS, as long as they live."""
 T = TypeVar("T")
 VISIT: Final = "moiety.visit"
-"""Where a request's scope holds the visit that it belongs to."""
+"""The key of a request's scope under which its visit stands."""
 
 
 class Allowance:

@@ -20,7 +20,7 @@ from servers.rounds.intake import Caller
 from servers.server import Server
 
 ENCLOSED: Final = "moiety.caller"
-"""Where the scope of a request that came in an envelope holds its caller."""
+"""The key of an enclosed request's scope under which its caller stands."""
 
 
 _log = log.logger("authentication")

@@ -23,7 +23,7 @@ from servers.problems import MEDIA_TYPE, problem_body
 from servers.settings import Limits
 
 _LINGER_S: Final = 1.0
-"""For a caller to take the answer that explains the end."""
+"""The time for a caller to take the answer that explains the end."""
 _LARGE_BYTES: Final = 2**20
 # Agents and the other server are the only callers, and stay far below: an operator had nothing to tune here.
 _REQUEST_LINE_BYTES: Final = 4096

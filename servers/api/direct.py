@@ -94,7 +94,7 @@ class _Way:
 
     route: APIRoute
     parts: tuple[str | None, ...]
-    """Of the path; None, where a value stands."""
+    """Parts of the path; None, where a value stands."""
     in_path: tuple[_Value, ...]
     in_query: Mapping[str, _Value]
     call: _Call

@@ -21,7 +21,7 @@ from protocol.errors import ConfigurationError
 _CA_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 397
 _EARLY: Final = timedelta(hours=1)
-"""For clocks that are a little behind."""
+"""A margin for clocks that are a little behind."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from servers.store.records import StudyRecord
 from servers.store.upload_parts import Awaited, NotAsChecked, ShareInParts, Upload, UploadParts
 
 _LEAST_PART_BYTES: Final = 2**10
-"""What a message can say; a part that ends the upload may be shorter."""
+"""The least that a message can say; a part that ends the upload may be shorter."""
 
 
 async def held(server: Server, study: StudyRecord, upload: Upload) -> HeldUpload:

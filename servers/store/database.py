@@ -192,12 +192,12 @@ class Database:
         self._clock = clock
         self._touched: list[str] = []
         self._held: list[str] = []
-        """Of contributions that moved no cursor: changes of the database like any others."""
+        """Contributions that moved no cursor: changes of the database like any others."""
         self._letters: list[tuple[str, str, str]] = []
         self._rows = ReadRows(kept=self._dialect.name == "sqlite")
         self._emptied: dict[str, int] = {}
         self._without_output: dict[str, int] = {}
-        """Of each study: up to before which round this process has forgotten all that it forgets. Looking through all
+        """Each study's round before which this process has forgotten all that it forgets. Looking through all
         rounds in every one would make a study slower as it goes on.
         """
         self._most_changes = 0

@@ -25,7 +25,7 @@ class Storage(Protocol):
     """Immutable files by name; what is there under a name is whole and durable."""
 
     ahead_bytes: int
-    """How much is worth reading at once where less is asked for."""
+    """The length that is worth reading at once where less is asked for."""
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Bytes from ``offset`` on, fewer than ``size`` only where the file ends.

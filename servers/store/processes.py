@@ -25,7 +25,7 @@ _NAME_BYTES: Final = 16
 _HOST_CHARACTERS: Final = 40
 """A connection's name in PostgreSQL has 63 bytes."""
 _DIGEST_CHARACTERS: Final = 8
-"""Of a longer host's name, in place of what it ends with: clusters number what they start at the end."""
+"""The length of a digest in place of a long host name's end: clusters number what they start at the end."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ PUBLIC_HEADERS = re.compile(
     rb'{"length":12,("recipient":"[0-9a-f]{32}",)?"release_digest":"[0-9a-f]{64}"'
     rb'(,"share_kind":"(seed|vector)","side":"[ab]","version":"moiety/2")?}'
 )
-"""Of outputs and masked sums, which are sealed already and made while they are sent."""
+"""Types of outputs and masked sums, which are sealed already and made while they are sent."""
 TARGETS = {b"POST /v1/sealed", b"POST /v1/peer/sealed", b"GET /healthz"}
 WORDS: tuple[type[StrEnum], ...] = (
     *(Clause, ErrorCode, LetterKind, EndCause, OutcomeCause, PauseCause, Purpose, RoundState, RuleName, ShareKind),

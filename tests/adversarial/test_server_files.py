@@ -40,7 +40,7 @@ ROUNDS = 3
 WINDOW_BYTES = 24
 """Long enough that no other bytes are alike by chance; every secret is searched for by such pieces of it."""
 BLOCK_BYTES, OVERLAP_BYTES = 4096, 128
-"""What is searched for is shorter than the overlap: whatever is in a file is in one of its blocks and what follows."""
+"""Blocks of a file and their overlap, which is longer than whatever is searched for."""
 LOOK_EVERY_S, KEEP_EVERY_S = 0.4, 0.01
 OWN_FILES = ("keys.toml", "tls.key")
 

@@ -22,7 +22,7 @@ from tests.contract.records import KEY, RECORD, ROUND, contribution, sqlite_url
 from tests.kit.present import present
 
 TABLES = Path(__file__).with_name("database_0009.sql")
-"""What the code of commit 2e72779a executes on PostgreSQL; on SQLite two types have other names."""
+"""Statements of commit 2e72779a on PostgreSQL; on SQLite two types have other names."""
 SINCE = {"0009": "", "0010": "ALTER TABLE contributions ADD COLUMN chunk_tags BYTEA"}
 
 

@@ -16,7 +16,7 @@ from tests.documents.walk import Walk
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 NAMES = ("moiety-server", "moiety-agent")
 WORST_EXPOSURE = 2.0
-"""Of 10, by systemd-analyze: what must listen or call, and compile kernels, cannot come to 0."""
+"""The exposure, out of 10 by systemd-analyze: units that must listen or call, and compile kernels, cannot come to 0."""
 
 
 def analyze() -> str:

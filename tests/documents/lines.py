@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TOLD_OF = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAST = ("docs/adr", "docs/changelog.md")
-"""What was decided and what changed: their commands are those of then."""
+"""Records of decisions and changes: their commands are those of their time."""
 
 
 def documents() -> list[str]:

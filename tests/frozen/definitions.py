@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 
 PACKAGES = ("protocol", "host", "servers", "client_agent", "harness")
 LEFT_OUT = frozenset({"__all__"})
-"""What only says which names a module hands on."""
+"""Names that only say which others a module hands on."""
 _MODULE = re.compile(rf"(?<![\w./])(?:{'|'.join(PACKAGES)})(?:[./][A-Za-z_]\w*)+")
 _SHOWN = 60
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -40,7 +40,7 @@ class _Module:
     file: str
     statements: tuple[tuple[str, tuple[ast.stmt, ...]], ...] = field(repr=False)
     bound: Mapping[str, tuple[str, str | None]] = field(repr=False)
-    """What its imports bind: name -> (module, name in it), or (module, None) for a module itself."""
+    """Names that its imports bind: name -> (module, name in it), or (module, None) for a module itself."""
 
     @property
     def own(self) -> frozenset[str]:

@@ -161,7 +161,7 @@ ATTESTATION: Final[Fields] = {
     "checkpoint_digest": digest("checkpoint"),
 }
 SIGNED_KIND: Final = "ready"
-"""What the example of a signed message holds."""
+"""The kind of message in the example of a signed one."""
 
 LISTED_STUDY: Final[Fields] = {"name": "heart-2026", "study_digest": digest("study")}
 

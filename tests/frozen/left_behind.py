@@ -47,7 +47,7 @@ COLUMNS: Final[dict[str, str]] = {
     "correlations": "study, round, attempt, site",
     "boots": "boot",
 }
-"""What of each table no time and no random draw decides."""
+"""Columns of each table that no time and no random draw decides."""
 
 
 def left_behind(folder: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from harness.simulate.study_run import SimulationOptions, run_simulation
 Json = dict[str, Any]
 Run = Callable[[Path], Json]
 TIMES: Final = frozenset({"seconds", "versions", "code_digest"})
-"""Of a run's line: how long it took, on what, and by which code."""
+"""Fields of a run's line that say how long it took, on what, and by which code."""
 
 CASE: Final = """
 name = "every-rule"

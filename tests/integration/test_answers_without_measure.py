@@ -39,7 +39,7 @@ from tests.unit.client_agent.enveloped import Handler
 from tests.unit.client_agent.federation import ROSTER, keys, operator_keys
 
 LITTLE = 24 * MEGABYTE
-"""Of Python's memory: an answer of control messages may have 4 MiB, and is held twice while it is joined."""
+"""A bound of Python's memory: an answer of control messages may have 4 MiB, and is held twice while it is joined."""
 ATTEMPTS = 4
 SUCCESSES = (hostile.bomb, hostile.endless_body, hostile.stated_too_long)
 HEADS = (hostile.endless_header, hostile.endless_interim_answers)

@@ -23,7 +23,7 @@ from tests.needed import postgresql_programs
 
 _USER: Final = "postgres"
 _QUICK: Final = ("listen_addresses=", "max_connections=40", "shared_buffers=16MB", "wal_level=replica", "fsync=off")
-"""What its processes have written survives them; a machine that fails is not tested here."""
+"""Options for speed: writes survive the processes; a machine that fails is not tested here."""
 
 
 @dataclass

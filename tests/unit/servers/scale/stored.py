@@ -27,7 +27,7 @@ MASK = bytes.fromhex("9d" + "17e0c4" * 10 + "b2")
 PARAMETERS = StudyParameters(dimension=D, clip_norm=1.0, least_contributors=3)
 SITES = 3
 SEEDED = 1
-"""Which of them sent a seed."""
+"""The site among them that sent a seed."""
 
 
 def content_key(site: int) -> bytes:
