@@ -104,6 +104,8 @@ MOVED: Final = {
 _EXTRA_OF_MODULE: Final = {
     "alembic": "server",
     "fastapi": "server",
+    "httptools": "server",
+    "psycopg": "postgres",
     "prometheus_client": "server",
     "sqlalchemy": "server",
     "uvicorn": "server",

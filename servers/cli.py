@@ -340,7 +340,9 @@ def _asked(settings: ServerSettings, study: str | None) -> Status:
         ) from None
     try:
         if study is not None and answer.status_code == _HTTP_NOT_FOUND:
-            raise UnknownStudy(str(json.loads(body)["detail"]))
+            problem = json.loads(body)
+            if problem["code"] == UnknownStudy.code:
+                raise UnknownStudy(str(problem["detail"]))
         return Status.model_validate_json(body if answer.status_code == _HTTP_OK else b"")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigurationError(

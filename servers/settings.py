@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from host.network import is_loopback
 from host.settings import file_table
@@ -185,6 +185,9 @@ def load_settings(path: Path) -> ServerSettings:
         settings = ServerSettings(**table)
     except ValidationError as error:
         wrong = {detail["loc"]: detail for detail in error.errors(include_url=False)} | wrong
+    except SettingsError as error:
+        said = f"{ENVIRONMENT_PREFIX}*: {error}"
+        raise ConfigurationError(f"{said}: an array or a table in a variable is written as JSON") from None
     if wrong:
         lines = [describe(ServerSettings, detail) for detail in wrong.values()]
         raise ConfigurationError(f"{path}: " + "; ".join(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +11,12 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from protocol.errors import ConfigurationError
 from servers.store.database import open_engine
 
+_REVISION: Final = re.compile("[0-9]{4}")
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 
@@ -28,10 +30,11 @@ def upgrade(url: str) -> None:
             _require_known(connection, ScriptDirectory.from_config(config))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
-    except OperationalError as error:
+    except DBAPIError as error:
+        said = (str(error.orig).strip() or type(error.orig).__name__).splitlines()[0]
         raise ConfigurationError(
-            f"the server's database cannot be opened or upgraded: {str(error.orig).strip()}; see to its disk, or to "
-            "key 'database_url' and whether PostgreSQL runs there"
+            f"the server's database cannot be opened or upgraded: {said}; see to its disk, or to key "
+            "'database_url', whether PostgreSQL runs there, and that role's rights on the schema"
         ) from None
     finally:
         engine.dispose()
@@ -40,7 +43,7 @@ def upgrade(url: str) -> None:
 def _require_known(connection: Connection, scripts: ScriptDirectory) -> None:
     """Refuse a database of a version that is too old or too new for this one's migrations."""
     heads = MigrationContext.configure(connection).get_current_heads()
-    if len(heads) > 1 or not all(isinstance(head, str) and head.isdecimal() for head in heads):
+    if len(heads) > 1 or not all(isinstance(head, str) and _REVISION.fullmatch(head) for head in heads):
         said = ", ".join("NULL" if head is None else repr(str(head)[:40]) for head in heads[:5])
         raise ConfigurationError(
             f"the server's database has no readable schema version (table alembic_version holds {said}): put a backup "

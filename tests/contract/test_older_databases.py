@@ -67,6 +67,16 @@ def test_a_database_of_older_code_opens_with_what_is_in_it(url: str, revision: s
         store.close()
 
 
+def test_a_version_without_its_tables_is_refused_on_either_engine(url: str) -> None:
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('0009')"))
+    engine.dispose()
+    with pytest.raises(ConfigurationError, match="cannot be opened or upgraded: .*; see to its disk"):
+        upgrade(url)
+
+
 @pytest.mark.parametrize(
     ("revision", "remedy"), [("0008", "brings it to 0009, then this one"), ("0999", "or a newer one")]
 )

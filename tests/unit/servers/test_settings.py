@@ -84,6 +84,16 @@ def test_a_setting_of_an_earlier_release_is_refused_with_what_holds_instead(
         load_settings(file)
 
 
+@pytest.mark.parametrize(("name", "value"), [("FORWARDED_BY", "10.0.0.0/8"), ("LIMITS", "{"), ("RAY", "x")])
+def test_a_variable_that_is_no_json_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    file.write_text(GOOD)
+    monkeypatch.setenv(f"MOIETY_SERVER_{name}", value)
+    with pytest.raises(ConfigurationError, match=f'"{name.lower()}".*is written as JSON'):
+        load_settings(file)
+
+
 def test_an_unknown_variable_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(GOOD)
     monkeypatch.setenv("MOIETY_SERVER_PROT", "9000")
