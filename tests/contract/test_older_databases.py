@@ -73,7 +73,7 @@ def test_a_version_without_its_tables_is_refused_on_either_engine(url: str) -> N
         connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
         connection.execute(text("INSERT INTO alembic_version VALUES ('0009')"))
     engine.dispose()
-    with pytest.raises(ConfigurationError, match="cannot be opened or upgraded: .*; see to its disk"):
+    with pytest.raises(ConfigurationError, match=r"cannot be opened or upgraded: .*; see to its disk"):
         upgrade(url)
 
 
