@@ -2,6 +2,7 @@
 #   make install   create .venv and install (quick when nothing changed)
 #   make demo      two servers and five hospitals on this machine; leaves demo-out/report.html
 #   make test      install, then every test
+#   make coverage  every test, and how much of each package they run
 #   make bundle    one archive for machines without a network: packages by deploy/lock.txt, code, docs, checksums, installer
 #   make soak      the long ones: every place at which a process can be killed, altered inputs, load, ten thousand simulated accidents; counts in results-out/soak
 #   make test-deploy  studies across containers, one server killed, strangers who enrol; needs root, a container engine and Compose
@@ -22,7 +23,7 @@ STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
 BUNDLE_FLAGS ?=
-.PHONY: needed-deploy needed-soak help install bundle lock demo results test test-deploy static check clean soak docs
+.PHONY: needed-deploy needed-soak help install bundle lock demo results test coverage test-deploy static check clean soak docs
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -43,15 +44,18 @@ results: install
 	$(BIN)/moiety lab results $(RESULTS_FLAGS)
 
 # Three workers, four where there are processors for them (tests of processes wait half of their time), a module on one of
-# them; PYTEST_FLAGS= runs one test after the other. Every line and branch of protocol/ is run by a test; of the other
-# packages coverage sees only what runs in the tests' own processes. Some hundred processes import the packages: their
-# bytecode is kept. Files of tests are in memory (/dev/shm) where there is room; TMPDIR= names another place.
-# Coverage does not count tests marked 'uncounted', which run again what others run: counting doubles their time.
-test soak: export PYTHONDONTWRITEBYTECODE :=
+# them; PYTEST_FLAGS= runs one test after the other. Every line and branch of protocol/ is run by a test; counting the
+# other packages too takes longer, so 'make coverage' does that, and sees only what runs in the tests' own
+# processes. Some hundred processes import the packages: their bytecode is kept. Files of tests are in memory (/dev/shm)
+# where there is room; TMPDIR= names another place. Tests marked 'uncounted' run again what others run and count.
+test coverage soak: export PYTHONDONTWRITEBYTECODE :=
 test: install
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov=protocol --cov-report=
+	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered
+
+coverage: install
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov --cov-report=
-	$(BIN)/coverage report --include='protocol/*' --fail-under=100 --show-missing --skip-covered
-	@for package in host servers client_agent harness; do \
+	@for package in protocol host servers client_agent harness; do \
 	  printf '%s: %s %% covered\n' $$package "$$($(BIN)/coverage report --include="$$package/*" --format=total)"; done
 
 # What cannot be left out is looked for before anything is installed or built: a line says what to install.

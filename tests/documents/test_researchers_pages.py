@@ -18,21 +18,12 @@ from tests.documents.lines import ROOT, commands_of
 PAGES = ("docs/start/researcher.md", "docs/simulating.md", "docs/attacking.md", "README.md")
 DATA = os.environ.get("MOIETY_DATA", "")
 ELSEWHERE = (
-    *("make ", ". .venv", "mkdir", "python -m", "for ", "chmod", "cp ", "done", "moiety server "),
-    *(
-        "moiety agent ",
-        "moiety study ",
-        "moiety attack request-replayed",
-    ),  # test_first_federation.py, tests/adversarial
-    *(
-        "ray ",
-        "export RAY",
-        "moiety simulate mnist",
-        "moiety lab results",
-        "moiety simulate recurrence.toml",  # tests/unit/harness/simulation/test_folders.py
-        "moiety simulate harness/studies/mnist",
-    ),  # hours
-    "moiety attack --all",  # test_attacks_by_....py run each of them
+    *("make ", ". .venv", "mkdir", "python -m", "for ", "chmod", "cp ", "done", "ray ", "export RAY"),
+    # test_first_federation.py types a whole federation; tests/adversarial and test_attacks_by_....py run the attacks
+    *("moiety server ", "moiety site ", "moiety agent ", "moiety study ", "digits() ", "n=", "read=", "[ ", "cat "),
+    *("moiety attack request-replayed", "moiety attack --all"),
+    "moiety simulate recurrence.toml",  # tests/unit/harness/simulation/test_folders.py
+    *("moiety simulate mnist", "moiety lab results", "moiety simulate harness/studies/mnist"),  # hours
 )
 FEWER = {"--seeds 0,1,2,3,4": "--seeds 0", "--seeds 0,1,2": "--seeds 0", "--seeds 0-9,12": "--seeds 0"}
 FEWER |= {"--seeds 0-9": "--seeds 0", "--seeds 0-4": "--seeds 0", "--batches 1,32": "--batches 1"}
