@@ -138,16 +138,16 @@ class Strangers:
 
     def send(self, kind: str, request: bytes) -> None:
         """One request, on the connection that is open or a new one."""
-        connection = self._connection or self._stranger.dial()
-        connection.settimeout(_SILENT_S)
-        status = 0
-        with suppress(OSError):
+        connection, status = self._connection, 0
+        with suppress(OSError):  # a server that has too many connections of this address lets no other in
+            connection = connection or self._stranger.dial()
+            connection.settimeout(_SILENT_S)
             connection.sendall(request)
             status, _ = answer(connection)
         self._counts.note(kind, status, lambda: repr(request[:500]))
         kept = status in (200, 404, 405) and kind == "stranger, whole request"
         self._connection = connection if kept else None
-        if not kept:
+        if connection is not None and not kept:
             connection.close()
 
     def whole(self) -> None:
