@@ -223,13 +223,18 @@ class ServerClient:
     def _in_parts(self, path: str, body: Body) -> Signed[Receipt]:
         asked = f"?digest={body.digest.hex()}&length={body.length}"
         held = HeldUpload.parse(self._send("GET", path + paths.HELD + asked, _EMPTY, "held"))
+        missed = False
         while held.held_bytes < body.length:
-            part, before = body.part(held.held_bytes, held.part_bytes), held
+            part = body.part(held.held_bytes, held.part_bytes)
             self._require_open("the rest of a contribution", body.length - held.held_bytes)
             target = f"{path}{paths.PART}{asked}&offset={held.held_bytes}"
-            held = HeldUpload.parse(self._send("PUT", target, part, "contribution part"))
-            if held.held_bytes <= before.held_bytes:
+            after = HeldUpload.parse(self._send("PUT", target, part, "contribution part"))
+            if after.held_bytes > held.held_bytes:
+                held, missed = after, False
+            elif missed:
                 raise Unavailable(f"server {self.operator.name!r} lost parts of the contribution; they are sent again")
+            else:
+                missed = True  # a proxy that takes turns chose another process; once more, and it chooses the first
         return Signed[Receipt].parse(self._send("POST", path + paths.WHOLE + asked, _EMPTY, "contribution"))
 
     def send_queries(self, name: str, round_number: int, attempt: int, body: Body) -> None:

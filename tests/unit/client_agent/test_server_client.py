@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import httpx
 import pytest
 import stamina
 
+from client_agent.net import server_client
 from client_agent.net.envelopes import Body, HeldSession, SessionKeeper
 from client_agent.net.exchange import Way, asked_pause_s, problem_to_error
 from client_agent.net.server_client import WAITS_S, RetryPolicy, ServerClient
@@ -24,7 +26,17 @@ from protocol.channel.encoding import KEPT
 from protocol.channel.session import MOST_BACK, SessionGrant, SessionOffer, granted
 from protocol.channel.signing import DigestField, digest_value
 from protocol.errors import ErrorCode, MalformedMessage, MoietyError, RefusedMessage, Unavailable
-from protocol.messages.control import MAX_CONTROL_BYTES, Signed, Study, StudyView, countersign, sign
+from protocol.messages import paths
+from protocol.messages.control import (
+    MAX_CONTROL_BYTES,
+    HeldUpload,
+    Receipt,
+    Signed,
+    Study,
+    StudyView,
+    countersign,
+    sign,
+)
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.client_agent.enveloped import NOW, Handler, Opened, closed, enveloped, opened
@@ -437,3 +449,28 @@ def test_the_last_answer_from_an_address_is_held_and_named_by_how_far_back_it_li
         held.keep(f"/{number}", 10 + number, b"x" * 300)
     assert held.earlier("/view", 20) == (0, b"")
     assert [held.earlier(f"/{number}", 20)[0] for number in range(KEPT)] == [10, 9, 8, 7]
+
+
+def test_a_large_contribution_comes_to_one_of_two_processes_behind_a_proxy_that_takes_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither process knows what the other one has."""
+    monkeypatch.setattr(server_client, "LARGE_BYTES", 0)
+    (tmp_path / "sealed").write_bytes(bytes(5 * 1024))
+    body = Body.file(tmp_path / "sealed", hashlib.sha256(bytes(5 * 1024)).digest())
+    has, turns, operator = [0, 0], itertools.cycle((0, 1)), operator_keys(Side.A)
+    about = Receipt(study_digest=DIGEST, round=1, attempt=1, site="c1", side=Side.A, body_digest=body.digest.hex())
+    receipt = sign(about, operator.name, operator.signing)
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        turn = next(turns)
+        if request.url.path.endswith(paths.WHOLE):
+            whole = has[turn] == body.length
+            return httpx.Response(200, content=receipt.canonical()) if whole else httpx.Response(503)
+        if request.method == "PUT" and int(request.url.params["offset"]) == has[turn]:
+            has[turn] += len(request.content)
+        held = HeldUpload(body_digest=body.digest.hex(), held_bytes=has[turn], part_bytes=2048)
+        return httpx.Response(200, content=held.canonical())
+
+    assert client(handler).contribute("unit", 1, 1, body) == receipt
+    assert sorted(has) == [0, body.length]
