@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match, Route
 from structlog.typing import FilteringBoundLogger
 
 from host import log
@@ -81,7 +83,7 @@ def create_app(
         app.include_router(router)
     server.metrics.expect_routes([name for router in open_to_all for name in _names(router)], _names(peer.router))
     app.add_middleware(CountTraffic, metrics=server.metrics)
-    _handle_errors(app, server)
+    _handle_errors(app, server, (*open_to_all, peer.router))
     app.take_envelopes(server, (*open_to_all, peer.router), partial(CountTraffic, metrics=server.metrics))
     return app
 
@@ -109,9 +111,10 @@ def create_operations(app: FastAPI) -> FastAPI:
     operations.state.readiness = Readiness(app)
     operations.state.status_lock = asyncio.Lock()
     make_token(app.state.server.settings.data_dir)
-    for router in (health.alive, health.router):
+    routers = (health.alive, health.router)
+    for router in routers:
         operations.include_router(router)
-    _handle_errors(operations, app.state.server)
+    _handle_errors(operations, app.state.server, routers)
     return operations
 
 
@@ -165,7 +168,7 @@ async def _follow_roster(server: Server) -> None:
             _log.exception("roster_not_read")
 
 
-def _handle_errors(app: FastAPI, server: Server) -> None:
+def _handle_errors(app: FastAPI, server: Server, routers: Sequence[APIRouter]) -> None:
     problem = partial(problem_answer, server)
     _handle_common_errors(app, problem, _log)
 
@@ -183,7 +186,17 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
             return problem(newer.code, newer.detail)
         detail = f"{request.method} {request.url.path}: {error.detail}"
         # counted alone: any stranger could push the last refusals out with addresses that do not exist
-        return problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code, noted=False)
+        answer = problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code, noted=False)
+        return _with_allow(answer, request, routers)
+
+
+def _with_allow(answer: Response, request: Request, routers: Sequence[APIRouter]) -> Response:
+    """Name, in a 405, the methods of all routes at the address."""
+    if answer.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        routes = [one for router in (request.app.router, *routers) for one in router.routes if isinstance(one, Route)]
+        there = [one.methods or () for one in routes if one.matches(request.scope)[0] is Match.PARTIAL]
+        answer.headers["allow"] = ", ".join(sorted({method for methods in there for method in methods}))
+    return answer
 
 
 def _handle_common_errors(
@@ -223,9 +236,10 @@ def create_founding(settings: ServerSettings, *, clock: Callable[[], float] = ti
         app.state.founded()
 
     app.state.desk = enrolment.OpenDesk(Desk(settings, clock, founded))
-    for router in (health.alive, enrolment.router):
+    routers = (health.alive, enrolment.router)
+    for router in routers:
         app.include_router(router)
-    _handle_founding_errors(app)
+    _handle_founding_errors(app, routers)
     return app
 
 
@@ -233,9 +247,10 @@ def create_founding_operations(app: FastAPI) -> FastAPI:
     """Make the operator's own application while the server waits for its roster: alive, and what is waited for."""
     operations = FastAPI(title="Operations, before the federation is founded", openapi_url=None)
     operations.state.desk = app.state.desk
-    for router in (health.alive, _router):
+    routers = (health.alive, _router)
+    for router in routers:
         operations.include_router(router)
-    _handle_founding_errors(operations)
+    _handle_founding_errors(operations, routers)
     return operations
 
 
@@ -247,7 +262,7 @@ def readyz(request: Request) -> dict[str, str]:
     raise Unavailable(f"the federation is not founded yet; this server waits for {waits_for or 'its start'}")
 
 
-def _handle_founding_errors(app: FastAPI) -> None:
+def _handle_founding_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     def answer(code: ErrorCode, detail: str, status: int | None = None) -> Response:
         body = problem_body(code, detail, status)
         return Response(body, status_code=status or status_of(code), media_type=MEDIA_TYPE)
@@ -258,4 +273,5 @@ def _handle_founding_errors(app: FastAPI) -> None:
     async def no_such_route(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404 and request.url.path.startswith("/v1/"):
             return answer(ErrorCode.UNAVAILABLE, "this federation is not founded yet: only enrolment is served here")
-        return answer(ErrorCode.UNKNOWN_RESOURCE, f"{request.method}: {error.detail}", error.status_code)
+        refused = answer(ErrorCode.UNKNOWN_RESOURCE, f"{request.method}: {error.detail}", error.status_code)
+        return _with_allow(refused, request, routers)

@@ -263,8 +263,17 @@ class Database:
             path = Path(self._engine.url.database or "")
             files = (path, path.with_name(f"{path.name}-wal"))
             return sum(file.stat().st_size for file in files if file.exists())
-        with self._begin() as connection:
+        with self._reading() as connection:
             return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """A look on a connection of its own, for any thread. Raises: Unavailable"""
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except self._not_now as error:
+            raise explained(error) from error
 
     @contextmanager
     def _begin(self, *, only_adds: bool = False) -> Iterator[Connection]:

@@ -171,7 +171,7 @@ class Store(Protocol):
         ...
 
     def last_contributed(self, study: str) -> dict[str, int]:
-        """The last round of each site that ever contributed."""
+        """The last round of each site that ever contributed; looks through all that it did: for threads."""
         ...
 
     def answer(self, key: RoundKey, kind: AnswerKind) -> Answer | None: ...
@@ -205,7 +205,7 @@ class Store(Protocol):
         ...
 
     def kept(self) -> dict[Kept, tuple[str, ...]]:
-        """The same, by what they hold."""
+        """The same, by what they hold; for threads."""
         ...
 
     def holds_of(self, study: str) -> Holdings:
@@ -217,7 +217,7 @@ class Store(Protocol):
         ...
 
     def size_bytes(self) -> int:
-        """Return the size of the database on its disk."""
+        """Return the size of the database on its disk; for threads."""
         ...
 
     # mail

@@ -228,7 +228,7 @@ class SqlStore(
             Kept.OUTPUTS: t.rounds.c.output_file,
             Kept.LETTERS: t.mail.c.file,
         }
-        with self._begin() as connection:
+        with self._reading() as connection:
             return {
                 kind: tuple(connection.execute(select(column).where(column.is_not(None))).scalars())
                 for kind, column in columns.items()

@@ -250,7 +250,7 @@ class ContributionRows(Database):
     def last_contributed(self, study: str) -> dict[str, int]:
         c = t.contributions.c
         newest = select(c.site, func.max(c.round)).where(c.study == study).group_by(c.site)
-        with self._begin() as connection:
+        with self._reading() as connection:
             return {str(site): int(number) for site, number in connection.execute(newest)}
 
     def contributed(self, site: str, after: tuple[str, int], limit: int) -> list[ContributedRound]:

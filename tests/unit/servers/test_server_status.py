@@ -28,6 +28,7 @@ from harness.federation.learners import EROSION, light_learner, light_sites, lig
 from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError, ErrorCode, Unavailable, UnknownStudy
 from protocol.messages.control import StudyState, sign
+from protocol.messages.paths import STUDIES
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from servers import cli
@@ -213,21 +214,62 @@ def test_between_two_studies_others_have_their_turn(operator: Operator, monkeypa
     (seen,) = operator.seen().studies
     turns, at_turn = [0], list[int]()
 
-    def studies(*given: object) -> Iterator[StudyStatus]:
-        for _ in range(20):
-            at_turn.append(turns[0])
-            yield seen
+    def study(*given: object) -> StudyStatus:
+        at_turn.append(turns[0])
+        return seen
 
     async def others() -> None:
         while len(at_turn) < 20:
             turns[0] += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr("servers.status._studies", studies)
+    record = operator.server.store.study(seen.digest)
+    monkeypatch.setattr("servers.status._chosen", lambda *given: [(record, 0)] * 20)
+    monkeypatch.setattr("servers.status._study", study)
     others_in_turn = asyncio.run_coroutine_threadsafe(others(), operator._loop)
     assert len(operator.seen().studies) == 20
     others_in_turn.result(60)
     assert len(set(at_turn)) == 20
+
+
+def test_what_looks_through_all_contributions_does_not_hold_the_event_loop(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop = asyncio.run_coroutine_threadsafe(_thread(), operator._loop).result(60)
+    asked: list[tuple[str, int]] = []
+
+    def watched(name: str) -> None:
+        ask = getattr(operator.server.store, name)
+        monkeypatch.setattr(
+            operator.server.store, name, lambda *given: asked.append((name, threading.get_ident())) or ask(*given)
+        )
+
+    names = ("last_contributed", "kept", "size_bytes")
+    for name in names:
+        watched(name)
+    assert operator.seen("seen").studies[0].sites[1].last_round is not None
+    assert {name for name, _ in asked} == set(names)
+    assert on_loop not in {thread for _, thread in asked}
+
+
+async def _thread() -> int:
+    return threading.get_ident()
+
+
+def test_a_wrong_method_is_answered_with_the_right_ones(operator: Operator) -> None:
+    async def asked(app: FastAPI, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:9443") as client:
+            return await client.patch(path)
+
+    for app, path, allowed in (
+        (operator.app, STUDIES, "GET, POST"),
+        (operator.app, "/healthz", "GET"),
+        (create_operations(operator.app), "/status", "GET"),
+        (create_operations(operator.app), "/docs", "GET, HEAD"),
+    ):
+        refused = asyncio.run_coroutine_threadsafe(asked(app, path), operator._loop).result(60)
+        assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
+        assert refused.json()["code"] == ErrorCode.UNKNOWN_RESOURCE
 
 
 def test_every_code_has_a_next_step() -> None:
