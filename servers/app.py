@@ -29,11 +29,10 @@ from protocol.errors import ErrorCode, MoietyError, OtherVersion, Unavailable
 from servers.api import enrolment, health, mail, peer, rounds, studies
 from servers.api.direct import PublicApplication
 from servers.api.responses import problem_answer
-from servers.background.duties import Duties, end_all
+from servers.background.duties import Duties, end_all, follow_roster
 from servers.background.processes import Hearing, drive_in_turn
 from servers.correlations.oblivious_transfer import OBLIVIOUS, Transfer
 from servers.enrolment.desk import Desk
-from servers.identity.roster import RosterFile
 from servers.monitoring import CountTraffic
 from servers.problems import MEDIA_TYPE, internal_problem, problem_body, status_of
 from servers.rounds.uploads import sweep
@@ -41,7 +40,6 @@ from servers.server import Server, open_server
 from servers.settings import Role, ServerSettings
 from servers.status import Readiness, make_token
 
-_ROSTER_LOOKED_AT_EVERY_S = 10.0
 _UPLOADS_LOOKED_AT_EVERY_S = 60.0
 _LOGGED_CHARACTERS = 200
 _log = log.logger("http")
@@ -122,7 +120,7 @@ def create_operations(app: FastAPI) -> FastAPI:
 async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, transfer: Transfer) -> AsyncIterator[None]:
     server: Server = app.state.server
     duties = Duties(app, server, to_peer, transfer)
-    tasks = [asyncio.create_task(_follow_roster(server))]
+    tasks = [asyncio.create_task(follow_roster(server))]
     if server.store.beside is None:
         duties.begin()
     else:
@@ -155,17 +153,6 @@ async def _sweep_uploads(server: Server) -> None:
             _log.warning("uploads_not_swept", code=later.code, detail=later.detail)
         except Exception:  # a folder that is mounted, for instance
             _log.exception("uploads_not_swept")
-
-
-async def _follow_roster(server: Server) -> None:
-    """A longer roster in the roster's file is in force from then on."""
-    file = RosterFile(server)
-    while True:
-        await asyncio.sleep(_ROSTER_LOOKED_AT_EVERY_S)
-        try:
-            file.renew()
-        except Exception:
-            _log.exception("roster_not_read")
 
 
 def _handle_errors(app: FastAPI, server: Server, routers: Sequence[APIRouter]) -> None:

@@ -33,7 +33,6 @@ from servers.problems import ALARMS, FIXES
 from servers.server import Server
 from servers.settings import ServerSettings
 from servers.store.database import database_exists
-from servers.store.interface import Store
 from servers.store.records import RoundRecord, SeenRound, StudyRecord
 from servers.store.sql import SqlStore
 
@@ -406,7 +405,7 @@ def _clock(ahead_s: float) -> str:
     return f"this clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the other server's"
 
 
-def _chosen(store: Store, study: str | None) -> list[tuple[StudyRecord, int]]:
+def _chosen(store: SqlStore, study: str | None) -> list[tuple[StudyRecord, int]]:
     """All studies by name, or one, each with how many attempts are shown; 0: in short. Raises: UnknownStudy"""
     if study is None:
         return [(one, 0 if one.state.ended else 1) for one in sorted(store.studies(), key=lambda one: one.name)]
@@ -417,7 +416,7 @@ def _chosen(store: Store, study: str | None) -> list[tuple[StudyRecord, int]]:
 
 
 def _study(
-    store: Store, record: StudyRecord, chain: RosterChain, now_s: float, rounds: int, last: Mapping[str, int]
+    store: SqlStore, record: StudyRecord, chain: RosterChain, now_s: float, rounds: int, last: Mapping[str, int]
 ) -> StudyStatus:
     """With the newest ``rounds`` attempts and the sites, of which ``last`` has the last rounds; 0: in short."""
     current = store.current_round(record.digest)
@@ -445,7 +444,7 @@ def _study(
 
 
 def _sites(
-    store: Store,
+    store: SqlStore,
     record: StudyRecord,
     current: RoundRecord | None,
     newest: SeenRound | None,
@@ -479,7 +478,7 @@ def _sites(
         )
 
 
-def _attempt(store: Store, digest: str, one: SeenRound, now_s: float) -> Attempt:
+def _attempt(store: SqlStore, digest: str, one: SeenRound, now_s: float) -> Attempt:
     over = one.state in _OVER
     until = one.state_since_s if over else now_s
     return Attempt(

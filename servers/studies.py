@@ -45,8 +45,7 @@ from servers.ckks.process import require_tenseal
 from servers.event_loop import wait_up_to
 from servers.server import Server
 from servers.store.cache import StudyPicture
-from servers.store.interface import A_NEW_STUDY
-from servers.store.records import Refusal, RoundRecord, StudyRecord
+from servers.store.records import A_NEW_STUDY, Refusal, RoundRecord, StudyRecord
 
 _BOTH = 2
 _ENDED_BY_OUTCOME: Final = frozenset({RoundState.SKIPPED, RoundState.RANKED, RoundState.CLOSED})

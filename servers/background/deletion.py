@@ -32,8 +32,8 @@ from protocol.roster.keyfile import PartyKeys
 from servers import studies
 from servers.server import Server
 from servers.store.files import ShareFiles
-from servers.store.interface import Store
 from servers.store.records import Holdings, StudyRecord
+from servers.store.sql import SqlStore
 
 FOLDER: Final = "deletions"
 _BLOCK_BYTES: Final = 2**20
@@ -45,7 +45,7 @@ class Holder:
 
     data_dir: Path
     keys: PartyKeys = field(repr=False)
-    store: Store
+    store: SqlStore
     files: ShareFiles
     audit: AuditLog
     clock: Callable[[], float] = time.time

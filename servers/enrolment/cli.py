@@ -56,14 +56,13 @@ def _init(asked: _Init) -> None:
 
     tls = asked.tls_certificate, asked.tls_key
     new = NewServer(asked.side, asked.federation, asked.name, asked.url, asked.peer_url, asked.port, asked.own_ca, *tls)
-    card, told = make_folder(new, asked.out)
+    card = make_folder(new, asked.out)
     fingerprint = fingerprint_of(card)
     if asked.json_output:
-        made = {"folder": str(asked.out), "card": str(asked.out / told.card), "fingerprint": fingerprint}
+        made = {"folder": str(asked.out), "card": str(asked.out / new.card), "fingerprint": fingerprint}
         typer.echo(json.dumps(made))
         return
-    has_certificate = asked.own_ca or asked.tls_certificate is not None
-    typer.echo(next_steps(asked.out, told, fingerprint, has_certificate=has_certificate), nl=False)
+    typer.echo(next_steps(asked.out, new, fingerprint), nl=False)
 
 
 def card(config: ConfigOption, json_output: JsonOption = False) -> None:

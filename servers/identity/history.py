@@ -15,7 +15,7 @@ from host import log
 from protocol.errors import HistoryUnknown, RolledBack
 from protocol.messages.control import Signed
 from protocol.messages.peer import History
-from servers.store.interface import Store
+from servers.store.sql import SqlStore
 
 _RUN_BYTES: Final = 32
 _log = log.logger("history")
@@ -29,7 +29,7 @@ class OwnHistory:
     anything (``look``), and say nothing of themselves.
     """
 
-    store: Store
+    store: SqlStore
     party: str
     start: int
     compared: bool = False

@@ -73,8 +73,7 @@ from servers.rounds.sketches import (
 )
 from servers.rounds.state import at_a
 from servers.server import Server
-from servers.store.interface import A_NEW_STUDY
-from servers.store.records import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
+from servers.store.records import A_NEW_STUDY, Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0

@@ -17,9 +17,9 @@ from servers.scale.passes import Shards
 from servers.scale.ranges import Bound, StoredShare
 from servers.store.chunk_tags import ENCRYPTED, Scratch
 from servers.store.files import Draft, ShareFiles, TaggedDraft
-from servers.store.interface import Store
 from servers.store.records import ContributionRecord, RoundRecord
 from servers.store.shares import Shares
+from servers.store.sql import SqlStore
 from servers.store.upload_parts import ShareInParts
 
 P = ParamSpec("P")
@@ -48,7 +48,7 @@ class EncryptedDraft(TaggedDraft):
 class ClusterShares(Shares):
     """Ciphertexts, and shares that came before there was a cluster, lie in this server's files all the same."""
 
-    def __init__(self, store: Store, files: ShareFiles, shards: Shards) -> None:
+    def __init__(self, store: SqlStore, files: ShareFiles, shards: Shards) -> None:
         super().__init__(store, files)
         self._shards = shards
 

@@ -204,6 +204,7 @@ class Database:
         self._boot: int | None = None
 
     def ready(self) -> None:
+        """Return if the database answers. Raises: Unavailable"""
         with self._begin() as connection:
             connection.execute(select(1))
             self._require_newest(connection)
@@ -213,6 +214,7 @@ class Database:
         self._of_nonces.close()
 
     def next_boot(self) -> int:
+        """Return how often a server has been started on this store, this time included."""
         with self._begin() as connection:
             boot = self._new_boot(connection)
             if self._engine.dialect.name != "sqlite":
@@ -259,6 +261,7 @@ class Database:
         return Owner(**row._mapping)
 
     def size_bytes(self) -> int:
+        """Return the size of the database on its disk; for threads."""
         if self._engine.dialect.name == "sqlite":
             path = Path(self._engine.url.database or "")
             files = (path, path.with_name(f"{path.name}-wal"))
@@ -327,7 +330,9 @@ class Database:
         return found
 
     def changes(self) -> int:
-        """Return how many changes this database has seen. Raises: RolledBack, when they are fewer than before"""
+        """Return how many changes of studies were stored (docs/protocol.md 23). Raises: RolledBack, when they were more
+        while this process runs
+        """
         with self._begin() as connection:
             self._require_newest(connection)
             found = self._not_fewer(connection.execute(_CHANGES).scalar_one(), self._most_changes)

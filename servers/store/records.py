@@ -1,10 +1,18 @@
-"""Frozen records of studies, rounds and single sites' messages, and summaries of them for people."""
+"""Frozen records of studies, rounds and single sites' messages, summaries of them for people, and their rows.
+
+A record's fields are its table's columns: a round's key is three of them, signed messages are their canonical bytes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import TypeVar
+from functools import cache, lru_cache
+from types import NoneType
+from typing import Any, Final, TypeVar, get_args, get_type_hints
+
+from sqlalchemy import Row
 
 from protocol.messages.control import (
     AgreedSet,
@@ -12,6 +20,7 @@ from protocol.messages.control import (
     ChallengeTranscript,
     ContributionHeader,
     Go,
+    Message,
     OutputCommitment,
     QueryHeader,
     Receipt,
@@ -68,6 +77,10 @@ class CorrelationUse:
     session: str
     batch: int
     index: int
+
+
+A_NEW_STUDY: Final = "new"
+"""In place of a study's digest where changes are told: there is one study more."""
 
 
 class AnswerKind(StrEnum):
@@ -281,3 +294,50 @@ class SeenRound:
 
     def key(self, study: str) -> RoundKey:
         return RoundKey(study, self.round, self.attempt)
+
+
+R = TypeVar("R")
+
+
+def row_of(record: StudyRecord | RoundRecord | ContributionRecord | CorrelationUse) -> dict[str, Any]:
+    """The columns that a record is stored in."""
+    row: dict[str, Any] = {"name": record.name} if isinstance(record, StudyRecord) else {}
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if isinstance(value, RoundKey):
+            row |= asdict(value)
+        elif isinstance(value, Message):
+            row[one.name] = value.canonical()
+        else:
+            row[one.name] = value.value if isinstance(value, StrEnum) else value
+    return row
+
+
+def record_of(kind: type[R], row: Row[Any]) -> R:
+    """The record that a row stores. Raises: MalformedMessage"""
+    return kind(**{name: read(row) for name, read in _columns(kind)})
+
+
+@cache
+def _columns(kind: type[Any]) -> list[tuple[str, Callable[[Row[Any]], Any]]]:
+    """The name of each field, and what reads it from a row."""
+    hints = get_type_hints(kind)
+    return [(one.name, _reader(one.name, hints[one.name], kind)) for one in fields(kind)]
+
+
+def _reader(name: str, hint: Any, kind: type[Any]) -> Callable[[Row[Any]], Any]:  # noqa: ANN401  (a type, or a union)
+    if hint is RoundKey:
+        return lambda row: RoundKey(row.study, row.round, row.attempt)
+    (of,) = (one for one in get_args(hint) or (hint,) if one is not NoneType)
+    if issubclass(of, Message):
+        # every request reads its study and round again, a contribution is read once
+        parse = _parsed if kind in (StudyRecord, RoundRecord) else _parsed.__wrapped__
+        return lambda row: None if (found := getattr(row, name)) is None else parse(of, bytes(found))
+    if issubclass(of, StrEnum):
+        return lambda row: of(getattr(row, name))
+    return lambda row: getattr(row, name)
+
+
+@lru_cache(maxsize=64)
+def _parsed(kind: type[Message], canonical: bytes) -> Message:
+    return kind.parse(canonical)

@@ -95,7 +95,7 @@ def operators(folder: Path, federation: str = "clinics", *, paired: bool = True)
     for side in Side:
         name, url = f"operator-{side.value}", f"https://{side.value}.example:8443"
         new = NewServer(side=side, federation=federation, operator=name, url=url, port=8443, own_ca=True)
-        cards[side], _ = make_folder(new, folder / side.value)
+        cards[side] = make_folder(new, folder / side.value)
         settings[side] = load_settings(folder / side.value / "settings.toml")
     for side in Side if paired else ():
         pair(settings[side], cards[side.other], fingerprint_of(cards[side.other]))

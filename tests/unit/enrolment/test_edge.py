@@ -30,7 +30,7 @@ from servers.api.enrolment import OpenDesk
 from servers.app import create_founding, create_founding_operations
 from servers.doctor import examine_server
 from servers.enrolment.desk import Desk
-from servers.enrolment.own_ca import issue, new_ca
+from servers.enrolment.folder import issue, new_ca
 from tests.kit.web_proxy import TunnellingProxy
 from tests.unit.enrolment.cards import operator_card
 from tests.unit.enrolment.enrolling import Operators, operators

@@ -48,9 +48,8 @@ from servers.event_loop import Changes
 from servers.server import Server, letter_came
 from servers.settings import Limits
 from servers.store.cache import StudyPicture
-from servers.store.interface import A_NEW_STUDY
 from servers.store.migrate import upgrade
-from servers.store.records import ContributionRecord, MailRecord, RoundRecord, StudyRecord
+from servers.store.records import A_NEW_STUDY, ContributionRecord, MailRecord, RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
 from servers.studies import PAGE_BYTES, studies_after, view, watch_news
 from tests.contract.records import KEY, PARTIES, RECORD, ROUND, contribution

@@ -68,10 +68,7 @@ def upgrade() -> None:
         sa.Column("kind", sa.String(length=20), nullable=False),
         sa.Column("request_digest", sa.String(length=64), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "round", "attempt", "kind"),
     )
     op.create_table(
@@ -85,10 +82,7 @@ def upgrade() -> None:
         sa.Column("receipt", sa.LargeBinary(), nullable=False),
         sa.Column("file", sa.Text(), nullable=True),
         sa.Column("wrapped_key", sa.LargeBinary(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "round", "attempt", "site"),
     )
     op.create_table(
@@ -99,10 +93,7 @@ def upgrade() -> None:
         sa.Column("topic", sa.String(length=63), nullable=False),
         sa.Column("body_digest", sa.String(length=64), nullable=False),
         sa.Column("file", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "sender", "recipient", "topic"),
     )
     op.create_table(
@@ -110,10 +101,7 @@ def upgrade() -> None:
         sa.Column("study", sa.String(length=64), nullable=False),
         sa.Column("site", sa.String(length=63), nullable=False),
         sa.Column("since_s", sa.Float(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "site"),
     )
     op.create_table(
@@ -145,10 +133,7 @@ def upgrade() -> None:
         sa.Column("began_at_s", sa.Float(), nullable=True),
         sa.Column("state_since_s", sa.Float(), nullable=True),
         sa.Column("noise_secret", sa.LargeBinary(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "round", "attempt"),
     )
     op.create_table(
