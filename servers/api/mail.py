@@ -89,16 +89,11 @@ async def _store(
         name = file_name("mail", study.digest, caller.name, recipient, str(topic), digest)
         await asyncio.to_thread(draft.keep, name)
     with server.store.alone(study.digest):
-        _keep(server, caller, study, topic, recipient, digest, name)
-
-
-def _keep(
-    server: Server, caller: Caller, study: StudyRecord, topic: Topic, recipient: str, digest: str, name: str
-) -> None:
-    kept = server.store.mail(study.digest, caller.name, recipient, str(topic))
-    if kept is not None and kept.file != name:
-        server.files.delete([name])  # the first one stands: of two that arrive at once, too
-    if not _came_before(server, study, caller.name, recipient, topic, digest):
+        kept = server.store.mail(study.digest, caller.name, recipient, str(topic))
+        if kept is not None and kept.file != name:
+            server.files.delete([name])  # the first one stands: of two that arrive at once, too
+        if _came_before(server, study, caller.name, recipient, topic, digest):
+            return
         server.failpoints.reach(Point.BEFORE_MAIL_STORED)
         gone = superseded(server, study, topic, caller.name, recipient)
         server.store.add_mail(MailRecord(study.digest, caller.name, recipient, str(topic), digest, name), gone)

@@ -81,26 +81,13 @@ async def store_queries(
         return
     _require_queries_welcome(record)
     expected = _expected_queries(server, study, record)
-    header, digest, name = await _queries_taken_in(server, caller, record, request, expected)
-    _commit_queries(server, record, header, digest, name)
-
-
-async def _queries_taken_in(
-    server: Server, caller: Caller, record: RoundRecord, request: Request, expected: Queries
-) -> tuple[QueryHeader, str, str]:
-    """Open queries into a file that no row names yet. -> their header, the sealed message's digest, the file's name"""
     with server.files.draft() as draft:
         intake = SealedIntake(server.keys.sealing, expected, draft)
         await stream_into(request, intake, expected.most_bytes)
         header, digest = await asyncio.to_thread(intake.finish, caller)
         name = file_name("query", record.key.study, record.key.round, record.key.attempt, digest)
         await asyncio.to_thread(draft.keep, name)
-    return header, digest, name
-
-
-def _commit_queries(server: Server, record: RoundRecord, header: QueryHeader, digest: str, name: str) -> None:
-    """Commit the row; what has happened since the body began to arrive is looked at again."""
-    with server.store.alone(record.key.study):
+    with server.store.alone(record.key.study):  # whatever happened since the body began to arrive counts
         _keep_queries(server, server.store.round(record.key) or record, header, digest, name)
 
 
