@@ -31,7 +31,7 @@ from servers.api.direct import PublicApplication
 from servers.api.responses import problem_answer
 from servers.background.duties import Duties, end_all, follow_roster
 from servers.background.processes import Hearing, drive_in_turn
-from servers.correlations.oblivious_transfer import OBLIVIOUS, Transfer
+from servers.correlations import OBLIVIOUS, Transfer
 from servers.enrolment.desk import Desk
 from servers.monitoring import CountTraffic
 from servers.problems import MEDIA_TYPE, internal_problem, problem_body, status_of
@@ -136,7 +136,6 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
 
 
 def _beside_others(app: FastAPI, server: Server, duties: Duties) -> Iterator[Coroutine[Any, Any, None]]:
-    """Do the work of a process that is one of several."""
     yield Hearing(server).keep()
     yield _sweep_uploads(server)
     if server.settings.role is Role.DRIVER:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -39,7 +40,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.rounds = Counter("moiety_rounds", "Rounds ended", ["outcome"], registry=self.registry)
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        kinds = ["direction", "kind"]
+        self.rounds = counter("moiety_rounds", "Rounds ended", ["outcome"])
         self.phase_s = Histogram(
             "moiety_phase_seconds",
             "Duration of a round's phases",
@@ -47,30 +50,19 @@ class Metrics:
             buckets=_PHASE_BUCKETS,
             registry=self.registry,
         )
-        self.bytes = Counter(
-            "moiety_bytes", "Bytes of bodies by kind of message", ["direction", "kind"], registry=self.registry
-        )
-        self.peer_bytes = Counter(
-            "moiety_peer_bytes", "Bytes of bodies between the servers", ["direction", "kind"], registry=self.registry
-        )
-        self.correlations = Counter(
-            "moiety_correlations", "Correlations made and used", ["event"], registry=self.registry
-        )
-        self.pool = Gauge("moiety_correlations_in_pool", "Unused correlations in memory", registry=self.registry)
-        self.connections = Gauge("moiety_connections", "Open connections at the public port", registry=self.registry)
-        self.connections_refused = Counter(
-            "moiety_connections_refused", "Connections refused by number or rate", registry=self.registry
-        )
-        self.refusals = Counter("moiety_refusals", "Requests refused", ["code"], registry=self.registry)
-        self.ready = Gauge("moiety_ready", "1 when /readyz was ready at the last look", registry=self.registry)
-        self.disk_free_bytes = Gauge("moiety_disk_free_bytes", "Free space at data_dir", registry=self.registry)
-        self.disk_reserve_bytes = Gauge(
-            "moiety_disk_reserve_bytes", "Free space below which nothing is accepted", registry=self.registry
-        )
-        self.certificate_expires_s = Gauge(
+        self.bytes = counter("moiety_bytes", "Bytes of bodies by kind of message", kinds)
+        self.peer_bytes = counter("moiety_peer_bytes", "Bytes of bodies between the servers", kinds)
+        self.correlations = counter("moiety_correlations", "Correlations made and used", ["event"])
+        self.pool = gauge("moiety_correlations_in_pool", "Unused correlations in memory")
+        self.connections = gauge("moiety_connections", "Open connections at the public port")
+        self.connections_refused = counter("moiety_connections_refused", "Connections refused by number or rate")
+        self.refusals = counter("moiety_refusals", "Requests refused", ["code"])
+        self.ready = gauge("moiety_ready", "1 when /readyz was ready at the last look")
+        self.disk_free_bytes = gauge("moiety_disk_free_bytes", "Free space at data_dir")
+        self.disk_reserve_bytes = gauge("moiety_disk_reserve_bytes", "Free space below which nothing is accepted")
+        self.certificate_expires_s = gauge(
             "moiety_certificate_expiry_seconds",
             "When the TLS certificate that is served expires, in seconds since 1970; 0 where none is known",
-            registry=self.registry,
         )
         self._begin_at_zero()
 

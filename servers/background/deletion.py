@@ -267,7 +267,6 @@ def _requests(folder: Path) -> list[Path]:
 
 
 async def _answered(server: Server, path: Path) -> bool:
-    """Return whether nothing is left to do about a request."""
     try:
         request = _REQUEST.validate_json(path.read_bytes())
     except ValidationError:

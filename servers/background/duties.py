@@ -22,9 +22,7 @@ from protocol.roster.keyfile import PartyKeys, parse_party_keys
 from protocol.rounds.states import STUDY_TRANSITIONS, StudyEvent, study_step
 from protocol.sharing import Side
 from servers.background.deletion import keep_to_retention
-from servers.correlations.oblivious_transfer import Transfer
-from servers.correlations.pool import CorrelationPool
-from servers.correlations.sender import OtSessions
+from servers.correlations import CorrelationPool, OtSessions, Transfer
 from servers.identity.roster import is_kept, keep_chain, read_chain
 from servers.peer_client import PeerClient
 from servers.rounds.endings import Endings

@@ -162,7 +162,6 @@ class CkksProcess(contextlib.AbstractContextManager["CkksProcess"]):
         return self._running
 
     def _end(self) -> str:
-        """Kill the worker, if one runs. -> how it ended"""
         running, self._running = self._running, None
         if running is None:
             return "not running"

@@ -268,7 +268,6 @@ def remove(
 
 
 def _lifetime_s(ttl: str) -> float:
-    """Raises: ConfigurationError"""
     found = _LIFETIME.fullmatch(ttl)
     seconds = 0 if found is None else int(found[1]) * _SECONDS[found[2]]
     if not 0 < seconds <= _MOST_DAYS * _SECONDS["d"]:
@@ -277,7 +276,6 @@ def _lifetime_s(ttl: str) -> float:
 
 
 def _named(config: Path) -> tuple[str, ...]:
-    """Everybody in this server's roster."""
     from servers.enrolment.register import names_in_place
     from servers.settings import load_settings
 

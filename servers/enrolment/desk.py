@@ -267,7 +267,6 @@ class Desk:
         return Founded(signature=own, in_place=there is not None)
 
     def _roster_of(self, founding: Founding, requester: str) -> Roster:
-        """Return the roster that this operator has itself admitted, and nothing else that it is told."""
         peer = paired(self._settings)
         if peer is None:
             raise ConfigurationError(f"{self.card.party.name} has not compared the other operator's card yet")

@@ -102,7 +102,6 @@ class ServedCertificate:
         return True
 
     def _look(self) -> tuple[_Seen, ...]:
-        """Raises: ConfigurationError"""
         try:
             found = [path.stat() for path in (self._chain, self._key)]
         except OSError as error:

@@ -123,7 +123,6 @@ def _errors_of_half(server: Server, record: RoundRecord, seed: bytes) -> Ring:
 
 
 def _half(server: Server, record: RoundRecord) -> Iterator[Ring]:
-    """Yield the half that this side committed to, piece by piece."""
     if record.committed.message.share_kind is ShareKind.SEED:
         length = _length(server, record)
         for start in range(0, length, _PIECE):

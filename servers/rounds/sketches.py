@@ -124,7 +124,6 @@ def _require_same_queries(server: Server, record: RoundRecord, digest: str) -> N
 
 
 def _expected_queries(server: Server, study: StudyRecord, record: RoundRecord) -> Queries:
-    """Return the form of the requester's queries to this server, once the challenge is signed."""
     stated = record.challenged.transcript.message.digest()
     return Queries(stated, server.side, targets_of(server, record), parameters_of(study, record).sketched_length)
 

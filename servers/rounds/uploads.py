@@ -149,9 +149,6 @@ async def _kept(
 
 
 def _awaited(server: Server, study: StudyRecord, upload: Upload) -> Awaited:
-    """Return the expected form of the upload, while it may come. Raises: NotListed, WrongRound, TooLarge,
-    MalformedMessage
-    """
     awaited = contributions.awaited(server, study, upload.key, upload.site)
     if upload.length > awaited.length:
         raise TooLarge(f"this contribution has {awaited.length} bytes, not {upload.length}: check the study")

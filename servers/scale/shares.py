@@ -98,7 +98,6 @@ class ClusterShares(Shares):
         self._shards.close()
 
     def _stored(self, record: RoundRecord, sites: Sequence[str]) -> list[StoredShare]:
-        """Raises: ProtocolViolation"""
         return [_stored_share(one) for one in self._held(record, sites)]
 
     def _by_site(self, record: RoundRecord, work: Callable[P, T]) -> Callable[P, T]:
@@ -117,7 +116,6 @@ class ClusterShares(Shares):
 
 
 def _stored_share(one: ContributionRecord) -> StoredShare:
-    """Return the place of a share for a worker. Raises: ProtocolViolation, where no worker can read it"""
     if one.file is None or one.wrapped_key is None:
         raise ProtocolViolation(
             f"the share of {one.site!r} has been deleted, or came before the server had a cluster; its round is over"
@@ -126,7 +124,6 @@ def _stored_share(one: ContributionRecord) -> StoredShare:
 
 
 def _bound(record: RoundRecord) -> Bound:
-    """Return the state to which a pass over the round's shares is bound."""
     release = "" if record.release_set is None else record.release_set.message.digest()
     challenge = record.challenged.transcript.message.challenge
     return Bound(record.key.study, record.key.round, record.key.attempt, challenge, release)

@@ -340,7 +340,6 @@ class Database:
         return found
 
     def _first(self, statement: Prepared, values: Mapping[str, Any]) -> Row[Any] | None:
-        """The first row, or None. Raises: Unavailable"""
         kept = self._connections.reading()
         if kept is None:
             with self._begin() as connection:
@@ -351,7 +350,6 @@ class Database:
             raise explained(error) from error
 
     def _all(self, statement: Prepared, values: Mapping[str, Any]) -> list[Row[Any]]:
-        """Every row. Raises: Unavailable"""
         kept = self._connections.reading()
         if kept is None:
             with self._begin() as connection:

@@ -253,7 +253,6 @@ class ShareInParts:
                 raise NotAsChecked("the parts were altered on this server's disk: send them again") from None
 
     def _tags(self) -> ChunkTags:
-        """Return the tags of a finished share."""
         of = self._awaited
         return ChunkTags(of.part.site, of.content_bytes, layout_of(of.part.kind), self._tagger.finish())
 
@@ -507,7 +506,6 @@ class UploadParts:
         return [path.name for path in self._folder.iterdir()]
 
     def _forget(self, folder: Path) -> None:
-        """Everything below ``folder``."""
         for upload in [upload for upload in self._open if folder in self._of(upload).parents]:
             self._open.pop(upload).close()
         shutil.rmtree(folder, ignore_errors=True)

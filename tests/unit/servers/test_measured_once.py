@@ -31,7 +31,7 @@ from protocol.rounds.side_a import End, outcome_of
 from protocol.rounds.side_b import opened
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from servers.correlations.pool import demand, ranks_next
+from servers.correlations import demand, ranks_next
 from servers.rounds.endings import countersign_outcome
 from servers.rounds.release import accept_release_set
 from servers.rounds.sketches import most_elements

@@ -13,7 +13,7 @@ from host.randomness import SystemRandomness, server_randomness
 from protocol.errors import StorageFull
 from protocol.ot.session import BATCH_ELEMENTS
 from servers import event_loop
-from servers.correlations.oblivious_transfer import in_batches, zero_key
+from servers.correlations import in_batches, zero_key
 from servers.event_loop import Changes, wait_until, wait_up_to
 from servers.store.files import ShareFiles, file_name
 
