@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client_agent.site import founding
-from client_agent.site.enrolment import join, look
+from client_agent.site.enrolment import Asking, join, look
 from client_agent.site.enrolment_folder import Joined, Wanted
 from protocol.errors import MoietyError
 from protocol.messages.paths import CARD
+from protocol.roster.chain import RosterChain, require_chain
+from protocol.roster.changes import parse_chain
 from protocol.roster.enrolment import Invitation, dump_card, fingerprint_of
 from protocol.sharing import Side
 from servers.enrolment.desk import Desk
@@ -77,6 +79,21 @@ class Operators:
     def admit_at(self, requester: Joined, site: Joined) -> None:
         together = look(requester, self.send, self.clock)
         founding.admit(requester, together, site.party.name, fingerprint_of(site.party))
+
+    def late(self, requester: Joined, name: str) -> Joined:
+        """A site that joined, was compared by all three, and gave its word for its keys."""
+        site = self.join(name)
+        self.admit(site)
+        self.admit_at(requester, site)
+        look(site, self.send, self.clock)
+        return site
+
+    def asking(self, site: Joined, side: Side) -> Asking:
+        return Asking(self.desks[side].card, site.keys, site.party, self.send, self.clock)
+
+    def chain(self, side: Side) -> RosterChain:
+        path = self.settings[side].roster
+        return require_chain(parse_chain(path.read_text(), str(path)))
 
     def ready_to_found(self) -> tuple[Joined, Joined]:
         """The requester and one site, admitted by everybody."""

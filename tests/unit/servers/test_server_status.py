@@ -51,7 +51,6 @@ from servers.status import (
 from servers.store.records import StudyRecord
 from tests.integration.agents import rounds_of
 from tests.kit.present import present
-from tests.kit.processes import prepare_servers
 from tests.ports import free_ports
 from tests.unit.client_agent.federation import REQUESTER, keys, study
 
@@ -302,12 +301,12 @@ def test_a_clock_that_is_off_and_a_peer_that_is_away_are_alarms(operator: Operat
 
 
 def test_no_more_is_read_than_a_server_answers_and_no_time_is_beyond_printing(
-    operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    operator: Operator, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strange = operator.seen().model_copy(update={"certificate_ends_s": 1e300})
     assert "certificate: ends 1e+300 s after 1970" in "\n".join(status_lines(strange, in_full=False))
     monkeypatch.setattr("servers.cli._MOST_ANSWER_BYTES", 1000)
-    settings = load_settings(prepare_servers(tmp_path, SITES).servers[Side.A].config)
+    settings = load_settings(config)
     settings.data_dir.mkdir(parents=True)
     make_token(settings.data_dir)
     taken = list[int]()
@@ -333,8 +332,7 @@ def test_no_more_is_read_than_a_server_answers_and_no_time_is_beyond_printing(
     assert sum(taken) < 2**30
 
 
-def test_without_a_server_the_database_is_read_and_looking_makes_nothing(tmp_path: Path) -> None:
-    config = prepare_servers(tmp_path, ("hospital-0", "hospital-1", "hospital-2", "hospital-3")).servers[Side.A].config
+def test_without_a_server_the_database_is_read_and_looking_makes_nothing(config: Path) -> None:
     settings = load_settings(config)
     with pytest.raises(
         ConfigurationError, match=r"key 'data_dir': the folder .* does not exist: either 'moiety server"
