@@ -76,11 +76,6 @@ def commit_half(server: Server, record: RoundRecord, half_digest: str, output_fi
         return record
 
 
-def commit_mask(server: Server, record: RoundRecord) -> RoundRecord:
-    """:func:`commit_half` at the side that serves the mask's seed. Raises: WrongRound"""
-    return commit_half(server, record, mask_digest(record.mask), None)
-
-
 # --- this side's check ------------------------------------------------------------------------------------------------
 
 
@@ -268,7 +263,7 @@ def keep_output(
 def keep_mask(server: Server, study: StudyRecord, record: RoundRecord) -> None:
     """Release with the mask's seed, or commit to it, where the round has tags. Raises: WrongRound"""
     if record.announcement.message.tagged:
-        commit_mask(server, record)
+        commit_half(server, record, mask_digest(record.mask), None)
     else:
         commit_release(server, study, record, None)
 
