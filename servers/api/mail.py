@@ -14,7 +14,7 @@ from servers.api.authentication import AnySite, ThisServer
 from servers.api.responses import PROBLEM, body_of, done, stream_answer
 from servers.event_loop import SHORT_BYTES
 from servers.failpoints import Point
-from servers.rounds.intake import Caller, HashOnly, OpaqueIntake, stream_into
+from servers.rounds.intake import Caller, HashIntake, stream_into
 from servers.rounds.letters import require_announced, superseded
 from servers.server import Server
 from servers.store.files import file_name
@@ -75,14 +75,14 @@ async def _store(
     if stated > most:
         raise TooLarge(f"a letter {str(topic)!r} has at most {most} bytes in this study, this one has {stated}")
     if server.store.mail(study.digest, caller.name, recipient, str(topic)) is not None:
-        again = HashOnly()
+        again = HashIntake()
         await stream_into(request, again, most)
         _came_before(server, study, caller.name, recipient, topic, again.finish(caller))
         return
     require_announced(server, study, topic, caller.name, recipient)
     server.files.require_room(stated)
     with server.files.draft() as draft:
-        intake = OpaqueIntake(draft)
+        intake = HashIntake(draft)
         await stream_into(request, intake, most, SHORT_BYTES)
         digest = intake.finish(caller)
         require_length(topic.kind, intake.size_bytes, most)

@@ -19,7 +19,7 @@ from protocol.ot.session import CorrelationHalf
 from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
 from servers.failpoints import Point
-from servers.rounds.intake import Caller, HashOnly, SealedIntake, stream_into
+from servers.rounds.intake import Caller, HashIntake, SealedIntake, stream_into
 from servers.server import Server
 from servers.store.files import file_name
 from servers.store.records import RoundRecord, StudyRecord
@@ -75,7 +75,7 @@ async def store_queries(
     Raises: WrongRound, MalformedMessage, TranscriptMismatch, ConflictingMessage, BrokenSeal, BadSignature, TooLarge
     """
     if record.query_digest is not None:
-        again = HashOnly()
+        again = HashIntake()
         await stream_into(request, again, _expected_queries(server, study, record).most_bytes)
         _require_same_queries(server, record, again.finish(caller))
         return
