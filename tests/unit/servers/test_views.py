@@ -230,26 +230,6 @@ def test_news_are_those_of_the_view() -> None:
         assert shown.news == news_of(shown.view)
 
 
-def test_a_letter_wakes_its_recipient_and_no_server() -> None:
-    changes = Changes()
-    waiting = {site: changes.next_for(STUDY, site) for site in ("site-a", "site-b")}
-    servers, number = (changes.next(STUDY), changes.next_shown(STUDY)), changes.number(STUDY)
-    changes.notify_letter(STUDY, "site-a")
-    assert waiting["site-a"].is_set()
-    assert not any(event.is_set() for event in (waiting["site-b"], *servers))
-    assert changes.number(STUDY) == number + 1
-    assert not changes.next_for(STUDY, "site-a").is_set()
-    changes.notify_letter(STUDY, "nobody-waits")
-
-
-def test_a_change_of_the_study_wakes_everybody() -> None:
-    changes = Changes()
-    waiting = [changes.next_for(STUDY, site) for site in ("site-a", "site-b")]
-    changes.notify(STUDY)
-    assert all(event.is_set() for event in waiting)
-    assert not changes.next_for(STUDY, "site-a").is_set()
-
-
 # --- largest view -----------------------------------------------------------------------------------------------------
 
 DIGEST, LATE = "f" * 64, 10**6
