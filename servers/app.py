@@ -90,20 +90,10 @@ def _names(router: APIRouter) -> list[str]:
     return [route.name for route in router.routes if isinstance(route, APIRoute)]
 
 
-class _Operations(FastAPI):
-    """Describes the public application, not itself."""
-
-    def __init__(self, public: FastAPI) -> None:
-        super().__init__(title=public.title, redoc_url=None)
-        self._public = public
-
-    def openapi(self) -> dict[str, Any]:
-        return self._public.openapi()
-
-
 def create_operations(app: FastAPI) -> FastAPI:
     """Make the operator's own application: metrics, readiness, status, its interface."""
-    operations = _Operations(app)
+    operations = FastAPI(title=app.title, redoc_url=None)
+    operations.openapi = app.openapi  # type: ignore[method-assign]  # it describes the public application, not itself
     operations.state.server = app.state.server
     operations.state.public = app
     operations.state.readiness = Readiness(app)
