@@ -34,7 +34,6 @@ _GIB: Final = 2**30
 
 
 def examine_server(config: Path, now: Callable[[], float] = time.time) -> Report:
-    """All findings about the server with these settings."""
     try:
         settings = completed(load_settings(config))
     except MoietyError as error:

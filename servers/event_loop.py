@@ -71,7 +71,6 @@ class Changes:
 
 
 async def wait_up_to(event: asyncio.Event, seconds: float) -> bool:
-    """Return whether the event was set within ``seconds``."""
     try:
         async with asyncio.timeout(max(seconds, 0)):  # wait_for would make a task of it
             await event.wait()

@@ -178,7 +178,6 @@ class Server:
         return found is party or found == party
 
     def is_peer(self, party: Party) -> bool:
-        """Return whether this very party is the other server's operator."""
         return party is self.peer or party == self.peer
 
     def sealing_key_of(self, party: str) -> SealingPublicKey:

@@ -269,7 +269,6 @@ async def watch_news(server: Server, record: StudyRecord, caller: str, known: st
 
 
 def view(server: Server, record: StudyRecord, caller: str) -> StudyView:
-    """Return one party's view of a study on this server."""
     picture = server.pictures.get(record.digest)
     if picture is None or picture.everybody.cursor != record.cursor:
         picture = server.pictures[record.digest] = _picture(server, record)

@@ -61,7 +61,6 @@ class Request:
 
 
 def receipt_path(data_dir: Path, study: str) -> Path:
-    """Return the receipt's path."""
     return data_dir / FOLDER / f"{study}.json"
 
 
@@ -90,7 +89,6 @@ class Deletion:
         return Signed[ServerDeletionReceipt].parse(path.read_bytes()) if path.exists() else None
 
     def held(self) -> Holdings:
-        """The files and rows to delete."""
         return self.holder.store.holds_of(self.record.digest)
 
     def described(self, held: Holdings) -> tuple[DeletedFile, ...]:

@@ -72,7 +72,6 @@ class NewServer:
 
     @property
     def card(self) -> str:
-        """The public card's file."""
         return f"{self.operator}.card.toml"
 
     def require_tls(self) -> None:
@@ -160,7 +159,6 @@ volumes:
 
 
 def next_steps(folder: Path, new: NewServer, fingerprint: str) -> str:
-    """Return the next steps for the person who ran it."""
     settings = folder / SETTINGS
     lines = [
         f"{folder}: made. Keep {KEYS} and the other files with 'key' in their names on this machine.",

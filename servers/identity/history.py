@@ -100,7 +100,6 @@ class OwnHistory:
         return self._later is None and self._fewer is None
 
     def require_current(self) -> None:
-        """Raises: RolledBack"""
         if self._fewer is not None:
             raise RolledBack(self._fewer.detail)
         if self._later is not None:

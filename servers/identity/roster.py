@@ -81,7 +81,6 @@ def require_continued(chain: RosterChain, accepted: RosterChain | None) -> None:
 
 
 def is_kept(settings: ServerSettings, chain: RosterChain) -> bool:
-    """Return whether this very chain is stored there."""
     kept = settings.data_dir / ACCEPTED
     return kept.exists() and kept.read_bytes() == dump_chain(chain).encode()
 

@@ -46,7 +46,6 @@ class News:
     held: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """As it is sent."""
         said = " ".join((self.name, str(self.change), *self.shown, _HELD, *self.held))
         return said if len(said) < _MOST_CHARACTERS else f"{self.name} {self.change} {EVERYTHING} {_HELD}"
 

@@ -164,7 +164,6 @@ class ShareInParts:
 
     @property
     def content(self) -> Path:
-        """The file with the opened content."""
         return self._content
 
     @property
@@ -482,7 +481,6 @@ class UploadParts:
             return found
 
     def begun(self, upload: Upload) -> bool:
-        """Return whether any of it may be here."""
         return self._of(upload).is_dir()
 
     def drop(self, upload: Upload) -> None:
@@ -502,7 +500,6 @@ class UploadParts:
                     self._forget(path)
 
     def studies(self) -> list[str]:
-        """Digests of the studies that there are uploads of."""
         return [path.name for path in self._folder.iterdir()]
 
     def _forget(self, folder: Path) -> None:
