@@ -340,14 +340,8 @@ class Database:
         return found
 
     def _first(self, statement: Prepared, values: Mapping[str, Any]) -> Row[Any] | None:
-        kept = self._connections.reading()
-        if kept is None:
-            with self._begin() as connection:
-                return statement.first(self._dialect, connection.connection, values)
-        try:
-            return statement.first(self._dialect, kept, values)
-        except self._not_now as error:
-            raise explained(error) from error
+        found = self._all(statement, values)
+        return found[0] if found else None
 
     def _all(self, statement: Prepared, values: Mapping[str, Any]) -> list[Row[Any]]:
         kept = self._connections.reading()

@@ -331,7 +331,9 @@ def _reader(name: str, hint: Any, kind: type[Any]) -> Callable[[Row[Any]], Any]:
     (of,) = (one for one in get_args(hint) or (hint,) if one is not NoneType)
     if issubclass(of, Message):
         # every request reads its study and round again, a contribution is read once
-        parse = _parsed if kind in (StudyRecord, RoundRecord) else _parsed.__wrapped__
+        parse: Callable[[type[Message], bytes], Message] = _parsed
+        if kind not in (StudyRecord, RoundRecord):
+            parse = _parsed.__wrapped__
         return lambda row: None if (found := getattr(row, name)) is None else parse(of, bytes(found))
     if issubclass(of, StrEnum):
         return lambda row: of(getattr(row, name))

@@ -247,9 +247,12 @@ def test_what_looks_through_all_contributions_does_not_hold_the_event_loop(
 
     def watched(name: str) -> None:
         ask = getattr(operator.server.store, name)
-        monkeypatch.setattr(
-            operator.server.store, name, lambda *given: asked.append((name, threading.get_ident())) or ask(*given)
-        )
+
+        def noted(*given: object) -> object:
+            asked.append((name, threading.get_ident()))
+            return ask(*given)
+
+        monkeypatch.setattr(operator.server.store, name, noted)
 
     names = ("last_contributed", "kept", "size_bytes")
     for name in names:
