@@ -33,6 +33,7 @@ from servers.background.duties import Duties, end_all, follow_roster
 from servers.background.processes import Hearing, drive_in_turn
 from servers.correlations import OBLIVIOUS, Transfer
 from servers.enrolment.desk import Desk
+from servers.event_loop import keep_doing
 from servers.monitoring import CountTraffic
 from servers.problems import MEDIA_TYPE, internal_problem, problem_body, status_of
 from servers.rounds.uploads import sweep
@@ -134,14 +135,7 @@ def _beside_others(app: FastAPI, server: Server, duties: Duties) -> Iterator[Cor
 
 async def _sweep_uploads(server: Server) -> None:
     """Delete partial uploads here to an attempt whose end another process saw."""
-    while True:
-        await asyncio.sleep(_UPLOADS_LOOKED_AT_EVERY_S)
-        try:
-            sweep(server)
-        except MoietyError as later:
-            _log.warning("uploads_not_swept", code=later.code, detail=later.detail)
-        except Exception:  # a folder that is mounted, for instance
-            _log.exception("uploads_not_swept")
+    await keep_doing(lambda: sweep(server), _UPLOADS_LOOKED_AT_EVERY_S, _log, "uploads_not_swept")
 
 
 def _handle_errors(app: FastAPI, server: Server, routers: Sequence[APIRouter]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -23,6 +23,7 @@ from protocol.rounds.states import STUDY_TRANSITIONS, StudyEvent, study_step
 from protocol.sharing import Side
 from servers.background.deletion import keep_to_retention
 from servers.correlations import CorrelationPool, OtSessions, Transfer
+from servers.event_loop import keep_doing
 from servers.identity.roster import is_kept, keep_chain, read_chain
 from servers.peer_client import PeerClient
 from servers.rounds.endings import Endings
@@ -39,15 +40,8 @@ _studies_log = log.logger("studies")
 
 
 async def watch_requesters(server: Server) -> None:
-    """Until it is cancelled."""
-    while True:
-        try:
-            pause_silent(server)
-        except MoietyError as later:
-            _studies_log.warning("silence_not_seen", code=later.code, detail=later.detail)
-        except Exception:
-            _studies_log.exception("silence_not_seen")
-        await asyncio.sleep(min(_LOOKED_AT_EVERY_S, server.settings.limits.requester_silent_s))
+    every_s = min(_LOOKED_AT_EVERY_S, server.settings.limits.requester_silent_s)
+    await keep_doing(lambda: pause_silent(server), every_s, _studies_log, "silence_not_seen")
 
 
 def pause_silent(server: Server) -> list[str]:
@@ -188,13 +182,7 @@ class RosterFile:
 
 async def follow_roster(server: Server) -> None:
     """A longer roster in the roster's file is in force from then on; until it is cancelled."""
-    file = RosterFile(server)
-    while True:
-        await asyncio.sleep(_ROSTER_LOOKED_AT_EVERY_S)
-        try:
-            file.renew()
-        except Exception:
-            _roster_log.exception("roster_not_read")
+    await keep_doing(RosterFile(server).renew, _ROSTER_LOOKED_AT_EVERY_S, _roster_log, "roster_not_read")
 
 
 NONCES_KEPT_S: Final = 600
@@ -246,23 +234,19 @@ async def end_all(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 async def _purge(server: Server) -> None:
     """Nonces older than any acceptable signature are forgotten."""
-    while True:
-        try:
-            server.store.purge_nonces(server.clock() - NONCES_KEPT_S)
-        except MoietyError as later:
-            _log.warning("nonces_not_purged", code=later.code, detail=later.detail)
-        except Exception:
-            _log.exception("nonces_not_purged")
-        await asyncio.sleep(NONCES_KEPT_S / 10)
+
+    def purge() -> None:
+        server.store.purge_nonces(server.clock() - NONCES_KEPT_S)
+
+    await keep_doing(purge, NONCES_KEPT_S / 10, _log, "nonces_not_purged")
 
 
 async def _watch_database(server: Server) -> None:
     """An older one can take the place of the one that is served from; of several processes each looks by itself."""
-    while server.store.beside is None:
-        await asyncio.sleep(_DATABASE_LOOKED_AT_EVERY_S)
-        try:
+
+    def count() -> None:
+        with suppress(MoietyError):  # what went back is noted, and what does not answer is said to whoever asks
             server.history.count()
-        except MoietyError:  # what went back is noted, and what does not answer is said to whoever asks
-            continue
-        except Exception:
-            _log.exception("database_not_watched")
+
+    if server.store.beside is None:
+        await keep_doing(count, _DATABASE_LOOKED_AT_EVERY_S, _log, "database_not_watched")
