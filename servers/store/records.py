@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from functools import cache, lru_cache
 from types import NoneType
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 
 from sqlalchemy import Row
 
@@ -148,6 +148,23 @@ class IncompleteRecord(AssertionError):
     """A round lacks what it must have by its state: this server's own error, and nobody's message was wrong."""
 
 
+class Later(Generic[T]):
+    """A value that a round has from a later state on. Raises: IncompleteRecord, before that"""
+
+    def __init__(self, column: str, what: str) -> None:
+        self._column = column
+        self._what = what
+
+    def __get__(self, record: RoundRecord, kind: object = None) -> T:
+        value: T | None = getattr(record, self._column)
+        if value is None:
+            raise IncompleteRecord(
+                f"{record.key.label} is {record.state} here and has no {self._what}, which it must have by now: a "
+                "server's error"
+            )
+        return value
+
+
 @dataclass(frozen=True)
 class Challenged:
     """The fields of a round of shares from its challenge on."""
@@ -171,8 +188,7 @@ class RoundRecord:
     From ``commitment`` on, what a round with tags has. A go that side B has from the requester releases nothing by
     itself: ``state`` says whether side A has handed it over.
 
-    What is None comes with a later state. The properties are for code that runs only from that state on: they say what
-    the record has then, and raise IncompleteRecord for a record that has not come so far.
+    What is None comes with a later state. Behind the fields is what code that runs only from that state on asks for.
     """
 
     key: RoundKey
@@ -206,60 +222,22 @@ class RoundRecord:
     def begun(self) -> Attempt:
         return Attempt(self.key, self.state, self.announcement.message, self.closes_at_s)
 
-    @property
-    def agreed(self) -> Signed[AgreedSet]:
-        return self._kept(self.agreed_set, "agreed set")
-
-    @property
-    def nonce(self) -> bytes:
-        return self._kept(self.own_nonce, "nonce of this side")
+    agreed = Later[Signed[AgreedSet]]("agreed_set", "agreed set")
+    nonce = Later[bytes]("own_nonce", "nonce of this side")
+    tossed = Later[Signed[ChallengeTranscript]]("transcript", "challenge")
+    chosen = Later[Signed[ReleaseSet]]("release_set", "release set")
+    mask = Later[bytes]("mask_seed", "mask")
+    signed_sum = Later[Signed[SumRelease]]("sum_release", "signed sum")
+    committed = Later[Signed[OutputCommitment]]("commitment", "signed half of the output")
+    committed_since_s = Later[float]("committed_at_s", "time of its commitment")
+    checked = Later[Signed[TagCheck]]("tag_check", "check of its tags")
+    seed_of_tags = Later[bytes]("tag_seed", "seed of its tags")
+    signed_go = Later[Signed[Go]]("go", "go")
+    signed_outcome = Later[Signed[RoundOutcome]]("outcome", "signed outcome")
 
     @property
     def challenged(self) -> Challenged:
-        return Challenged(self.agreed, self._kept(self.transcript, "challenge"))
-
-    @property
-    def chosen(self) -> Signed[ReleaseSet]:
-        return self._kept(self.release_set, "release set")
-
-    @property
-    def mask(self) -> bytes:
-        return self._kept(self.mask_seed, "mask")
-
-    @property
-    def signed_sum(self) -> Signed[SumRelease]:
-        return self._kept(self.sum_release, "signed sum")
-
-    @property
-    def committed(self) -> Signed[OutputCommitment]:
-        return self._kept(self.commitment, "signed half of the output")
-
-    @property
-    def committed_since_s(self) -> float:
-        return self._kept(self.committed_at_s, "time of its commitment")
-
-    @property
-    def checked(self) -> Signed[TagCheck]:
-        return self._kept(self.tag_check, "check of its tags")
-
-    @property
-    def seed_of_tags(self) -> bytes:
-        return self._kept(self.tag_seed, "seed of its tags")
-
-    @property
-    def signed_go(self) -> Signed[Go]:
-        return self._kept(self.go, "go")
-
-    @property
-    def signed_outcome(self) -> Signed[RoundOutcome]:
-        return self._kept(self.outcome, "signed outcome")
-
-    def _kept(self, value: T | None, what: str) -> T:
-        if value is None:
-            raise IncompleteRecord(
-                f"{self.key.label} is {self.state} here and has no {what}, which it must have by now: a server's error"
-            )
-        return value
+        return Challenged(self.agreed, self.tossed)
 
 
 class Kept(StrEnum):
