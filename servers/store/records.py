@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from functools import cache, lru_cache
 from types import NoneType
-from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
-
-from sqlalchemy import Row
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_type_hints
 
 from protocol.messages.control import (
     AgreedSet,
@@ -36,6 +34,9 @@ from protocol.messages.control import (
     TagsFailed,
 )
 from protocol.rounds.states import Attempt, RoundKey, RoundProgress
+
+if TYPE_CHECKING:  # a worker of a cluster reads records' tags, and needs no database
+    from sqlalchemy import Row
 
 
 @dataclass(frozen=True)
