@@ -237,7 +237,7 @@ _OF_STRANGERS: Final = {
         _no_party_sends, {"servers.api.listener.BoundedHttp._stop": passes}, _ROOMY
     ),
     "connections-of-one-address": _attempt(
-        _one_address, {"servers.api.admission.Admission._room": lambda *_: True, **_ANY_RATE}, _NARROW
+        _one_address, {"servers.api.admission.Admission.has_room": lambda *_: True, **_ANY_RATE}, _NARROW
     ),
     "connections-of-few-addresses": Attempt(
         _few_addresses, {"servers.api.admission.Shares.given_up_for": lambda *_, **__: None}
