@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match, Route
 from structlog.typing import FilteringBoundLogger
 
 from host import log
@@ -27,11 +29,11 @@ from protocol.errors import ErrorCode, MoietyError, OtherVersion, Unavailable
 from servers.api import enrolment, health, mail, peer, rounds, studies
 from servers.api.direct import PublicApplication
 from servers.api.responses import problem_answer
-from servers.background.duties import Duties, end_all
+from servers.background.duties import Duties, end_all, follow_roster
 from servers.background.processes import Hearing, drive_in_turn
-from servers.correlations.oblivious_transfer import OBLIVIOUS, Transfer
+from servers.correlations import OBLIVIOUS, Transfer
 from servers.enrolment.desk import Desk
-from servers.identity.roster import RosterFile
+from servers.event_loop import keep_doing
 from servers.monitoring import CountTraffic
 from servers.problems import MEDIA_TYPE, internal_problem, problem_body, status_of
 from servers.rounds.uploads import sweep
@@ -39,7 +41,6 @@ from servers.server import Server, open_server
 from servers.settings import Role, ServerSettings
 from servers.status import Readiness, make_token
 
-_ROSTER_LOOKED_AT_EVERY_S = 10.0
 _UPLOADS_LOOKED_AT_EVERY_S = 60.0
 _LOGGED_CHARACTERS = 200
 _log = log.logger("http")
@@ -81,7 +82,7 @@ def create_app(
         app.include_router(router)
     server.metrics.expect_routes([name for router in open_to_all for name in _names(router)], _names(peer.router))
     app.add_middleware(CountTraffic, metrics=server.metrics)
-    _handle_errors(app, server)
+    _handle_errors(app, server, (*open_to_all, peer.router))
     app.take_envelopes(server, (*open_to_all, peer.router), partial(CountTraffic, metrics=server.metrics))
     return app
 
@@ -90,28 +91,19 @@ def _names(router: APIRouter) -> list[str]:
     return [route.name for route in router.routes if isinstance(route, APIRoute)]
 
 
-class _Operations(FastAPI):
-    """Describes the public application, not itself."""
-
-    def __init__(self, public: FastAPI) -> None:
-        super().__init__(title=public.title, redoc_url=None)
-        self._public = public
-
-    def openapi(self) -> dict[str, Any]:
-        return self._public.openapi()
-
-
 def create_operations(app: FastAPI) -> FastAPI:
     """Make the operator's own application: metrics, readiness, status, its interface."""
-    operations = _Operations(app)
+    operations = FastAPI(title=app.title, redoc_url=None)
+    operations.openapi = app.openapi  # type: ignore[method-assign]  # it describes the public application, not itself
     operations.state.server = app.state.server
     operations.state.public = app
     operations.state.readiness = Readiness(app)
     operations.state.status_lock = asyncio.Lock()
     make_token(app.state.server.settings.data_dir)
-    for router in (health.alive, health.router):
+    routers = (health.alive, health.router)
+    for router in routers:
         operations.include_router(router)
-    _handle_errors(operations, app.state.server)
+    _handle_errors(operations, app.state.server, routers)
     return operations
 
 
@@ -119,7 +111,7 @@ def create_operations(app: FastAPI) -> FastAPI:
 async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, transfer: Transfer) -> AsyncIterator[None]:
     server: Server = app.state.server
     duties = Duties(app, server, to_peer, transfer)
-    tasks = [asyncio.create_task(_follow_roster(server))]
+    tasks = [asyncio.create_task(follow_roster(server))]
     if server.store.beside is None:
         duties.begin()
     else:
@@ -135,7 +127,6 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
 
 
 def _beside_others(app: FastAPI, server: Server, duties: Duties) -> Iterator[Coroutine[Any, Any, None]]:
-    """Do the work of a process that is one of several."""
     yield Hearing(server).keep()
     yield _sweep_uploads(server)
     if server.settings.role is Role.DRIVER:
@@ -144,28 +135,10 @@ def _beside_others(app: FastAPI, server: Server, duties: Duties) -> Iterator[Cor
 
 async def _sweep_uploads(server: Server) -> None:
     """Delete partial uploads here to an attempt whose end another process saw."""
-    while True:
-        await asyncio.sleep(_UPLOADS_LOOKED_AT_EVERY_S)
-        try:
-            sweep(server)
-        except MoietyError as later:
-            _log.warning("uploads_not_swept", code=later.code, detail=later.detail)
-        except Exception:  # a folder that is mounted, for instance
-            _log.exception("uploads_not_swept")
+    await keep_doing(lambda: sweep(server), _UPLOADS_LOOKED_AT_EVERY_S, _log, "uploads_not_swept")
 
 
-async def _follow_roster(server: Server) -> None:
-    """A longer roster in the roster's file is in force from then on."""
-    file = RosterFile(server)
-    while True:
-        await asyncio.sleep(_ROSTER_LOOKED_AT_EVERY_S)
-        try:
-            file.renew()
-        except Exception:
-            _log.exception("roster_not_read")
-
-
-def _handle_errors(app: FastAPI, server: Server) -> None:
+def _handle_errors(app: FastAPI, server: Server, routers: Sequence[APIRouter]) -> None:
     problem = partial(problem_answer, server)
     _handle_common_errors(app, problem, _log)
 
@@ -183,7 +156,17 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
             return problem(newer.code, newer.detail)
         detail = f"{request.method} {request.url.path}: {error.detail}"
         # counted alone: any stranger could push the last refusals out with addresses that do not exist
-        return problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code, noted=False)
+        answer = problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code, noted=False)
+        return _with_allow(answer, request, routers)
+
+
+def _with_allow(answer: Response, request: Request, routers: Sequence[APIRouter]) -> Response:
+    """Name, in a 405, the methods of all routes at the address."""
+    if answer.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        routes = [one for router in (request.app.router, *routers) for one in router.routes if isinstance(one, Route)]
+        there = [one.methods or () for one in routes if one.matches(request.scope)[0] is Match.PARTIAL]
+        answer.headers["allow"] = ", ".join(sorted({method for methods in there for method in methods}))
+    return answer
 
 
 def _handle_common_errors(
@@ -223,9 +206,10 @@ def create_founding(settings: ServerSettings, *, clock: Callable[[], float] = ti
         app.state.founded()
 
     app.state.desk = enrolment.OpenDesk(Desk(settings, clock, founded))
-    for router in (health.alive, enrolment.router):
+    routers = (health.alive, enrolment.router)
+    for router in routers:
         app.include_router(router)
-    _handle_founding_errors(app)
+    _handle_founding_errors(app, routers)
     return app
 
 
@@ -233,9 +217,10 @@ def create_founding_operations(app: FastAPI) -> FastAPI:
     """Make the operator's own application while the server waits for its roster: alive, and what is waited for."""
     operations = FastAPI(title="Operations, before the federation is founded", openapi_url=None)
     operations.state.desk = app.state.desk
-    for router in (health.alive, _router):
+    routers = (health.alive, _router)
+    for router in routers:
         operations.include_router(router)
-    _handle_founding_errors(operations)
+    _handle_founding_errors(operations, routers)
     return operations
 
 
@@ -247,7 +232,7 @@ def readyz(request: Request) -> dict[str, str]:
     raise Unavailable(f"the federation is not founded yet; this server waits for {waits_for or 'its start'}")
 
 
-def _handle_founding_errors(app: FastAPI) -> None:
+def _handle_founding_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     def answer(code: ErrorCode, detail: str, status: int | None = None) -> Response:
         body = problem_body(code, detail, status)
         return Response(body, status_code=status or status_of(code), media_type=MEDIA_TYPE)
@@ -258,4 +243,5 @@ def _handle_founding_errors(app: FastAPI) -> None:
     async def no_such_route(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404 and request.url.path.startswith("/v1/"):
             return answer(ErrorCode.UNAVAILABLE, "this federation is not founded yet: only enrolment is served here")
-        return answer(ErrorCode.UNKNOWN_RESOURCE, f"{request.method}: {error.detail}", error.status_code)
+        refused = answer(ErrorCode.UNKNOWN_RESOURCE, f"{request.method}: {error.detail}", error.status_code)
+        return _with_allow(refused, request, routers)

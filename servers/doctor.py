@@ -34,7 +34,6 @@ _GIB: Final = 2**30
 
 
 def examine_server(config: Path, now: Callable[[], float] = time.time) -> Report:
-    """All findings about the server with these settings."""
     try:
         settings = completed(load_settings(config))
     except MoietyError as error:
@@ -55,7 +54,6 @@ def examine_server(config: Path, now: Callable[[], float] = time.time) -> Report
 
 
 def _founding(settings: ServerSettings) -> str:
-    """Raises: ConfigurationError"""
     waits_for = "; ".join(Desk(settings, time.time).waits_for())
     return f"no roster yet, which is right before the federation is founded; waits for {waits_for}"
 
@@ -104,7 +102,6 @@ def _certificate(settings: ServerSettings, now_s: float) -> Finding:
 
 
 def _require_name(settings: ServerSettings) -> None:
-    """Raises: ConfigurationError"""
     host = urlsplit(settings.public_url).hostname or ""
     leaf = x509.load_pem_x509_certificates(settings.tls_certificate.read_bytes())[0]
     try:
@@ -122,7 +119,6 @@ def _require_name(settings: ServerSettings) -> None:
 
 
 def _database(settings: ServerSettings) -> str:
-    """Raises: ConfigurationError"""
     if settings.database_url is None:
         there = (settings.data_dir / "server.db").exists()
         return "SQLite in the data folder" + ("" if there else ", made at the first start")

@@ -7,6 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from structlog.typing import FilteringBoundLogger
+
+from protocol.errors import MoietyError
+
 _CLOCK_LOOKED_AT_EVERY_S: Final = 10.0
 
 
@@ -71,7 +75,6 @@ class Changes:
 
 
 async def wait_up_to(event: asyncio.Event, seconds: float) -> bool:
-    """Return whether the event was set within ``seconds``."""
     try:
         async with asyncio.timeout(max(seconds, 0)):  # wait_for would make a task of it
             await event.wait()
@@ -89,6 +92,18 @@ async def wait_until(event: asyncio.Event, until_s: float, clock: Callable[[], f
         if await wait_up_to(event, _CLOCK_LOOKED_AT_EVERY_S):
             return True
     return await wait_up_to(event, left_s)
+
+
+async def keep_doing(work: Callable[[], object], every_s: float, said: FilteringBoundLogger, event: str) -> None:
+    """Do it again and again until cancelled; what goes wrong is in the log as ``event``, and tried again."""
+    while True:
+        try:
+            work()
+        except MoietyError as later:
+            said.warning(event, code=later.code, detail=later.detail)
+        except Exception:
+            said.exception(event)
+        await asyncio.sleep(every_s)
 
 
 T = TypeVar("T")

@@ -82,5 +82,4 @@ def _stand_still() -> None:
 
 
 def _fill_disk() -> NoReturn:
-    """The disk is full while a share is being written."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,7 +40,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.rounds = Counter("moiety_rounds", "Rounds ended", ["outcome"], registry=self.registry)
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        kinds = ["direction", "kind"]
+        self.rounds = counter("moiety_rounds", "Rounds ended", ["outcome"])
         self.phase_s = Histogram(
             "moiety_phase_seconds",
             "Duration of a round's phases",
@@ -47,30 +50,19 @@ class Metrics:
             buckets=_PHASE_BUCKETS,
             registry=self.registry,
         )
-        self.bytes = Counter(
-            "moiety_bytes", "Bytes of bodies by kind of message", ["direction", "kind"], registry=self.registry
-        )
-        self.peer_bytes = Counter(
-            "moiety_peer_bytes", "Bytes of bodies between the servers", ["direction", "kind"], registry=self.registry
-        )
-        self.correlations = Counter(
-            "moiety_correlations", "Correlations made and used", ["event"], registry=self.registry
-        )
-        self.pool = Gauge("moiety_correlations_in_pool", "Unused correlations in memory", registry=self.registry)
-        self.connections = Gauge("moiety_connections", "Open connections at the public port", registry=self.registry)
-        self.connections_refused = Counter(
-            "moiety_connections_refused", "Connections refused by number or rate", registry=self.registry
-        )
-        self.refusals = Counter("moiety_refusals", "Requests refused", ["code"], registry=self.registry)
-        self.ready = Gauge("moiety_ready", "1 when /readyz was ready at the last look", registry=self.registry)
-        self.disk_free_bytes = Gauge("moiety_disk_free_bytes", "Free space at data_dir", registry=self.registry)
-        self.disk_reserve_bytes = Gauge(
-            "moiety_disk_reserve_bytes", "Free space below which nothing is accepted", registry=self.registry
-        )
-        self.certificate_expires_s = Gauge(
+        self.bytes = counter("moiety_bytes", "Bytes of bodies by kind of message", kinds)
+        self.peer_bytes = counter("moiety_peer_bytes", "Bytes of bodies between the servers", kinds)
+        self.correlations = counter("moiety_correlations", "Correlations made and used", ["event"])
+        self.pool = gauge("moiety_correlations_in_pool", "Unused correlations in memory")
+        self.connections = gauge("moiety_connections", "Open connections at the public port")
+        self.connections_refused = counter("moiety_connections_refused", "Connections refused by number or rate")
+        self.refusals = counter("moiety_refusals", "Requests refused", ["code"])
+        self.ready = gauge("moiety_ready", "1 when /readyz was ready at the last look")
+        self.disk_free_bytes = gauge("moiety_disk_free_bytes", "Free space at data_dir")
+        self.disk_reserve_bytes = gauge("moiety_disk_reserve_bytes", "Free space below which nothing is accepted")
+        self.certificate_expires_s = gauge(
             "moiety_certificate_expiry_seconds",
             "When the TLS certificate that is served expires, in seconds since 1970; 0 where none is known",
-            registry=self.registry,
         )
         self._begin_at_zero()
 
@@ -149,37 +141,18 @@ _NS: Final = 10**9
 _TIMEOUT_S: Final = 5
 
 
-class Traces(Protocol):
-    """Takes phases with their times since 1970; a study is told by its digest, which stays here."""
-
-    def phase(self, digest: str, name: str, begun_s: float, ended_s: float) -> None: ...
-
-    def round_over(self, digest: str, ended_s: float) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class NoTraces:
-    """Nobody asked for any."""
-
-    def phase(self, digest: str, name: str, begun_s: float, ended_s: float) -> None:
-        return
-
-    def round_over(self, digest: str, ended_s: float) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-
 @dataclass(frozen=True, eq=False)
-class RoundTraces:
-    """Into a provider's processors."""
+class Traces:
+    """Phases with their times since 1970, into a provider's processors; a study's digest, which tells rounds apart,
+    stays here. Without a provider nobody asked for any.
+    """
 
-    provider: TracerProvider
+    provider: TracerProvider | None = None
     _rounds: dict[str, Span] = field(default_factory=dict)
 
     def phase(self, digest: str, name: str, begun_s: float, ended_s: float) -> None:
+        if self.provider is None:
+            return
         from opentelemetry.trace import set_span_in_context
 
         tracer = self.provider.get_tracer("moiety")
@@ -195,13 +168,14 @@ class RoundTraces:
 
     def close(self) -> None:
         """Send what waits, or give it up after some seconds."""
-        self.provider.shutdown()
+        if self.provider is not None:
+            self.provider.shutdown()
 
 
 def traces_to(endpoint: str | None, side: Side) -> Traces:
     """To the collector at ``endpoint`` over OTLP/HTTP; none without one. Raises: ConfigurationError"""
     if endpoint is None:
-        return NoTraces()
+        return Traces()
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -213,7 +187,7 @@ def traces_to(endpoint: str | None, side: Side) -> Traces:
     return round_traces(side, BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=_TIMEOUT_S)))
 
 
-def round_traces(side: Side, processor: SpanProcessor) -> RoundTraces:
+def round_traces(side: Side, processor: SpanProcessor) -> Traces:
     """Into one processor; the resource says which side, and nothing of this machine."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -221,7 +195,7 @@ def round_traces(side: Side, processor: SpanProcessor) -> RoundTraces:
     resource = Resource({"service.name": "moiety-server", "moiety.side": side.value})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(processor)
-    return RoundTraces(provider)
+    return Traces(provider)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +204,7 @@ class Phases:
 
     metrics: Metrics
     clock: Callable[[], float]
-    traces: Traces = field(default_factory=NoTraces)
+    traces: Traces = field(default_factory=Traces)
     _marks_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def mark(self, digest: str, event: str) -> None:

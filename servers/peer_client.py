@@ -108,7 +108,6 @@ async def peer_answer(server: Server, asked: PeerRequest, response: httpx.Respon
 
 
 def _opened(server: Server, asked: PeerRequest, sealed: bytes, verified: VerifiedAnswer) -> tuple[int, bytes]:
-    """Status and body. Raises: BadSignature, BrokenSeal, MalformedMessage, OtherVersion"""
     _require_digest(sealed, verified)
     return open_answer(sealed, server.keys.sealing, asked.between)
 
@@ -200,7 +199,6 @@ def heard(server: Server, histories: Histories) -> None:
 
 
 def _keep(server: Server, signed: Signed[History]) -> None:
-    """Raises: RolledBack"""
     theirs, kept = signed.message, server.store.history_of(server.peer.name)
     before = None if kept is None else kept.message
     if before is not None and not theirs.follows(before):

@@ -62,24 +62,9 @@ def _serve_founding(settings: ServerSettings) -> None:
     """Until the first roster is in place, or a signal: nothing but enrolment."""
     application = create_founding(settings)
     certificate = ServedCertificate(settings)
-    public = listen("port", settings.host, settings.port)
-    own = listen("operations_port", settings.operations_host, settings.operations)
-    limits = settings.limits
-    operations = BoundedServer(
-        _config(create_founding_operations(application), settings, tls=False),
-        own,
-        Admission(limits.model_copy(update={"unsigned_per_s": _OPERATIONS_PER_S})),
-        lambda code: None,
-        hears_signals=False,
-    )
-    server = BoundedServer(
-        _config(application, settings, tls=True),
-        public,
-        Admission(limits, settings.forwarded_by),
-        lambda code: None,
-        beside=operations,
-        tls=certificate.context,
-    )
+    operations = create_founding_operations(application)
+    admission = Admission(settings.limits, settings.forwarded_by)
+    server = _listening(settings, application, operations, admission, certificate, lambda code: None)
 
     def founded() -> None:
         server.should_exit = True
@@ -97,33 +82,36 @@ def _serve_alone(settings: ServerSettings) -> None:
     certificate = served.certificate = ServedCertificate(settings)
     metrics.certificate_expires_s.set_function(lambda: certificate.expires_s)
     _allow_files(2 * settings.limits.connections + _FILES_BESIDE_CONNECTIONS)
-    public = listen("port", settings.host, settings.port)
-    own = listen("operations_port", settings.operations_host, settings.operations)
-    limits = settings.limits
 
     def refused(code: ErrorCode) -> None:
         metrics.refusals.labels(code.value).inc()
 
-    operations = BoundedServer(
-        _config(create_operations(application), settings, tls=False),
-        own,
-        Admission(limits.model_copy(update={"unsigned_per_s": _OPERATIONS_PER_S})),
+    admission = Admission(settings.limits, settings.forwarded_by, on_refused=metrics.connections_refused.inc)
+    metrics.connections.set_function(lambda: admission.connections)
+    server = _listening(settings, application, create_operations(application), admission, certificate, refused)
+    _say_listening(settings)
+    _run_to_its_end(server, application, certificate)
+
+
+def _listening(
+    settings: ServerSettings,
+    application: FastAPI,
+    operations: FastAPI,
+    admission: Admission,
+    certificate: ServedCertificate,
+    refused: Callable[[ErrorCode], None],
+) -> BoundedServer:
+    """Both ports, taken: the public one, and beside it the operator's own. Raises: ConfigurationError"""
+    public = listen("port", settings.host, settings.port)
+    own = BoundedServer(
+        _config(operations, settings, tls=False),
+        listen("operations_port", settings.operations_host, settings.operations),
+        Admission(settings.limits.model_copy(update={"unsigned_per_s": _OPERATIONS_PER_S})),
         refused,
         hears_signals=False,
     )
-    admission = Admission(limits, settings.forwarded_by, on_refused=metrics.connections_refused.inc)
-    metrics.connections.set_function(lambda: admission.connections)
-    server = BoundedServer(
-        _config(application, settings, tls=True),
-        public,
-        admission,
-        refused,
-        beside=operations,
-        tls=certificate.context,
-    )
-
-    _say_listening(settings)
-    _run_to_its_end(server, application, certificate)
+    config = _config(application, settings, tls=True)
+    return BoundedServer(config, public, admission, refused, beside=own, tls=certificate.context)
 
 
 def _run_to_its_end(server: BoundedServer, application: FastAPI, certificate: ServedCertificate) -> None:

@@ -43,13 +43,12 @@ from servers.identity.certificate import ServedCertificate
 from servers.identity.history import OwnHistory
 from servers.identity.roster import keep_chain, load_identity, require_continued
 from servers.identity.sessions import Sessions
-from servers.monitoring import Metrics, NoTraces, Recent, Traces, traces_to
+from servers.monitoring import Metrics, Recent, Traces, traces_to
 from servers.scale.ray import open_shards
 from servers.scale.shares import ClusterShares
 from servers.settings import Role, ServerSettings
 from servers.store.cache import StudyPicture
 from servers.store.files import ShareFiles
-from servers.store.interface import Store
 from servers.store.migrate import upgrade
 from servers.store.processes import beside_of
 from servers.store.records import RoundRecord
@@ -70,7 +69,7 @@ class Server:
     settings: ServerSettings
     chain: RosterChain
     keys: PartyKeys = field(repr=False)
-    store: Store
+    store: SqlStore
     files: ShareFiles
     shares: Shares
     """Here, or in a cluster's storage with its workers."""
@@ -78,7 +77,7 @@ class Server:
     boot: int
     changes: Changes
     metrics: Metrics = field(default_factory=Metrics)
-    traces: Traces = field(default_factory=NoTraces)
+    traces: Traces = field(default_factory=Traces)
     clock: Callable[[], float] = time.time
     failpoints: Failpoints = field(default_factory=Failpoints)
     ckks: CkksProcess = field(default_factory=lambda: CkksProcess(CkksParameters()))
@@ -179,7 +178,6 @@ class Server:
         return found is party or found == party
 
     def is_peer(self, party: Party) -> bool:
-        """Return whether this very party is the other server's operator."""
         return party is self.peer or party == self.peer
 
     def sealing_key_of(self, party: str) -> SealingPublicKey:
@@ -243,6 +241,8 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
     storage = None if shards is None else shards.storage
     files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints, storage)
     shares = Shares(store, files) if shards is None else ClusterShares(store, files, shards)
+    metrics = Metrics()
+    metrics.watch_disk(files.free_bytes, settings.limits.disk_reserve_bytes)
     boot = 0
     if beside is None:
         boot = store.next_boot()  # from here on no other process changes what is swept
@@ -257,7 +257,7 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
         randomness=server_randomness(settings.seed, keys.name),
         boot=boot,
         changes=changes,
-        metrics=_metrics(settings, files),
+        metrics=metrics,
         traces=traces,
         clock=clock,
         failpoints=failpoints,
@@ -276,13 +276,7 @@ def letter_came(changes: Changes, study: str, recipient: str, topic: str) -> Non
         changes.notify_letter(study, recipient)
 
 
-def _metrics(settings: ServerSettings, files: ShareFiles) -> Metrics:
-    metrics = Metrics()
-    metrics.watch_disk(files.free_bytes, settings.limits.disk_reserve_bytes)
-    return metrics
-
-
-def _require_undisturbed(store: Store, chain: RosterChain, accepted: RosterChain | None) -> None:
+def _require_undisturbed(store: SqlStore, chain: RosterChain, accepted: RosterChain | None) -> None:
     """Studies under way keep both operators and the requester as they are. Raises: ConfigurationError"""
     if any(not study.state.ended for study in store.studies()):
         try:
@@ -300,7 +294,7 @@ def _owners(settings: ServerSettings, chain: RosterChain) -> tuple[Owner, ...]:
     return tuple(Owner(kind, mine[0].name, key, chain.head.federation) for key in ids)
 
 
-def _require_own(store: Store, owners: tuple[Owner, ...]) -> None:
+def _require_own(store: SqlStore, owners: tuple[Owner, ...]) -> None:
     known = store.owned_by(owners[0])
     if known not in owners:
         store.close()

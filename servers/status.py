@@ -23,7 +23,7 @@ from host.output_files import write_new
 from host.settings import require_begun
 from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
 from protocol.errors import ErrorCode, MoietyError, PeerUnreachable, Unavailable, UnknownStudy
-from protocol.messages.control import RoundState
+from protocol.messages.control import Roster, RoundState
 from protocol.roster.chain import RosterChain
 from protocol.sharing import Side
 from protocol.text import printable
@@ -33,7 +33,6 @@ from servers.problems import ALARMS, FIXES
 from servers.server import Server
 from servers.settings import ServerSettings
 from servers.store.database import database_exists
-from servers.store.interface import Store
 from servers.store.records import RoundRecord, SeenRound, StudyRecord
 from servers.store.sql import SqlStore
 
@@ -249,17 +248,18 @@ class Status(_Seen):
 
 
 async def status_of(app: FastAPI, readiness: Readiness, study: str | None = None) -> Status:
-    """The running server; on its event loop, as all of its store's calls, with turns for others between two studies.
+    """The running server; what looks through whole tables or all files runs beside its event loop.
 
     ``study``: this one alone, with its newest 100 attempts. Raises: UnknownStudy
     """
     server: Server = app.state.server
     missing = await readiness.look(_LOOK_S)
     studies = list[StudyStatus]()
-    for one in _studies(server.store, server.chain, server.clock(), study):
-        studies.append(one)
+    for record, rounds in _chosen(server.store, study):
+        last = await asyncio.to_thread(server.store.last_contributed, record.digest) if rounds else {}
+        studies.append(_study(server.store, record, server.chain, server.clock(), rounds, last))
         await asyncio.sleep(0)
-    peer, storage, counts = _peer(app, server), _storage(server), _refusals(server)
+    peer, storage, counts = _peer(app, server), await asyncio.to_thread(_storage, server), _refusals(server)
     certificate = server.certificate
     return Status(
         server=server.name,
@@ -286,7 +286,10 @@ def status_of_stopped(settings: ServerSettings, now_s: float, study: str | None 
     if database_exists(settings.database):
         store = SqlStore(settings.database, lambda _: None)
         try:
-            studies = tuple(_studies(store, chain, now_s, study))
+            studies = tuple(
+                _study(store, record, chain, now_s, rounds, store.last_contributed(record.digest))
+                for record, rounds in _chosen(store, study)
+            )
         finally:
             store.close()
     else:
@@ -402,22 +405,20 @@ def _clock(ahead_s: float) -> str:
     return f"this clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the other server's"
 
 
-def _studies(store: Store, chain: RosterChain, now_s: float, study: str | None) -> Iterator[StudyStatus]:
-    """All by name, those under way with their sites and last attempt; or one in full. Raises: UnknownStudy"""
-    roster = chain.head
-    names = (roster.requester, *(party.name for party in roster.contributors))
+def _chosen(store: SqlStore, study: str | None) -> list[tuple[StudyRecord, int]]:
+    """All studies by name, or one, each with how many attempts are shown; 0: in short. Raises: UnknownStudy"""
     if study is None:
-        for one in sorted(store.studies(), key=lambda one: one.name):
-            yield _study(store, one, names, now_s, 0 if one.state.ended else 1)
-        return
+        return [(one, 0 if one.state.ended else 1) for one in sorted(store.studies(), key=lambda one: one.name)]
     record = store.study_named(study)
     if record is None:
         raise UnknownStudy(f"this server has no study {study!r}: 'moiety server status' lists them")
-    yield _study(store, record, names, now_s, _SHOWN_ROUNDS)
+    return [(record, _SHOWN_ROUNDS)]
 
 
-def _study(store: Store, record: StudyRecord, names: tuple[str, ...], now_s: float, rounds: int) -> StudyStatus:
-    """With the newest ``rounds`` attempts, and the sites called ``names``, the requester first; 0: in short."""
+def _study(
+    store: SqlStore, record: StudyRecord, chain: RosterChain, now_s: float, rounds: int, last: Mapping[str, int]
+) -> StudyStatus:
+    """With the newest ``rounds`` attempts and the sites, of which ``last`` has the last rounds; 0: in short."""
     current = store.current_round(record.digest)
     attempts = store.rounds_seen(record.digest, rounds) if rounds else []
     newest = attempts[0] if attempts else None
@@ -437,22 +438,27 @@ def _study(store: Store, record: StudyRecord, names: tuple[str, ...], now_s: flo
         contributed=0 if key is None else store.contributions_held(key),
         created_at_s=store.created_at_s(record.digest),
         closes_at_s=None if newest is None or newest.state in _OVER else newest.closes_at_s,
-        sites=tuple(_sites(store, record, current, newest, names)) if rounds else (),
+        sites=tuple(_sites(store, record, current, newest, chain.head, last)) if rounds else (),
         attempts=tuple(_attempt(store, record.digest, one, now_s) for one in attempts),
     )
 
 
 def _sites(
-    store: Store, record: StudyRecord, current: RoundRecord | None, newest: SeenRound | None, names: tuple[str, ...]
+    store: SqlStore,
+    record: StudyRecord,
+    current: RoundRecord | None,
+    newest: SeenRound | None,
+    roster: Roster,
+    last: Mapping[str, int],
 ) -> Iterator[SiteStatus]:
-    ready, last = store.ready_since(record.digest), store.last_contributed(record.digest)
+    ready = store.ready_since(record.digest)
     created = store.created_at_s(record.digest)
     under_way = current is not None and current.state in (RoundState.ANNOUNCED, RoundState.COLLECTING)
     listed = frozenset(current.announcement.message.listed) if current is not None else frozenset[str]()
     there = frozenset(store.contributors_of(current.key)) if current is not None else frozenset[str]()
     began = None if newest is None else newest.began_at_s
-    for place, name in enumerate(names):
-        asks, awaited, since = place == 0, "", None
+    for name in (roster.requester, *(party.name for party in roster.contributors)):
+        asks, awaited, since = name == roster.requester, "", None
         if record.state.ended:
             pass
         elif under_way and (asks or name in listed) and name not in there:
@@ -472,7 +478,7 @@ def _sites(
         )
 
 
-def _attempt(store: Store, digest: str, one: SeenRound, now_s: float) -> Attempt:
+def _attempt(store: SqlStore, digest: str, one: SeenRound, now_s: float) -> Attempt:
     over = one.state in _OVER
     until = one.state_since_s if over else now_s
     return Attempt(

@@ -45,8 +45,7 @@ from servers.ckks.process import require_tenseal
 from servers.event_loop import wait_up_to
 from servers.server import Server
 from servers.store.cache import StudyPicture
-from servers.store.interface import A_NEW_STUDY
-from servers.store.records import Refusal, RoundRecord, StudyRecord
+from servers.store.records import A_NEW_STUDY, Refusal, RoundRecord, StudyRecord
 
 _BOTH = 2
 _ENDED_BY_OUTCOME: Final = frozenset({RoundState.SKIPPED, RoundState.RANKED, RoundState.CLOSED})
@@ -97,26 +96,20 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
     _require_rule(server, study)
     _require_products(server, study)
     with server.store.alone(A_NEW_STUDY):
-        return _created(server, study, signed)
-
-
-def _created(server: Server, study: Study, signed: Signed[Study]) -> Signed[Study]:
-    known = server.store.study_named(study.name)
-    if known is not None:
-        if known.study == study:
-            return known.signed
-        error = ConflictingMessage(f"a study named {study.name!r} exists with other content; choose another name")
-        raise refuse(server, known.digest, server.roster.requester, error)
-    if study.unsupported is not None:
-        raise MalformedMessage(study.unsupported)
-    server.require_taking()
-    own = signature_from(signed, server.roster.requester)
-    countersigned = server.countersign(Signed[Study](message=study, signatures=(own,)))
-    server.audit.add(Action.STUDY_REGISTERED, study=study.name, study_digest=study.digest())
-    server.store.add_study(
-        StudyRecord(digest=study.digest(), signed=countersigned, state=StudyState.OPEN, reason="", cursor=1)
-    )
-    return countersigned
+        known = server.store.study_named(study.name)
+        if known is not None:
+            if known.study == study:
+                return known.signed
+            error = ConflictingMessage(f"a study named {study.name!r} exists with other content; choose another name")
+            raise refuse(server, known.digest, server.roster.requester, error)
+        if study.unsupported is not None:
+            raise MalformedMessage(study.unsupported)
+        server.require_taking()
+        own = signature_from(signed, server.roster.requester)
+        countersigned = server.countersign(Signed[Study](message=study, signatures=(own,)))
+        server.audit.add(Action.STUDY_REGISTERED, study=study.name, study_digest=study.digest())
+        server.store.add_study(StudyRecord(study.digest(), countersigned, StudyState.OPEN, reason="", cursor=1))
+        return countersigned
 
 
 def _require_own_correlations(study: Study) -> None:
@@ -210,23 +203,19 @@ def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed
     if message.study_digest != record.digest:
         raise AnnouncementMismatch("the end is for a study with another digest")
     with server.store.alone(record.digest):
-        return _ended(server, server.store.study(record.digest), signed)
-
-
-def _ended(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed[StudyEnd]:
-    message = signed.message
-    if record.end is not None:
-        if record.end.message != message:
+        record = server.store.study(record.digest)
+        if record.end is not None and record.end.message != message:
             error = ConflictingMessage(f"the study ended as {record.state}: {record.reason}")
             raise refuse(server, record.digest, server.roster.requester, error)
+        if record.end is None:
+            state = study_step(record.state, StudyEvent(message.state.value))
+            ended = f"{message.state.value}: {message.reason}" if message.reason else message.state.value
+            server.audit.add(Action.STUDY_ENDED, ended, study=record.name, study_digest=record.digest)
+            record = server.store.change_study(
+                record.digest, lambda r: replace(r, state=state, reason=message.reason, end=signed)
+            )
         forget_unfinished(server, record.digest)
-        return record.end
-    state = study_step(record.state, StudyEvent(message.state.value))
-    ended = f"{message.state.value}: {message.reason}" if message.reason else message.state.value
-    server.audit.add(Action.STUDY_ENDED, ended, study=record.name, study_digest=record.digest)
-    server.store.change_study(record.digest, lambda r: replace(r, state=state, reason=message.reason, end=signed))
-    forget_unfinished(server, record.digest)
-    return signed
+        return record.end or signed
 
 
 def forget_unfinished(server: Server, study: str) -> None:
@@ -280,7 +269,6 @@ async def watch_news(server: Server, record: StudyRecord, caller: str, known: st
 
 
 def view(server: Server, record: StudyRecord, caller: str) -> StudyView:
-    """Return one party's view of a study on this server."""
     picture = server.pictures.get(record.digest)
     if picture is None or picture.everybody.cursor != record.cursor:
         picture = server.pictures[record.digest] = _picture(server, record)

@@ -232,12 +232,12 @@ def _attempt(at: At, without: Mapping[str, object], limits: Mapping[str, object]
 
 _ANY_RATE: Final[Mapping[str, object]] = {"servers.api.admission.Allowance.take": lambda *_: True}
 _OF_STRANGERS: Final = {
-    "connections-half-open": _attempt(_half_open, {"servers.api.bounded_http.BoundedHttp._within": passes}, _ROOMY),
+    "connections-half-open": _attempt(_half_open, {"servers.api.listener.BoundedHttp._within": passes}, _ROOMY),
     "requests-that-no-party-sends": _attempt(
-        _no_party_sends, {"servers.api.bounded_http.BoundedHttp._stop": passes}, _ROOMY
+        _no_party_sends, {"servers.api.listener.BoundedHttp._stop": passes}, _ROOMY
     ),
     "connections-of-one-address": _attempt(
-        _one_address, {"servers.api.admission.Admission._room": lambda *_: True, **_ANY_RATE}, _NARROW
+        _one_address, {"servers.api.admission.Admission.has_room": lambda *_: True, **_ANY_RATE}, _NARROW
     ),
     "connections-of-few-addresses": Attempt(
         _few_addresses, {"servers.api.admission.Shares.given_up_for": lambda *_, **__: None}

@@ -23,8 +23,8 @@ from protocol.messages.control import Receipt, RuleSpec, Signed, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from servers.store.interface import Store
 from servers.store.records import RoundRecord, StudyRecord
+from servers.store.sql import SqlStore
 
 SITES: Final = ("requester", "c1", "c2", "c3")
 NAME: Final = "troubled"
@@ -128,7 +128,7 @@ def _apart(key: RoundKey, a: RoundRecord, b: RoundRecord) -> Iterator[str]:
         yield f"two ends: {key.label}, released at one server and ended without a sum at the other"
 
 
-def _lost(site: str, own: StudyJournal, stores: dict[Side, Store], digest: str) -> Iterator[str]:
+def _lost(site: str, own: StudyJournal, stores: dict[Side, SqlStore], digest: str) -> Iterator[str]:
     """Find what a site has a receipt for and a server does not hold, to the byte."""
     for path in sorted(own.folder.glob("rounds/*/attempt-*/receipt-*.json")):
         receipt = Signed[Receipt].model_validate_json(path.read_bytes()).message
@@ -138,17 +138,17 @@ def _lost(site: str, own: StudyJournal, stores: dict[Side, Store], digest: str) 
             yield f"lost: {key.label}, what server {receipt.side.value} gave {site} a receipt for"
 
 
-def store_of(running: InMemoryFederation, side: Side) -> Store:
+def store_of(running: InMemoryFederation, side: Side) -> SqlStore:
     """A server's own; only read it while nobody works."""
-    store: Store = running.servers.apps[side].state.server.store
+    store: SqlStore = running.servers.apps[side].state.server.store
     return store
 
 
-def _study_at(store: Store) -> StudyRecord | None:
+def _study_at(store: SqlStore) -> StudyRecord | None:
     return next((one for one in store.studies() if one.name == NAME), None)
 
 
-def _attempts(store: Store, digest: str) -> dict[RoundKey, RoundRecord]:
+def _attempts(store: SqlStore, digest: str) -> dict[RoundKey, RoundRecord]:
     found = {}
     last = store.current_round(digest)
     for number in range(1, (last.key.round if last else 0) + 1):

@@ -30,7 +30,7 @@ from harness.federation.processes import FederationSpec, RunningFederation
 from harness.federation.server_apps import AppsInMemory
 from protocol.messages.control import Study
 from protocol.sharing import Side
-from servers.correlations.oblivious_transfer import OBLIVIOUS
+from servers.correlations import OBLIVIOUS
 
 _REAL_S: Final = 60.0
 _LOOK_AGAIN_S: Final = 5.0

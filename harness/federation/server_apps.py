@@ -33,7 +33,7 @@ from protocol.ot.session import CorrelationHalf, LengthsList, ReceiverBatch, Sen
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
 from servers.app import create_app
-from servers.correlations.oblivious_transfer import Transfer
+from servers.correlations import Transfer
 from servers.settings import load_settings as server_settings
 
 _NOTHING = np.zeros(0, dtype=np.uint64)

@@ -105,44 +105,34 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
         on_refused: Callable[[], None] = lambda: None,
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self._proxies = tuple(proxies)
-        self._connections = 0
-        self._grown = 0
+        self.connections = 0
+        self.grown = 0
         self._by_address: Counter[str] = Counter()
-        self._strangers: Shares[Visit] = Shares()
-        self._unsigned = Allowance(limits.unsigned_per_s, clock)
+        self.strangers: Shares[Visit] = Shares()
+        self.unsigned = Allowance(limits.unsigned_per_s, clock)
         self._on_refused = on_refused
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of a caller."""
-        return self._limits
-
-    @property
-    def connections(self) -> int:
-        return self._connections
 
     def admit(self, peer: str) -> Visit | None:
         """Let a connection in, or None: too many are open, or this address opens them too fast."""
         proxied = self._is_proxy(peer)
         address = _grouped(peer)
-        allowed = proxied or (self._room(address) and self._unsigned.take(address))
+        allowed = proxied or (self.has_room(address) and self.unsigned.take(address))
         if not (allowed and self._make_room("" if proxied else address)):
             self._on_refused()
             return None
-        self._connections += 1
+        self.connections += 1
         visit = Visit(self, peer, address, proxied)
         if not proxied:
-            self._by_address[address] += 1
-            self._strangers.add(visit, address)
+            self.add(visit, address)
         return visit
 
     def _make_room(self, address: str) -> bool:
         """Close a stranger's connection where all are open, so that nobody keeps the others out by holding them."""
-        if self._connections < self._limits.connections:
+        if self.connections < self.limits.connections:
             return True
-        stranger = self._strangers.given_up_for(address, busy=lambda visit: visit.asking is not None)
+        stranger = self.strangers.given_up_for(address, busy=lambda visit: visit.asking is not None)
         if stranger is None:
             return False
         self._on_refused()
@@ -150,8 +140,8 @@ class Admission:
         stranger.abort()
         return True
 
-    def _room(self, address: str) -> bool:
-        return self._by_address[address] < self._limits.connections_per_address
+    def has_room(self, address: str) -> bool:
+        return self._by_address[address] < self.limits.connections_per_address
 
     def _is_proxy(self, address: str) -> bool:
         found = _parsed(address)
@@ -168,57 +158,12 @@ class Admission:
                 return str(found)
         return peer
 
-    def begin(self, visit: Visit, address: str) -> bool:
-        """Return whether a request of this address may be answered now."""
-        address = _grouped(address)
-        if not visit.open or (visit.proxied and not self._room(address)):
-            return False
-        if not self._unsigned.take(address):
-            return False
-        if visit.proxied:
-            self._by_address[address] += 1
-            self._strangers.add(visit, address)
-        visit.asking = address
-        return True
+    def add(self, visit: Visit, address: str) -> None:
+        self._by_address[address] += 1
+        self.strangers.add(visit, address)
 
-    def end(self, visit: Visit) -> None:
-        """The request of this visit has its answer, or its connection is gone."""
-        if visit.proxied and visit.asking is not None:
-            self._forget(visit.asking)
-            self._strangers.remove(visit)
-        visit.asking = None
-
-    def signed(self, visit: Visit) -> None:
-        """The request that is under way, and so the connection, is a party's."""
-        if visit.asking is not None:
-            self._unsigned.give_back(visit.asking)
-        if not (visit.signed or visit.proxied):
-            self._unsigned.give_back(visit.address)
-        visit.signed = True
-        self._strangers.remove(visit)
-
-    def grew(self, visit: Visit) -> None:
-        """A large body went through this connection."""
-        if visit.open and not visit.grown:
-            visit.grown = True
-            self._grown += 1
-
-    def too_large(self, visit: Visit) -> bool:
-        """Return whether this connection should end with the answer under way, for the memory that it holds."""
-        return visit.grown and self._grown > _MOST_GROWN
-
-    def leave(self, visit: Visit) -> None:
-        """The connection is closed; a second time changes nothing."""
-        if visit.open:
-            visit.open = False
-            self._grown -= visit.grown
-            self.end(visit)
-            self._strangers.remove(visit)
-            self._connections -= 1
-            if not visit.proxied:
-                self._forget(visit.address)
-
-    def _forget(self, address: str) -> None:
+    def remove(self, visit: Visit, address: str) -> None:
+        self.strangers.remove(visit)
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
@@ -241,24 +186,51 @@ class Visit:
 
     def begin(self, forwarded_for: Sequence[bytes]) -> str | None:
         """Return the address of a request whose head is complete; None when it may not ask now."""
-        address = self.admission.forwarded(self.peer, forwarded_for) if self.proxied else self.peer
-        return address if self.admission.begin(self, address) else None
+        of = self.admission
+        asking = of.forwarded(self.peer, forwarded_for) if self.proxied else self.peer
+        address = _grouped(asking)
+        if not self.open or (self.proxied and not of.has_room(address)) or not of.unsigned.take(address):
+            return None
+        if self.proxied:
+            of.add(self, address)
+        self.asking = address
+        return asking
 
     def end(self) -> None:
-        self.admission.end(self)
+        """The request has its answer, or its connection is gone."""
+        if self.proxied and self.asking is not None:
+            self.admission.remove(self, self.asking)
+        self.asking = None
 
     def authenticated(self) -> None:
-        self.admission.signed(self)
+        """The request that is under way, and so the connection, is a party's."""
+        if self.asking is not None:
+            self.admission.unsigned.give_back(self.asking)
+        if not (self.signed or self.proxied):
+            self.admission.unsigned.give_back(self.address)
+        self.signed = True
+        self.admission.strangers.remove(self)
 
     def grew(self) -> None:
-        self.admission.grew(self)
+        """A large body went through this connection."""
+        if self.open and not self.grown:
+            self.grown = True
+            self.admission.grown += 1
 
     @property
     def too_large(self) -> bool:
-        return self.admission.too_large(self)
+        """Return whether this connection should end with the answer under way, for the memory that it holds."""
+        return self.grown and self.admission.grown > _MOST_GROWN
 
     def leave(self) -> None:
-        self.admission.leave(self)
+        """The connection is closed; a second time changes nothing."""
+        if self.open:
+            self.open = False
+            self.admission.grown -= self.grown
+            self.admission.connections -= 1
+            self.end()
+            if not self.proxied:
+                self.admission.remove(self, self.address)
 
 
 def _grouped(address: str) -> str:

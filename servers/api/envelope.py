@@ -106,7 +106,6 @@ class Envelope:
             scope["route"] = inner.get("route")
 
     async def _opened(self, scope: Scope, receive: Receive) -> _Opened:
-        """Raises: what is wrong with signature, session, envelope or address"""
         between_servers = scope["path"] == PEER_SEALED
         if not between_servers and _in_session(scope):
             opened = await self._out_of_session(scope, receive)
@@ -319,7 +318,6 @@ def _inner_scope(scope: Scope, opened: _Opened) -> dict[str, Any]:
 
 
 def _signature(scope: Scope) -> str:
-    """The request's Signature field, which the answer's signature covers."""
     return only_line(
         [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]], "signature"
     )

@@ -14,7 +14,7 @@ from servers.api.authentication import AnySite, ThisServer
 from servers.api.responses import PROBLEM, body_of, done, stream_answer
 from servers.event_loop import SHORT_BYTES
 from servers.failpoints import Point
-from servers.rounds.intake import Caller, HashOnly, OpaqueIntake, stream_into
+from servers.rounds.intake import Caller, HashIntake, stream_into
 from servers.rounds.letters import require_announced, superseded
 from servers.server import Server
 from servers.store.files import file_name
@@ -75,30 +75,25 @@ async def _store(
     if stated > most:
         raise TooLarge(f"a letter {str(topic)!r} has at most {most} bytes in this study, this one has {stated}")
     if server.store.mail(study.digest, caller.name, recipient, str(topic)) is not None:
-        again = HashOnly()
+        again = HashIntake()
         await stream_into(request, again, most)
         _came_before(server, study, caller.name, recipient, topic, again.finish(caller))
         return
     require_announced(server, study, topic, caller.name, recipient)
     server.files.require_room(stated)
     with server.files.draft() as draft:
-        intake = OpaqueIntake(draft)
+        intake = HashIntake(draft)
         await stream_into(request, intake, most, SHORT_BYTES)
         digest = intake.finish(caller)
         require_length(topic.kind, intake.size_bytes, most)
         name = file_name("mail", study.digest, caller.name, recipient, str(topic), digest)
         await asyncio.to_thread(draft.keep, name)
     with server.store.alone(study.digest):
-        _keep(server, caller, study, topic, recipient, digest, name)
-
-
-def _keep(
-    server: Server, caller: Caller, study: StudyRecord, topic: Topic, recipient: str, digest: str, name: str
-) -> None:
-    kept = server.store.mail(study.digest, caller.name, recipient, str(topic))
-    if kept is not None and kept.file != name:
-        server.files.delete([name])  # the first one stands: of two that arrive at once, too
-    if not _came_before(server, study, caller.name, recipient, topic, digest):
+        kept = server.store.mail(study.digest, caller.name, recipient, str(topic))
+        if kept is not None and kept.file != name:
+            server.files.delete([name])  # the first one stands: of two that arrive at once, too
+        if _came_before(server, study, caller.name, recipient, topic, digest):
+            return
         server.failpoints.reach(Point.BEFORE_MAIL_STORED)
         gone = superseded(server, study, topic, caller.name, recipient)
         server.store.add_mail(MailRecord(study.digest, caller.name, recipient, str(topic), digest, name), gone)

@@ -28,7 +28,6 @@ PROBLEM: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def message_answer(message: Message, status: int = 200) -> Response:
-    """A control message's canonical bytes."""
     return Response(message.canonical(), status_code=status, media_type="application/json")
 
 

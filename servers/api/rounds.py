@@ -179,7 +179,7 @@ async def named_upload(
 ) -> Named:
     """Read the upload's name from path and query. Raises: UnknownStudy, RolledBack"""
     record = going_study(server, study)
-    return Named(record, uploads.upload_of(caller, record, round, attempt, digest, length))
+    return Named(record, Upload(RoundKey(record.digest, round, attempt), caller.name, digest, length))
 
 
 ThisUpload = Annotated[Named, Depends(named_upload)]
@@ -192,9 +192,9 @@ async def held(named: ThisUpload, server: ThisServer) -> Response:
 
 
 @uploads_router.put(CONTRIBUTION_PART, openapi_extra=body_of("bytes of a sealed share", sealed=True))
-async def part(named: ThisUpload, offset: Offset, request: Request, server: ThisServer, caller: AnySite) -> Response:
+async def part(named: ThisUpload, offset: Offset, request: Request, server: ThisServer) -> Response:
     """Keep the next part; the answer says how many bytes are here now."""
-    return message_answer(await uploads.take_part(server, caller, named.record, named.upload, offset, request))
+    return message_answer(await uploads.take_part(server, named.record, named.upload, offset, request))
 
 
 @uploads_router.post(CONTRIBUTION_WHOLE)

@@ -32,8 +32,8 @@ from protocol.roster.keyfile import PartyKeys
 from servers import studies
 from servers.server import Server
 from servers.store.files import ShareFiles
-from servers.store.interface import Store
 from servers.store.records import Holdings, StudyRecord
+from servers.store.sql import SqlStore
 
 FOLDER: Final = "deletions"
 _BLOCK_BYTES: Final = 2**20
@@ -45,7 +45,7 @@ class Holder:
 
     data_dir: Path
     keys: PartyKeys = field(repr=False)
-    store: Store
+    store: SqlStore
     files: ShareFiles
     audit: AuditLog
     clock: Callable[[], float] = time.time
@@ -61,7 +61,6 @@ class Request:
 
 
 def receipt_path(data_dir: Path, study: str) -> Path:
-    """Return the receipt's path."""
     return data_dir / FOLDER / f"{study}.json"
 
 
@@ -90,7 +89,6 @@ class Deletion:
         return Signed[ServerDeletionReceipt].parse(path.read_bytes()) if path.exists() else None
 
     def held(self) -> Holdings:
-        """The files and rows to delete."""
         return self.holder.store.holds_of(self.record.digest)
 
     def described(self, held: Holdings) -> tuple[DeletedFile, ...]:
@@ -267,7 +265,6 @@ def _requests(folder: Path) -> list[Path]:
 
 
 async def _answered(server: Server, path: Path) -> bool:
-    """Return whether nothing is left to do about a request."""
     try:
         request = _REQUEST.validate_json(path.read_bytes())
     except ValidationError:

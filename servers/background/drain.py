@@ -63,7 +63,6 @@ def asked(data_dir: Path) -> Drain | None:
 
 
 def say_drained(data_dir: Path, drained: Drained) -> None:
-    """Tell the operator who asked."""
     write_durably(data_dir / _DONE, _DRAINED.dump_json(drained))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -11,21 +12,27 @@ import httpx
 from fastapi import FastAPI
 
 from host import log
-from protocol.errors import MoietyError
-from protocol.messages.control import RoundState
+from host.audit_log import Action
+from host.files import read_secret
+from host.folder_lock import one_at_a_time
+from protocol.errors import MoietyError, RosterRefused
+from protocol.messages.control import Roster, RoundState
+from protocol.roster.chain import RosterChain, require_extension, require_same_servers
+from protocol.roster.keyfile import PartyKeys, parse_party_keys
 from protocol.rounds.states import STUDY_TRANSITIONS, StudyEvent, study_step
 from protocol.sharing import Side
 from servers.background.deletion import keep_to_retention
-from servers.correlations.oblivious_transfer import Transfer
-from servers.correlations.pool import CorrelationPool
-from servers.correlations.sender import OtSessions
+from servers.correlations import CorrelationPool, OtSessions, Transfer
+from servers.event_loop import keep_doing
+from servers.identity.roster import is_kept, keep_chain, read_chain
 from servers.peer_client import PeerClient
 from servers.rounds.endings import Endings
 from servers.rounds.side_a import Driver
 from servers.rounds.side_b import Answering
 from servers.rounds.sketches import Sketches
 from servers.server import Server
-from servers.store.records import StudyRecord
+from servers.settings import Role
+from servers.store.records import A_NEW_STUDY, StudyRecord
 
 _LOOKED_AT_EVERY_S: Final = 60.0
 _OVER: Final = (RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED)
@@ -33,15 +40,8 @@ _studies_log = log.logger("studies")
 
 
 async def watch_requesters(server: Server) -> None:
-    """Until it is cancelled."""
-    while True:
-        try:
-            pause_silent(server)
-        except MoietyError as later:
-            _studies_log.warning("silence_not_seen", code=later.code, detail=later.detail)
-        except Exception:
-            _studies_log.exception("silence_not_seen")
-        await asyncio.sleep(min(_LOOKED_AT_EVERY_S, server.settings.limits.requester_silent_s))
+    every_s = min(_LOOKED_AT_EVERY_S, server.settings.limits.requester_silent_s)
+    await keep_doing(lambda: pause_silent(server), every_s, _studies_log, "silence_not_seen")
 
 
 def pause_silent(server: Server) -> list[str]:
@@ -79,6 +79,110 @@ def _is_silent(server: Server, study: StudyRecord) -> bool:
     else:
         since_s = newest.state_since_s if newest.state in _OVER else None
     return since_s is not None and server.clock() - since_s > server.settings.limits.requester_silent_s
+
+
+_ROSTER_LOOKED_AT_EVERY_S: Final = 10.0
+_roster_log = log.logger("roster")
+
+
+def take_chain(server: Server, chain: RosterChain) -> bool:
+    """Go on under a longer chain, which is checked here; whether there was anything new in it.
+
+    Rounds under way keep the roster that they were announced under; who was removed is refused from here on. While no
+    study is under way the operators' and the requester's keys may change too, this server's own with its keys' file.
+
+    Raises: RosterRefused, for a fork, a shorter or foreign chain, for other keys of the operators and the requester in
+            a study, and for other addresses of the operators; BadSignature
+    """
+    newer = require_extension(chain, server.chain)
+    if newer.number == server.chain.number:
+        return False
+    if any(not study.state.ended for study in server.store.studies()):
+        require_same_servers(newer, server.chain)
+    keys = _own_keys(server, newer.head)
+    with nullcontext() if server.settings.role is Role.ALL else one_at_a_time(server.settings.data_dir):
+        if not is_kept(server.settings, newer):  # of several processes the first one does it
+            server.audit.add(Action.ROSTER, f"change {newer.number} is in force, digest {newer.head_digest}")
+            keep_chain(server.settings, newer)
+    server.keys = keys
+    server.follow(newer)
+    for study in server.store.studies():
+        if not study.state.ended:
+            server.store.change_study(study.digest, lambda record: record)  # a cursor more, whoever watches sees it
+    server.changes.notify(A_NEW_STUDY)
+    _roster_log.info("roster_changed", detail=f"change {newer.number} is in force: {len(newer.head.sites)} sites")
+    return True
+
+
+def _own_keys(server: Server, head: Roster) -> PartyKeys:
+    """This server's keys in the roster: those that it has, or newer ones in its file. Raises: RosterRefused"""
+    settings = server.settings
+    mine = head.operator(settings.side)
+    for key, named, url in (
+        ("public_url", settings.public_url, mine.url),
+        ("peer_url", settings.peer_url, head.operator(settings.side.other).url),
+    ):
+        if named != url:
+            raise RosterRefused(
+                f"the roster has {url!r} where this server has key '{key}' = {named!r}: set it and start the server "
+                "again; an address changes with a restart"
+            )
+    if server.keys.party(url=mine.url) == mine:
+        return server.keys
+    try:
+        keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
+    except (OSError, MoietyError) as wrong:
+        raise RosterRefused(f"the roster has other keys of this server, and {settings.keys}: {wrong}") from None
+    if keys.party(url=mine.url) != mine:
+        raise RosterRefused(
+            f"the roster has other keys of this server than {settings.keys}: put the new ones there; the roster's file "
+            "is looked at again"
+        )
+    return keys
+
+
+class RosterFile:
+    """Looks whether the roster's file has changed; what is wrong with it is said once, and the head before stays."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._seen = self._look()
+        self._problem = ""
+
+    def renew(self) -> bool:
+        """Return whether a longer chain was taken."""
+        server, seen = self._server, self._look()
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        try:
+            taken = take_chain(server, read_chain(server.settings.roster))
+        except MoietyError as wrong:
+            self._seen = None  # a study may end, and keys' files be put in place
+            if wrong.detail != self._problem:
+                server.metrics.refusals.labels(wrong.code.value).inc()
+            self._refused(wrong.detail)
+            return False
+        self._problem = ""
+        return taken
+
+    def _refused(self, detail: str) -> None:
+        if detail != self._problem:
+            kept = f"change {self._server.chain.number}, {self._server.chain.head_digest[:16]}, stays in force"
+            _roster_log.error("roster_refused", detail=f"{detail}; {kept}")
+        self._problem = detail
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._server.settings.roster.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+async def follow_roster(server: Server) -> None:
+    """A longer roster in the roster's file is in force from then on; until it is cancelled."""
+    await keep_doing(RosterFile(server).renew, _ROSTER_LOOKED_AT_EVERY_S, _roster_log, "roster_not_read")
 
 
 NONCES_KEPT_S: Final = 600
@@ -130,23 +234,19 @@ async def end_all(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 async def _purge(server: Server) -> None:
     """Nonces older than any acceptable signature are forgotten."""
-    while True:
-        try:
-            server.store.purge_nonces(server.clock() - NONCES_KEPT_S)
-        except MoietyError as later:
-            _log.warning("nonces_not_purged", code=later.code, detail=later.detail)
-        except Exception:
-            _log.exception("nonces_not_purged")
-        await asyncio.sleep(NONCES_KEPT_S / 10)
+
+    def purge() -> None:
+        server.store.purge_nonces(server.clock() - NONCES_KEPT_S)
+
+    await keep_doing(purge, NONCES_KEPT_S / 10, _log, "nonces_not_purged")
 
 
 async def _watch_database(server: Server) -> None:
     """An older one can take the place of the one that is served from; of several processes each looks by itself."""
-    while server.store.beside is None:
-        await asyncio.sleep(_DATABASE_LOOKED_AT_EVERY_S)
-        try:
+
+    def count() -> None:
+        with suppress(MoietyError):  # what went back is noted, and what does not answer is said to whoever asks
             server.history.count()
-        except MoietyError:  # what went back is noted, and what does not answer is said to whoever asks
-            continue
-        except Exception:
-            _log.exception("database_not_watched")
+
+    if server.store.beside is None:
+        await keep_doing(count, _DATABASE_LOOKED_AT_EVERY_S, _log, "database_not_watched")

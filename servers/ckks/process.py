@@ -63,7 +63,6 @@ class CkksProcess(contextlib.AbstractContextManager["CkksProcess"]):
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id while it runs."""
         return None if self._running is None else self._running.pid
 
     def fingerprint(self) -> bytes:
@@ -106,7 +105,6 @@ class CkksProcess(contextlib.AbstractContextManager["CkksProcess"]):
         return total
 
     def close(self) -> None:
-        """End the worker."""
         with self._lock:
             self._end()
 
@@ -162,7 +160,6 @@ class CkksProcess(contextlib.AbstractContextManager["CkksProcess"]):
         return self._running
 
     def _end(self) -> str:
-        """Kill the worker, if one runs. -> how it ended"""
         running, self._running = self._running, None
         if running is None:
             return "not running"
@@ -213,14 +210,12 @@ class ContributionCheck:
         return ChunkReader(self._process.parameters, header)
 
     def write(self, piece: bytes) -> None:
-        """Take the next bytes."""
         chunks = self._reader.feed(piece)
         for start in range(0, len(chunks), _CHECKED_TOGETHER):
             self._process.check(chunks[start : start + _CHECKED_TOGETHER])
         self._keep(piece)
 
     def finish(self) -> None:
-        """Say that nothing more comes."""
         self._reader.finish()
 
 

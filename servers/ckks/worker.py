@@ -51,7 +51,6 @@ def main() -> None:
 
 
 def serve(adder: Adder, size: int, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer every request in turn."""
     while head := requests.read(REQUEST.size):
         operation, count = REQUEST.unpack(head)
         answers.write(_answer(adder, Operation(operation), [requests.read(size) for _ in range(count)]))

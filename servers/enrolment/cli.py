@@ -20,6 +20,7 @@ from protocol.sharing import Side
 from protocol.text import counted
 
 if TYPE_CHECKING:
+    from servers.enrolment.register import Register
     from servers.settings import ServerSettings
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The server's settings file.")]
@@ -56,14 +57,13 @@ def _init(asked: _Init) -> None:
 
     tls = asked.tls_certificate, asked.tls_key
     new = NewServer(asked.side, asked.federation, asked.name, asked.url, asked.peer_url, asked.port, asked.own_ca, *tls)
-    card, told = make_folder(new, asked.out)
+    card = make_folder(new, asked.out)
     fingerprint = fingerprint_of(card)
     if asked.json_output:
-        made = {"folder": str(asked.out), "card": str(asked.out / told.card), "fingerprint": fingerprint}
+        made = {"folder": str(asked.out), "card": str(asked.out / new.card), "fingerprint": fingerprint}
         typer.echo(json.dumps(made))
         return
-    has_certificate = asked.own_ca or asked.tls_certificate is not None
-    typer.echo(next_steps(asked.out, told, fingerprint, has_certificate=has_certificate), nl=False)
+    typer.echo(next_steps(asked.out, new, fingerprint), nl=False)
 
 
 def card(config: ConfigOption, json_output: JsonOption = False) -> None:
@@ -147,20 +147,16 @@ def invite(
 
     Example: moiety server invite clinic-1 --ttl 7d --config a/settings.toml
     """
+    from protocol.roster.enrolment import invitation_line
     from servers.enrolment.pairing import own_card
-    from servers.enrolment.register import Register
-    from servers.settings import load_settings
 
-    settings = load_settings(config)
+    settings, register = _register(config)
     card, _ = own_card(settings)
     if renew:
         _require_contributor(settings, name)
     else:
-        _require_unnamed(config, name)
-    register = Register(settings.data_dir, time.time)
+        _require_unnamed(settings, name)
     invitation = register.invite(card, name, _lifetime_s(ttl), requester=requester and not renew, renews=renew)
-    from protocol.roster.enrolment import invitation_line
-
     until = f"{datetime.fromtimestamp(invitation.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
     typer.echo(f"good once, for {name}{' as the requester' if requester else ''}, until {until}:", err=True)
     typer.echo(invitation_line(invitation))
@@ -173,13 +169,11 @@ def withdraw(name: SiteArgument, config: ConfigOption) -> None:
 
     Example: moiety server withdraw clinic-1 --config a/settings.toml
     """
-    from servers.enrolment.register import Register, end_renewals
-    from servers.settings import load_settings
+    from servers.enrolment.register import end_renewals, names_in_place
 
-    settings = load_settings(config)
-    register = Register(settings.data_dir, time.time)
+    settings, register = _register(config)
     end_renewals(settings, register)
-    gone = register.withdraw(name, _named(config))
+    gone = register.withdraw(name, names_in_place(settings))
     typer.echo(f"{name}: withdrawn: {gone}")
 
 
@@ -190,11 +184,7 @@ def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
 
     Example: moiety server admissions --config a/settings.toml
     """
-    from servers.enrolment.register import Register
-    from servers.settings import load_settings
-
-    now_s = time.time()
-    register = Register(load_settings(config).data_dir, time.time)
+    now_s, (_, register) = time.time(), _register(config)
     made, found = register.invitations, register.registrants
     if json_output:
         fields = {"site", "requester", "expires_at_s"}
@@ -230,11 +220,9 @@ def admit(
     from host.audit_log import Action, AuditLog
     from protocol.roster.enrolment import fingerprint_of
     from servers.enrolment.pairing import own_card
-    from servers.enrolment.register import Register
-    from servers.settings import load_settings
 
-    settings = load_settings(config)
-    admitted = Register(settings.data_dir, time.time).admit(name, fingerprint)
+    settings, register = _register(config)
+    admitted = register.admit(name, fingerprint)
     audit = AuditLog(settings.data_dir, own_card(settings)[1].name)
     audit.add(Action.ADMITTED, f"{name} by its fingerprint {fingerprint_of(admitted.party)}")
     typer.echo(f"{name}: admitted here. The other operator and the requester compare the same digits themselves")
@@ -253,12 +241,9 @@ def remove(
 
     Example: moiety server remove clinic-1 --config a/settings.toml
     """
-    from servers.enrolment.register import Register
-    from servers.settings import load_settings
-
-    settings = load_settings(config)
+    settings, register = _register(config)
     _require_contributor(settings, name)
-    Register(settings.data_dir, time.time).let_remove(name, undo=undo)
+    register.let_remove(name, undo=undo)
     if undo:
         typer.echo(f"{name}: stays, as far as this operator is asked")
         return
@@ -269,7 +254,6 @@ def remove(
 
 
 def _lifetime_s(ttl: str) -> float:
-    """Raises: ConfigurationError"""
     found = _LIFETIME.fullmatch(ttl)
     seconds = 0 if found is None else int(found[1]) * _SECONDS[found[2]]
     if not 0 < seconds <= _MOST_DAYS * _SECONDS["d"]:
@@ -277,12 +261,12 @@ def _lifetime_s(ttl: str) -> float:
     return float(seconds)
 
 
-def _named(config: Path) -> tuple[str, ...]:
-    """Everybody in this server's roster."""
-    from servers.enrolment.register import names_in_place
+def _register(config: Path) -> tuple[ServerSettings, Register]:
+    from servers.enrolment.register import Register
     from servers.settings import load_settings
 
-    return names_in_place(load_settings(config))
+    settings = load_settings(config)
+    return settings, Register(settings.data_dir, time.time)
 
 
 def _require_contributor(settings: ServerSettings, name: str) -> None:
@@ -300,8 +284,10 @@ def _require_contributor(settings: ServerSettings, name: str) -> None:
         )
 
 
-def _require_unnamed(config: Path, name: str) -> None:
-    if name in _named(config):
+def _require_unnamed(settings: ServerSettings, name: str) -> None:
+    from servers.enrolment.register import names_in_place
+
+    if name in names_in_place(settings):
         raise ConfigurationError(
             f"{name!r} is or was in this federation's roster: a new site needs another name; other keys of a site that "
             f"is in it: --renew"

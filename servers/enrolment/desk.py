@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.errors import (
@@ -27,7 +26,6 @@ from protocol.roster.enrolment import (
     Changing,
     Founded,
     Founding,
-    OperatorCard,
     Refused,
     Registrant,
     Registration,
@@ -37,75 +35,10 @@ from protocol.roster.enrolment import (
     open_asked,
     require_asked_by,
 )
-from protocol.roster.keyfile import PartyKeys, dump_roster
+from protocol.roster.keyfile import dump_roster
 from servers.enrolment.pairing import own_card, paired
 from servers.enrolment.register import Register, chain_in_place, end_renewals, first_in_place, put_in_place
 from servers.settings import ServerSettings
-
-
-@dataclass(frozen=True)
-class Changes:
-    """One operator's."""
-
-    settings: ServerSettings
-    card: OperatorCard
-    keys: PartyKeys = field(repr=False)
-    register: Register
-
-    def sign(self, changing: Changing, known: Registrant) -> Founded:
-        """This operator's signature, if its own people admitted whoever is added or has other keys, and let whoever is
-        removed be removed.
-
-        Raises: NotListed, WrongRound, RosterRefused, ConfigurationError, BadSignature, StorageFull
-        """
-        chain = chain_in_place(self.settings)
-        if chain is None:
-            raise WrongRound("the federation is not founded yet: the requester runs 'moiety site found'")
-        if not known.admitted or known.party.name != chain.head.requester:
-            raise NotListed(f"{known.party.name!r} is not the requester, who alone proposes changes")
-        if (changing.number, changing.change) == (chain.number, chain.head_digest):
-            before = chain.up_to(chain.number - 1)
-            return Founded(signature=self._own(before, chain.changes[-1].message), in_place=True)
-        change = self._made(changing, chain)
-        signed = Signed[RosterChange](message=change, signatures=changing.signatures)
-        requester = signed.signature_of(known.party.name)
-        asker = chain.head.party(known.party.name)
-        if requester is None or asker is None:
-            raise BadSignature("the requester signs the change before the operators do")
-        check_signature(change, requester, asker)
-        own = self._own(chain, change)
-        if all(signed.signature_of(name) is not None for name in signers(chain.head)):
-            put_in_place(self.settings, dump_chain(chain.extended_by(signed)), self.card.party.name)
-            self.register.in_force(change.roster.sites)
-            return Founded(signature=own, in_place=True)
-        return Founded(signature=own, in_place=False)
-
-    def _own(self, before: RosterChain, change: RosterChange) -> Signature:
-        signed = signed_by(before, Signed[RosterChange](message=change), self.keys)
-        return signed.signatures[0]
-
-    def _made(self, changing: Changing, chain: RosterChain) -> RosterChange:
-        """Return the change that this operator has itself admitted, and nothing else that it is told."""
-        operator = self.card.party.name
-        if changing.number != chain.number + 1:
-            raise RosterRefused(
-                f"change {chain.number} is the newest one at {operator}, so {changing.number} cannot follow: run the "
-                "same command again"
-            )
-        sites = self.register.named(changing.sites, operator)
-        given = tuple(Given(one.party, one.claim) for one in sites)
-        agreed = self.register.removals
-        for name in changing.remove:
-            if name not in agreed:
-                raise RosterRefused(f"{operator} keeps {name!r}: its people run 'moiety server remove {name}' first")
-        change = proposed(chain, Wanted(given=given, remove=changing.remove), changing.reason)
-        if change.digest() != changing.change:
-            raise RosterRefused(
-                f"{operator} makes another change of the same sites; nobody signs: compare 'moiety roster show' with "
-                "both operators by phone"
-            )
-        return change
-
 
 _MOST_DETAIL_CHARACTERS: Final = 4000
 
@@ -122,7 +55,6 @@ class Desk:
         self._on_founded = on_founded
         self.card, self._keys = own_card(settings)
         self.register = Register(settings.data_dir, clock)
-        self._changes = Changes(settings, self.card, self._keys, self.register)
 
     def answer(self, sealed: bytes) -> bytes:
         """The sealed answer to a sealed question; a refusal too is sealed, once it is known to whom.
@@ -183,7 +115,7 @@ class Desk:
         if isinstance(asked.question, Founding):
             return self._found(asked.question, known)
         if isinstance(asked.question, Changing):
-            return self._changes.sign(asked.question, known)
+            return self._changed(asked.question, known)
         if asked.question.claim is not None:
             known = self._claimed(known, asked.question.claim)
         return self._standing(known, asked.question.link)
@@ -243,6 +175,60 @@ class Desk:
             return (f"the requester to put the new keys of {name} into the roster ('moiety site add {name}')",)
         return ()
 
+    def _changed(self, changing: Changing, known: Registrant) -> Founded:
+        """This operator's signature, if its own people admitted whoever is added or has other keys, and let whoever is
+        removed be removed.
+
+        Raises: NotListed, WrongRound, RosterRefused, ConfigurationError, BadSignature, StorageFull
+        """
+        chain = chain_in_place(self._settings)
+        if chain is None:
+            raise WrongRound("the federation is not founded yet: the requester runs 'moiety site found'")
+        if not known.admitted or known.party.name != chain.head.requester:
+            raise NotListed(f"{known.party.name!r} is not the requester, who alone proposes changes")
+        if (changing.number, changing.change) == (chain.number, chain.head_digest):
+            before = chain.up_to(chain.number - 1)
+            return Founded(signature=self._own(before, chain.changes[-1].message), in_place=True)
+        change = self._made(changing, chain)
+        signed = Signed[RosterChange](message=change, signatures=changing.signatures)
+        requester = signed.signature_of(known.party.name)
+        asker = chain.head.party(known.party.name)
+        if requester is None or asker is None:
+            raise BadSignature("the requester signs the change before the operators do")
+        check_signature(change, requester, asker)
+        own = self._own(chain, change)
+        if all(signed.signature_of(name) is not None for name in signers(chain.head)):
+            put_in_place(self._settings, dump_chain(chain.extended_by(signed)), self.card.party.name)
+            self.register.in_force(change.roster.sites)
+            return Founded(signature=own, in_place=True)
+        return Founded(signature=own, in_place=False)
+
+    def _own(self, before: RosterChain, change: RosterChange) -> Signature:
+        signed = signed_by(before, Signed[RosterChange](message=change), self._keys)
+        return signed.signatures[0]
+
+    def _made(self, changing: Changing, chain: RosterChain) -> RosterChange:
+        """Return the change that this operator has itself admitted, and nothing else that it is told."""
+        operator = self.card.party.name
+        if changing.number != chain.number + 1:
+            raise RosterRefused(
+                f"change {chain.number} is the newest one at {operator}, so {changing.number} cannot follow: run the "
+                "same command again"
+            )
+        sites = self.register.named(changing.sites, operator)
+        given = tuple(Given(one.party, one.claim) for one in sites)
+        agreed = self.register.removals
+        for name in changing.remove:
+            if name not in agreed:
+                raise RosterRefused(f"{operator} keeps {name!r}: its people run 'moiety server remove {name}' first")
+        change = proposed(chain, Wanted(given=given, remove=changing.remove), changing.reason)
+        if change.digest() != changing.change:
+            raise RosterRefused(
+                f"{operator} makes another change of the same sites; nobody signs: compare 'moiety roster show' with "
+                "both operators by phone"
+            )
+        return change
+
     def _found(self, founding: Founding, known: Registrant) -> Founded:
         """Raises: NotListed, RosterRefused, ConfigurationError, BadSignature, StorageFull"""
         if not (known.requester and known.admitted):
@@ -267,7 +253,6 @@ class Desk:
         return Founded(signature=own, in_place=there is not None)
 
     def _roster_of(self, founding: Founding, requester: str) -> Roster:
-        """Return the roster that this operator has itself admitted, and nothing else that it is told."""
         peer = paired(self._settings)
         if peer is None:
             raise ConfigurationError(f"{self.card.party.name} has not compared the other operator's card yet")

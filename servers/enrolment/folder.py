@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import json
 import os
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pydantic import ValidationError
 
 from host.compose import HARDENED, LOGGED
@@ -29,7 +34,6 @@ from protocol.messages.control import Party, Role
 from protocol.roster.enrolment import OperatorCard, dump_card
 from protocol.roster.keyfile import PartyKeys, dump_party_keys
 from protocol.sharing import Side
-from servers.enrolment.own_ca import OwnCa, TlsFiles, issue, new_ca
 
 KEYS: Final = "keys.toml"
 SETTINGS: Final = "settings.toml"
@@ -39,142 +43,6 @@ TLS_KEY: Final = "tls-key.pem"
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
 CONTAINER_PORT: Final = 8443
-
-
-@dataclass(frozen=True)
-class Told:
-    """The settings of a new server; ``certificate`` and ``tls_key`` as the file names them."""
-
-    side: Side
-    operator: str
-    url: str
-    peer_url: str | None
-    port: int
-    certificate: str
-    tls_key: str
-
-    @property
-    def card(self) -> str:
-        """The public card's file."""
-        return f"{self.operator}.card.toml"
-
-
-def settings_text(told: Told) -> str:
-    """A settings file for this folder; in a container the compose file's variables stand in for three of its keys."""
-    values = {
-        "side": told.side.value,
-        "host": "0.0.0.0",  # noqa: S104  # a server is there to be reached
-        "port": told.port,
-        "public_url": told.url,
-        **({"peer_url": told.peer_url} if told.peer_url else {}),
-        "card": told.card,
-        "keys": KEYS,
-        "roster": "data/roster.toml",
-        "data_dir": "data",
-        "tls_certificate": told.certificate,
-        "tls_key": told.tls_key,
-    }
-    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
-    return (
-        "# Every key is explained in docs/operating.md. The roster comes by itself when the federation is founded,\n"
-        f"# the other operator's address and CA with 'moiety server pair'.\n{lines}"
-    )
-
-
-def compose_text(told: Told) -> str:
-    """The compose file of this folder, with a project name of its own."""
-    project = f"moiety-{told.operator}"
-    return _service_text(told, project) + _commands_text() + _around_text(project)
-
-
-def _service_text(told: Told, project: str) -> str:
-    return f"""# The server of {told.operator}, side {told.side.value}. Start: docker compose up -d (in this folder)
-# All files here belong to user 10001, secrets to nobody else: chown -R 10001 . && chmod 600 *key*
-# Every other command: docker compose run --rm moiety server ... --config /etc/moiety/settings.toml
-# The project's name keeps it apart from other compose files on the same machine.
-name: {project}
-services:
-  server:
-    image: ${{MOIETY_SERVER_IMAGE:-moiety-server:local}}
-    restart: unless-stopped
-{HARDENED}\
-    mem_limit: ${{MOIETY_MEMORY:-2g}}
-    cpus: "${{MOIETY_CPUS:-2}}"
-    pids_limit: 256
-    stop_grace_period: 15s
-    ports: ["${{MOIETY_PORT:-{told.port}}}:{CONTAINER_PORT}"]
-    environment:
-      MOIETY_SERVER_PORT: "{CONTAINER_PORT}"
-      MOIETY_SERVER_DATA_DIR: /var/lib/moiety
-      MOIETY_SERVER_ROSTER: /var/lib/moiety/roster.toml
-      MOIETY_SERVER_OPERATIONS_HOST: 0.0.0.0
-      MOIETY_SERVER_OPERATIONS_PORT: "9443"
-    volumes:
-      - ${{MOIETY_CONFIG:-.}}:/etc/moiety:ro
-      - data:/var/lib/moiety
-    networks: [outside, operations]
-{LOGGED}\
-"""
-
-
-def _commands_text() -> str:
-    return f"""\
-  moiety: # for commands: it alone may write into this folder, a renewed certificate for instance
-    image: ${{MOIETY_SERVER_IMAGE:-moiety-server:local}}
-    profiles: [commands]
-{HARDENED}\
-    mem_limit: 1g
-    pids_limit: 256
-    environment:
-      MOIETY_SERVER_PORT: "{CONTAINER_PORT}"
-      MOIETY_SERVER_DATA_DIR: /var/lib/moiety
-      MOIETY_SERVER_ROSTER: /var/lib/moiety/roster.toml
-    volumes:
-      - ${{MOIETY_CONFIG:-.}}:/etc/moiety
-      - data:/var/lib/moiety
-    networks: [outside]
-"""
-
-
-def _around_text(project: str) -> str:
-    return f"""
-networks:
-  outside:
-  operations: {{internal: true}} # metrics and readiness, for the operator's Prometheus; never published
-
-volumes:
-  data:
-    name: {project}
-"""
-
-
-def next_steps(folder: Path, told: Told, fingerprint: str, *, has_certificate: bool) -> str:
-    """Return the next steps for the person who ran it."""
-    settings = folder / SETTINGS
-    lines = [
-        f"{folder}: made. Keep {KEYS} and the other files with 'key' in their names on this machine.",
-        "",
-        f"Fingerprint of {told.operator}, to be read over the phone:",
-        "",
-        f"    {fingerprint}",
-        "",
-        "What to do next (docs/enrolling.md):",
-    ]
-    if not has_certificate:
-        lines.append(
-            f"  - put a TLS certificate for {told.url} into {folder / CHAIN} and its key into {folder / TLS_KEY} "
-            "(chmod 600); docs/enrolling.md says how with ACME"
-        )
-    lines += [
-        f"  - send {folder / told.card} to the other operator; ask for theirs",
-        f"  - read each other the fingerprints over the phone: moiety server pair THEIRS.card.toml --config {settings} "
-        "--fingerprint '...'",
-        f"  - start the server: moiety server run --config {settings}",
-        f"  - invite the requester: moiety server invite NAME --requester --config {settings}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 _USUAL_PORT: Final = 8443
 _SECRET: Final = 0o600
 _PUBLIC: Final = 0o644
@@ -198,19 +66,125 @@ class NewServer:
     def host(self) -> str:
         return urlsplit(self.url).hostname or ""
 
-    def told(self) -> Told:
-        """Return the values for the settings. Raises: ConfigurationError"""
+    @property
+    def listens_on(self) -> int:
+        return self.port or urlsplit(self.url).port or _USUAL_PORT
+
+    @property
+    def card(self) -> str:
+        return f"{self.operator}.card.toml"
+
+    def require_tls(self) -> None:
+        """Raises: ConfigurationError, unless the options for TLS go together"""
         if (self.certificate is None) is not (self.tls_key is None):
             raise ConfigurationError("options --tls-certificate and --tls-key: name both files, or neither")
         if self.own_ca and self.certificate is not None:
             raise ConfigurationError("option --own-ca makes a certificate: leave --tls-certificate and --tls-key out")
-        chain = CHAIN if self.certificate is None else os.path.realpath(self.certificate)
-        key = TLS_KEY if self.tls_key is None else os.path.realpath(self.tls_key)
-        port = self.port or urlsplit(self.url).port or _USUAL_PORT
-        return Told(self.side, self.operator, self.url, self.peer_url, port, chain, key)
 
 
-def make_folder(new: NewServer, out: Path) -> tuple[OperatorCard, Told]:
+def settings_text(new: NewServer) -> str:
+    """A settings file for this folder; in a container the compose file's variables stand in for three of its keys."""
+    values = {
+        "side": new.side.value,
+        "host": "0.0.0.0",  # noqa: S104  # a server is there to be reached
+        "port": new.listens_on,
+        "public_url": new.url,
+        **({"peer_url": new.peer_url} if new.peer_url else {}),
+        "card": new.card,
+        "keys": KEYS,
+        "roster": "data/roster.toml",
+        "data_dir": "data",
+        "tls_certificate": CHAIN if new.certificate is None else os.path.realpath(new.certificate),
+        "tls_key": TLS_KEY if new.tls_key is None else os.path.realpath(new.tls_key),
+    }
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    return (
+        "# Every key is explained in docs/operating.md. The roster comes by itself when the federation is founded,\n"
+        f"# the other operator's address and CA with 'moiety server pair'.\n{lines}"
+    )
+
+
+def compose_text(new: NewServer) -> str:
+    """The compose file of this folder, with a project name of its own."""
+    project = f"moiety-{new.operator}"
+    return f"""# The server of {new.operator}, side {new.side.value}. Start: docker compose up -d (in this folder)
+# All files here belong to user 10001, secrets to nobody else: chown -R 10001 . && chmod 600 *key*
+# Every other command: docker compose run --rm moiety server ... --config /etc/moiety/settings.toml
+# The project's name keeps it apart from other compose files on the same machine.
+name: {project}
+services:
+  server:
+    image: ${{MOIETY_SERVER_IMAGE:-moiety-server:local}}
+    restart: unless-stopped
+{HARDENED}\
+    mem_limit: ${{MOIETY_MEMORY:-2g}}
+    cpus: "${{MOIETY_CPUS:-2}}"
+    pids_limit: 256
+    stop_grace_period: 15s
+    ports: ["${{MOIETY_PORT:-{new.listens_on}}}:{CONTAINER_PORT}"]
+    environment:
+      MOIETY_SERVER_PORT: "{CONTAINER_PORT}"
+      MOIETY_SERVER_DATA_DIR: /var/lib/moiety
+      MOIETY_SERVER_ROSTER: /var/lib/moiety/roster.toml
+      MOIETY_SERVER_OPERATIONS_HOST: 0.0.0.0
+      MOIETY_SERVER_OPERATIONS_PORT: "9443"
+    volumes:
+      - ${{MOIETY_CONFIG:-.}}:/etc/moiety:ro
+      - data:/var/lib/moiety
+    networks: [outside, operations]
+{LOGGED}\
+  moiety: # for commands: it alone may write into this folder, a renewed certificate for instance
+    image: ${{MOIETY_SERVER_IMAGE:-moiety-server:local}}
+    profiles: [commands]
+{HARDENED}\
+    mem_limit: 1g
+    pids_limit: 256
+    environment:
+      MOIETY_SERVER_PORT: "{CONTAINER_PORT}"
+      MOIETY_SERVER_DATA_DIR: /var/lib/moiety
+      MOIETY_SERVER_ROSTER: /var/lib/moiety/roster.toml
+    volumes:
+      - ${{MOIETY_CONFIG:-.}}:/etc/moiety
+      - data:/var/lib/moiety
+    networks: [outside]
+
+networks:
+  outside:
+  operations: {{internal: true}} # metrics and readiness, for the operator's Prometheus; never published
+
+volumes:
+  data:
+    name: {project}
+"""
+
+
+def next_steps(folder: Path, new: NewServer, fingerprint: str) -> str:
+    settings = folder / SETTINGS
+    lines = [
+        f"{folder}: made. Keep {KEYS} and the other files with 'key' in their names on this machine.",
+        "",
+        f"Fingerprint of {new.operator}, to be read over the phone:",
+        "",
+        f"    {fingerprint}",
+        "",
+        "What to do next (docs/enrolling.md):",
+    ]
+    if not new.own_ca and new.certificate is None:
+        lines.append(
+            f"  - put a TLS certificate for {new.url} into {folder / CHAIN} and its key into {folder / TLS_KEY} "
+            "(chmod 600); docs/enrolling.md says how with ACME"
+        )
+    lines += [
+        f"  - send {folder / new.card} to the other operator; ask for theirs",
+        f"  - read each other the fingerprints over the phone: moiety server pair THEIRS.card.toml --config {settings} "
+        "--fingerprint '...'",
+        f"  - start the server: moiety server run --config {settings}",
+        f"  - invite the requester: moiety server invite NAME --requester --config {settings}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def make_folder(new: NewServer, out: Path) -> OperatorCard:
     """Keys, card, settings, compose file, and a CA with a certificate where one is asked for.
 
     Raises: ConfigurationError, StorageFull; then nothing is left behind
@@ -222,10 +196,10 @@ def make_folder(new: NewServer, out: Path) -> tuple[OperatorCard, Told]:
         sealing=generate_sealing_key(secrets.token_bytes(SEALING_KEY_BYTES)),
     )
     card = _card(new, keys, None)  # whatever is wrong with the options is said before a certificate is made
-    told = new.told()
+    new.require_tls()
     if new.peer_url is not None:
         require_apart((new.url, new.peer_url))
-    require_free(told.port)
+    require_free(new.listens_on)
     files: list[tuple[Path, str, int]] = []
     if new.own_ca:
         now = datetime.now(UTC)
@@ -234,12 +208,12 @@ def make_folder(new: NewServer, out: Path) -> tuple[OperatorCard, Told]:
         files = _tls(out, ca, issue(ca, new.host, now))
     files += [
         (out / KEYS, dump_party_keys(keys), _SECRET),
-        (out / told.card, dump_card(card), _PUBLIC),
-        (out / SETTINGS, settings_text(told), _PUBLIC),
-        (out / COMPOSE, compose_text(told), _PUBLIC),
+        (out / new.card, dump_card(card), _PUBLIC),
+        (out / SETTINGS, settings_text(new), _PUBLIC),
+        (out / COMPOSE, compose_text(new), _PUBLIC),
     ]
     write_folder(out, files)
-    return card, told
+    return card
 
 
 def _card(new: NewServer, keys: PartyKeys, ca: str | None) -> OperatorCard:
@@ -252,7 +226,7 @@ def _card(new: NewServer, keys: PartyKeys, ca: str | None) -> OperatorCard:
         ) from None
 
 
-def _tls(out: Path, ca: OwnCa, made: TlsFiles) -> list[tuple[Path, str, int]]:
+def _tls(out: Path, ca: Certified, made: Certified) -> list[tuple[Path, str, int]]:
     return [
         (out / CA, ca.certificate, _PUBLIC),
         (out / CA_KEY, ca.key, _SECRET),
@@ -306,8 +280,102 @@ def renew(folder: Path, url: str) -> datetime:
             f"{folder / CA_KEY} is not there: this server's certificate is not by a CA of its own ('moiety server "
             "init --own-ca'), or its key is kept elsewhere: put it back for this command"
         )
-    ca = OwnCa(read_text(folder / CA), read_secret(folder / CA_KEY))
+    ca = Certified(read_text(folder / CA), read_secret(folder / CA_KEY))
     made = issue(ca, urlsplit(url).hostname or "", datetime.now(UTC))
     rewrite(folder / TLS_KEY, made.key, mode=_SECRET)
     rewrite(folder / CHAIN, made.certificate)
     return x509.load_pem_x509_certificate(made.certificate.encode()).not_valid_after_utc
+
+
+_CA_DAYS: Final = 3650
+CERTIFICATE_DAYS: Final = 397
+_EARLY: Final = timedelta(hours=1)
+"""A margin for clocks that are a little behind."""
+
+
+@dataclass(frozen=True)
+class Certified:
+    """PEM texts of a certificate and its private key; a CA's key belongs on no machine but the operator's."""
+
+    certificate: str
+    key: str = field(repr=False)
+
+
+def new_ca(operator: str, host: str, now: datetime) -> Certified:
+    """A CA of ten years, constrained to ``host``: a site that trusts it lets it vouch for nobody else's server."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"Moiety CA of {operator}")
+    until = now + timedelta(days=_CA_DAYS)
+    builder = _builder(name, name, key.public_key(), now, until)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    builder = builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+    ).add_extension(x509.NameConstraints([_constraint(host)], None), critical=True)
+    return Certified(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode(), _pem(key))
+
+
+def issue(ca: Certified, host: str, now: datetime) -> Certified:
+    """A certificate for ``host``, with a new key. Raises: ConfigurationError, when these files are no CA"""
+    try:
+        issuer = x509.load_pem_x509_certificate(ca.certificate.encode())
+        signs = load_pem_private_key(ca.key.encode(), None)
+    except ValueError as error:
+        raise ConfigurationError(f"ca.pem and ca-key.pem are not a CA and its key: {error}") from None
+    if not isinstance(signs, ec.EllipticCurvePrivateKey) or signs.public_key() != issuer.public_key():
+        raise ConfigurationError("ca-key.pem is not the key of ca.pem")
+    key = ec.generate_private_key(ec.SECP256R1())
+    until = min(now + timedelta(days=CERTIFICATE_DAYS), issuer.not_valid_after_utc)
+    builder = _builder(_name(host), issuer.subject, key.public_key(), now, until)
+    builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(host)]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signs.public_key()), critical=False
+    )
+    return Certified(builder.sign(signs, hashes.SHA256()).public_bytes(Encoding.PEM).decode(), _pem(key))
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number())
+    return builder.not_valid_before(now.astimezone(UTC) - _EARLY).not_valid_after(until.astimezone(UTC))
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _constraint(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_network(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

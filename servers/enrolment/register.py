@@ -261,7 +261,6 @@ class Register:
             raise BadSignature(f"this invitation is for a site called {invited.site!r} and nobody else")
 
     def _read(self) -> _Kept:
-        """Raises: ConfigurationError"""
         path = self.folder / _FILE
         try:
             return _Kept.model_validate_json(path.read_bytes())
@@ -283,7 +282,6 @@ class Register:
 
 
 def _with(kept: _Kept, changed: Registrant) -> _Kept:
-    """Return the register with one site's entry replaced."""
 
     def of(known: tuple[Registrant, ...]) -> tuple[Registrant, ...]:
         return tuple(changed if one.party == changed.party else one for one in known)

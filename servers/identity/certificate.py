@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -24,15 +23,6 @@ _PUT_THERE: Final = (
 )
 DAY_S: Final = 86400.0
 _log = log.logger("certificate")
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """The marks that tell one version of a file from the next."""
-
-    file: int
-    changed_ns: int
-    size_bytes: int
 
 
 class ServedCertificate:
@@ -101,13 +91,12 @@ class ServedCertificate:
         _log.info("certificate_renewed", detail=f"the new one expires on {_date(expires_s)}")
         return True
 
-    def _look(self) -> tuple[_Seen, ...]:
-        """Raises: ConfigurationError"""
+    def _look(self) -> list[tuple[int, int, int]]:
         try:
             found = [path.stat() for path in (self._chain, self._key)]
         except OSError as error:
             raise ConfigurationError(f"{error.filename}: cannot be read: {error.strerror}") from None
-        return tuple(_Seen(one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
+        return [(one.st_ino, one.st_mtime_ns, one.st_size) for one in found]
 
 
 def check_tls(settings: ServerSettings) -> None:

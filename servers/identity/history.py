@@ -15,7 +15,7 @@ from host import log
 from protocol.errors import HistoryUnknown, RolledBack
 from protocol.messages.control import Signed
 from protocol.messages.peer import History
-from servers.store.interface import Store
+from servers.store.sql import SqlStore
 
 _RUN_BYTES: Final = 32
 _log = log.logger("history")
@@ -29,7 +29,7 @@ class OwnHistory:
     anything (``look``), and say nothing of themselves.
     """
 
-    store: Store
+    store: SqlStore
     party: str
     start: int
     compared: bool = False
@@ -100,7 +100,6 @@ class OwnHistory:
         return self._later is None and self._fewer is None
 
     def require_current(self) -> None:
-        """Raises: RolledBack"""
         if self._fewer is not None:
             raise RolledBack(self._fewer.detail)
         if self._later is not None:

@@ -108,27 +108,23 @@ def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest
     Raises: WrongRound, when it has signed a skip meanwhile
     """
     with server.store.alone(key.study):
-        return _signed_sum(server, known_round(server, key), output_file, sum_digest)
-
-
-def _signed_sum(server: Server, record: RoundRecord, output_file: str, sum_digest: str) -> RoundRecord:
-    key, end = record.key, standing(server, record).end
-    if isinstance(end, SumAgreed):
-        return record
-    require_no_other_end(record.begun, end)
-    signed = server.sign(
-        SumRelease(
+        record = known_round(server, key)
+        end = standing(server, record).end
+        if isinstance(end, SumAgreed):
+            return record
+        require_no_other_end(record.begun, end)
+        stated = SumRelease(
             study_digest=key.study,
             round=key.round,
             attempt=key.attempt,
             release_digest=record.chosen.message.digest(),
             sum_digest=sum_digest,
         )
-    )
-    server.failpoints.reach(Point.BEFORE_SUM_SIGNED)
-    record = server.store.change_round(key, lambda r: replace(r, sum_release=signed, output_file=output_file))
-    server.failpoints.reach(Point.AFTER_SUM_SIGNED)
-    return record
+        signed = server.sign(stated)
+        server.failpoints.reach(Point.BEFORE_SUM_SIGNED)
+        record = server.store.change_round(key, lambda r: replace(r, sum_release=signed, output_file=output_file))
+        server.failpoints.reach(Point.AFTER_SUM_SIGNED)
+        return record
 
 
 async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:

@@ -192,39 +192,35 @@ def share_name() -> str:
 
 def commit_share(server: Server, study: StudyRecord, key: RoundKey, taken: TakenIn) -> Signed[Receipt]:
     """Commit the row; what has happened since the body began to arrive is looked at again."""
+    site, digest, name = taken.header.site, taken.digest, taken.name
     with server.store.alone(study.digest):
-        return _stored(server, study, key, taken)
-
-
-def _stored(server: Server, study: StudyRecord, key: RoundKey, taken: TakenIn) -> Signed[Receipt]:
-    header, digest, name = taken.header, taken.digest, taken.name
-    known = server.store.contribution(key, header.site)
-    if known is not None:
-        if known.file != name:
+        known = server.store.contribution(key, site)
+        if known is not None:
+            if known.file != name:
+                server.files.delete([name])
+            return same_receipt(server, study, known, digest)
+        try:
+            record = round_of(server, study, key.round, key.attempt)
+            _require_open(server.store.study(study.digest), record)
+        except WrongRound:
             server.files.delete([name])
-        return same_receipt(server, study, known, digest)
-    try:
-        record = round_of(server, study, key.round, key.attempt)
-        _require_open(server.store.study(study.digest), record)
-    except WrongRound:
-        server.files.delete([name])
-        raise
-    receipt = server.sign(
-        Receipt(
-            study_digest=study.digest,
+            raise
+        message = Receipt(
+            study_digest=key.study,
             round=key.round,
             attempt=key.attempt,
-            site=header.site,
+            site=site,
             side=server.side,
             body_digest=digest,
         )
-    )
-    state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
-    server.store.add_contribution(
-        ContributionRecord(key, header.site, header, digest, receipt, name, taken.wrapped_key, taken.chunk_tags), state
-    )
-    server.failpoints.reach(Point.AFTER_RECEIPT_STORED)
-    return receipt
+        receipt = server.sign(message)
+        state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
+        server.store.add_contribution(
+            ContributionRecord(key, site, taken.header, digest, receipt, name, taken.wrapped_key, taken.chunk_tags),
+            state,
+        )
+        server.failpoints.reach(Point.AFTER_RECEIPT_STORED)
+        return receipt
 
 
 def same_receipt(server: Server, study: StudyRecord, known: ContributionRecord, digest: str) -> Signed[Receipt]:

@@ -97,24 +97,10 @@ async def stream_into(request: Request, intake: Intake, limit_bytes: int, at_onc
         await asyncio.to_thread(intake.feed, held)
 
 
-class HashOnly:
-    """Intake of a body that is already stored: only whether the bytes are the same matters."""
+class HashIntake:
+    """Hashes a body and writes it as it is; without a draft, only whether the same bytes came before matters."""
 
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def feed(self, data: bytes | bytearray) -> None:
-        self._hash.update(data)
-
-    def finish(self, caller: Caller) -> str:
-        caller.require_digest(self._hash.digest())
-        return self._hash.hexdigest()
-
-
-class OpaqueIntake:
-    """Sealed bytes for somebody else: hashed and written as they are."""
-
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft | None = None) -> None:
         self._draft = draft
         self._hash = hashlib.sha256()
         self.size_bytes = 0
@@ -122,7 +108,8 @@ class OpaqueIntake:
     def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
         self.size_bytes += len(data)
-        self._draft.write(memoryview(data))
+        if self._draft is not None:
+            self._draft.write(memoryview(data))
 
     def finish(self, caller: Caller) -> str:
         """Raises: BadSignature"""
@@ -189,7 +176,8 @@ class ContributionIntake(Generic[H]):
         """``draft`` takes what is opened and what came; ``new_check`` makes what looks at the opened content first."""
         self._check = None if new_check is None else new_check(draft.write)
         self._opening = _Opening(key, expected, self._check or draft)
-        self._received = _ReceivedBody(self._opening.reader, draft)
+        self._draft = draft
+        self._came = 0
         self._digest = MessageDigest()
         self._refused: RefusedMessage | None = None
 
@@ -203,13 +191,17 @@ class ContributionIntake(Generic[H]):
     def feed(self, data: bytes | bytearray) -> None:
         """Raises: Unavailable, ConfigurationError"""
         self._digest.update(data)
-        if self._refused is None:
-            try:
-                self._opening.feed(data)
-            except RefusedMessage as refused:
-                self._refused = refused
-            else:
-                self._received.write(data)
+        before, self._came = self._came, self._came + len(data)
+        if self._refused is not None:
+            return
+        reader = self._opening.reader
+        try:
+            self._opening.feed(data)
+        except RefusedMessage as refused:
+            self._refused = refused
+            return
+        if reader.content_key is not None:  # the bytes behind the head, as they came
+            self._draft.write_received(memoryview(data)[max(0, len(reader.head) - before) :])
 
     def finish(self, caller: Caller) -> tuple[H, str]:
         """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
@@ -229,21 +221,6 @@ class ContributionIntake(Generic[H]):
         if salt is None or content_key is None:
             raise BrokenSeal("the sealed share has not been opened; finish comes before its commitment is checked")
         check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
-
-
-class _ReceivedBody:
-    """The bytes behind a sealed message's head, written as they came, once the reader has them."""
-
-    def __init__(self, reader: SealedReader, draft: ShareSink) -> None:
-        self._reader = reader
-        self._draft = draft
-        self._came = 0
-
-    def write(self, data: bytes | bytearray) -> None:
-        before, self._came = self._came, self._came + len(data)
-        if self._reader.content_key is not None:
-            head = len(self._reader.head)
-            self._draft.write_received(memoryview(data)[max(0, head - before) :])
 
 
 class _Opening(Generic[H]):

@@ -46,7 +46,6 @@ def summed_length(record: RoundRecord, parameters: StudyParameters) -> int:
 
 
 def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> MaskedSumHeader:
-    """Return the header of the sum."""
     return MaskedSumHeader(
         release_digest=record.chosen.message.digest(),
         length=summed_length(record, parameters),
@@ -63,7 +62,6 @@ def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters)
 
 
 def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> SealedMessage:
-    """This side's masked sum, sealed to the other side."""
     return body.seal_masked_sum(
         masked_sum_header(record, parameters),
         masked_sum(server, record, parameters),

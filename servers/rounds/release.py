@@ -61,27 +61,19 @@ def commit_half(server: Server, record: RoundRecord, half_digest: str, output_fi
     Raises: WrongRound
     """
     with server.store.alone(record.key.study):
-        return _committed(server, server.store.round(record.key) or record, half_digest, output_file)
-
-
-def _committed(server: Server, now: RoundRecord, half_digest: str, output_file: str | None) -> RoundRecord:
-    if now.commitment is not None:
-        return now
-    state = step(now.progress, RoundEvent.COMMITTED).state
-    signed = server.sign(commitment_to(now.chosen.message, server.side, half_digest))
-    at_s = server.clock()
-    server.failpoints.reach(Point.BEFORE_HALF_COMMITTED)
-    record = server.store.change_round(
-        now.key,
-        lambda r: replace(r, state=state, output_file=output_file, commitment=signed, committed_at_s=at_s),
-    )
-    server.failpoints.reach(Point.AFTER_HALF_COMMITTED)
-    return record
-
-
-def commit_mask(server: Server, record: RoundRecord) -> RoundRecord:
-    """:func:`commit_half` at the side that serves the mask's seed. Raises: WrongRound"""
-    return commit_half(server, record, mask_digest(record.mask), None)
+        now = server.store.round(record.key) or record
+        if now.commitment is not None:
+            return now
+        state = step(now.progress, RoundEvent.COMMITTED).state
+        signed = server.sign(commitment_to(now.chosen.message, server.side, half_digest))
+        at_s = server.clock()
+        server.failpoints.reach(Point.BEFORE_HALF_COMMITTED)
+        record = server.store.change_round(
+            now.key,
+            lambda r: replace(r, state=state, output_file=output_file, commitment=signed, committed_at_s=at_s),
+        )
+        server.failpoints.reach(Point.AFTER_HALF_COMMITTED)
+        return record
 
 
 # --- this side's check ------------------------------------------------------------------------------------------------
@@ -96,20 +88,15 @@ async def check_half(server: Server, record: RoundRecord, message: TagSeed) -> S
         return record.checked
     seed = bytes.fromhex(message.seed)
     errors = await _in_thread(_errors_of_half, server, record, seed)
-    with server.store.alone(record.key.study):
-        return _kept_check(server, known_round(server, record.key), message, errors)
-
-
-def _kept_check(server: Server, record: RoundRecord, message: TagSeed, errors: Ring) -> Signed[TagCheck]:
-    """Check again what has happened since the halves were computed."""
-    if answer(standing(server, record), message, roster_of(server, record)) is Reply.AGAIN:
-        return record.checked
-    signed = server.sign(check_of(record.committed.message, errors))
-    server.failpoints.reach(Point.BEFORE_TAG_CHECK_STORED)
-    seed = bytes.fromhex(message.seed)
-    server.store.change_round(record.key, lambda r: replace(r, tag_seed=seed, tag_check=signed))
-    server.failpoints.reach(Point.AFTER_TAG_CHECK_STORED)
-    return signed
+    with server.store.alone(record.key.study):  # whatever happened since the errors were asked for counts
+        record = known_round(server, record.key)
+        if answer(standing(server, record), message, roster_of(server, record)) is Reply.AGAIN:
+            return record.checked
+        signed = server.sign(check_of(record.committed.message, errors))
+        server.failpoints.reach(Point.BEFORE_TAG_CHECK_STORED)
+        server.store.change_round(record.key, lambda r: replace(r, tag_seed=seed, tag_check=signed))
+        server.failpoints.reach(Point.AFTER_TAG_CHECK_STORED)
+        return signed
 
 
 async def _in_thread(compute: Callable[P, Ring], *args: P.args, **kwargs: P.kwargs) -> Ring:
@@ -131,7 +118,6 @@ def _errors_of_half(server: Server, record: RoundRecord, seed: bytes) -> Ring:
 
 
 def _half(server: Server, record: RoundRecord) -> Iterator[Ring]:
-    """Yield the half that this side committed to, piece by piece."""
     if record.committed.message.share_kind is ShareKind.SEED:
         length = _length(server, record)
         for start in range(0, length, _PIECE):
@@ -172,26 +158,20 @@ async def share_errors(server: Server, record: RoundRecord, signed: Signed[TagsF
     """
     if _take_in(server, record, signed) is Reply.AGAIN:
         return _stored_shares(server, record)
-    release = _release(record)
-    errors = await _in_thread(_errors_of_sites, server, record, release)
-    with server.store.alone(record.key.study):
-        return _kept_shares(server, known_round(server, record.key), signed, errors)
-
-
-def _kept_shares(server: Server, record: RoundRecord, signed: Signed[TagsFailed], errors: Ring) -> Signed[TagShares]:
-    """Check again what has happened since the shares were computed."""
-    release = _release(record)
-    if _take_in(server, record, signed) is Reply.AGAIN:
-        return _stored_shares(server, record)
-    shares = server.sign(shares_of(release, server.side, errors))
-    server.failpoints.reach(Point.BEFORE_TAG_SHARES_STORED)
-    server.store.change_round(
-        record.key,
-        lambda r: replace(r, tags_failed=signed),
-        answers=[Answer(AnswerKind.TAG_SHARES, "", shares.canonical())],
-    )
-    server.failpoints.reach(Point.AFTER_TAG_SHARES_STORED)
-    return shares
+    errors = await _in_thread(_errors_of_sites, server, record, _release(record))
+    with server.store.alone(record.key.study):  # whatever happened since the errors were asked for counts
+        record = known_round(server, record.key)
+        if _take_in(server, record, signed) is Reply.AGAIN:
+            return _stored_shares(server, record)
+        shares = server.sign(shares_of(_release(record), server.side, errors))
+        server.failpoints.reach(Point.BEFORE_TAG_SHARES_STORED)
+        server.store.change_round(
+            record.key,
+            lambda r: replace(r, tags_failed=signed),
+            answers=[Answer(AnswerKind.TAG_SHARES, "", shares.canonical())],
+        )
+        server.failpoints.reach(Point.AFTER_TAG_SHARES_STORED)
+        return shares
 
 
 def _take_in(server: Server, record: RoundRecord, signed: Signed[V]) -> object:
@@ -250,17 +230,14 @@ def accept_release_set(server: Server, record: RoundRecord, signed: Signed[Relea
 def with_mask_seed(server: Server, record: RoundRecord) -> RoundRecord:
     """Draw t once for this release and keep it durably, so that every later sum is masked the same."""
     with server.store.alone(record.key.study):
-        return _masked(server, server.store.round(record.key) or record)
-
-
-def _masked(server: Server, record: RoundRecord) -> RoundRecord:
-    if record.mask_seed is not None:
-        return record
-    seed = server.randomness.bytes(SEED_BYTES, f"{record.key.label} output mask")
-    server.failpoints.reach(Point.BEFORE_MASK_STORED)
-    record = server.store.change_round(record.key, lambda r: replace(r, mask_seed=seed))
-    server.failpoints.reach(Point.AFTER_MASK_STORED)
-    return record
+        now = server.store.round(record.key) or record
+        if now.mask_seed is not None:
+            return now
+        seed = server.randomness.bytes(SEED_BYTES, f"{now.key.label} output mask")
+        server.failpoints.reach(Point.BEFORE_MASK_STORED)
+        now = server.store.change_round(now.key, lambda r: replace(r, mask_seed=seed))
+        server.failpoints.reach(Point.AFTER_MASK_STORED)
+        return now
 
 
 def output_name(record: RoundRecord) -> str:
@@ -286,7 +263,7 @@ def keep_output(
 def keep_mask(server: Server, study: StudyRecord, record: RoundRecord) -> None:
     """Release with the mask's seed, or commit to it, where the round has tags. Raises: WrongRound"""
     if record.announcement.message.tagged:
-        commit_mask(server, record)
+        commit_half(server, record, mask_digest(record.mask), None)
     else:
         commit_release(server, study, record, None)
 

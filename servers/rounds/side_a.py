@@ -54,7 +54,7 @@ from protocol.rounds.states import (
     step,
 )
 from protocol.sharing import Side
-from servers.correlations.pool import CorrelationPool, Stock, demand, stock_quietly
+from servers.correlations import CorrelationPool, Stock, demand, stock_quietly
 from servers.event_loop import wait_until, wait_up_to
 from servers.failpoints import Point
 from servers.monitoring import Phases
@@ -73,8 +73,7 @@ from servers.rounds.sketches import (
 )
 from servers.rounds.state import at_a
 from servers.server import Server
-from servers.store.interface import A_NEW_STUDY
-from servers.store.records import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
+from servers.store.records import A_NEW_STUDY, Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
@@ -132,7 +131,6 @@ class Driver:
                 task.cancel()
 
     def _start_tasks(self) -> None:
-        """A task for every open study that has none, or whose task has come to an end."""
         self._tasks = {digest: task for digest, task in self._tasks.items() if not task.done()}
         for record in self.server.store.studies():
             if record.goes_on and record.digest not in self._tasks:
@@ -364,7 +362,6 @@ class Driver:
         return stock, await asyncio.to_thread(prepare_products, self.server, record, sketches, halves, parameters)
 
     async def _exchange(self, turn: _Turn, stock: Stock, own: Products) -> None:
-        """Mark the correlations as used, exchange the masked vectors, store the opening."""
         study, record = turn.study, turn.record
         challenged = record.challenged
         refs = tuple(c.ref(site) for c, site in zip(stock.correlations, challenged.sites, strict=True))
@@ -424,7 +421,6 @@ class Driver:
             await self._do(await self.endings.ask_for_release_set(study, record), turn)
 
     async def _release(self, turn: _Turn, step: Step) -> None:
-        """The requester's release set is here, or its go."""
         study, record = turn.study, turn.record
         if step is Act.HAND_OVER_GO:
             await hand_over_go(self.server, self.peer, study, record)
@@ -437,7 +433,6 @@ class Driver:
             self._phases.observe(study.digest, "locked", "lock_to_release")
 
     async def _sum(self, study: StudyRecord, record: RoundRecord, step: Step) -> None:
-        """Both servers hold the record's release set."""
         if step is Act.SUM_UP:
             await sum_up(self.server, study, record)
         elif masking_side(record.key.round) is Side.A:

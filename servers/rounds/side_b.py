@@ -21,7 +21,7 @@ from protocol.messages.control import RoundState, require_signatures, signature_
 from protocol.messages.peer import ChallengeReply, ChallengeReveal, CollectedSet, LockReply, LockRequest, ProductsHeader
 from protocol.rounds.side_b import Move, Reply, answer, opened
 from protocol.rounds.states import RoundEvent, RoundKey
-from servers.correlations.sender import OtSessions
+from servers.correlations import OtSessions
 from servers.event_loop import wait_until
 from servers.failpoints import Point
 from servers.rounds.contributions import collected, roster_of

@@ -19,7 +19,7 @@ from protocol.ot.session import CorrelationHalf
 from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
 from servers.failpoints import Point
-from servers.rounds.intake import Caller, HashOnly, SealedIntake, stream_into
+from servers.rounds.intake import Caller, HashIntake, SealedIntake, stream_into
 from servers.server import Server
 from servers.store.files import file_name
 from servers.store.records import RoundRecord, StudyRecord
@@ -75,32 +75,19 @@ async def store_queries(
     Raises: WrongRound, MalformedMessage, TranscriptMismatch, ConflictingMessage, BrokenSeal, BadSignature, TooLarge
     """
     if record.query_digest is not None:
-        again = HashOnly()
+        again = HashIntake()
         await stream_into(request, again, _expected_queries(server, study, record).most_bytes)
         _require_same_queries(server, record, again.finish(caller))
         return
     _require_queries_welcome(record)
     expected = _expected_queries(server, study, record)
-    header, digest, name = await _queries_taken_in(server, caller, record, request, expected)
-    _commit_queries(server, record, header, digest, name)
-
-
-async def _queries_taken_in(
-    server: Server, caller: Caller, record: RoundRecord, request: Request, expected: Queries
-) -> tuple[QueryHeader, str, str]:
-    """Open queries into a file that no row names yet. -> their header, the sealed message's digest, the file's name"""
     with server.files.draft() as draft:
         intake = SealedIntake(server.keys.sealing, expected, draft)
         await stream_into(request, intake, expected.most_bytes)
         header, digest = await asyncio.to_thread(intake.finish, caller)
         name = file_name("query", record.key.study, record.key.round, record.key.attempt, digest)
         await asyncio.to_thread(draft.keep, name)
-    return header, digest, name
-
-
-def _commit_queries(server: Server, record: RoundRecord, header: QueryHeader, digest: str, name: str) -> None:
-    """Commit the row; what has happened since the body began to arrive is looked at again."""
-    with server.store.alone(record.key.study):
+    with server.store.alone(record.key.study):  # whatever happened since the body began to arrive counts
         _keep_queries(server, server.store.round(record.key) or record, header, digest, name)
 
 
@@ -137,7 +124,6 @@ def _require_same_queries(server: Server, record: RoundRecord, digest: str) -> N
 
 
 def _expected_queries(server: Server, study: StudyRecord, record: RoundRecord) -> Queries:
-    """Return the form of the requester's queries to this server, once the challenge is signed."""
     stated = record.challenged.transcript.message.digest()
     return Queries(stated, server.side, targets_of(server, record), parameters_of(study, record).sketched_length)
 

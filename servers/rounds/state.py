@@ -124,7 +124,6 @@ def standing(server: Server, record: RoundRecord) -> Standing:
 
 
 def _half(record: RoundRecord) -> Uncommitted | HalfCommitted:
-    """Return this side's commitment to its half of the output, where the round has tags."""
     if record.commitment is None:
         return Uncommitted()
     verdict = record.go or record.tags_failed

@@ -17,7 +17,6 @@ from protocol.channel.sealing import Octets
 from protocol.channel.signing import DigestField
 from protocol.errors import BadSignature, MalformedMessage, RefusedMessage, TooLarge, Unavailable
 from protocol.messages.control import ContributionHeader, HeldUpload, Receipt, Signed
-from protocol.rounds.states import RoundKey
 from servers.failpoints import Point
 from servers.rounds import contributions
 from servers.rounds.intake import Caller, stream_into
@@ -48,9 +47,7 @@ def _said(upload: Upload, awaited: Awaited, there: int) -> HeldUpload:
     return HeldUpload(body_digest=upload.digest, held_bytes=there, part_bytes=part_bytes)
 
 
-async def take_part(
-    server: Server, caller: Caller, study: StudyRecord, upload: Upload, offset: int, request: Request
-) -> HeldUpload:
+async def take_part(server: Server, study: StudyRecord, upload: Upload, offset: int, request: Request) -> HeldUpload:
     """Take the part at ``offset`` if it is the next one; what is held afterwards is the answer in any case.
 
     Where it breaks off, the chunks that came stay.
@@ -149,9 +146,6 @@ async def _kept(
 
 
 def _awaited(server: Server, study: StudyRecord, upload: Upload) -> Awaited:
-    """Return the expected form of the upload, while it may come. Raises: NotListed, WrongRound, TooLarge,
-    MalformedMessage
-    """
     awaited = contributions.awaited(server, study, upload.key, upload.site)
     if upload.length > awaited.length:
         raise TooLarge(f"this contribution has {awaited.length} bytes, not {upload.length}: check the study")
@@ -171,8 +165,3 @@ def sweep(server: Server) -> None:
             current = server.store.current_round(digest) if digest in known else None
             over = current is None or server.store.study(digest).state.ended
             parts.keep_only(digest, None if over or current is None else current.key)
-
-
-def upload_of(caller: Caller, study: StudyRecord, number: int, attempt: int, digest: str, length: int) -> Upload:
-    """Return the upload that the caller's request is about."""
-    return Upload(RoundKey(study.digest, number, attempt), caller.name, digest, length)

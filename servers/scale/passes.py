@@ -172,7 +172,6 @@ class Shards:
         self._workers.close()
 
     def wrap(self, content_key: bytes, name: str) -> bytes:
-        """The key of a share that lies in the storage under this name."""
         return self._wrapping.wrap(content_key, name)
 
     def source(self, share: StoredShare) -> ChunkSource:

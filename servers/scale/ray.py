@@ -94,7 +94,6 @@ class OnRay:
 
 
 def _carry_out_there(task: Task, places: Places) -> Done | _Refused:
-    """Carry out one range at a worker."""
     if code_digest() != places.code:
         return _Refused("other_code", f"machine {socket.gethostname()} of the cluster has another version: install one")
     try:
@@ -126,7 +125,6 @@ def code_digest() -> str:
 
 
 def _connected(address: str | None, cpus: int) -> Any:  # noqa: ANN401
-    """Ray, connected. Raises: ConfigurationError"""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else a local cluster reports what it does to Ray's makers
     _require_guarded(address)
     try:

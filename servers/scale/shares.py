@@ -17,9 +17,9 @@ from servers.scale.passes import Shards
 from servers.scale.ranges import Bound, StoredShare
 from servers.store.chunk_tags import ENCRYPTED, Scratch
 from servers.store.files import Draft, ShareFiles, TaggedDraft
-from servers.store.interface import Store
 from servers.store.records import ContributionRecord, RoundRecord
 from servers.store.shares import Shares
+from servers.store.sql import SqlStore
 from servers.store.upload_parts import ShareInParts
 
 P = ParamSpec("P")
@@ -48,7 +48,7 @@ class EncryptedDraft(TaggedDraft):
 class ClusterShares(Shares):
     """Ciphertexts, and shares that came before there was a cluster, lie in this server's files all the same."""
 
-    def __init__(self, store: Store, files: ShareFiles, shards: Shards) -> None:
+    def __init__(self, store: SqlStore, files: ShareFiles, shards: Shards) -> None:
         super().__init__(store, files)
         self._shards = shards
 
@@ -98,7 +98,6 @@ class ClusterShares(Shares):
         self._shards.close()
 
     def _stored(self, record: RoundRecord, sites: Sequence[str]) -> list[StoredShare]:
-        """Raises: ProtocolViolation"""
         return [_stored_share(one) for one in self._held(record, sites)]
 
     def _by_site(self, record: RoundRecord, work: Callable[P, T]) -> Callable[P, T]:
@@ -117,7 +116,6 @@ class ClusterShares(Shares):
 
 
 def _stored_share(one: ContributionRecord) -> StoredShare:
-    """Return the place of a share for a worker. Raises: ProtocolViolation, where no worker can read it"""
     if one.file is None or one.wrapped_key is None:
         raise ProtocolViolation(
             f"the share of {one.site!r} has been deleted, or came before the server had a cluster; its round is over"
@@ -126,7 +124,6 @@ def _stored_share(one: ContributionRecord) -> StoredShare:
 
 
 def _bound(record: RoundRecord) -> Bound:
-    """Return the state to which a pass over the round's shares is bound."""
     release = "" if record.release_set is None else record.release_set.message.digest()
     challenge = record.challenged.transcript.message.challenge
     return Bound(record.key.study, record.key.round, record.key.attempt, challenge, release)

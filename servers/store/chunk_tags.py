@@ -198,7 +198,6 @@ class ChunkTags:
             raise self.altered(at) from error
 
     def altered(self, at: int) -> ShareAltered:
-        """The error that names the share."""
         return ShareAltered(
             f"the stored share of {self.named!r} is not what was received, from byte {at} on: it was cut, altered or "
             "deleted on this server's disk; check the disk and who can write to it"
@@ -213,13 +212,11 @@ class Scratch:
         self._packed = bytearray()
 
     def take(self, size: int) -> Ring:
-        """So many elements."""
         if self._elements.size < size:
             self._elements = np.empty(size, dtype=np.uint64)
         return self._elements[:size]
 
     def packed(self, size: int) -> memoryview:
-        """So many bytes."""
         if len(self._packed) < size:
             self._packed = bytearray(size)
         return memoryview(self._packed)[:size]

@@ -204,6 +204,7 @@ class Database:
         self._boot: int | None = None
 
     def ready(self) -> None:
+        """Return if the database answers. Raises: Unavailable"""
         with self._begin() as connection:
             connection.execute(select(1))
             self._require_newest(connection)
@@ -213,6 +214,7 @@ class Database:
         self._of_nonces.close()
 
     def next_boot(self) -> int:
+        """Return how often a server has been started on this store, this time included."""
         with self._begin() as connection:
             boot = self._new_boot(connection)
             if self._engine.dialect.name != "sqlite":
@@ -259,12 +261,22 @@ class Database:
         return Owner(**row._mapping)
 
     def size_bytes(self) -> int:
+        """Return the size of the database on its disk; for threads."""
         if self._engine.dialect.name == "sqlite":
             path = Path(self._engine.url.database or "")
             files = (path, path.with_name(f"{path.name}-wal"))
             return sum(file.stat().st_size for file in files if file.exists())
-        with self._begin() as connection:
+        with self._reading() as connection:
             return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """A look on a connection of its own, for any thread. Raises: Unavailable"""
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except self._not_now as error:
+            raise explained(error) from error
 
     @contextmanager
     def _begin(self, *, only_adds: bool = False) -> Iterator[Connection]:
@@ -318,7 +330,9 @@ class Database:
         return found
 
     def changes(self) -> int:
-        """Return how many changes this database has seen. Raises: RolledBack, when they are fewer than before"""
+        """Return how many changes of studies were stored (docs/protocol.md 23). Raises: RolledBack, when they were more
+        while this process runs
+        """
         with self._begin() as connection:
             self._require_newest(connection)
             found = self._not_fewer(connection.execute(_CHANGES).scalar_one(), self._most_changes)
@@ -326,18 +340,10 @@ class Database:
         return found
 
     def _first(self, statement: Prepared, values: Mapping[str, Any]) -> Row[Any] | None:
-        """The first row, or None. Raises: Unavailable"""
-        kept = self._connections.reading()
-        if kept is None:
-            with self._begin() as connection:
-                return statement.first(self._dialect, connection.connection, values)
-        try:
-            return statement.first(self._dialect, kept, values)
-        except self._not_now as error:
-            raise explained(error) from error
+        found = self._all(statement, values)
+        return found[0] if found else None
 
     def _all(self, statement: Prepared, values: Mapping[str, Any]) -> list[Row[Any]]:
-        """Every row. Raises: Unavailable"""
         kept = self._connections.reading()
         if kept is None:
             with self._begin() as connection:

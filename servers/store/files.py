@@ -97,7 +97,6 @@ class ShareFiles:
         return self._folder / name
 
     def free_bytes(self) -> int:
-        """Return the free bytes of the disk that the files are on."""
         return shutil.disk_usage(self._folder).free
 
     def require_room(self, size_bytes: int) -> None:

@@ -46,7 +46,6 @@ class News:
     held: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """As it is sent."""
         said = " ".join((self.name, str(self.change), *self.shown, _HELD, *self.held))
         return said if len(said) < _MOST_CHARACTERS else f"{self.name} {self.change} {EVERYTHING} {_HELD}"
 
@@ -75,14 +74,3 @@ def parse_news(text: str) -> News:
     head, _, held = text.partition(_HELD)
     name, change, *shown = head.split()
     return News(name, int(change), tuple(shown), tuple(held.split()))
-
-
-def lock_number(subject: bytes) -> int:
-    """PostgreSQL's advisory locks have signed 64-bit numbers: the first eight bytes of a digest."""
-    return int.from_bytes(subject[:8], "big", signed=True)
-
-
-def lock_halves(number: int) -> tuple[int, int]:
-    """As PostgreSQL shows the number of a lock that is held."""
-    unsigned = number % 2**64
-    return (unsigned >> 32, unsigned % 2**32)

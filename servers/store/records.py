@@ -1,10 +1,16 @@
-"""Frozen records of studies, rounds and single sites' messages, and summaries of them for people."""
+"""Frozen records of studies, rounds and single sites' messages, summaries of them for people, and their rows.
+
+A record's fields are its table's columns: a round's key is three of them, signed messages are their canonical bytes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import TypeVar
+from functools import cache, lru_cache
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_type_hints
 
 from protocol.messages.control import (
     AgreedSet,
@@ -12,6 +18,7 @@ from protocol.messages.control import (
     ChallengeTranscript,
     ContributionHeader,
     Go,
+    Message,
     OutputCommitment,
     QueryHeader,
     Receipt,
@@ -27,6 +34,9 @@ from protocol.messages.control import (
     TagsFailed,
 )
 from protocol.rounds.states import Attempt, RoundKey, RoundProgress
+
+if TYPE_CHECKING:  # a worker of a cluster reads records' tags, and needs no database
+    from sqlalchemy import Row
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,10 @@ class CorrelationUse:
     session: str
     batch: int
     index: int
+
+
+A_NEW_STUDY: Final = "new"
+"""In place of a study's digest where changes are told: there is one study more."""
 
 
 class AnswerKind(StrEnum):
@@ -135,6 +149,23 @@ class IncompleteRecord(AssertionError):
     """A round lacks what it must have by its state: this server's own error, and nobody's message was wrong."""
 
 
+class Later(Generic[T]):
+    """A value that a round has from a later state on. Raises: IncompleteRecord, before that"""
+
+    def __init__(self, column: str, what: str) -> None:
+        self._column = column
+        self._what = what
+
+    def __get__(self, record: RoundRecord, kind: object = None) -> T:
+        value: T | None = getattr(record, self._column)
+        if value is None:
+            raise IncompleteRecord(
+                f"{record.key.label} is {record.state} here and has no {self._what}, which it must have by now: a "
+                "server's error"
+            )
+        return value
+
+
 @dataclass(frozen=True)
 class Challenged:
     """The fields of a round of shares from its challenge on."""
@@ -158,8 +189,7 @@ class RoundRecord:
     From ``commitment`` on, what a round with tags has. A go that side B has from the requester releases nothing by
     itself: ``state`` says whether side A has handed it over.
 
-    What is None comes with a later state. The properties are for code that runs only from that state on: they say what
-    the record has then, and raise IncompleteRecord for a record that has not come so far.
+    What is None comes with a later state. Behind the fields is what code that runs only from that state on asks for.
     """
 
     key: RoundKey
@@ -193,60 +223,22 @@ class RoundRecord:
     def begun(self) -> Attempt:
         return Attempt(self.key, self.state, self.announcement.message, self.closes_at_s)
 
-    @property
-    def agreed(self) -> Signed[AgreedSet]:
-        return self._kept(self.agreed_set, "agreed set")
-
-    @property
-    def nonce(self) -> bytes:
-        return self._kept(self.own_nonce, "nonce of this side")
+    agreed = Later[Signed[AgreedSet]]("agreed_set", "agreed set")
+    nonce = Later[bytes]("own_nonce", "nonce of this side")
+    tossed = Later[Signed[ChallengeTranscript]]("transcript", "challenge")
+    chosen = Later[Signed[ReleaseSet]]("release_set", "release set")
+    mask = Later[bytes]("mask_seed", "mask")
+    signed_sum = Later[Signed[SumRelease]]("sum_release", "signed sum")
+    committed = Later[Signed[OutputCommitment]]("commitment", "signed half of the output")
+    committed_since_s = Later[float]("committed_at_s", "time of its commitment")
+    checked = Later[Signed[TagCheck]]("tag_check", "check of its tags")
+    seed_of_tags = Later[bytes]("tag_seed", "seed of its tags")
+    signed_go = Later[Signed[Go]]("go", "go")
+    signed_outcome = Later[Signed[RoundOutcome]]("outcome", "signed outcome")
 
     @property
     def challenged(self) -> Challenged:
-        return Challenged(self.agreed, self._kept(self.transcript, "challenge"))
-
-    @property
-    def chosen(self) -> Signed[ReleaseSet]:
-        return self._kept(self.release_set, "release set")
-
-    @property
-    def mask(self) -> bytes:
-        return self._kept(self.mask_seed, "mask")
-
-    @property
-    def signed_sum(self) -> Signed[SumRelease]:
-        return self._kept(self.sum_release, "signed sum")
-
-    @property
-    def committed(self) -> Signed[OutputCommitment]:
-        return self._kept(self.commitment, "signed half of the output")
-
-    @property
-    def committed_since_s(self) -> float:
-        return self._kept(self.committed_at_s, "time of its commitment")
-
-    @property
-    def checked(self) -> Signed[TagCheck]:
-        return self._kept(self.tag_check, "check of its tags")
-
-    @property
-    def seed_of_tags(self) -> bytes:
-        return self._kept(self.tag_seed, "seed of its tags")
-
-    @property
-    def signed_go(self) -> Signed[Go]:
-        return self._kept(self.go, "go")
-
-    @property
-    def signed_outcome(self) -> Signed[RoundOutcome]:
-        return self._kept(self.outcome, "signed outcome")
-
-    def _kept(self, value: T | None, what: str) -> T:
-        if value is None:
-            raise IncompleteRecord(
-                f"{self.key.label} is {self.state} here and has no {what}, which it must have by now: a server's error"
-            )
-        return value
+        return Challenged(self.agreed, self.tossed)
 
 
 class Kept(StrEnum):
@@ -281,3 +273,52 @@ class SeenRound:
 
     def key(self, study: str) -> RoundKey:
         return RoundKey(study, self.round, self.attempt)
+
+
+R = TypeVar("R")
+
+
+def row_of(record: StudyRecord | RoundRecord | ContributionRecord | CorrelationUse) -> dict[str, Any]:
+    """The columns that a record is stored in."""
+    row: dict[str, Any] = {"name": record.name} if isinstance(record, StudyRecord) else {}
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if isinstance(value, RoundKey):
+            row |= asdict(value)
+        elif isinstance(value, Message):
+            row[one.name] = value.canonical()
+        else:
+            row[one.name] = value.value if isinstance(value, StrEnum) else value
+    return row
+
+
+def record_of(kind: type[R], row: Row[Any]) -> R:
+    """The record that a row stores. Raises: MalformedMessage"""
+    return kind(**{name: read(row) for name, read in _columns(kind)})
+
+
+@cache
+def _columns(kind: type[Any]) -> list[tuple[str, Callable[[Row[Any]], Any]]]:
+    """The name of each field, and what reads it from a row."""
+    hints = get_type_hints(kind)
+    return [(one.name, _reader(one.name, hints[one.name], kind)) for one in fields(kind)]
+
+
+def _reader(name: str, hint: Any, kind: type[Any]) -> Callable[[Row[Any]], Any]:  # noqa: ANN401  (a type, or a union)
+    if hint is RoundKey:
+        return lambda row: RoundKey(row.study, row.round, row.attempt)
+    (of,) = (one for one in get_args(hint) or (hint,) if one is not NoneType)
+    if issubclass(of, Message):
+        # every request reads its study and round again, a contribution is read once
+        parse: Callable[[type[Message], bytes], Message] = _parsed
+        if kind not in (StudyRecord, RoundRecord):
+            parse = _parsed.__wrapped__
+        return lambda row: None if (found := getattr(row, name)) is None else parse(of, bytes(found))
+    if issubclass(of, StrEnum):
+        return lambda row: of(getattr(row, name))
+    return lambda row: getattr(row, name)
+
+
+@lru_cache(maxsize=64)
+def _parsed(kind: type[Message], canonical: bytes) -> Message:
+    return kind.parse(canonical)

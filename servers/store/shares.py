@@ -21,8 +21,8 @@ from protocol.sharing import ChunkSource
 from servers.failpoints import Point
 from servers.store.chunk_tags import Scratch, StoredVector, layout_of, read_whole, tags_of
 from servers.store.files import ShareFiles, TaggedDraft
-from servers.store.interface import Store
 from servers.store.records import ContributionRecord, RoundRecord
+from servers.store.sql import SqlStore
 from servers.store.upload_parts import ShareInParts
 
 CHUNK_ELEMENTS: Final = 2**16
@@ -32,7 +32,7 @@ CHUNK_ELEMENTS: Final = 2**16
 class Shares:
     """Shares in clear, in this server's files. What reads them blocks: for threads."""
 
-    def __init__(self, store: Store, files: ShareFiles) -> None:
+    def __init__(self, store: SqlStore, files: ShareFiles) -> None:
         self._store = store
         self._files = files
 

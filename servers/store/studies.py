@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
@@ -15,8 +16,8 @@ from protocol.rounds.states import RoundKey
 from servers.store import tables as t
 from servers.store.cache import Prepared
 from servers.store.database import Database, at, at_any, forget, key_values
-from servers.store.interface import A_NEW_STUDY
 from servers.store.records import (
+    A_NEW_STUDY,
     Answer,
     AnswerKind,
     ContributionRecord,
@@ -24,16 +25,8 @@ from servers.store.records import (
     RoundRecord,
     SeenRound,
     StudyRecord,
-)
-from servers.store.rows import (
-    contributed_round,
-    contribution_record,
-    contribution_row,
-    round_record,
-    round_row,
-    study_record,
-    study_row,
-    use_row,
+    record_of,
+    row_of,
 )
 
 _NAMED: Final = Prepared(select(t.studies).where(t.studies.c.name == bindparam("name")))
@@ -43,35 +36,35 @@ _HELD_ALONE: Final = select(t.studies.c.digest).where(t.studies.c.digest == bind
 
 
 class StudyRows(Database):
-    """See ``interface.Store``."""
-
     def add_study(self, record: StudyRecord) -> None:
         with self._begin() as connection:
-            connection.execute(insert(t.studies).values(study_row(record) | {"created_at_s": self._clock()}))
+            connection.execute(insert(t.studies).values(row_of(record) | {"created_at_s": self._clock()}))
             self._touched += [record.digest, A_NEW_STUDY]
 
     def study_named(self, name: str) -> StudyRecord | None:
-        return self._remembered(_NAMED, {"name": name}, study_record)
+        return self._remembered(_NAMED, {"name": name}, partial(record_of, StudyRecord))
 
     def study(self, digest: str) -> StudyRecord:
-        return self._known(self._remembered(_WITH_DIGEST, {"digest": digest}, study_record))
+        return self._known(self._remembered(_WITH_DIGEST, {"digest": digest}, partial(record_of, StudyRecord)))
 
     def studies(self) -> list[StudyRecord]:
         with self._begin() as connection:
             rows = connection.execute(select(t.studies).order_by(t.studies.c.name)).all()
-        return [study_record(row) for row in rows]
+        return [record_of(StudyRecord, row) for row in rows]
 
     def study_digests(self) -> list[tuple[str, str]]:
+        """Name and digest of every study, by name."""
         with self._begin() as connection:
             rows = connection.execute(select(t.studies.c.name, t.studies.c.digest)).all()
         return sorted((str(name), str(digest)) for name, digest in rows)  # a database may order by its own alphabet
 
     def change_study(self, digest: str, change: Callable[[StudyRecord], StudyRecord]) -> StudyRecord:
+        """Apply ``change`` to the stored record and move the cursor."""
         with self._begin() as connection:
             self._require_newest(connection)
             connection.execute(_HELD_ALONE, {"digest": digest})
             changed = change(self._study(connection, digest))
-            row = study_row(changed) | {"cursor": t.studies.c.cursor + 1}
+            row = row_of(changed) | {"cursor": t.studies.c.cursor + 1}
             connection.execute(update(t.studies).where(t.studies.c.digest == digest).values(row))
             self._touched.append(digest)
             return self._study(connection, digest)
@@ -87,10 +80,12 @@ class StudyRows(Database):
         return tuple(sorted(row.site for row in self._all(_READY, {"of_study": study})))
 
     def created_at_s(self, study: str) -> float | None:
+        """When this server got the study, since 1970; None where an earlier release stored it."""
         with self._begin() as connection:
             return connection.execute(select(t.studies.c.created_at_s).where(t.studies.c.digest == study)).scalar()
 
     def ready_since(self, study: str) -> dict[str, float | None]:
+        """When each of them said so first; None where an earlier release stored it."""
         with self._begin() as connection:
             rows = connection.execute(
                 select(t.ready_sites.c.site, t.ready_sites.c.since_s).where(t.ready_sites.c.study == study)
@@ -99,7 +94,7 @@ class StudyRows(Database):
 
     def _study(self, connection: Connection, digest: str) -> StudyRecord:
         row = _WITH_DIGEST.first(self._dialect, connection.connection, {"digest": digest})
-        return self._known(None if row is None else study_record(row))
+        return self._known(None if row is None else record_of(StudyRecord, row))
 
     @staticmethod
     def _known(record: StudyRecord | None) -> StudyRecord:
@@ -126,21 +121,20 @@ _LATEST: Final = Prepared(
 
 
 class RoundRows(Database):
-    """See ``interface.Store``."""
-
     def add_round(self, record: RoundRecord) -> None:
         with self._begin() as connection:
             self._insert(connection, record)
             self._touch(connection, record.key.study)
 
     def round(self, key: RoundKey) -> RoundRecord | None:
-        return self._remembered(_ROUND, key_values(key), round_record)
+        return self._remembered(_ROUND, key_values(key), partial(record_of, RoundRecord))
 
     def current_round(self, study: str) -> RoundRecord | None:
-        return self._remembered(_CURRENT, {"study": study}, round_record)
+        """The last attempt of the last round."""
+        return self._remembered(_CURRENT, {"study": study}, partial(record_of, RoundRecord))
 
     def latest_attempt(self, study: str, number: int) -> RoundRecord | None:
-        return self._remembered(_LATEST, {"study": study, "round": number}, round_record)
+        return self._remembered(_LATEST, {"study": study, "round": number}, partial(record_of, RoundRecord))
 
     def change_round(
         self,
@@ -151,11 +145,15 @@ class RoundRows(Database):
         answers: Sequence[Answer] = (),
         then_add: RoundRecord | None = None,
     ) -> RoundRecord:
+        """All in one transaction; the study's cursor moves.
+
+        Raises: CorrelationReused, when a correlation served before, or a site of this attempt has one already
+        """
         with self._begin() as connection:
             row = connection.execute(select(t.rounds).where(*at(t.rounds, key)).with_for_update()).one()
-            changed = change(round_record(row))
+            changed = change(record_of(RoundRecord, row))
             moved = {} if changed.state.value == row.state else {"state_since_s": self._clock()}
-            connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(round_row(changed) | moved))
+            connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(row_of(changed) | moved))
             self._mark_used(connection, used)
             for answer in answers:
                 connection.execute(insert(t.answers).values(**asdict(key), **asdict(answer)))
@@ -165,6 +163,7 @@ class RoundRows(Database):
         return changed
 
     def mark_used(self, used: Sequence[CorrelationUse]) -> None:
+        """Raises: CorrelationReused, as ``change_round``"""
         with self._begin() as connection:
             self._mark_used(connection, used)
 
@@ -180,9 +179,10 @@ class RoundRows(Database):
             row = connection.execute(
                 select(t.answers).where(*at(t.answers, key), t.answers.c.kind == kind.value)
             ).one_or_none()
-        return None if row is None else Answer(AnswerKind(row.kind), row.request_digest, row.body)
+        return None if row is None else record_of(Answer, row)
 
     def forget_outputs(self, study: str, *, before_round: int) -> list[str]:
+        """Unlink the outputs of earlier rounds from their rows, masks go; -> files to delete."""
         since = self._without_output.get(study, 0)
         c = t.rounds.c
         masks = (c.study == study, c.round.between(since, before_round - 1), c.mask_seed.is_not(None))
@@ -194,22 +194,23 @@ class RoundRows(Database):
         return files
 
     def rounds_seen(self, study: str, limit: int) -> list[SeenRound]:
+        """The newest attempts first."""
         c = t.rounds.c
         columns = (c.round, c.attempt, c.state, c.began_at_s, c.state_since_s, c.closes_at_s)
         newest = select(*columns).where(c.study == study).order_by(c.round.desc(), c.attempt.desc()).limit(limit)
         with self._begin() as connection:
             rows = connection.execute(newest).all()
-        return [SeenRound(r.round, r.attempt, RoundState(r.state), *r[3:]) for r in rows]
+        return [record_of(SeenRound, row) for row in rows]
 
     def _insert(self, connection: Connection, record: RoundRecord) -> None:
         times = dict.fromkeys(("began_at_s", "state_since_s"), self._clock())
-        connection.execute(insert(t.rounds).values(round_row(record) | times))
+        connection.execute(insert(t.rounds).values(row_of(record) | times))
 
     def _mark_used(self, connection: Connection, used: Sequence[CorrelationUse]) -> None:
         self._require_newest(connection)
         try:
             if used:
-                connection.execute(insert(t.correlations), [use_row(use) for use in used])
+                connection.execute(insert(t.correlations), [row_of(use) for use in used])
         except IntegrityError:
             raise CorrelationReused(
                 f"a correlation of {used[0].key.label} has been used before; a correlation serves one product, ever: "
@@ -223,37 +224,40 @@ _HELD: Final = Prepared(select(func.count().label("held")).select_from(t.contrib
 _STATE: Final = Prepared(select(t.rounds.c.state).where(*at_any(t.rounds)))
 _ADD: Final = Prepared(insert(t.contributions))
 _EMPTIED: Final = (t.contributions, t.answers)
+_NO_FILE: Final = {"file": None, "wrapped_key": None, "chunk_tags": None}
 _MOVE_ROUND: Final = Prepared(update(t.rounds).where(*at_any(t.rounds)).values(state=bindparam("to_state")))
 
 
 class ContributionRows(Database):
-    """See ``interface.Store``."""
-
     def contribution(self, key: RoundKey, site: str) -> ContributionRecord | None:
         row = self._first(_OF_SITE, {**key_values(key), "of_site": site})
-        return None if row is None else contribution_record(row)
+        return None if row is None else record_of(ContributionRecord, row)
 
     def contributions(self, key: RoundKey) -> list[ContributionRecord]:
         with self._begin() as connection:
             rows = connection.execute(_OF_ATTEMPT, key_values(key)).all()
-        return [contribution_record(row) for row in rows]
+        return [record_of(ContributionRecord, row) for row in rows]
 
     def contributions_held(self, key: RoundKey) -> int:
+        """Return the number of contributions, without reading them."""
         counted = self._first(_HELD, key_values(key))
         return 0 if counted is None else int(counted.held)
 
     def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
+        """Return the contributors, without reading their contributions."""
         c = t.contributions.c
         with self._begin() as connection:
             return tuple(connection.execute(select(c.site).where(*at(t.contributions, key)).order_by(c.site)).scalars())
 
     def last_contributed(self, study: str) -> dict[str, int]:
+        """The last round of each site that ever contributed; looks through all that it did: for threads."""
         c = t.contributions.c
         newest = select(c.site, func.max(c.round)).where(c.study == study).group_by(c.site)
-        with self._begin() as connection:
+        with self._reading() as connection:
             return {str(site): int(number) for site, number in connection.execute(newest)}
 
     def contributed(self, site: str, after: tuple[str, int], limit: int) -> list[ContributedRound]:
+        """Rounds of updates with a contribution of ``site`` that were not skipped, after a study's digest and round."""
         c, r = t.contributions.c, t.rounds.c
         study, number = after
         later = or_(c.study > study, and_(c.study == study, c.round > number))
@@ -272,14 +276,16 @@ class ContributionRows(Database):
                 if len(found) == limit:
                     break
                 if Signed[Announcement].parse(row.announcement).message.purpose.plan.steps_model:
-                    found.append(contributed_round(row))
+                    key = {"study": row.name, "study_digest": row.study, "round": row.round, "attempt": row.attempt}
+                    found.append(ContributedRound(**key, body_digest=row.body_digest))
         return found
 
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
+        """Store the share's row and the round's state in one transaction; if that is a new one, the cursor moves."""
         at_key = key_values(record.key)
         with self._begin(only_adds=True) as connection:
             self._require_newest(connection)
-            self._run(connection, _ADD, contribution_row(record))
+            self._run(connection, _ADD, row_of(record))
             before = _STATE.first(self._dialect, connection.connection, at_key)
             shown = before is None or before.state != state.value
             if shown:
@@ -289,6 +295,7 @@ class ContributionRows(Database):
                 self._held.append(record.key.study)
 
     def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
+        """Unlink the shares of earlier rounds from their rows; answers go; -> files to delete."""
         since = self._emptied.get(study, 0)
         with self._begin() as connection:
             self._require_newest(connection)
@@ -308,16 +315,7 @@ class ContributionRows(Database):
     def forget_attempt_files(self, key: RoundKey) -> list[str]:
         with self._begin() as connection:
             self._require_newest(connection)
-            files = (
-                connection.execute(
-                    select(t.contributions.c.file).where(*at(t.contributions, key), t.contributions.c.file.is_not(None))
-                )
-                .scalars()
-                .all()
-            )
-            connection.execute(
-                update(t.contributions)
-                .where(*at(t.contributions, key))
-                .values(file=None, wrapped_key=None, chunk_tags=None)
-            )
+            of, mine = t.contributions.c, at(t.contributions, key)
+            files = connection.execute(select(of.file).where(*mine, of.file.is_not(None))).scalars().all()
+            connection.execute(update(t.contributions).where(*mine).values(_NO_FILE))
         return [str(name) for name in files]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -17,6 +19,12 @@ from sqlalchemy import (
 )
 
 METADATA = MetaData()
+
+
+def _of_an_attempt() -> tuple[Column[Any], ...]:
+    numbers = (Column(name, Integer, primary_key=True) for name in ("round", "attempt"))
+    return (Column("study", ForeignKey("studies.digest"), primary_key=True), *numbers)
+
 
 boots = Table("boots", METADATA, Column("boot", Integer, primary_key=True, autoincrement=True))
 
@@ -79,43 +87,31 @@ ready_sites = Table(
     Column("since_s", Float),
 )
 
+_BYTES_OF_A_ROUND = (
+    *("agreed_set", "own_nonce", "transcript", "query_header", "release_set", "mask_seed", "sum_release", "outcome"),
+    *("commitment", "tag_seed", "tag_check", "go", "tags_failed"),
+)
 rounds = Table(
     "rounds",
     METADATA,
-    Column("study", ForeignKey("studies.digest"), primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("attempt", Integer, primary_key=True),
+    *_of_an_attempt(),
     Column("state", String(20), nullable=False),
     Column("announcement", LargeBinary, nullable=False),
     Column("closes_at_s", Float, nullable=False),
-    Column("agreed_set", LargeBinary),
-    Column("own_nonce", LargeBinary),
     Column("peer_commitment", String(64)),
-    Column("transcript", LargeBinary),
-    Column("query_header", LargeBinary),
     Column("query_digest", String(64)),
     Column("query_file", Text),
-    Column("release_set", LargeBinary),
-    Column("mask_seed", LargeBinary),
     Column("output_file", Text),
-    Column("sum_release", LargeBinary),
-    Column("outcome", LargeBinary),
-    Column("commitment", LargeBinary),
     Column("committed_at_s", Float),
-    Column("tag_seed", LargeBinary),
-    Column("tag_check", LargeBinary),
-    Column("go", LargeBinary),
-    Column("tags_failed", LargeBinary),
     Column("began_at_s", Float),
     Column("state_since_s", Float),
+    *(Column(name, LargeBinary) for name in _BYTES_OF_A_ROUND),
 )
 
 answers = Table(
     "answers",
     METADATA,
-    Column("study", ForeignKey("studies.digest"), primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("attempt", Integer, primary_key=True),
+    *_of_an_attempt(),
     Column("kind", String(20), primary_key=True),
     Column("request_digest", String(64), nullable=False),
     Column("body", LargeBinary, nullable=False),
@@ -124,9 +120,7 @@ answers = Table(
 contributions = Table(
     "contributions",
     METADATA,
-    Column("study", ForeignKey("studies.digest"), primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("attempt", Integer, primary_key=True),
+    *_of_an_attempt(),
     Column("site", String(63), primary_key=True),
     Column("header", LargeBinary, nullable=False),
     Column("body_digest", String(64), nullable=False),

@@ -164,7 +164,6 @@ class ShareInParts:
 
     @property
     def content(self) -> Path:
-        """The file with the opened content."""
         return self._content
 
     @property
@@ -253,7 +252,6 @@ class ShareInParts:
                 raise NotAsChecked("the parts were altered on this server's disk: send them again") from None
 
     def _tags(self) -> ChunkTags:
-        """Return the tags of a finished share."""
         of = self._awaited
         return ChunkTags(of.part.site, of.content_bytes, layout_of(of.part.kind), self._tagger.finish())
 
@@ -483,7 +481,6 @@ class UploadParts:
             return found
 
     def begun(self, upload: Upload) -> bool:
-        """Return whether any of it may be here."""
         return self._of(upload).is_dir()
 
     def drop(self, upload: Upload) -> None:
@@ -503,11 +500,9 @@ class UploadParts:
                     self._forget(path)
 
     def studies(self) -> list[str]:
-        """Digests of the studies that there are uploads of."""
         return [path.name for path in self._folder.iterdir()]
 
     def _forget(self, folder: Path) -> None:
-        """Everything below ``folder``."""
         for upload in [upload for upload in self._open if folder in self._of(upload).parents]:
             self._open.pop(upload).close()
         shutil.rmtree(folder, ignore_errors=True)

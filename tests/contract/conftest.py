@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from servers.store.interface import Store
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
 from tests.contract.records import sqlite_url
@@ -34,7 +33,7 @@ def changed() -> list[str]:
 
 
 @pytest.fixture
-def store(url: str, changed: list[str]) -> Iterator[Store]:
+def store(url: str, changed: list[str]) -> Iterator[SqlStore]:
     upgrade(url)
     opened = SqlStore(url, changed.append)
     yield opened

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, MetaData, insert, text
 from protocol.errors import ConfigurationError
 from servers.store.database import open_engine
 from servers.store.migrate import upgrade
-from servers.store.rows import contribution_row, round_row, study_row
+from servers.store.records import row_of
 from servers.store.sql import SqlStore
 from servers.store.tables import METADATA
 from tests.contract.records import KEY, RECORD, ROUND, contribution, sqlite_url
@@ -42,9 +42,9 @@ def made_by_older_code(url: str, revision: str) -> Engine:
             columns = tables.tables[name].columns
             connection.execute(insert(tables.tables[name]).values({key: row[key] for key in row if key in columns}))
 
-        add("studies", study_row(RECORD))
-        add("rounds", round_row(ROUND) | {"noise_secret": os.urandom(32)})
-        add("contributions", contribution_row(contribution("site-b")))
+        add("studies", row_of(RECORD))
+        add("rounds", row_of(ROUND) | {"noise_secret": os.urandom(32)})
+        add("contributions", row_of(contribution("site-b")))
     return engine
 
 

@@ -116,7 +116,7 @@ def test_one_process_at_a_time_decides_about_a_study(url: str) -> None:
 def test_a_process_that_stands_still_while_it_decides_is_cut_off_and_writes_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("servers.store.leases._LOCK_WITHIN_S", 0.2)
+    monkeypatch.setattr("servers.store.sql._LOCK_WITHIN_S", 0.2)
     with opened(url, "driver") as driver, opened(url, "upload-1") as first, opened(url, "upload-2") as second:
         driver.take_lease(LEASE_S)
         driver.add_study(RECORD)

@@ -14,9 +14,8 @@ from protocol.errors import BadSignature, CorrelationReused, UnknownStudy
 from protocol.messages.control import Announcement, ContributedRound, Purpose, RoundState, Signed, StudyState
 from protocol.rounds.states import RoundKey
 from servers.store.database import open_engine
-from servers.store.interface import A_NEW_STUDY, Store
 from servers.store.migrate import upgrade
-from servers.store.records import Answer, AnswerKind, CorrelationUse, MailRecord, Refusal, RoundRecord
+from servers.store.records import A_NEW_STUDY, Answer, AnswerKind, CorrelationUse, MailRecord, Refusal, RoundRecord
 from servers.store.sql import SqlStore
 from servers.store.tables import METADATA
 from tests.contract.records import ANNOUNCEMENT, KEY, RECORD, ROUND, contribution, sqlite_url
@@ -33,7 +32,7 @@ def test_migrations_build_exactly_the_tables(url: str) -> None:
     engine.dispose()
 
 
-def test_a_store_is_asked_inside_of_a_change_and_from_another_thread(store: Store) -> None:
+def test_a_store_is_asked_inside_of_a_change_and_from_another_thread(store: SqlStore) -> None:
     """Both have connections of their own: they see what was committed before."""
     store.add_study(RECORD)
     store.add_round(ROUND)
@@ -50,7 +49,7 @@ def test_a_store_is_asked_inside_of_a_change_and_from_another_thread(store: Stor
     assert store.current_round(RECORD.digest) == changed
 
 
-def test_a_change_that_fails_leaves_nothing_and_the_next_call_works(store: Store) -> None:
+def test_a_change_that_fails_leaves_nothing_and_the_next_call_works(store: SqlStore) -> None:
     store.add_study(RECORD)
     store.add_round(ROUND)
 
@@ -63,7 +62,7 @@ def test_a_change_that_fails_leaves_nothing_and_the_next_call_works(store: Store
     assert store.change_round(KEY, lambda r: replace(r, state=RoundState.COLLECTING)).state is RoundState.COLLECTING
 
 
-def test_studies(store: Store, changed: list[str]) -> None:
+def test_studies(store: SqlStore, changed: list[str]) -> None:
     assert store.study_named("trial") is None
     with pytest.raises(UnknownStudy):
         store.study(RECORD.digest)
@@ -80,7 +79,7 @@ def test_studies(store: Store, changed: list[str]) -> None:
     assert changed == [RECORD.digest, A_NEW_STUDY, RECORD.digest, RECORD.digest]
 
 
-def test_rounds_and_what_is_answered_again(store: Store, url: str) -> None:
+def test_rounds_and_what_is_answered_again(store: SqlStore, url: str) -> None:
     store.add_study(RECORD)
     assert store.current_round(RECORD.digest) is None
     store.add_round(ROUND)
@@ -116,7 +115,7 @@ def test_rounds_and_what_is_answered_again(store: Store, url: str) -> None:
     reopened.close()
 
 
-def test_a_correlation_serves_once(store: Store) -> None:
+def test_a_correlation_serves_once(store: SqlStore) -> None:
     store.add_study(RECORD)
     store.add_round(ROUND)
     use = CorrelationUse(KEY, "site-b", "55" * 32, 0, 0)
@@ -138,7 +137,7 @@ def test_a_correlation_serves_once(store: Store) -> None:
     assert (store.correlations_used(KEY), store.correlations_used(other_attempt)) == (1, 0)
 
 
-def test_contributions_and_their_files(store: Store) -> None:
+def test_contributions_and_their_files(store: SqlStore) -> None:
     store.add_study(RECORD)
     store.add_round(ROUND)
     assert store.contribution(KEY, "site-b") is None
@@ -158,7 +157,7 @@ def test_contributions_and_their_files(store: Store) -> None:
     assert store.files() == set()
 
 
-def test_every_contribution_is_a_change_of_the_database(store: Store) -> None:
+def test_every_contribution_is_a_change_of_the_database(store: SqlStore) -> None:
     """A copy that lacks one of them is an older one, also where no view shows it."""
     store.add_study(RECORD)
     store.add_round(ROUND)
@@ -169,7 +168,7 @@ def test_every_contribution_is_a_change_of_the_database(store: Store) -> None:
     assert counts == [counts[0], counts[0] + 1, counts[0] + 2]
 
 
-def test_rounds_that_a_site_is_in(store: Store) -> None:
+def test_rounds_that_a_site_is_in(store: SqlStore) -> None:
     """Rounds of updates that were not skipped, in pages: what a site's lost memory is compared with."""
     store.add_study(RECORD)
     purposes = {1: Purpose.UPDATE, 2: Purpose.COUNTS, 3: Purpose.UPDATE, 4: Purpose.UPDATE}
@@ -192,7 +191,7 @@ def test_rounds_that_a_site_is_in(store: Store) -> None:
     assert store.contributed("site-b", (RECORD.digest, 1), 10) == [four], "a deleted share was still summed"
 
 
-def test_answers_go_with_earlier_rounds_and_masks_with_outputs(store: Store) -> None:
+def test_answers_go_with_earlier_rounds_and_masks_with_outputs(store: SqlStore) -> None:
     store.add_study(RECORD)
     keys = [replace(KEY, round=number) for number in (1, 2, 3)]
     for key in keys:
@@ -246,7 +245,7 @@ def test_forgetting_costs_the_same_after_many_rounds(tmp_path: Path) -> None:
     assert max(taken[100:]) <= 1.2 * max(taken[15:35]), taken
 
 
-def test_mail(store: Store) -> None:
+def test_mail(store: SqlStore) -> None:
     store.add_study(RECORD)
     mail = MailRecord(RECORD.digest, "site-a", "site-b", "weights-1", "66" * 32, "mail-1")
     everybody = replace(mail, recipient="every-site", topic="checkpoint-0", file="mail-2")
@@ -263,7 +262,7 @@ def test_mail(store: Store) -> None:
     assert store.files() == {"mail-3"}
 
 
-def test_nonces_refusals_and_boots(store: Store) -> None:
+def test_nonces_refusals_and_boots(store: SqlStore) -> None:
     store.ready()
     store.remember_nonce("site-a", "n" * 16, 100.0)
     store.remember_nonce("site-b", "n" * 16, 100.0)

@@ -14,7 +14,6 @@ from protocol.messages.peer import History
 from protocol.rounds.states import RoundKey
 from servers.identity.history import OwnHistory
 from servers.store.database import open_engine
-from servers.store.interface import Store
 from servers.store.migrate import upgrade
 from servers.store.records import Kept, RoundRecord, SeenRound
 from servers.store.sql import SqlStore
@@ -47,7 +46,7 @@ def test_an_operator_reads_when_and_who_without_what(url: str) -> None:
     store.close()
 
 
-def test_a_database_that_went_back_takes_no_change(store: Store, url: str) -> None:
+def test_a_database_that_went_back_takes_no_change(store: SqlStore, url: str) -> None:
     """As when a replica that lags takes over while the server runs."""
     store.add_study(RECORD)
     store.change_study(RECORD.digest, lambda record: replace(record, reason="one"))
@@ -64,7 +63,7 @@ def test_a_database_that_went_back_takes_no_change(store: Store, url: str) -> No
 
 
 def test_nothing_is_served_from_a_database_that_went_back_until_the_newest_is_there_again(
-    store: Store, url: str
+    store: SqlStore, url: str
 ) -> None:
     """Also where nobody changes anything meanwhile, and so nothing is refused where it would be stored."""
     store.add_study(RECORD)
@@ -86,7 +85,7 @@ def test_nothing_is_served_from_a_database_that_went_back_until_the_newest_is_th
     history.require_compared()
 
 
-def test_histories_and_what_an_older_database_strands(store: Store) -> None:
+def test_histories_and_what_an_older_database_strands(store: SqlStore) -> None:
     assert (store.changes(), store.begin_history(), store.history_of("operator-b")) == (0, 0, None)
     store.add_study(RECORD)
     assert store.begin_history() == 0  # the start before has compared nothing

@@ -6,9 +6,11 @@ import asyncio
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,9 +22,21 @@ from protocol.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence,
 from protocol.messages.paths import PEER_SEALED, SEALED
 from protocol.sharing import Side
 from servers.app import create_app
-from servers.server import Server
+from servers.server import Server, open_server
 from servers.settings import load_settings
 from tests.kit.processes import Federation
+
+
+@contextmanager
+def opened_server(config: Path, clock: Callable[[], float] = time.time) -> Iterator[Server]:
+    """A server without ports or tasks."""
+    server = open_server(load_settings(config), clock)
+    try:
+        yield server
+    finally:
+        server.store.close()
+        server.ckks.close()
+
 
 _POLLED = ("/view", "/sessions/", "/history", "/v1/session")
 """Asked for as often as time allows, or fresh secrets; what else the answers say is in the database, which is compared

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client_agent.site import founding
-from client_agent.site.enrolment import join, look
+from client_agent.site.enrolment import Asking, join, look
 from client_agent.site.enrolment_folder import Joined, Wanted
 from protocol.errors import MoietyError
 from protocol.messages.paths import CARD
+from protocol.roster.chain import RosterChain, require_chain
+from protocol.roster.changes import parse_chain
 from protocol.roster.enrolment import Invitation, dump_card, fingerprint_of
 from protocol.sharing import Side
 from servers.enrolment.desk import Desk
@@ -78,6 +80,21 @@ class Operators:
         together = look(requester, self.send, self.clock)
         founding.admit(requester, together, site.party.name, fingerprint_of(site.party))
 
+    def late(self, requester: Joined, name: str) -> Joined:
+        """A site that joined, was compared by all three, and gave its word for its keys."""
+        site = self.join(name)
+        self.admit(site)
+        self.admit_at(requester, site)
+        look(site, self.send, self.clock)
+        return site
+
+    def asking(self, site: Joined, side: Side) -> Asking:
+        return Asking(self.desks[side].card, site.keys, site.party, self.send, self.clock)
+
+    def chain(self, side: Side) -> RosterChain:
+        path = self.settings[side].roster
+        return require_chain(parse_chain(path.read_text(), str(path)))
+
     def ready_to_found(self) -> tuple[Joined, Joined]:
         """The requester and one site, admitted by everybody."""
         requester, site = self.join("requester", requester=True), self.join("clinic-1")
@@ -95,7 +112,7 @@ def operators(folder: Path, federation: str = "clinics", *, paired: bool = True)
     for side in Side:
         name, url = f"operator-{side.value}", f"https://{side.value}.example:8443"
         new = NewServer(side=side, federation=federation, operator=name, url=url, port=8443, own_ca=True)
-        cards[side], _ = make_folder(new, folder / side.value)
+        cards[side] = make_folder(new, folder / side.value)
         settings[side] = load_settings(folder / side.value / "settings.toml")
     for side in Side if paired else ():
         pair(settings[side], cards[side.other], fingerprint_of(cards[side.other]))

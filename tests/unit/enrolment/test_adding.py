@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.site import founding
-from client_agent.site.enrolment import Asking, look
+from client_agent.site.enrolment import look
 from client_agent.site.enrolment_folder import Joined
 from protocol.errors import (
     BadSignature,
@@ -28,42 +28,12 @@ from servers.enrolment.pairing import own_card
 from servers.enrolment.register import names_in_place
 from servers.identity.roster import keep_chain
 from tests.kit.present import present
-from tests.unit.enrolment.cards import keys_of, site_party
-from tests.unit.enrolment.enrolling import Operators, operators
-
-
-@pytest.fixture
-def both(tmp_path: Path) -> Operators:
-    return operators(tmp_path)
-
-
-@pytest.fixture
-def founded(both: Operators) -> tuple[Operators, Joined]:
-    requester, _ = both.ready_to_found()
-    founding.found(requester, both.send, (), both.clock)
-    return both, requester
-
-
-def chain_of(both: Operators, side: Side) -> RosterChain:
-    path = both.settings[side].roster
-    return require_chain(parse_chain(path.read_text(), str(path)))
-
-
-def admitted(both: Operators, requester: Joined, name: str) -> Joined:
-    """Joined, compared by all three, and its word given for its keys."""
-    late = both.join(name)
-    both.admit(late)
-    both.admit_at(requester, late)
-    look(late, both.send, both.clock)
-    return late
+from tests.unit.enrolment.cards import keys_of
+from tests.unit.enrolment.enrolling import Operators
 
 
 def add(both: Operators, requester: Joined, *names: str) -> RosterChain:
     return founding.add(requester, names, "they joined", both.send, both.clock)
-
-
-def asking(both: Operators, site: Joined, side: Side) -> Asking:
-    return Asking(both.desks[side].card, site.keys, site.party, both.send, both.clock)
 
 
 def changing(requester: Joined, change: RosterChange, *added: NamedSite, signers: tuple[Signature, ...]) -> Changing:
@@ -72,17 +42,17 @@ def changing(requester: Joined, change: RosterChange, *added: NamedSite, signers
 
 def test_a_later_site_is_added_and_takes_the_whole_chain(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
-    late = admitted(both, requester, "clinic-2")
+    late = both.late(requester, "clinic-2")
     assert "the requester to add clinic-2 to the roster" in look(late, both.send, both.clock).waits_for[0]
     assert not late.roster.exists()
     chain = add(both, requester, "clinic-2")
     assert [site.name for site in chain.head.sites] == ["clinic-1", "requester", "clinic-2"]
-    assert chain_of(both, Side.A).digests == chain_of(both, Side.B).digests == chain.digests
+    assert both.chain(Side.A).digests == both.chain(Side.B).digests == chain.digests
     assert "clinic-2" in names_in_place(both.settings[Side.A])
     together = look(late, both.send, both.clock)
     assert together.waits_for == ()
     assert require_chain(parse_chain(late.roster.read_text(), "there")).digests == chain.digests
-    later = [admitted(both, requester, name) for name in ("clinic-3", "clinic-4")]
+    later = [both.late(requester, name) for name in ("clinic-3", "clinic-4")]
     assert add(both, requester, "clinic-3", "clinic-4").number == 2
     for one in later:
         assert look(one, both.send, both.clock).chain is not None
@@ -90,24 +60,24 @@ def test_a_later_site_is_added_and_takes_the_whole_chain(founded: tuple[Operator
 
 def test_adding_again_changes_nothing(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
-    admitted(both, requester, "clinic-2")
+    both.late(requester, "clinic-2")
     assert add(both, requester, "clinic-2").digests == add(both, requester, "clinic-2").digests
-    assert chain_of(both, Side.A).number == 1
+    assert both.chain(Side.A).number == 1
 
 
 def test_a_file_that_was_put_back_does_not_make_an_operator_sign_a_fork(founded: tuple[Operators, Joined]) -> None:
     """The running servers took the first change; then somebody restores the roster's file from a backup."""
     both, requester = founded
     backup = {side: both.settings[side].roster.read_bytes() for side in Side}
-    admitted(both, requester, "clinic-2")
+    both.late(requester, "clinic-2")
     first = add(both, requester, "clinic-2")
     for side in Side:
         keep_chain(both.settings[side], first)
         both.settings[side].roster.write_bytes(backup[side])
-    admitted(both, requester, "clinic-3")
+    both.late(requester, "clinic-3")
     second = add(both, requester, "clinic-3")
     assert second.digests[:2] == first.digests
-    assert chain_of(both, Side.A).digests == chain_of(both, Side.B).digests == second.digests
+    assert both.chain(Side.A).digests == both.chain(Side.B).digests == second.digests
     assert {"clinic-2", "clinic-3"} <= set(names_in_place(both.settings[Side.B]))
 
 
@@ -116,7 +86,7 @@ def test_a_fork_in_the_file_is_not_what_the_next_change_follows(founded: tuple[O
     empty = {side: both.settings[side].roster.read_bytes() for side in Side}
     at_requester = requester.roster.read_bytes()
     for name in ("clinic-2", "clinic-3"):
-        admitted(both, requester, name)
+        both.late(requester, name)
     fork = dump_chain(add(both, requester, "clinic-3"))
     for side in Side:
         both.settings[side].roster.write_bytes(empty[side])
@@ -125,7 +95,7 @@ def test_a_fork_in_the_file_is_not_what_the_next_change_follows(founded: tuple[O
     for side in Side:
         keep_chain(both.settings[side], accepted)
         both.settings[side].roster.write_text(fork)
-    admitted(both, requester, "clinic-4")
+    both.late(requester, "clinic-4")
     assert add(both, requester, "clinic-4").digests[:2] == accepted.digests
 
 
@@ -135,7 +105,7 @@ def test_a_change_that_reached_one_server_alone_is_ended_by_the_next(
     both, requester = founded
     for side in Side:
         name = f"clinic-of-{side.value}"
-        late = admitted(both, requester, name)
+        late = both.late(requester, name)
 
         def full(path: Path, data: str, side: Side = side) -> None:
             if path == both.settings[side].roster:
@@ -148,7 +118,7 @@ def test_a_change_that_reached_one_server_alone_is_ended_by_the_next(
                 add(both, requester, name)
         assert look(late, both.send, both.clock).chain is None  # one operator alone shows it
         chain = add(both, requester, name)
-        assert chain_of(both, Side.A).digests == chain_of(both, Side.B).digests == chain.digests
+        assert both.chain(Side.A).digests == both.chain(Side.B).digests == chain.digests
         assert look(late, both.send, both.clock).chain is not None
 
 
@@ -164,7 +134,7 @@ def test_who_is_not_admitted_everywhere_or_gave_no_word_is_not_added(founded: tu
     both.admit_at(requester, late)
     with pytest.raises(WrongRound, match="has not given its word for its keys yet: its people run 'moiety site sta"):
         add(both, requester, "clinic-2")
-    assert chain_of(both, Side.A).number == 0
+    assert both.chain(Side.A).number == 0
 
 
 def test_nothing_is_added_before_the_federation_is_founded(both: Operators) -> None:
@@ -179,17 +149,17 @@ def test_nothing_is_added_before_the_federation_is_founded(both: Operators) -> N
         signatures=(),
     )
     with pytest.raises(WrongRound, match="not founded yet: the requester runs 'moiety site found'"):
-        asking(both, requester, Side.A).sign(early)
+        both.asking(requester, Side.A).sign(early)
 
 
 def test_a_key_that_one_operator_swaps_is_added_by_nobody(founded: tuple[Operators, Joined]) -> None:
     """A and the requester together propose a key of their own under the site's name: B refuses."""
     both, requester = founded
-    admitted(both, requester, "clinic-2")
+    both.late(requester, "clinic-2")
     path = both.settings[Side.A].data_dir / "enrolment.json"
     kept = json.loads(path.read_text())
     thief = keys_of("clinic-2", seed="of operator a")
-    chain = chain_of(both, Side.A)
+    chain = both.chain(Side.A)
     given = claimed(thief, chain.first_digest, samples=100)
     for one in kept["registrants"]:
         if one["party"]["name"] == "clinic-2":
@@ -202,15 +172,15 @@ def test_a_key_that_one_operator_swaps_is_added_by_nobody(founded: tuple[Operato
     own = signature_by("requester", requester.keys.signing, change)
     named = NamedSite(name="clinic-2", party=given.party.digest())
     proposal = changing(requester, change, named, signers=(own,))
-    assert not asking(both, requester, Side.A).sign(proposal).in_place
+    assert not both.asking(requester, Side.A).sign(proposal).in_place
     with pytest.raises(RosterRefused, match="operator-b admitted 'clinic-2' under another public card"):
-        asking(both, requester, Side.B).sign(proposal)
+        both.asking(requester, Side.B).sign(proposal)
 
 
 def test_what_is_proposed_is_what_the_operator_makes_itself(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
-    late = admitted(both, requester, "clinic-2")
-    chain, ask = chain_of(both, Side.A), asking(both, requester, Side.A)
+    late = both.late(requester, "clinic-2")
+    chain, ask = both.chain(Side.A), both.asking(requester, Side.A)
     given = claimed(late.keys, chain.first_digest, samples=100)
     change = proposed(chain, Wanted(given=(given,)), "they joined")
     named = NamedSite(name="clinic-2", party=late.party.digest())
@@ -228,21 +198,21 @@ def test_what_is_proposed_is_what_the_operator_makes_itself(founded: tuple[Opera
     with pytest.raises(BadSignature):
         ask.sign(good.model_copy(update={"signatures": (forged,)}))
     with pytest.raises(NotListed, match="'clinic-2' is not the requester, who alone proposes changes"):
-        asking(both, late, Side.A).sign(good)
+        both.asking(late, Side.A).sign(good)
     a = ask.sign(good).signature
     forged_b = signature_by("operator-b", keys_of("other").signing, change)
     with pytest.raises(BadSignature):
         ask.sign(good.model_copy(update={"signatures": (own, a, forged_b)}))
-    assert chain_of(both, Side.A).number == 0
+    assert both.chain(Side.A).number == 0
 
 
 def test_a_sites_word_is_for_its_own_keys(founded: tuple[Operators, Joined]) -> None:
     both, _ = founded
     late = both.join("clinic-2")
     both.admit(late)
-    other = claimed(keys_of("clinic-2", seed="other"), chain_of(both, Side.A).first_digest, samples=100)
+    other = claimed(keys_of("clinic-2", seed="other"), both.chain(Side.A).first_digest, samples=100)
     with pytest.raises(BadSignature):
-        asking(both, late, Side.A).standing(other.claim)
+        both.asking(late, Side.A).standing(other.claim)
     registrant = present(both.desks[Side.A].register.registrant("clinic-2"))
     assert registrant.claim is None
     assert Given(late.party, None) == Given(registrant.party, registrant.claim)
@@ -251,7 +221,7 @@ def test_a_sites_word_is_for_its_own_keys(founded: tuple[Operators, Joined]) -> 
 def test_a_word_before_the_founding_is_not_kept(both: Operators) -> None:
     _, site = both.ready_to_found()
     early = claimed(site.keys, "0" * 64, samples=100)
-    assert asking(both, site, Side.A).standing(early.claim).admitted
+    assert both.asking(site, Side.A).standing(early.claim).admitted
     registrant = present(both.desks[Side.A].register.registrant("clinic-1"))
     assert registrant.claim is None
 
@@ -259,7 +229,7 @@ def test_a_word_before_the_founding_is_not_kept(both: Operators) -> None:
 def test_a_link_that_is_not_there_is_said(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
     with pytest.raises(MalformedMessage, match="operator-a does not show change 1 of the roster: ask again"):
-        asking(both, requester, Side.A).change(1)
+        both.asking(requester, Side.A).change(1)
 
 
 def test_forked_chains_are_taken_by_nobody(founded: tuple[Operators, Joined]) -> None:
@@ -267,7 +237,7 @@ def test_forked_chains_are_taken_by_nobody(founded: tuple[Operators, Joined]) ->
     first = {side: both.settings[side].roster.read_bytes() for side in Side}
     at_requester = requester.roster.read_bytes()
     for name in ("clinic-2", "clinic-3"):
-        admitted(both, requester, name)
+        both.late(requester, name)
     add(both, requester, "clinic-2")
     of_a = both.settings[Side.A].roster.read_bytes()
     for side in Side:
@@ -277,15 +247,6 @@ def test_forked_chains_are_taken_by_nobody(founded: tuple[Operators, Joined]) ->
     both.settings[Side.A].roster.write_bytes(of_a)
     with pytest.raises(RosterRefused, match="is a fork: its change 1 is"):
         look(requester, both.send, both.clock)
-
-
-def test_names_of_the_roster_are_not_given_again(founded: tuple[Operators, Joined]) -> None:
-    both, requester = founded
-    admitted(both, requester, "clinic-2")
-    add(both, requester, "clinic-2")
-    with pytest.raises(ConfigurationError, match="lets it be removed"):
-        both.desks[Side.A].register.withdraw("clinic-2", names_in_place(both.settings[Side.A]))
-    assert site_party("clinic-2") != requester.party
 
 
 def removed(both: Operators, requester: Joined, name: str) -> RosterChain:
@@ -305,7 +266,7 @@ def test_a_change_is_proposed_from_the_newest_roster_which_add_and_status_keep(
 ) -> None:
     """A change of the first roster would be a fork, signed by the requester."""
     both, requester = founded
-    admitted(both, requester, "clinic-2")
+    both.late(requester, "clinic-2")
     added = add(both, requester, "clinic-2")
     assert parse_chain(requester.roster.read_text(), "") == added
     longer = removed(both, requester, "clinic-1")
@@ -321,7 +282,7 @@ def test_a_change_is_proposed_from_the_newest_roster_which_add_and_status_keep(
 def test_a_roster_in_the_folder_that_is_a_fork_is_said(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
     held = parse_chain(requester.roster.read_text(), "roster.toml")
-    admitted(both, requester, "clinic-2")
+    both.late(requester, "clinic-2")
     add(both, requester, "clinic-2")
     change = Signed[RosterChange](message=proposed(held, Wanted(remove=("clinic-1",)), "another"))
     for keys in (requester.keys, *(own_card(both.settings[side])[1] for side in Side)):
@@ -335,7 +296,7 @@ def test_a_roster_in_the_folder_that_is_a_fork_is_said(founded: tuple[Operators,
 
 def test_a_removed_site_is_told_so(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
-    late = admitted(both, requester, "clinic-2")
+    late = both.late(requester, "clinic-2")
     add(both, requester, "clinic-2")
     look(late, both.send, both.clock)
     removed(both, requester, "clinic-2")

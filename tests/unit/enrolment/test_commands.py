@@ -9,16 +9,10 @@ from pathlib import Path
 import pytest
 
 from client_agent.site import founding
-from client_agent.site.enrolment import look
 from moiety import main
 from protocol.roster.enrolment import fingerprint_of, invitation_line, read_invitation
 from protocol.sharing import Side
-from tests.unit.enrolment.enrolling import Operators, operators
-
-
-@pytest.fixture
-def both(tmp_path: Path) -> Operators:
-    return operators(tmp_path)
+from tests.unit.enrolment.enrolling import Operators
 
 
 @pytest.fixture
@@ -73,6 +67,10 @@ def test_who_registered_is_listed_and_admitted(
     assert "clinic-1: 412 training examples, waits: have its people read" in said(capsys, "server", "admissions", *at_a)
     wrong = refused(capsys, "server", "admit", "clinic-1", "--fingerprint", "1" * 40, *at_a)
     assert "what was read is not the fingerprint" in wrong
+    assert "nothing was kept" in wrong
+    assert "clinic-1: 412 training examples, waits:" in said(capsys, "server", "admissions", *at_a)
+    nobody = refused(capsys, "server", "admit", "nobody", "--fingerprint", "1" * 40, *at_a)
+    assert "has not registered here: it runs 'moiety site join' first" in nobody
     digits = fingerprint_of(site.party)
     assert "clinic-1: admitted here" in said(capsys, "server", "admit", "clinic-1", "--fingerprint", digits, *at_a)
     (listed,) = json.loads(said(capsys, "server", "admissions", "--json", *at_a))["registered"]
@@ -138,10 +136,7 @@ def test_commands_by_which_keys_are_renewed_and_sites_removed(
         why = refused(capsys, "server", "invite", name, "--renew", *at_a)
         assert "a removed site returns under another name; one that is not in the roster yet needs a plain" in why
         assert "changed between studies, by a file" in why
-    late = both.join("clinic-2")
-    both.admit(late)
-    both.admit_at(requester, late)
-    look(late, both.send, both.clock)
+    both.late(requester, "clinic-2")
     founding.add(requester, ["clinic-2"], "joins", both.send, both.clock)
     for side in Side:
         at = ("--config", str(both.folder / side.value / "settings.toml"))

@@ -30,15 +30,10 @@ from servers.api.enrolment import OpenDesk
 from servers.app import create_founding, create_founding_operations
 from servers.doctor import examine_server
 from servers.enrolment.desk import Desk
-from servers.enrolment.own_ca import issue, new_ca
+from servers.enrolment.folder import issue, new_ca
 from tests.kit.web_proxy import TunnellingProxy
 from tests.unit.enrolment.cards import operator_card
-from tests.unit.enrolment.enrolling import Operators, operators
-
-
-@pytest.fixture
-def both(tmp_path: Path) -> Operators:
-    return operators(tmp_path)
+from tests.unit.enrolment.enrolling import Operators
 
 
 class Asked:
@@ -82,7 +77,7 @@ def test_what_is_waited_for_is_on_the_operators_port(both: Operators, public: As
 
 
 def test_a_question_is_no_longer_than_one_can_be(public: Asked) -> None:
-    assert public.post(ENROLMENT, b"x" * 2000).json()["code"] == "broken_seal"
+    assert [public.post(ENROLMENT, sealed).json()["code"] for sealed in (b"", b"x" * 2000)] == ["broken_seal"] * 2
     long = public.post(ENROLMENT, b"x" * (MOST_ASKED_SEALED_BYTES + 1))
     assert (long.status_code, long.json()["code"]) == (413, "too_large")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.site import founding
-from client_agent.site.enrolment import Asking, look
+from client_agent.site.enrolment import look
 from client_agent.site.enrolment_folder import Joined
 from host.files import read_secret
 from protocol.errors import (
@@ -47,11 +47,6 @@ from tests.unit.enrolment.cards import keys_of, operator_card, site_party
 from tests.unit.enrolment.enrolling import Operators, operators
 
 
-@pytest.fixture
-def both(tmp_path: Path) -> Operators:
-    return operators(tmp_path)
-
-
 def roster_at(both: Operators, side: Side) -> Roster:
     path = both.settings[side].roster
     return require_roster(parse_roster(path.read_text(), str(path)))
@@ -59,11 +54,6 @@ def roster_at(both: Operators, side: Side) -> Roster:
 
 def found(both: Operators, requester: Joined, without: tuple[str, ...] = ()) -> Roster:
     return founding.found(requester, both.send, without, both.clock).message
-
-
-def asking(both: Operators, requester: Joined, side: Side) -> Asking:
-    card = both.desks[side].card
-    return Asking(card, requester.keys, requester.party, both.send, both.clock)
 
 
 def proposal(requester: Joined, parties: tuple[Party, ...], roster: Roster) -> Founding:
@@ -171,7 +161,7 @@ def test_a_key_that_one_operator_swaps_is_signed_by_nobody(both: Operators) -> N
     parties = (swapped, requester.party)
     roster = first_roster(requester.cards, "requester", parties)  # and the requester colludes
     with pytest.raises(RosterRefused, match=r"operator-b admitted 'clinic-1' under another public card.*nobody signs"):
-        asking(both, requester, Side.B).sign(proposal(requester, parties, roster))
+        both.asking(requester, Side.B).sign(proposal(requester, parties, roster))
     assert not both.settings[Side.B].roster.exists()
 
 
@@ -181,11 +171,11 @@ def test_an_operator_signs_nothing_that_it_did_not_admit_or_compare(both: Operat
     parties = (site.party, stranger, requester.party)
     roster = first_roster(requester.cards, "requester", parties)
     with pytest.raises(RosterRefused, match="operator-a has not admitted 'clinic-9'"):
-        asking(both, requester, Side.A).sign(proposal(requester, parties, roster))
+        both.asking(requester, Side.A).sign(proposal(requester, parties, roster))
     known = (site.party, requester.party)
     other = first_roster((requester.cards[0], operator_card(Side.B)), "requester", known)
     with pytest.raises(RosterRefused, match="makes another roster of the same sites: the operators' cards differ"):
-        asking(both, requester, Side.A).sign(proposal(requester, known, other))
+        both.asking(requester, Side.A).sign(proposal(requester, known, other))
 
 
 def test_only_the_admitted_requester_founds(both: Operators) -> None:
@@ -193,7 +183,7 @@ def test_only_the_admitted_requester_founds(both: Operators) -> None:
     parties = (site.party, requester.party)
     roster = first_roster(requester.cards, "clinic-1", parties)
     with pytest.raises(NotListed, match="'clinic-1' is not the admitted requester, who alone founds"):
-        asking(both, site, Side.A).sign(proposal(site, parties, roster))
+        both.asking(site, Side.A).sign(proposal(site, parties, roster))
 
 
 def test_signatures_are_three_and_valid(both: Operators) -> None:
@@ -201,7 +191,7 @@ def test_signatures_are_three_and_valid(both: Operators) -> None:
     parties = (site.party, requester.party)
     roster = first_roster(requester.cards, "requester", parties)
     good = proposal(requester, parties, roster)
-    ask = asking(both, requester, Side.A)
+    ask = both.asking(requester, Side.A)
     with pytest.raises(BadSignature, match="the requester signs the roster before the operators do"):
         ask.sign(good.model_copy(update={"signatures": ()}))
     forged = signature_by("requester", keys_of("other").signing, roster)
@@ -238,7 +228,7 @@ def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
     parties = (late.party, requester.party)
     other = proposal(requester, parties, first_roster(requester.cards, "requester", parties))
     with pytest.raises(RosterRefused, match="the federation was founded before, with the roster"):
-        asking(both, requester, Side.A).sign(other)
+        both.asking(requester, Side.A).sign(other)
 
 
 def test_a_roster_that_cannot_be_written_is_said(both: Operators) -> None:
@@ -387,4 +377,4 @@ def test_an_operator_that_answers_another_question_is_not_believed(both: Operato
     parties = (site.party, requester.party)
     good = proposal(requester, parties, first_roster(requester.cards, "requester", parties))
     with pytest.raises(MalformedMessage, match="operator-a answered another question: ask again"):
-        asking(both, requester, Side.A).sign(good)
+        both.asking(requester, Side.A).sign(good)

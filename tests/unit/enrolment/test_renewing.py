@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.site import founding
-from client_agent.site.enrolment import Asking, askings_of, look
+from client_agent.site.enrolment import askings_of, look
 from client_agent.site.enrolment_folder import Joined
 from moiety import main
 from protocol.errors import (
@@ -26,9 +26,6 @@ from protocol.sharing import Side
 from servers.enrolment.register import Register, names_in_place
 from tests.kit.present import present
 from tests.unit.enrolment.enrolling import HOUR_S, Operators
-from tests.unit.enrolment.test_adding import both, chain_of, founded
-
-__all__ = ["both", "founded"]
 
 
 def invite_again(both: Operators, site: str) -> tuple[Invitation, Invitation]:
@@ -58,7 +55,7 @@ def remove(both: Operators, requester: Joined, *names: str) -> RosterChain:
 
 def test_a_site_that_lost_its_keys_gets_others_under_its_name(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
-    before = chain_of(both, Side.A)
+    before = both.chain(Side.A)
     again = renewing(both, requester, "clinic-1")
     waits = look(again, both.send, both.clock)
     assert waits.chain is None
@@ -66,7 +63,7 @@ def test_a_site_that_lost_its_keys_gets_others_under_its_name(founded: tuple[Ope
     chain = change(both, requester, "clinic-1")
     assert chain.head.party("clinic-1") == again.party
     assert chain.founding_keys == before.founding_keys
-    assert chain_of(both, Side.A).digests == chain_of(both, Side.B).digests == chain.digests
+    assert both.chain(Side.A).digests == both.chain(Side.B).digests == chain.digests
     assert look(again, both.send, both.clock).chain is not None
     assert again.roster.exists()
     assert change(both, requester, "clinic-1").digests == chain.digests
@@ -94,7 +91,7 @@ def test_whoever_holds_the_old_keys_cannot_overwrite_the_word_for_the_new_ones(
     """The old keys were stolen, which is why they are renewed; until the change they are still answered."""
     both, requester = founded
     thief, again = open_first(both), renewing(both, requester, "clinic-1")
-    claim = claimed(thief.keys, chain_of(both, Side.A).first_digest, samples=thief.party.samples).claim
+    claim = claimed(thief.keys, both.chain(Side.A).first_digest, samples=thief.party.samples).claim
     for asking in askings_of(thief, both.send, both.clock):
         assert asking.standing(claim).waits_for == asking.standing().waits_for
     assert change(both, requester, "clinic-1").head.party("clinic-1") == again.party
@@ -105,7 +102,7 @@ def test_a_word_is_kept_for_the_keys_that_it_is_for(founded: tuple[Operators, Jo
     register, thief = both.desks[Side.A].register, open_first(both)
     again = renewing(both, requester, "clinic-1")
     kept = {one.party: one.claim for one in register.known_as("clinic-1")}
-    claim = present(claimed(thief.keys, chain_of(both, Side.A).first_digest, samples=thief.party.samples).claim)
+    claim = present(claimed(thief.keys, both.chain(Side.A).first_digest, samples=thief.party.samples).claim)
     register.keep_claim(thief.party, claim)
     assert {one.party: one.claim for one in register.known_as("clinic-1")} == kept | {thief.party: claim}
     assert kept[again.party] not in (None, claim)
@@ -153,17 +150,14 @@ def test_other_keys_need_an_invitation_to_renew_and_everybody(founded: tuple[Ope
         withdrawn = both.desks[side].register.withdraw("clinic-1", names_in_place(both.settings[side]))
         assert "1 registrations" in withdrawn
     assert both.desks[Side.A].register.registrant("clinic-1") is not None
-    assert chain_of(both, Side.A).number == 0
+    assert both.chain(Side.A).number == 0
     renewing(both, requester, "clinic-1", "another-try")
     assert change(both, requester, "clinic-1").number == 1
 
 
 def test_a_site_is_removed_once_both_operators_let_it_be(founded: tuple[Operators, Joined]) -> None:
     both, requester = founded
-    late = both.join("clinic-2")
-    both.admit(late)
-    both.admit_at(requester, late)
-    look(late, both.send, both.clock)
+    late = both.late(requester, "clinic-2")
     founding.add(requester, ["clinic-2"], "joins", both.send, both.clock)
     with pytest.raises(RosterRefused, match="operator-a keeps 'clinic-2': its people run 'moiety server remove"):
         remove(both, requester, "clinic-2")
@@ -177,12 +171,9 @@ def test_a_site_is_removed_once_both_operators_let_it_be(founded: tuple[Operator
     both.desks[Side.B].register.let_remove("clinic-2")
     chain = remove(both, requester, "clinic-2")
     assert [site.name for site in chain.head.sites] == ["clinic-1", "requester"]
-    assert chain_of(both, Side.A).digests == chain_of(both, Side.B).digests == chain.digests
+    assert both.chain(Side.A).digests == both.chain(Side.B).digests == chain.digests
     assert remove(both, requester, "clinic-2").digests == chain.digests
-    assert (
-        "was removed from the roster"
-        in Asking(late.cards[0], late.keys, late.party, both.send, both.clock).standing().waits_for[0]
-    )
+    assert "was removed from the roster" in both.asking(late, Side.A).standing().waits_for[0]
     with pytest.raises(RosterRefused, match=r"clinic-2 was removed from the roster by change 2"):
         look(late, both.send, both.clock)
     with pytest.raises(ConfigurationError, match="no site that can be removed"):
@@ -200,9 +191,9 @@ def test_a_renewal_that_reached_one_server_alone_is_ended_by_the_next(
         patched.setattr("client_agent.site.founding._put", first_alone(both))
         with pytest.raises(RosterRefused, match="away"):
             change(both, requester, "clinic-1")
-    assert (chain_of(both, Side.A).number, chain_of(both, Side.B).number) == (1, 0)
+    assert (both.chain(Side.A).number, both.chain(Side.B).number) == (1, 0)
     assert change(both, requester, "clinic-1").head.party("clinic-1") == again.party
-    assert chain_of(both, Side.B).number == 1
+    assert both.chain(Side.B).number == 1
 
 
 def test_a_renewal_that_was_in_force_just_before_a_crash_ends_all_the_same(

@@ -20,8 +20,7 @@ from moiety import main
 from protocol.errors import ConfigurationError, StorageFull
 from protocol.roster.enrolment import OperatorCard, dump_card, fingerprint_of, parse_card
 from protocol.sharing import Side
-from servers.enrolment.folder import NewServer, make_folder, renew
-from servers.enrolment.own_ca import issue, new_ca
+from servers.enrolment.folder import NewServer, issue, make_folder, new_ca, renew
 from servers.enrolment.pairing import completed, own_card, pair, paired, read_card
 from servers.identity.certificate import check_tls
 from servers.settings import ServerSettings, load_settings
@@ -38,7 +37,7 @@ def new_server(side: Side, **more: object) -> NewServer:
 
 @pytest.fixture
 def a(tmp_path: Path) -> tuple[OperatorCard, ServerSettings]:
-    card, _ = make_folder(new_server(Side.A, own_ca=True), tmp_path / "a")
+    card = make_folder(new_server(Side.A, own_ca=True), tmp_path / "a")
     return card, load_settings(tmp_path / "a" / "settings.toml")
 
 
@@ -202,7 +201,7 @@ def test_the_compared_card_is_kept_and_completes_the_settings(
     a: tuple[OperatorCard, ServerSettings], tmp_path: Path
 ) -> None:
     _, settings = a
-    theirs, _ = make_folder(new_server(Side.B, own_ca=True), tmp_path / "b")
+    theirs = make_folder(new_server(Side.B, own_ca=True), tmp_path / "b")
     sent = read_card(str(tmp_path / "b" / "operator-b.card.toml"))
     pair(settings, sent, fingerprint_of(theirs))
     pair(settings, sent, fingerprint_of(theirs).replace(" ", ""))  # a second time changes nothing

@@ -41,7 +41,7 @@ from protocol.roster.enrolment import (
     require_fingerprint,
 )
 from protocol.sharing import Side
-from servers.enrolment.own_ca import new_ca
+from servers.enrolment.folder import new_ca
 from tests.unit.enrolment.cards import keys_of, operator_card, site_party
 
 # --- wire -------------------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def test_addresses_without_end_are_not_all_remembered() -> None:
     at = admission()
     for number in range(2**14 + 100):
         let_in(at, f"198.18.{number // 256}.{number % 256}").leave()
-    assert len(at._unsigned._left) == 2**14
+    assert len(at.unsigned._left) == 2**14
 
 
 def test_connections_that_moved_large_bodies_are_few() -> None:

@@ -1,4 +1,7 @@
-"""The worker process that parses ciphertexts: it may die, its owner does not."""
+"""The worker process that parses ciphertexts: it may die, its owner does not; and whatever it is given, it lives.
+
+What a site could reach by odd bytes is tried by ``ciphertexts-of-something-else``; here are parser and words.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,28 @@ import os
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
 from host.files import MemoryFile
 from protocol.arithmetic.kernels import Scaling
-from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, CkksParameters, Kind, SeededChunk, chunk_bytes
+from protocol.ckks.ciphertext import (
+    HEADER_BYTES,
+    SEED_BYTES,
+    BodyHeader,
+    CkksParameters,
+    Kind,
+    SeededChunk,
+    chunk_bytes,
+)
 from protocol.ckks.scheme import Adder, Decryptor, Encryptor, Scheme, SecretKey
 from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, ShareAltered, Unavailable
@@ -33,23 +46,38 @@ from tests.kit.present import present
 PARAMETERS = CkksParameters()
 DIMENSION = 2500
 SEED = bytes(range(32))
+STUDY, ROUND = "5d" * 32, "a0" * 32
+TRIES = 150
 SIZE = chunk_bytes(PARAMETERS, Kind.CONTRIBUTION)
 
 
 @pytest.fixture(scope="module")
 def key() -> SecretKey:
-    return Scheme(PARAMETERS).secret_key(SEED, "5d" * 32)
+    return Scheme(PARAMETERS).secret_key(SEED, STUDY)
+
+
+def body_under(key: SecretKey, site: str = "1", dimension: int = DIMENSION) -> bytes:
+    """A contribution of 0.01 times the site's number."""
+    update = np.full(dimension, 0.01 * int(site), dtype=np.float32)
+    header, checks = body_header(Kind.CONTRIBUTION, key, dimension), SiteChecks(key, ROUND, site)
+    return b"".join(contribution(Encryptor(key, MemoryFile()), header, update, Scaling(), 1.0, checks))
 
 
 @pytest.fixture(scope="module")
 def bodies(key: SecretKey) -> list[bytes]:
-    header = body_header(Kind.CONTRIBUTION, key, DIMENSION)
-    encryptor = Encryptor(key, MemoryFile())
-    updates = {str(site): np.full(DIMENSION, 0.01 * site, dtype=np.float32) for site in (1, 2, 3)}
-    return [
-        b"".join(contribution(encryptor, header, update, Scaling(), 1.0, SiteChecks(key, "a0" * 32, site)))
-        for site, update in updates.items()
-    ]
+    return [body_under(key, site) for site in ("1", "2", "3")]
+
+
+@pytest.fixture(scope="module")
+def honest(bodies: list[bytes]) -> bytes:
+    return bodies[0]
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[CkksProcess]:
+    """One worker for all that must not end it."""
+    with CkksProcess(PARAMETERS) as process:
+        yield process
 
 
 @pytest.fixture
@@ -71,15 +99,12 @@ def test_contributions_are_checked_stored_and_summed(
 ) -> None:
     sources = []
     for number, body in enumerate(bodies):
-        check = ContributionCheck(process, key.id, DIMENSION + 1)
-        for at in range(0, len(body), 7000):
-            check.write(body[at : at + 7000])
-        check.finish()
+        offer(process, key, body, 7000)
         path = tmp_path / str(number)
         path.write_bytes(body)
         sources.append(stored_chunks(path, tags_of(body), PARAMETERS, DIMENSION + 1))
     pieces = list(summed_body(process, body_header(Kind.SUM, key, DIMENSION), sources))
-    checks = SumChecks(key, "a0" * 32, ("1", "2", "3"))
+    checks = SumChecks(key, ROUND, ("1", "2", "3"))
     found = average(
         pieces, Decryptor(key, MemoryFile()), body_header(Kind.SUM, key, DIMENSION), checks, 1.0, clip_norm=1.0
     )
@@ -294,3 +319,147 @@ def test_a_server_process_that_sums_loads_no_tenseal_itself(bodies: list[bytes])
         "sys.exit(any(name.startswith(('tenseal', '_tenseal', '_sealapi')) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
+
+
+# --- odd bytes --------------------------------------------------------------------------------------------------------
+
+
+def offer(lasting: CkksProcess, key: SecretKey, body: bytes, piece: int = 5000) -> None:
+    """As it would arrive. Raises: MalformedMessage, when it is refused"""
+    check = ContributionCheck(lasting, key.id, DIMENSION + 1)
+    for at in range(0, len(body), piece):
+        check.write(body[at : at + piece])
+    check.finish()
+
+
+def accepted(lasting: CkksProcess, key: SecretKey, body: bytes) -> bool:
+    """Refused is a MalformedMessage; any other error fails the test."""
+    try:
+        offer(lasting, key, body)
+    except MalformedMessage:
+        return False
+    return True
+
+
+def flip(rng: np.random.Generator, body: bytearray) -> None:
+    body[rng.integers(len(body))] ^= 1 << rng.integers(8)
+
+
+def overwrite(rng: np.random.Generator, body: bytearray) -> None:
+    at = int(rng.integers(len(body)))
+    noise = rng.choice([bytes(64), b"\xff" * 64, rng.bytes(64)])
+    body[at : at + 64] = bytes(noise)[: len(body) - at]
+
+
+def cut(rng: np.random.Generator, body: bytearray) -> None:
+    del body[rng.integers(len(body)) :]
+
+
+def repeat(rng: np.random.Generator, body: bytearray) -> None:
+    at = int(rng.integers(len(body)))
+    body += body[at:]
+
+
+def swap_header_field(rng: np.random.Generator, body: bytearray) -> None:
+    at = int(rng.choice([0, 8, 24, 40]))
+    body[at : at + 8] = rng.bytes(8)
+
+
+def garbage(rng: np.random.Generator, body: bytearray) -> None:
+    body[HEADER_BYTES:] = rng.bytes(len(body) - HEADER_BYTES)
+
+
+@pytest.mark.parametrize("mutate", [flip, overwrite, cut, repeat, swap_header_field, garbage])
+def test_mutated_bodies_are_refused_or_taken_and_the_worker_lives(
+    lasting: CkksProcess, key: SecretKey, honest: bytes, mutate: Callable[[np.random.Generator, bytearray], None]
+) -> None:
+    offer(lasting, key, honest)
+    pid, rng, refused = lasting.pid, np.random.default_rng(11), 0
+    for _ in range(TRIES):
+        body = bytearray(honest)
+        mutate(rng, body)
+        refused += not accepted(lasting, key, bytes(body))
+    offer(lasting, key, honest)
+    assert lasting.pid == pid
+    if mutate in (cut, repeat, swap_header_field):
+        assert refused == TRIES
+    assert refused > 0 or mutate in (flip, garbage)  # garbage coefficients are below the modulus but for 2^-15
+
+
+@pytest.mark.parametrize("seed", [bytes(SEED_BYTES), b"\xff" * SEED_BYTES])
+@pytest.mark.parametrize("coefficient", [0, 1, PARAMETERS.modulus - 1])
+def test_extreme_but_valid_chunks_are_added(lasting: CkksProcess, seed: bytes, coefficient: int) -> None:
+    chunk = SeededChunk(np.full(2048, coefficient, dtype=np.uint64), seed).to_bytes(PARAMETERS)
+    lasting.check([chunk])
+    assert len(lasting.add([chunk, chunk])) == chunk_bytes(PARAMETERS, Kind.SUM)
+
+
+# --- SEAL's own streams, which nobody here accepts --------------------------------------------------------------------
+
+
+def seal_stream(key: SecretKey, tmp_path: Path) -> bytes:
+    """The stream that SEAL itself would write."""
+    seal, plain = key.scheme.seal, key.scheme.seal.Plaintext()
+    seal.CKKSEncoder(key.scheme.context).encode([0.5] * 1024, PARAMETERS.scale, plain)
+    seal.Encryptor(key.scheme.context, key.key).encrypt_symmetric(plain).save(str(tmp_path / "ct"))
+    return (tmp_path / "ct").read_bytes()
+
+
+def hostile_streams(honest: bytes) -> Iterator[bytes]:
+    """Headers that lie about sizes and versions, and compressed bytes that would fill the memory."""
+    header = struct.Struct("<HBBBBHQ")
+    magic, length, major, minor, _, _, _ = header.unpack(honest[:16])
+    bomb = zstandard.ZstdCompressor(level=1).compress(bytes(2**28))
+    yield honest
+    yield honest[: len(honest) // 2]
+    yield header.pack(magic, length, major, minor, 2, 0, 2**63) + honest[16:]
+    yield header.pack(magic, length, major, minor, 0, 0, len(honest)) + honest[16:]
+    yield header.pack(magic, length, 3, 1, 2, 0, len(honest)) + honest[16:]
+    yield header.pack(magic, length, major, minor, 2, 0, 16 + len(bomb)) + bomb
+
+
+def test_seals_own_streams_never_reach_its_parser(
+    lasting: CkksProcess, key: SecretKey, honest: bytes, tmp_path: Path
+) -> None:
+    offer(lasting, key, honest)
+    pid = lasting.pid
+    for stream in hostile_streams(seal_stream(key, tmp_path)):
+        with pytest.raises(MalformedMessage, match="not a CKKS contribution"):
+            offer(lasting, key, stream)
+        # Inside a chunk they are coefficients like any others, or refused for their length.
+        inside = honest[:HEADER_BYTES] + (stream + bytes(len(honest)))[: len(honest) - HEADER_BYTES]
+        accepted(lasting, key, inside)
+    offer(lasting, key, honest)
+    assert lasting.pid == pid
+
+
+# --- a site of another study, key or length ---------------------------------------------------------------------------
+
+
+def test_bodies_of_another_context_key_or_length_are_refused_and_the_others_go_on(
+    lasting: CkksProcess, key: SecretKey, honest: bytes
+) -> None:
+    other_scheme = Scheme(CkksParameters(scale_bits=35)).secret_key(SEED, STUDY)
+    other_key = key.scheme.secret_key(bytes(32), STUDY)
+    for body, complaint in (
+        (body_under(other_scheme), "another context"),
+        (body_under(other_key), "another key"),
+        (body_under(key, dimension=DIMENSION - 1), f"{DIMENSION} values, the study's updates have {DIMENSION + 1}"),
+        (honest[:-1], "ends 1 chunks before"),
+        (honest + b"\x00", "goes on"),
+        (b"", "before it should"),
+        (b"\x00" * 100, "not a CKKS contribution"),
+        (b'{"weights": [0.1, 0.2]}' * 10, "not a CKKS contribution"),
+    ):
+        with pytest.raises(MalformedMessage, match=complaint):
+            offer(lasting, key, body)
+    offer(lasting, key, honest)
+
+
+def test_even_a_worker_that_dies_of_each_attempt_costs_only_that_contribution(
+    lasting: CkksProcess, key: SecretKey, honest: bytes
+) -> None:
+    """Killed from outside between requests, again and again: every honest body is still taken."""
+    for _ in range(3):
+        os.kill(present(lasting.pid), 11)
+        offer(lasting, key, honest)

@@ -29,21 +29,19 @@ from protocol.messages.control import (
     sign,
 )
 from protocol.messages.study import DeletedFile, ServerDeletionReceipt
-from protocol.sharing import Side
 from servers import studies
 from servers.background import deletion as keeping
 from servers.background.deletion import FOLDER, Deletion, Request, Unfinished, aged, answer_requests, ask, receipt_path
 from servers.cli import app
-from servers.server import Server, open_server
-from servers.settings import load_settings
+from servers.server import Server
 from servers.store.records import Answer, AnswerKind, Holdings, MailRecord
 from tests.contract.records import KEY, RECORD, ROUND, contribution
+from tests.kit.in_process import opened_server
 from tests.kit.present import present
-from tests.kit.processes import prepare_servers
+from tests.kit.processes import Federation
 
 # --- deleting ---------------------------------------------------------------------------------------------------------
 
-SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 FILES = {"share-1": b"share", "output-1": b"output", "letter-1": b"a sealed letter"}
 
 
@@ -71,21 +69,18 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    config = prepare_servers(tmp_path, SITES).servers[Side.A].config
-    server = open_server(load_settings(config))
-    store = server.store
-    store.add_study(RECORD)
-    store.add_round(replace(ROUND, own_nonce=b"n" * 32, mask_seed=b"m" * 32, output_file="output-1"))
-    store.add_contribution(contribution("site-b"), RoundState.COLLECTING)
-    store.change_round(KEY, lambda r: r, answers=[Answer(AnswerKind.OPENING, "", b"sealed")])
-    store.add_mail(MailRecord(RECORD.digest, "site-a", "site-b", "model-1", "55" * 32, "letter-1"))
-    for name, content in FILES.items():
-        server.files.path(name).write_bytes(content)
-    (server.files.path("another")).write_bytes(b"of another study")
-    yield Kept(server, config)
-    store.close()
-    server.ckks.close()
+def kept(config: Path) -> Iterator[Kept]:
+    with opened_server(config) as server:
+        store = server.store
+        store.add_study(RECORD)
+        store.add_round(replace(ROUND, own_nonce=b"n" * 32, mask_seed=b"m" * 32, output_file="output-1"))
+        store.add_contribution(contribution("site-b"), RoundState.COLLECTING)
+        store.change_round(KEY, lambda r: r, answers=[Answer(AnswerKind.OPENING, "", b"sealed")])
+        store.add_mail(MailRecord(RECORD.digest, "site-a", "site-b", "model-1", "55" * 32, "letter-1"))
+        for name, content in FILES.items():
+            server.files.path(name).write_bytes(content)
+        (server.files.path("another")).write_bytes(b"of another study")
+        yield Kept(server, config)
 
 
 def test_files_letters_answers_and_secrets_go_and_what_was_signed_stays(kept: Kept) -> None:
@@ -372,24 +367,21 @@ def _away(*_: object, **__: object) -> None:
 
 
 @pytest.fixture
-def ending(tmp_path: Path) -> Iterator[Ending]:
-    federation = prepare_servers(tmp_path, SITES)
-    server = open_server(load_settings(federation.servers[Side.A].config))
-    store = server.store
-    store.add_study(RECORD)
-    store.add_round(replace(ROUND, query_file="query-1"))
-    store.add_contribution(contribution("site-b"), RoundState.COLLECTING)
-    committed = replace(ROUND, state=RoundState.COMMITTED, query_file="query-1", output_file="output-1")
-    store.change_round(KEY, lambda _: committed, answers=[Answer(AnswerKind.OPENING, "", b"sealed")])
-    for name in ROUND_FILES:
-        server.files.path(name).write_bytes(b"half of a sum")
-    reason = StudyEnd(
-        study_digest=RECORD.digest, state=StudyEndState.CANCELLED, cause=EndCause.CANCELLED, reason="not needed"
-    )
-    requester = federation.keys(server.roster.requester)
-    yield Ending(server, sign(reason, requester.name, requester.signing))
-    store.close()
-    server.ckks.close()
+def ending(prepared: Federation, config: Path) -> Iterator[Ending]:
+    with opened_server(config) as server:
+        store = server.store
+        store.add_study(RECORD)
+        store.add_round(replace(ROUND, query_file="query-1"))
+        store.add_contribution(contribution("site-b"), RoundState.COLLECTING)
+        committed = replace(ROUND, state=RoundState.COMMITTED, query_file="query-1", output_file="output-1")
+        store.change_round(KEY, lambda _: committed, answers=[Answer(AnswerKind.OPENING, "", b"sealed")])
+        for name in ROUND_FILES:
+            server.files.path(name).write_bytes(b"half of a sum")
+        reason = StudyEnd(
+            study_digest=RECORD.digest, state=StudyEndState.CANCELLED, cause=EndCause.CANCELLED, reason="not needed"
+        )
+        requester = prepared.keys(server.roster.requester)
+        yield Ending(server, sign(reason, requester.name, requester.signing))
 
 
 @pytest.mark.parametrize("place", SECOND_STEPS)

@@ -14,31 +14,22 @@ from typer.testing import CliRunner, Result
 from host.folder_lock import one_process
 from protocol.errors import ConfigurationError, MoietyError, Unavailable
 from protocol.messages.control import RoundState
-from protocol.sharing import Side
 from servers.background import drain as drain_module
 from servers.background.drain import Drain, Drained, ask, asked, begin, drained, say_drained, under_way
 from servers.cli import app
-from servers.server import Server, open_server
-from servers.settings import load_settings
+from servers.server import Server
 from tests.contract.records import KEY, RECORD, ROUND
-from tests.kit.processes import prepare_servers
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    return prepare_servers(tmp_path, ("hospital-0", "hospital-1", "hospital-2", "hospital-3")).servers[Side.A].config
+from tests.kit.in_process import opened_server
 
 
 @pytest.fixture
 def server(config: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(drain_module, "_LOOKED_AT_EVERY_S", 0.001)
     monkeypatch.setattr(drain_module, "_SETTLES_S", 0.0)
-    opened = open_server(load_settings(config))
-    opened.store.add_study(RECORD)
-    opened.store.add_round(ROUND)
-    yield opened
-    opened.store.close()
-    opened.ckks.close()
+    with opened_server(config) as opened:
+        opened.store.add_study(RECORD)
+        opened.store.add_round(ROUND)
+        yield opened
 
 
 def command(config: Path, *options: str) -> Result:

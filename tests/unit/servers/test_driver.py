@@ -16,7 +16,7 @@ from servers import app
 from servers.background import duties, processes
 from servers.background.processes import Hearing
 from servers.event_loop import Changes
-from servers.monitoring import Metrics, NoTraces
+from servers.monitoring import Metrics, Traces
 from servers.rounds import side_a as driver_module
 from servers.rounds.side_a import Driver
 
@@ -81,7 +81,7 @@ class Peer:
         return None
 
 
-class RoundsOver(NoTraces):
+class RoundsOver(Traces):
     """A server whose rounds were over."""
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ class RoundsOver(NoTraces):
         self.of.append(digest)
 
 
-def idle_driver(store: FailingOnce, peer: Peer | None = None, traces: NoTraces | None = None) -> Reached:
+def idle_driver(store: FailingOnce, peer: Peer | None = None, traces: Traces | None = None) -> Reached:
     history = SimpleNamespace(require_current=lambda: None)
     server = SimpleNamespace(
         store=store,
         changes=Changes(),
         metrics=Metrics(),
-        traces=traces or NoTraces(),
+        traces=traces or Traces(),
         clock=time.monotonic,
         history=history,
     )

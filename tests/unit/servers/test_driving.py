@@ -162,7 +162,8 @@ def test_a_database_that_is_away_for_a_moment_changes_nothing() -> None:
     assert store.asked.count("renew") == 5
 
 
-def test_a_process_that_is_stopped_lets_go_so_that_the_other_need_not_wait() -> None:
+@pytest.mark.parametrize("fails_at", ["", "end"])
+def test_a_process_that_is_stopped_lets_go_so_that_the_other_need_not_wait(fails_at: str) -> None:
     store = Database([1], [True])
 
     async def stop_while_it_drives(task: asyncio.Task[None]) -> None:
@@ -170,10 +171,11 @@ def test_a_process_that_is_stopped_lets_go_so_that_the_other_need_not_wait() -> 
             await asyncio.sleep(0)
         task.cancel()
 
-    _, duties, stopped = run(store, stop_while_it_drives)
+    server, duties, stopped = run(store, stop_while_it_drives, fails_at=fails_at)
     assert store.asked[-1] == "let go"
     assert [said for said, _ in duties.said] == ["begin", "end"]
-    assert stopped == []
+    assert not server.drives
+    assert stopped == [] or fails_at
 
 
 @pytest.mark.parametrize("fails_at", ["drive", "audit", "begin", "end"])
@@ -204,19 +206,6 @@ def test_who_cannot_take_the_lease_now_stands_by_and_says_so(error: Exception) -
     assert server.drove == [7]
     assert stopped == ["stop"]
     assert [line["event"] for line in logs].count("lease_not_taken") == 2
-
-
-def test_a_process_that_ends_while_something_fails_lets_go_too() -> None:
-    store = Database([1], [True])
-
-    async def stop_while_it_drives(task: asyncio.Task[None]) -> None:
-        while "renew" not in store.asked:
-            await asyncio.sleep(0)
-        task.cancel()
-
-    server, _, _ = run(store, stop_while_it_drives, fails_at="end")
-    assert store.asked[-1] == "let go"
-    assert not server.drives
 
 
 def test_a_task_that_had_failed_keeps_none_of_the_others_from_ending() -> None:

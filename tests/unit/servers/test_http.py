@@ -6,7 +6,8 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,23 +49,41 @@ async def counts(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def told_to_close(bodies: list[bytes]) -> list[bool]:
-    """Open all connections at once; say of each if its answer ends it."""
-    config = uvicorn.Config(counts, http="httptools", lifespan="off", log_config=None)
-    listener = listen("port", "127.0.0.1", 0)
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+@asynccontextmanager
+async def serving(app: Any, **options: Any) -> AsyncIterator[tuple[BoundedServer, Connect]]:
+    """A server with this application on a port of its own, and what connects to it."""
+    config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, server_header=False, **options)
+    listener, writers = listen("port", "127.0.0.1", 0), list[asyncio.StreamWriter]()
     server = BoundedServer(config, listener, Admission(Limits()), lambda code: None, hears_signals=False)
-    serving, found, open_ones = asyncio.create_task(server.serve()), [], []
-    for body in bodies:
-        reader, writer = await asyncio.open_connection(sock=_connected(listener))
-        writer.write(ASKED % len(body) + body)
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert int(await reader.readexactly(10)) == len(body)
-        found.append(b"connection: close" in head.lower())
-        open_ones.append(writer)
-    for writer in open_ones:
+    task = asyncio.create_task(server.serve())
+
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        made = socket.create_connection(listener.getsockname())
+        made.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=made)
+        writers.append(writer)
+        return reader, writer
+
+    yield server, connect
+    for writer in writers:
         writer.close()
     server.should_exit = True
-    await serving
+    await task
+
+
+async def told_to_close(bodies: list[bytes]) -> list[bool]:
+    """Open all connections at once; say of each if its answer ends it."""
+    found = []
+    async with serving(counts) as (_, connect):
+        for body in bodies:
+            reader, writer = await connect()
+            writer.write(ASKED % len(body) + body)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert int(await reader.readexactly(10)) == len(body)
+            found.append(b"connection: close" in head.lower())
     return found
 
 
@@ -90,31 +109,17 @@ async def late(scope: Any, receive: Any, send: Any) -> None:
 
 async def answers(sent: list[bytes]) -> list[bytes]:
     """Answers on one connection after each piece that it sends; empty: it was closed."""
-    config = uvicorn.Config(
-        late, http="httptools", lifespan="off", log_config=None, server_header=False, date_header=False
-    )
-    listener = listen("port", "127.0.0.1", 0)
-    server = BoundedServer(config, listener, Admission(Limits()), lambda code: None, hears_signals=False)
-    serving = asyncio.create_task(server.serve())
     found = []
-    reader, writer = await asyncio.open_connection(sock=_connected(listener))
-    for piece in sent:
-        writer.write(piece)
-        try:
-            found.append(await reader.readexactly(len(ANSWER)))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            found.append(b"")
-            break
-    writer.close()
-    server.should_exit = True
-    await serving
+    async with serving(late, date_header=False) as (_, connect):
+        reader, writer = await connect()
+        for piece in sent:
+            writer.write(piece)
+            try:
+                found.append(await reader.readexactly(len(ANSWER)))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                found.append(b"")
+                break
     return found
-
-
-def _connected(listener: socket.socket) -> socket.socket:
-    made = socket.create_connection(listener.getsockname())
-    made.setblocking(False)
-    return made
 
 
 async def dated(monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -128,20 +133,13 @@ async def dated(monkeypatch: pytest.MonkeyPatch) -> bytes:
         await send({"type": "http.response.body", "body": b""})
 
     monkeypatch.setattr("uvicorn.server.formatdate", lambda *_, **__: "now" if asked.is_set() else "then")
-    config = uvicorn.Config(waiting, http="httptools", lifespan="off", log_config=None, server_header=False)
-    listener = listen("port", "127.0.0.1", 0)
-    server = BoundedServer(config, listener, Admission(Limits()), lambda code: None, hears_signals=False)
-    serving = asyncio.create_task(server.serve())
-    reader, writer = await asyncio.open_connection(sock=_connected(listener))
-    writer.write(REQUEST)
-    await asked.wait()
-    await server.on_tick(0)
-    released.set()
-    head = await reader.readuntil(b"\r\n\r\n")
-    writer.close()
-    server.should_exit = True
-    await serving
-    return head
+    async with serving(waiting) as (server, connect):
+        reader, writer = await connect()
+        writer.write(REQUEST)
+        await asked.wait()
+        await server.on_tick(0)
+        released.set()
+        return await reader.readuntil(b"\r\n\r\n")
 
 
 def test_an_answer_that_waited_has_the_date_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,6 @@ from protocol.messages.control import (
     RoundOutcome,
     RoundState,
     Signed,
-    require_signatures,
     sign,
 )
 from protocol.parameters import Needs
@@ -35,8 +34,6 @@ from protocol.rounds.side_a import Act, End, Step, outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from servers.api import peer as peer_routes
-from servers.rounds.endings import countersign_outcome
-from servers.rounds.release import commit_release
 from servers.store.files import Draft, ShareFiles
 from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
@@ -50,11 +47,9 @@ from tests.unit.servers.ending_rounds import (
     KEY,
     OPERATORS,
     PARTIES,
-    ROSTER,
     STUDY,
     WITHOUT_LAST,
     Asked,
-    by_a,
     endings,
     server_on,
     skipped,
@@ -130,19 +125,6 @@ def test_a_round_whose_skip_one_server_signed_is_not_released_for_a_late_release
     assert peer.asked == ["outcome"]
     kept = present(store.round(KEY))
     assert (kept.state, kept.release_set, kept.outcome is not None) == (RoundState.MEASURED, None, True)
-
-
-def test_a_server_that_only_holds_the_release_set_signs_the_skip_and_releases_nothing_after(
-    store: SqlStore, record: RoundRecord
-) -> None:
-    """Its own sum has not left, and with its signature under the skip it never does, not even one under way."""
-    server = server_on(Side.B, store)
-    held = store.change_round(KEY, lambda r: replace(r, release_set=ALL))
-    both = countersign_outcome(server, KEY, by_a(KEY, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME))
-    assert require_signatures(both, ROSTER, OPERATORS).outcome is RoundState.SKIPPED
-    with pytest.raises(WrongRound, match="released"):
-        commit_release(server, store.study(KEY.study), held, "a sum that was on its way")
-    assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
 
 
 # --- a burn and a skip of one attempt: attack ``ends-burn-in-private`` ------------------------------------------------

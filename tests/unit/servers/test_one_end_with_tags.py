@@ -141,14 +141,6 @@ def test_a_that_took_go_signs_no_skip(servers: dict[Side, Any]) -> None:
     assert (peer.asked, kept(a).outcome, kept(a).go) == ([], None, GO)
 
 
-def test_a_that_signed_a_skip_takes_no_go(servers: dict[Side, Any]) -> None:
-    a = servers[Side.A]
-    a.store.change_round(KEY, lambda r: replace(r, outcome=skip_of_a()))
-    with pytest.raises(WrongRound, match="has signed that round 1 is skipped"):
-        take_go(a, kept(a), GO)
-    assert kept(a).go is None
-
-
 def test_a_serves_only_once_b_took_the_go_and_says_so_if_b_does_not(servers: dict[Side, Any]) -> None:
     a, study_record = servers[Side.A], servers[Side.A].store.study(STUDY)
     take_go(a, kept(a), GO)
@@ -225,13 +217,6 @@ def test_b_that_serves_signs_no_skip(servers: dict[Side, Any]) -> None:
     assert (kept(b).state, kept(b).output_file) == (RoundState.RELEASED, "output")
     with pytest.raises(WrongRound, match="has been released here"):
         countersign_outcome(b, KEY, skip_of_a())
-
-
-def test_b_serves_for_no_go_that_the_requester_did_not_sign(servers: dict[Side, Any]) -> None:
-    b = servers[Side.B]
-    with pytest.raises(BadSignature):
-        serve(b, b.store.study(STUDY), KEY, HandOver(go=by(SITES[1], GO.message)))
-    assert kept(b).state is RoundState.COMMITTED
 
 
 # --- either side ------------------------------------------------------------------------------------------------------

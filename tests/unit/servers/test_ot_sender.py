@@ -10,7 +10,7 @@ import pytest
 from protocol.channel.message import pack_frame
 from protocol.errors import ProtocolViolation, UnknownResource
 from protocol.messages.peer import BatchHeader
-from servers.correlations.sender import OtSessions, _Session
+from servers.correlations import OtSessions, _Sending
 
 NAME = "ab" * 16
 SESSION = "ab" * 32
@@ -35,10 +35,10 @@ class FakeOpening:
         return self._sender
 
 
-def opened(error: BaseException | None = None) -> tuple[OtSessions, _Session]:
+def opened(error: BaseException | None = None) -> tuple[OtSessions, _Sending]:
     metrics = SimpleNamespace(pool=SimpleNamespace(set=lambda _: None))
     sessions = OtSessions(SimpleNamespace(metrics=metrics))  # type: ignore[arg-type]
-    session = _Session(NAME, bytes(16), FakeOpening(FakeSender(), error))  # type: ignore[arg-type]
+    session = _Sending(NAME, bytes(16), FakeOpening(FakeSender(), error))  # type: ignore[arg-type]
     sessions._session = session
     return sessions, session
 

@@ -13,7 +13,7 @@ from host.randomness import SystemRandomness, server_randomness
 from protocol.errors import StorageFull
 from protocol.ot.session import BATCH_ELEMENTS
 from servers import event_loop
-from servers.correlations.oblivious_transfer import in_batches, zero_key
+from servers.correlations import in_batches, zero_key
 from servers.event_loop import Changes, wait_until, wait_up_to
 from servers.store.files import ShareFiles, file_name
 
@@ -137,13 +137,3 @@ def test_a_wait_until_a_time_notices_that_the_clock_was_set(monkeypatch: pytest.
         return late, await wait_until(event, 3600.0, lambda: 0.0)
 
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == (False, True)
-
-
-def test_who_waits_for_views_is_not_woken_by_contributions() -> None:
-    changes = Changes()
-    any_change, shown, before = changes.next("study"), changes.next_shown("study"), changes.number("study")
-    changes.notify_held("study")
-    assert (any_change.is_set(), shown.is_set(), changes.number("study")) == (True, False, before)
-    any_change = changes.next("study")
-    changes.notify("study")
-    assert (any_change.is_set(), shown.is_set(), changes.number("study")) == (True, True, before + 1)

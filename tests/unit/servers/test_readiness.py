@@ -24,7 +24,6 @@ from servers.monitoring import Metrics
 from servers.status import Readiness
 from servers.store.files import ShareFiles
 from tests.kit.certificates import DAY_S, write_certificate
-from tests.kit.processes import Federation, prepare_servers
 
 # --- readiness --------------------------------------------------------------------------------------------------------
 
@@ -180,14 +179,6 @@ def test_a_process_that_does_not_drive_is_ready_while_another_does() -> None:
 
 
 # --- server doctor ----------------------------------------------------------------------------------------------------
-
-SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    made: Federation = prepare_servers(tmp_path, SITES)
-    return made.servers[Side.A].config
 
 
 def found(config: Path) -> dict[str, Finding]:

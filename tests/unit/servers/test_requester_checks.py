@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from protocol.errors import AnnouncementMismatch, MalformedMessage, ProtocolViolation, WrongRound
 from protocol.messages.control import (
     AgreedSet,
+    Announcement,
     CollectedContribution,
     PrivacySpec,
     Purpose,
@@ -44,6 +45,15 @@ def under(rule: RuleName) -> Study:
     return EROSION.model_copy(update={"rule": RuleSpec(name=rule)})
 
 
+def said(of: Study, message: Announcement, number: int = 1, last: Any = None) -> None:
+    """Raises: what the announcement is refused for"""
+    check_said(message, number, of, of.digest(), ROSTER, last, NOW_S)
+
+
+def refused_unless(accepted: bool, error: type[ProtocolViolation], detail: str) -> AbstractContextManager[object]:
+    return nullcontext() if accepted else pytest.raises(error, match=detail)
+
+
 @pytest.mark.parametrize(
     ("rule", "opens", "accepted"),
     [
@@ -61,12 +71,9 @@ def under(rule: RuleName) -> Study:
 def test_a_round_opens_what_the_rule_needs_and_nothing_else(rule: RuleName, opens: Needs, accepted: bool) -> None:
     of = under(rule)
     message = announcement(of.digest(), opens=opens)
-    if accepted:
-        check_said(message, 1, of, of.digest(), ROSTER, None, NOW_S)
-        return
     found = f"would open {opens.value}, the rule '{rule.value}' needs {of.rule.needs.value}; announce that"
-    with pytest.raises(MalformedMessage, match=found):
-        check_said(message, 1, of, of.digest(), ROSTER, None, NOW_S)
+    with refused_unless(accepted, MalformedMessage, found):
+        said(of, message)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +93,12 @@ def test_rounds_of_class_counts_come_on_top_of_the_studys_rounds(
     """The study has five rounds, and eight tries to sum its class counts."""
     of = under(rule)
     message = announcement(of.digest(), number, opens=Needs.NOTHING, purpose=purpose)
-    if accepted:
-        check_said(message, number, of, of.digest(), ROSTER, None, NOW_S)
-        return
-    with pytest.raises(WrongRound, match=f"at most {number - 1} rounds of {purpose.value}"):
-        check_said(message, number, of, of.digest(), ROSTER, None, NOW_S)
+    with refused_unless(accepted, WrongRound, f"at most {number - 1} rounds of {purpose.value}"):
+        said(of, message, number)
 
 
 @pytest.mark.parametrize(
-    ("number", "changes", "error", "said"),
+    ("number", "changes", "error", "detail"),
     [
         (1, {"study_digest": "9" * 64}, AnnouncementMismatch, "another digest"),
         (2, {}, WrongRound, "for round 1, the address names round 2"),
@@ -103,11 +107,11 @@ def test_rounds_of_class_counts_come_on_top_of_the_studys_rounds(
     ],
 )
 def test_an_announcement_of_another_round_order_or_time(
-    number: int, changes: dict[str, Any], error: type[ProtocolViolation], said: str
+    number: int, changes: dict[str, Any], error: type[ProtocolViolation], detail: str
 ) -> None:
     message = announcement(EROSION.digest()).model_copy(update=changes)
-    with pytest.raises(error, match=said):
-        check_said(message, number, EROSION, EROSION.digest(), ROSTER, None, NOW_S)
+    with pytest.raises(error, match=detail):
+        said(EROSION, message, number)
 
 
 def test_a_study_has_one_ckks_key() -> None:
@@ -117,7 +121,7 @@ def test_a_study_has_one_ckks_key() -> None:
     )
     last: Any = SimpleNamespace(announcement=one)
     with pytest.raises(MalformedMessage, match="it has one key"):
-        check_said(other, 1, of, of.digest(), ROSTER, last, NOW_S)
+        said(of, other, last=last)
 
 
 def test_nobody_is_released_without_a_weight() -> None:
@@ -133,21 +137,20 @@ def test_class_counts_are_refused_under_a_rule_that_does_not_use_them() -> None:
     of = under(RuleName.FEDAVG)
     message = announcement(of.digest(), 1, opens=Needs.NOTHING, purpose=Purpose.COUNTS)
     with pytest.raises(MalformedMessage, match="sums class counts, which this study does not"):
-        check_said(message, 1, of, of.digest(), ROSTER, None, NOW_S)
+        said(of, message)
 
 
-def test_a_rule_for_which_the_roster_has_too_few_sites_is_refused() -> None:
-    of = under(RuleName.MULTI_KRUM)
-    signed = sign(of, REQUESTER, parties().keys[REQUESTER].signing)
-    with pytest.raises(MalformedMessage, match="needs 5 sites with the requester, found 4"):
-        create(SERVER, signed)  # type: ignore[arg-type]
-
-
-def test_a_study_whose_rule_does_not_take_its_options_is_refused_before_it_is_stored() -> None:
-    of = EROSION.model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG, distance_penalty=0.5)})
-    signed = sign(of, REQUESTER, parties().keys[REQUESTER].signing)
-    with pytest.raises(MalformedMessage, match="distance_penalty"):
-        create(SERVER, signed)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("rule", "detail"),
+    [
+        (RuleSpec(name=RuleName.MULTI_KRUM), "needs 5 sites with the requester, found 4"),
+        (RuleSpec(name=RuleName.FEDAVG, distance_penalty=0.5), "distance_penalty"),
+    ],
+)
+def test_a_study_whose_rule_does_not_take_its_sites_or_options_is_refused(rule: RuleSpec, detail: str) -> None:
+    of = EROSION.model_copy(update={"rule": rule})
+    with pytest.raises(MalformedMessage, match=detail):
+        create(SERVER, sign(of, REQUESTER, parties().keys[REQUESTER].signing))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -168,10 +171,8 @@ def test_a_site_whose_products_would_not_fit_is_refused_before_round_1(
     large = study(ROSTER.digest(), 200_000)
     parameters = large.parameters.model_copy(update={"sketch_length": sketch})
     of = large.model_copy(update={"rule": RuleSpec(name=rule), "parameters": parameters})
-    if accepted:
-        _require_products(SERVER, of)  # type: ignore[arg-type]
-        return
-    with pytest.raises(MalformedMessage, match=r"opens pairs: .* sketch_length 131072 .* take 393256 elements"):
+    detail = r"opens pairs: .* sketch_length 131072 .* take 393256 elements"
+    with refused_unless(accepted, MalformedMessage, detail):
         _require_products(SERVER, of)  # type: ignore[arg-type]
 
 
@@ -214,11 +215,8 @@ def test_failed_check_names_only_sites_that_were_left_out(failed: tuple[str, ...
         sites=(REQUESTER, OTHERS[2]),
         failed_check=failed,
     )
-    if accepted:
+    with refused_unless(accepted, MalformedMessage, "failed_check names sites"):
         assert answer(state, release, ROSTER) is Reply.KEEP
-        return
-    with pytest.raises(MalformedMessage, match="failed_check names sites"):
-        answer(state, release, ROSTER)
 
 
 def test_a_study_with_noise_of_the_servers_is_refused_before_it_is_stored() -> None:

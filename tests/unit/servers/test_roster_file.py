@@ -17,7 +17,8 @@ from protocol.roster.chain import RosterChain, signers
 from protocol.roster.changes import Wanted, claimed, dump_chain, proposed
 from protocol.roster.keyfile import PartyKeys, dump_party_keys
 from protocol.sharing import Side
-from servers.identity.roster import ACCEPTED, RosterFile, take_chain
+from servers.background.duties import RosterFile, take_chain
+from servers.identity.roster import ACCEPTED
 from servers.rounds.contributions import announced_under
 from servers.server import Server, open_server
 from servers.settings import ServerSettings, load_settings

@@ -28,6 +28,7 @@ from harness.federation.learners import EROSION, light_learner, light_sites, lig
 from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError, ErrorCode, Unavailable, UnknownStudy
 from protocol.messages.control import StudyState, sign
+from protocol.messages.paths import STUDIES
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from servers import cli
@@ -37,11 +38,19 @@ from servers.cli import status_lines
 from servers.problems import FIXES
 from servers.server import Server, open_server
 from servers.settings import load_settings
-from servers.status import Status, StudyStatus, make_token, proof, read_token, status_of_stopped
+from servers.status import (
+    Readiness,
+    Status,
+    StudyStatus,
+    make_token,
+    proof,
+    read_token,
+    status_of,
+    status_of_stopped,
+)
 from servers.store.records import StudyRecord
 from tests.integration.agents import rounds_of
 from tests.kit.present import present
-from tests.kit.processes import prepare_servers
 from tests.ports import free_ports
 from tests.unit.client_agent.federation import REQUESTER, keys, study
 
@@ -213,21 +222,66 @@ def test_between_two_studies_others_have_their_turn(operator: Operator, monkeypa
     (seen,) = operator.seen().studies
     turns, at_turn = [0], list[int]()
 
-    def studies(*given: object) -> Iterator[StudyStatus]:
-        for _ in range(20):
-            at_turn.append(turns[0])
-            yield seen
+    def study(*given: object) -> StudyStatus:
+        at_turn.append(turns[0])
+        return seen
 
     async def others() -> None:
         while len(at_turn) < 20:
             turns[0] += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr("servers.status._studies", studies)
+    record = operator.server.store.study(seen.digest)
+    monkeypatch.setattr("servers.status._chosen", lambda *given: [(record, 0)] * 20)
+    monkeypatch.setattr("servers.status._study", study)
     others_in_turn = asyncio.run_coroutine_threadsafe(others(), operator._loop)
     assert len(operator.seen().studies) == 20
     others_in_turn.result(60)
     assert len(set(at_turn)) == 20
+
+
+def test_what_looks_through_all_contributions_does_not_hold_the_event_loop(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def watched(name: str) -> None:
+        ask = getattr(operator.server.store, name)
+
+        def noted(*given: object) -> object:
+            asked.append((name, threading.get_ident()))
+            return ask(*given)
+
+        monkeypatch.setattr(operator.server.store, name, noted)
+
+    names = ("last_contributed", "kept", "size_bytes")
+    for name in names:
+        watched(name)
+    seen = asyncio.run(status_of(operator.app, NothingMissing(operator.app), "seen"))  # the federation's loop has none
+    assert seen.studies[0].sites[1].last_round is not None
+    assert {name for name, _ in asked} == set(names)
+    assert threading.get_ident() not in {thread for _, thread in asked}
+
+
+class NothingMissing(Readiness):
+    async def look(self, within_s: float) -> None:
+        return
+
+
+def test_a_wrong_method_is_answered_with_the_right_ones(operator: Operator) -> None:
+    async def asked(app: FastAPI, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:9443") as client:
+            return await client.patch(path)
+
+    for app, path, allowed in (
+        (operator.app, STUDIES, "GET, POST"),
+        (operator.app, "/healthz", "GET"),
+        (create_operations(operator.app), "/status", "GET"),
+        (create_operations(operator.app), "/docs", "GET, HEAD"),
+    ):
+        refused = asyncio.run_coroutine_threadsafe(asked(app, path), operator._loop).result(60)
+        assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
+        assert refused.json()["code"] == ErrorCode.UNKNOWN_RESOURCE
 
 
 def test_every_code_has_a_next_step() -> None:
@@ -250,12 +304,12 @@ def test_a_clock_that_is_off_and_a_peer_that_is_away_are_alarms(operator: Operat
 
 
 def test_no_more_is_read_than_a_server_answers_and_no_time_is_beyond_printing(
-    operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    operator: Operator, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strange = operator.seen().model_copy(update={"certificate_ends_s": 1e300})
     assert "certificate: ends 1e+300 s after 1970" in "\n".join(status_lines(strange, in_full=False))
     monkeypatch.setattr("servers.cli._MOST_ANSWER_BYTES", 1000)
-    settings = load_settings(prepare_servers(tmp_path, SITES).servers[Side.A].config)
+    settings = load_settings(config)
     settings.data_dir.mkdir(parents=True)
     make_token(settings.data_dir)
     taken = list[int]()
@@ -281,8 +335,7 @@ def test_no_more_is_read_than_a_server_answers_and_no_time_is_beyond_printing(
     assert sum(taken) < 2**30
 
 
-def test_without_a_server_the_database_is_read_and_looking_makes_nothing(tmp_path: Path) -> None:
-    config = prepare_servers(tmp_path, ("hospital-0", "hospital-1", "hospital-2", "hospital-3")).servers[Side.A].config
+def test_without_a_server_the_database_is_read_and_looking_makes_nothing(config: Path) -> None:
     settings = load_settings(config)
     with pytest.raises(
         ConfigurationError, match=r"key 'data_dir': the folder .* does not exist: either 'moiety server"

@@ -10,16 +10,13 @@ import pytest
 
 from protocol.messages.control import PauseCause, RoundState, StudyState
 from protocol.rounds.states import StudyEvent, study_step
-from protocol.sharing import Side
 from servers.background.duties import pause_silent
-from servers.server import Server, open_server
-from servers.settings import load_settings
+from servers.server import Server
 from servers.studies import view
 from tests.contract.records import KEY, RECORD, ROUND
+from tests.kit.in_process import opened_server
 from tests.kit.present import present
-from tests.kit.processes import prepare_servers
-
-SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
+from tests.unit.parties import SITES
 
 
 class Clock:
@@ -35,13 +32,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def server(tmp_path: Path, clock: Clock) -> Iterator[Server]:
-    config = prepare_servers(tmp_path, SITES).servers[Side.A].config
-    opened = open_server(load_settings(config), clock)
-    opened.store.add_study(RECORD)
-    yield opened
-    opened.store.close()
-    opened.ckks.close()
+def server(config: Path, clock: Clock) -> Iterator[Server]:
+    with opened_server(config, clock) as opened:
+        opened.store.add_study(RECORD)
+        yield opened
 
 
 def over(server: Server, state: RoundState = RoundState.SKIPPED) -> None:

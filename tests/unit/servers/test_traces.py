@@ -17,7 +17,7 @@ from harness.federation.learners import EROSION, light_learner
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from servers.monitoring import Metrics, NoTraces, Phases, RoundTraces, round_traces, traces_to
+from servers.monitoring import Metrics, Phases, Traces, round_traces, traces_to
 from tests.integration.agents import REQUESTER, finished, spec, study_for
 from tests.kit.present import present
 
@@ -58,7 +58,7 @@ def test_a_studys_traces_hold_phases_and_nothing_else(
 ) -> None:
     made: list[Side] = []
 
-    def into_memory(endpoint: str | None, side: Side) -> RoundTraces:
+    def into_memory(endpoint: str | None, side: Side) -> Traces:
         assert endpoint is None
         made.append(side)
         return round_traces(side, SimpleSpanProcessor(kept))
@@ -86,7 +86,7 @@ def named(kept: InMemorySpanExporter) -> list[str]:
 def test_without_a_collector_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", without("opentelemetry"))
     traces = traces_to(None, Side.A)
-    assert isinstance(traces, NoTraces)
+    assert traces.provider is None
     traces.phase("digest", "collecting", 0.0, 1.0)
     traces.round_over("digest", 1.0)
     traces.close()
@@ -112,6 +112,6 @@ def without(package: str) -> Callable[..., Any]:
 def test_a_collector_that_does_not_answer_keeps_nobody_waiting() -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     traces = traces_to("http://127.0.0.1:9/v1/traces", Side.B)
-    assert isinstance(traces, RoundTraces)
+    assert traces.provider is not None
     traces.round_over("never begun", 1.0)
     traces.close()

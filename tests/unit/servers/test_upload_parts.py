@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from protocol.rounds.states import RoundKey
 from protocol.sharing import Side, vector_side
 from servers.rounds.uploads import sweep
 from servers.store import upload_parts
-from servers.store.upload_parts import Awaited, Check, ShareInParts, Upload, UploadParts
+from servers.store.upload_parts import Awaited, NewCheck, ShareInParts, Upload, UploadParts
 from tests.unit.client_agent.federation import CONTRIBUTORS, ROSTER, announcement, operator_keys
 
 SITE, NEIGHBOUR = CONTRIBUTORS[:2]
@@ -39,7 +39,17 @@ def part_of(length: int = LENGTH) -> Part:
     return share_parts(announcement(), 1, SITE, ROSTER, length)[vector_side(ROSTER.place(SITE))]
 
 
-def awaited(length: int = LENGTH, check: Callable[[Callable[[bytes], None]], Check] | None = None) -> Awaited:
+def looks(write: Callable[[bytes], None]) -> NewCheck:
+    """A check that does this with every piece."""
+    check: Any = SimpleNamespace(write=write, finish=lambda: None)
+    return lambda keep: check
+
+
+def no_space(*_: Any) -> int:
+    raise OSError(errno.ENOSPC, "no space")
+
+
+def awaited(length: int = LENGTH, check: NewCheck | None = None) -> Awaited:
     part = part_of(length)
     return Awaited(operator_keys(part.side).sealing, part, content_bytes(part.kind, part.length), check)
 
@@ -76,10 +86,14 @@ def required(sent: Sent) -> Callable[[bytes], None]:
     return require
 
 
+def feed(share: ShareInParts, units: Sequence[tuple[int, bytes]]) -> None:
+    for at, unit in units:
+        share.take(at, unit)
+
+
 def taken(folder: Path, sent: Sent, count: int | None = None) -> ShareInParts:
     share = ShareInParts(folder, awaited())
-    for at, unit in sent.units[:count]:
-        share.take(at, unit)
+    feed(share, sent.units[:count])
     return share
 
 
@@ -90,8 +104,7 @@ def test_a_restart_anywhere_changes_nothing(tmp_path: Path, before: int) -> None
     assert there == sum(len(unit) for _, unit in sent.units[:before])
     again = ShareInParts(tmp_path, awaited())
     assert again.held_bytes() == there
-    for at, unit in sent.units[before:]:
-        again.take(at, unit)
+    feed(again, sent.units[before:])
     header, _ = again.finish(required(sent))
     assert header == awaited().part.require(header.canonical())
     assert again.content.read_bytes() == CONTENT
@@ -158,29 +171,19 @@ def test_a_share_that_was_not_promised_is_refused(tmp_path: Path) -> None:
 def test_content_is_looked_at_again_after_a_restart(tmp_path: Path) -> None:
     seen: list[bytes] = []
 
-    class Looks:
-        def __init__(self, keep: Callable[[bytes], None]) -> None:
-            self._keep = keep
+    def write(piece: bytes) -> None:
+        seen.append(piece)
+        if len(seen) > 3:
+            raise MalformedMessage("no ciphertext")
 
-        def write(self, piece: bytes) -> None:
-            self._keep(piece)
-            seen.append(piece)
-            if len(seen) > 3:
-                raise MalformedMessage("no ciphertext")
-
-        def finish(self) -> None:
-            seen.append(b"end")
-
-    sent, of = sealed(), awaited(check=Looks)
+    sent, of = sealed(), awaited(check=looks(write))
     share = ShareInParts(tmp_path, of)
-    for at, unit in sent.units[:2]:
-        share.take(at, unit)
+    feed(share, sent.units[:2])
     assert share.held_bytes() == sent.units[2][0]
     again = ShareInParts(tmp_path, of)
     again.held_bytes()
     assert [len(piece) for piece in seen] == [CHUNK_BYTES] * 2
-    for at, unit in sent.units[2:]:
-        again.take(at, unit)
+    feed(again, sent.units[2:])
     with pytest.raises(MalformedMessage, match="no ciphertext"):  # which the last chunk was
         again.finish(required(sent))
     assert ShareInParts(tmp_path, of).held_bytes() == 0
@@ -189,17 +192,12 @@ def test_content_is_looked_at_again_after_a_restart(tmp_path: Path) -> None:
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = sealed()
     share = taken(tmp_path, sent, 2)
-
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, "no space")
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", full)
+        patched.setattr(os, "pwrite", no_space)
         with pytest.raises(StorageFull):
             share.take(*sent.units[2])
     assert share.held_bytes() == sent.units[2][0]
-    for at, unit in sent.units[2:]:
-        share.take(at, unit)
+    feed(share, sent.units[2:])
     share.finish(required(sent))
     assert share.content.read_bytes() == CONTENT
 
@@ -230,8 +228,7 @@ def test_what_could_not_be_made_durable_is_never_acknowledged(
         with pytest.raises(OSError if code == errno.EIO else StorageFull):
             share.finish(required(sent)) if at_the_end else share.held_bytes()
     assert share.held_bytes() == ShareInParts(tmp_path, awaited()).held_bytes() == 0
-    for at, unit in sent.units:
-        share.take(at, unit)
+    feed(share, sent.units)
     share.finish(required(sent))
     assert share.content.read_bytes() == CONTENT
 
@@ -239,12 +236,8 @@ def test_what_could_not_be_made_durable_is_never_acknowledged(
 def test_a_disk_that_fails_twice_in_a_row_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = sealed()
     share = taken(tmp_path, sent, 2)
-
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, "no space")
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", full)
+        patched.setattr(os, "pwrite", no_space)
         patched.setattr(os, "fdatasync", failing("fdatasync", errno.ENOSPC))
         with pytest.raises(StorageFull):
             share.take(*sent.units[2])
@@ -338,8 +331,7 @@ def test_who_drives_sweeps_the_uploads_of_processes_that_are_gone(tmp_path: Path
 
 def test_an_upload_whose_folder_another_process_took_away_begins_again(tmp_path: Path) -> None:
     held = uploads(tmp_path)
-    for at, unit in sealed().units[:2]:
-        held.share(UPLOAD, awaited()).take(at, unit)
+    feed(held.share(UPLOAD, awaited()), sealed().units[:2])
     uploads(tmp_path).keep_only(KEY.study, None)  # as the driver's sweep does
     assert held.share(UPLOAD, awaited()).held_bytes() == 0
     assert begin(held, UPLOAD).held_bytes() == awaited().head_bytes
@@ -350,24 +342,16 @@ def test_nobody_waits_for_an_upload_that_is_taken_up_and_pushed_out_it_leaves_no
     sent, started, goes_on = sealed(), threading.Event(), threading.Event()
     waited: list[bool] = []
 
-    class Looks:
-        def __init__(self, keep: Callable[[bytes], None]) -> None:
-            """Keeps nothing."""
-
-        def write(self, piece: bytes) -> None:
-            started.set()
-            waited.append(goes_on.wait(WAITS_S))
-
-        def finish(self) -> None:
-            """Never asked."""
+    def write(piece: bytes) -> None:
+        started.set()
+        waited.append(goes_on.wait(WAITS_S))
 
     before = uploads(tmp_path)
-    for at, unit in sent.units[:3]:
-        before.share(UPLOAD, awaited()).take(at, unit)
+    feed(before.share(UPLOAD, awaited()), sent.units[:3])
     before.share(UPLOAD, awaited()).held_bytes()
     held, other = uploads(tmp_path), replace(UPLOAD, key=RoundKey("cd" * 32, 1, 1))
     with ThreadPoolExecutor(2) as threads:
-        late = threads.submit(lambda: held.share(UPLOAD, awaited(check=Looks)).held_bytes())
+        late = threads.submit(lambda: held.share(UPLOAD, awaited(check=looks(write))).held_bytes())
         assert started.wait(WAITS_S)
         begin(held, other)
         held.keep_only(other.key.study, other.key)
@@ -381,8 +365,7 @@ def test_nobody_waits_for_an_upload_that_is_taken_up_and_pushed_out_it_leaves_no
             late.result()
         first.result()
     assert waited == [True]
-    for at, unit in sent.units[1:]:
-        again.take(at, unit)
+    feed(again, sent.units[1:])
     again.finish(required(sent))
     assert again.content.read_bytes() == CONTENT
     assert {path.name for path in again.content.parent.iterdir()} == {"head", again.content.name}
@@ -422,12 +405,10 @@ def test_what_was_pushed_out_writes_nothing_more_whoever_still_sends_it(tmp_path
     """A part that is held back comes when its upload's place, and later its very digest, is another object's."""
     held, sent, other = uploads(tmp_path), sealed(), sealed(key=b"o" * 32)
     late = held.share(UPLOAD, awaited())
-    for at, unit in other.units[:2]:
-        late.take(at, unit)
+    feed(late, other.units[:2])
     begin(held, replace(UPLOAD, digest="ef" * 32))
     again = held.share(UPLOAD, awaited())
-    for at, unit in sent.units[:3]:
-        again.take(at, unit)
+    feed(again, sent.units[:3])
     for call in (lambda: late.take(*other.units[2]), lambda: late.take(*other.units[0]), late.held_bytes):
         with pytest.raises(Unavailable, match="given up"):
             call()
@@ -447,8 +428,7 @@ def test_every_object_has_a_file_of_its_own_and_never_empties_one(tmp_path: Path
     second = ShareInParts(tmp_path, awaited())  # as after a restart
     assert first.content != second.content
     first.close()
-    for at, unit in sent.units[2:]:
-        second.take(at, unit)
+    feed(second, sent.units[2:])
     second.finish(required(sent))
     assert second.content.read_bytes() == CONTENT
 
@@ -466,8 +446,7 @@ def test_what_is_whole_takes_nothing_more_and_what_has_two_names_is_never_writte
     stored.hardlink_to(share.content)
     again = ShareInParts(tmp_path / "upload", awaited())
     assert again.held_bytes() == 0
-    for at, unit in sealed(key=b"o" * 32).units:
-        again.take(at, unit)
+    feed(again, sealed(key=b"o" * 32).units)
     assert stored.read_bytes() == CONTENT
 
 
@@ -523,22 +502,13 @@ def test_a_refused_lease_counts_only_in_folders_where_leases_can_be_had(
 def test_content_is_looked_at_before_it_is_written(tmp_path: Path) -> None:
     written: list[int] = []
 
-    class Looks:
-        def __init__(self, keep: Callable[[bytes], None]) -> None:
-            self.seen = 0
+    def write(piece: bytes) -> None:
+        written.append(share.content.stat().st_size)
+        if len(written) == 2:
+            raise MalformedMessage("no ciphertext")
 
-        def write(self, piece: bytes) -> None:
-            written.append(share.content.stat().st_size)
-            self.seen += 1
-            if self.seen == 2:
-                raise MalformedMessage("no ciphertext")
-
-        def finish(self) -> None:
-            """Never asked."""
-
-    share = ShareInParts(tmp_path, awaited(check=Looks))
-    for at, unit in sealed().units:
-        share.take(at, unit)
+    share = ShareInParts(tmp_path, awaited(check=looks(write)))
+    feed(share, sealed().units)
     assert written == [0, CHUNK_BYTES]
     assert share.content.stat().st_size == CHUNK_BYTES
 

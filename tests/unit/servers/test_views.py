@@ -48,9 +48,8 @@ from servers.event_loop import Changes
 from servers.server import Server, letter_came
 from servers.settings import Limits
 from servers.store.cache import StudyPicture
-from servers.store.interface import A_NEW_STUDY
 from servers.store.migrate import upgrade
-from servers.store.records import ContributionRecord, MailRecord, RoundRecord, StudyRecord
+from servers.store.records import A_NEW_STUDY, ContributionRecord, MailRecord, RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
 from servers.studies import PAGE_BYTES, studies_after, view, watch_news
 from tests.contract.records import KEY, PARTIES, RECORD, ROUND, contribution
@@ -229,26 +228,6 @@ def test_news_are_those_of_the_view() -> None:
     for caller in ("site-a", "site-b", "site-c", "requester"):
         shown = picture.shown_to(caller)
         assert shown.news == news_of(shown.view)
-
-
-def test_a_letter_wakes_its_recipient_and_no_server() -> None:
-    changes = Changes()
-    waiting = {site: changes.next_for(STUDY, site) for site in ("site-a", "site-b")}
-    servers, number = (changes.next(STUDY), changes.next_shown(STUDY)), changes.number(STUDY)
-    changes.notify_letter(STUDY, "site-a")
-    assert waiting["site-a"].is_set()
-    assert not any(event.is_set() for event in (waiting["site-b"], *servers))
-    assert changes.number(STUDY) == number + 1
-    assert not changes.next_for(STUDY, "site-a").is_set()
-    changes.notify_letter(STUDY, "nobody-waits")
-
-
-def test_a_change_of_the_study_wakes_everybody() -> None:
-    changes = Changes()
-    waiting = [changes.next_for(STUDY, site) for site in ("site-a", "site-b")]
-    changes.notify(STUDY)
-    assert all(event.is_set() for event in waiting)
-    assert not changes.next_for(STUDY, "site-a").is_set()
 
 
 # --- largest view -----------------------------------------------------------------------------------------------------

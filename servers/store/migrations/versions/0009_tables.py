@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -9,6 +11,15 @@ revision = "0009"
 down_revision = None
 branch_labels = None
 depends_on = None
+
+
+def _attempt() -> tuple[sa.Column[Any], ...]:
+    numbers = (sa.Column(name, sa.Integer(), nullable=False) for name in ("round", "attempt"))
+    return (sa.Column("study", sa.String(length=64), nullable=False), *numbers)
+
+
+def _bytes(*names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, sa.LargeBinary(), nullable=True) for name in names]
 
 
 def upgrade() -> None:
@@ -20,9 +31,7 @@ def upgrade() -> None:
         sa.Column("session", sa.String(length=64), nullable=False),
         sa.Column("batch", sa.Integer(), nullable=False),
         sa.Column("index", sa.Integer(), nullable=False),
-        sa.Column("study", sa.String(length=64), nullable=False),
-        sa.Column("round", sa.Integer(), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
+        *_attempt(),
         sa.Column("site", sa.String(length=63), nullable=False),
         sa.PrimaryKeyConstraint("session", "batch", "index"),
         sa.UniqueConstraint("study", "round", "attempt", "site", name="one_correlation_a_site"),
@@ -62,33 +71,23 @@ def upgrade() -> None:
     )
     op.create_table(
         "answers",
-        sa.Column("study", sa.String(length=64), nullable=False),
-        sa.Column("round", sa.Integer(), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
+        *_attempt(),
         sa.Column("kind", sa.String(length=20), nullable=False),
         sa.Column("request_digest", sa.String(length=64), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "round", "attempt", "kind"),
     )
     op.create_table(
         "contributions",
-        sa.Column("study", sa.String(length=64), nullable=False),
-        sa.Column("round", sa.Integer(), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
+        *_attempt(),
         sa.Column("site", sa.String(length=63), nullable=False),
         sa.Column("header", sa.LargeBinary(), nullable=False),
         sa.Column("body_digest", sa.String(length=64), nullable=False),
         sa.Column("receipt", sa.LargeBinary(), nullable=False),
         sa.Column("file", sa.Text(), nullable=True),
         sa.Column("wrapped_key", sa.LargeBinary(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "round", "attempt", "site"),
     )
     op.create_table(
@@ -99,10 +98,7 @@ def upgrade() -> None:
         sa.Column("topic", sa.String(length=63), nullable=False),
         sa.Column("body_digest", sa.String(length=64), nullable=False),
         sa.Column("file", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "sender", "recipient", "topic"),
     )
     op.create_table(
@@ -110,45 +106,28 @@ def upgrade() -> None:
         sa.Column("study", sa.String(length=64), nullable=False),
         sa.Column("site", sa.String(length=63), nullable=False),
         sa.Column("since_s", sa.Float(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "site"),
     )
     op.create_table(
         "rounds",
-        sa.Column("study", sa.String(length=64), nullable=False),
-        sa.Column("round", sa.Integer(), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
+        *_attempt(),
         sa.Column("state", sa.String(length=20), nullable=False),
         sa.Column("announcement", sa.LargeBinary(), nullable=False),
         sa.Column("closes_at_s", sa.Float(), nullable=False),
-        sa.Column("agreed_set", sa.LargeBinary(), nullable=True),
-        sa.Column("own_nonce", sa.LargeBinary(), nullable=True),
+        *_bytes("agreed_set", "own_nonce"),
         sa.Column("peer_commitment", sa.String(length=64), nullable=True),
-        sa.Column("transcript", sa.LargeBinary(), nullable=True),
-        sa.Column("query_header", sa.LargeBinary(), nullable=True),
+        *_bytes("transcript", "query_header"),
         sa.Column("query_digest", sa.String(length=64), nullable=True),
         sa.Column("query_file", sa.Text(), nullable=True),
-        sa.Column("release_set", sa.LargeBinary(), nullable=True),
-        sa.Column("mask_seed", sa.LargeBinary(), nullable=True),
+        *_bytes("release_set", "mask_seed"),
         sa.Column("output_file", sa.Text(), nullable=True),
-        sa.Column("outcome", sa.LargeBinary(), nullable=True),
-        sa.Column("sum_release", sa.LargeBinary(), nullable=True),
-        sa.Column("commitment", sa.LargeBinary(), nullable=True),
-        sa.Column("tag_seed", sa.LargeBinary(), nullable=True),
-        sa.Column("tag_check", sa.LargeBinary(), nullable=True),
-        sa.Column("go", sa.LargeBinary(), nullable=True),
-        sa.Column("tags_failed", sa.LargeBinary(), nullable=True),
+        *_bytes("outcome", "sum_release", "commitment", "tag_seed", "tag_check", "go", "tags_failed"),
         sa.Column("committed_at_s", sa.Float(), nullable=True),
         sa.Column("began_at_s", sa.Float(), nullable=True),
         sa.Column("state_since_s", sa.Float(), nullable=True),
         sa.Column("noise_secret", sa.LargeBinary(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["study"],
-            ["studies.digest"],
-        ),
+        sa.ForeignKeyConstraint(["study"], ["studies.digest"]),
         sa.PrimaryKeyConstraint("study", "round", "attempt"),
     )
     op.create_table(

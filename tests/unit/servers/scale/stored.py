@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import StudyParameters
 from protocol.release import masked_sum_of
 from protocol.sharing import ChunkSource
+from servers.scale.passes import Shards
 from servers.scale.ranges import Bound, StoredShare, WrappingKey
 from servers.store.chunk_tags import ENCRYPTED, Tagger
 from servers.store.object_storage import Storage
@@ -70,6 +72,18 @@ def sketches_of_one_process() -> list[Ring]:
 
 def masked_sum_of_one_process(mask: bytes = MASK) -> Ring:
     return masked_sum_of(sources(), mask, 0, D, 2**16)
+
+
+def require_bits(cut: Shards, stored: Sequence[StoredShare], bound: Bound = BOUND) -> None:
+    """Sketches and the masked sum are those of one process, bit for bit."""
+    found = cut.sketches(bound, stored, PARAMETERS)
+    assert [one.tobytes() for one in found] == [one.tobytes() for one in sketches_of_one_process()]
+    require_sum(cut, stored, bound)
+
+
+def require_sum(cut: Shards, stored: Sequence[StoredShare], bound: Bound = BOUND) -> None:
+    masked = cut.masked_sum(bound, stored, MASK, D)
+    assert masked.elements(0, D).tobytes() == masked_sum_of_one_process().tobytes()
 
 
 def write_key(folder: Path) -> Path:

@@ -29,12 +29,10 @@ from tests.unit.servers.scale.stored import (
     BOUND,
     KEY_TEXT,
     MASK,
-    PARAMETERS,
     STEP,
     WRAPPING,
     D,
-    masked_sum_of_one_process,
-    sketches_of_one_process,
+    require_bits,
     store_all,
     values,
     write_key,
@@ -137,7 +135,7 @@ def test_a_store_that_is_away_is_waited_for(storage: RemoteStorage, monkeypatch:
 
 def test_passes_over_it_have_the_bits_of_one_process(storage: RemoteStorage, tmp_path: Path) -> None:
     cut = Shards(Here(storage, WRAPPING), storage, WRAPPING, tmp_path, range_elements=STEP, shares_a_task=2)
-    _require_bits(cut, storage)
+    require_bits(cut, store_all(storage))
     names = set(storage.names())
     cut.forget(BOUND.study)
     assert len(names - set(storage.names())) == -(-D // STEP), "the sum's ranges go"
@@ -151,20 +149,10 @@ def test_so_do_tasks_of_a_cluster(endpoint: str, tmp_path: Path) -> None:
     storage = open_storage(url)
     workers = OnRay(None, 2, url, write_key(tmp_path))
     try:
-        _require_bits(
-            Shards(workers, storage, WRAPPING, tmp_path / "sums", range_elements=STEP, shares_a_task=2), storage
-        )
+        cut = Shards(workers, storage, WRAPPING, tmp_path / "sums", range_elements=STEP, shares_a_task=2)
+        require_bits(cut, store_all(storage))
     finally:
         workers.close()
-
-
-def _require_bits(cut: Shards, storage: object) -> None:
-    stored = store_all(cut.storage)
-    assert cut.storage is storage
-    found = cut.sketches(BOUND, stored, PARAMETERS)
-    assert [one.tobytes() for one in found] == [one.tobytes() for one in sketches_of_one_process()]
-    masked = cut.masked_sum(BOUND, stored, MASK, D)
-    assert masked.elements(0, D).tobytes() == masked_sum_of_one_process().tobytes()
 
 
 def _require_nothing_in_clear(storage: RemoteStorage) -> None:

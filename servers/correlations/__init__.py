@@ -1,1 +1,0 @@
-"""Correlations between the servers, made by oblivious transfer ahead of the rounds."""
