@@ -40,7 +40,7 @@ import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from protocol.arithmetic.kernels import NUMBA, Kernels
+from protocol.arithmetic import kernels
 from protocol.arithmetic.ring import SEED_BYTES, Ring, Usage, expand, expand_into
 from protocol.channel.keys import require_length
 from protocol.channel.sealing import Octets
@@ -184,9 +184,8 @@ class TagSums:
     Requires: ``key`` from :func:`protocol.tags.attempt_key` or :func:`protocol.tags.kept_key`
     """
 
-    def __init__(self, key: bytes, vectors: int = 1, kernels: Kernels = NUMBA) -> None:
+    def __init__(self, key: bytes, vectors: int = 1) -> None:
         self._key = key
-        self._kernels = kernels
         self._done = 0
         self._totals = np.zeros((vectors, PAIR), dtype=np.uint64)
         self._words = expand(key, Usage.TAGS, BLOCK + 1)
@@ -207,7 +206,7 @@ class TagSums:
             stop = min(pieces[0].size, at + _WINDOW - within)
             block, place = divmod(within, BLOCK)
             for total, piece in zip(self._totals, pieces, strict=True):
-                self._kernels.multiply_into(total, self._words, self._scales[PAIR * block :], piece[at:stop], place)
+                kernels.multiply_into(total, self._words, self._scales[PAIR * block :], piece[at:stop], place)
             self._done += stop - at
             at = stop
 
@@ -229,10 +228,9 @@ class TagErrors:
         key: bytes,
         length: int,
         vectors: int = 1,
-        kernels: Kernels = NUMBA,
         pair: TagPair = TagPair.SHOWN,
     ) -> None:
-        self._sums = TagSums(key, vectors, kernels)
+        self._sums = TagSums(key, vectors)
         self._left = length - TAG_COORDINATES
         self._tags = np.zeros((vectors, TAG_COORDINATES), dtype=np.uint64)
         self._tags_left = TAG_COORDINATES
@@ -263,12 +261,12 @@ class TagErrors:
         return self._sums.values() - self._tags[:, self._own]
 
 
-def errors_of(key: bytes, length: int, sources: Sequence[ChunkSource], kernels: Kernels = NUMBA) -> Ring:
+def errors_of(key: bytes, length: int, sources: Sequence[ChunkSource]) -> Ring:
     """:class:`TagErrors` of vectors that need not be in memory: shares, or the halves of an output; shown tags.
 
     Shapes:   -> uint64[len(sources), 2], ring 2^64
     """
-    errors = TagErrors(key, length, len(sources), kernels)
+    errors = TagErrors(key, length, len(sources))
     for start in range(0, length, _CHUNK):
         stop = min(start + _CHUNK, length)
         errors.add(*(source(start, stop) for source in sources))

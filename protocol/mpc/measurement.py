@@ -35,7 +35,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from protocol.arithmetic.kernels import NUMBA, Kernels
 from protocol.arithmetic.ring import MODULUS, Ring, dot, from_signed, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import product, sketch
@@ -237,7 +236,6 @@ def prepare_all(
     challenge: bytes,
     sketches: Sequence[SiteSketch],
     parameters: StudyParameters,
-    kernels: Kernels = NUMBA,
     opens: Needs = Needs.DISTANCES,
 ) -> list[Operands]:
     """Step 1, local, for all sites of a round, in their order.
@@ -250,7 +248,7 @@ def prepare_all(
         Operands(
             site=given.site,
             factors=factors(side, opens, given.sketch_share, given.query_share, shares[:place]),
-            range_operand=sketch.range_operand(side, given.sketch_share, rows, parameters, kernels),
+            range_operand=sketch.range_operand(side, given.sketch_share, rows, parameters),
         )
         for place, given in enumerate(sketches)
     ]

@@ -29,7 +29,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.arithmetic.kernels import NUMBA, Kernels, Ternary
+from protocol.arithmetic import kernels
+from protocol.arithmetic.kernels import Ternary
 from protocol.arithmetic.ring import Ring, Usage, expand, expand_bytes, lifted
 from protocol.errors import MalformedMessage
 from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
@@ -42,7 +43,6 @@ def sketch_shares(
     challenge: bytes,
     shares: Sequence[ChunkSource],
     parameters: StudyParameters,
-    kernels: Kernels = NUMBA,
     chunk: int = DEFAULT_CHUNK,
 ) -> list[Ring]:
     """Sketches of many shares in one pass over the coordinates.
@@ -59,7 +59,7 @@ def sketch_shares(
     Raises:   MalformedMessage, when a source returns another number of elements than asked for
     Source:   Kane and Nelson 2014 (sparse Johnson-Lindenstrauss, block construction)
     """
-    whole = sketch_range(challenge, shares, parameters, 0, parameters.dimension, kernels, chunk)
+    whole = sketch_range(challenge, shares, parameters, 0, parameters.dimension, chunk)
     return [lifted(one, parameters.ring_bits) for one in whole]
 
 
@@ -69,7 +69,6 @@ def sketch_range(
     parameters: StudyParameters,
     start: int,
     stop: int,
-    kernels: Kernels = NUMBA,
     chunk: int = DEFAULT_CHUNK,
 ) -> list[Ring]:
     """The part of each sketch that coordinates ``start`` to ``stop`` make: parts of all coordinates add up to it.
@@ -91,7 +90,7 @@ def sketch_range(
     return totals
 
 
-def sketch_vector(challenge: bytes, x: Ring, parameters: StudyParameters, kernels: Kernels = NUMBA) -> Ring:
+def sketch_vector(challenge: bytes, x: Ring, parameters: StudyParameters) -> Ring:
     """The sketch of one vector in memory.
 
     Shapes:   uint64[D] -> uint64[min(D, k)], ring 2^64
@@ -99,7 +98,7 @@ def sketch_vector(challenge: bytes, x: Ring, parameters: StudyParameters, kernel
     """
     if x.shape != (parameters.dimension,):
         raise MalformedMessage(f"the study's vectors have {parameters.dimension} elements, found shape {x.shape}")
-    return sketch_shares(challenge, [lambda start, stop: x[start:stop]], parameters, kernels)[0]
+    return sketch_shares(challenge, [lambda start, stop: x[start:stop]], parameters)[0]
 
 
 def _read(source: ChunkSource, start: int, stop: int) -> Ring:
@@ -132,7 +131,7 @@ def projections(challenge: bytes, parameters: StudyParameters) -> Ternary:
     return rows
 
 
-def project(sketch_share: Ring, rows: Ternary, kernels: Kernels = NUMBA) -> Ring:
+def project(sketch_share: Ring, rows: Ternary) -> Ring:
     """Share of y = <r, Sx> for every projection r.
 
     Shapes:   with k' = min(D, k): uint64[k'], int8[40, k'] -> uint64[40], ring 2^64
@@ -152,15 +151,13 @@ def top_bits(side: Side, projected: Ring, parameters: StudyParameters) -> Ring:
     return np.negative(projected) >> h
 
 
-def range_operand(
-    side: Side, sketch_share: Ring, rows: Ternary, parameters: StudyParameters, kernels: Kernels = NUMBA
-) -> Ring:
+def range_operand(side: Side, sketch_share: Ring, rows: Ternary, parameters: StudyParameters) -> Ring:
     """This side's factor of the product u v, for every projection.
 
     Shapes:   with k' = min(D, k): sketch_share uint64[k'], rows int8[40, k'] -> uint64[40], below 2^(64-h)
     Raises:   MalformedMessage
     """
-    return top_bits(side, project(sketch_share, rows, kernels), parameters)
+    return top_bits(side, project(sketch_share, rows), parameters)
 
 
 def range_check_shares(side: Side, own: Ring, product_shares: Ring, parameters: StudyParameters) -> Ring:

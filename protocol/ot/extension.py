@@ -60,8 +60,8 @@ from numpy.typing import NDArray
 
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage
+from protocol.ot import kernels
 from protocol.ot.base import BASE_OTS, Extension, Keys
-from protocol.ot.kernels import OtKernels
 
 CHI_BYTES: Final = 16
 HASH_BYTES: Final = 16
@@ -156,7 +156,7 @@ def next_position(position: int, elements: int) -> int:
 
 
 def receiver_columns(
-    extension: Extension, keys: Keys, length: int, position: int, kernels: OtKernels
+    extension: Extension, keys: Keys, length: int, position: int
 ) -> tuple[NDArray[np.uint8], Columns, Columns]:
     """The receiver's choice bits x, its columns t, and U for the sender.
 
@@ -166,15 +166,13 @@ def receiver_columns(
     sums = np.empty((extension.digits, length), dtype=np.uint8)
     room = _room()
     for digit, (column, leaf) in enumerate(extension.places()):
-        _fold(keys[leaf], 0, position, columns[column], sums[digit], room, kernels)
+        _fold(keys[leaf], 0, position, columns[column], sums[digit], room)
     choices = sums[0].copy()
     sums[1:] ^= choices
     return choices, columns, sums[1:]
 
 
-def sender_columns(
-    extension: Extension, keys: Keys, delta: bytes, correction: Columns, position: int, kernels: OtKernels
-) -> Columns:
+def sender_columns(extension: Extension, keys: Keys, delta: bytes, correction: Columns, position: int) -> Columns:
     """The sender's columns q.
 
     Shapes:   keys uint8[leaves, 32] as ``puncture_trees`` orders them, delta 16 bytes,
@@ -184,7 +182,7 @@ def sender_columns(
     spare, room = np.empty(correction.shape[1], dtype=np.uint8), _room()
     chosen = -np.unpackbits(np.frombuffer(delta, dtype=np.uint8), bitorder="little")[:, np.newaxis]
     for digit, (column, leaf) in enumerate(extension.places()):
-        _fold(keys[leaf], 1, position, columns[column], spare, room, kernels)
+        _fold(keys[leaf], 1, position, columns[column], spare, room)
         if digit:
             columns[column] ^= chosen[column] & correction[digit - 1]
     return columns
@@ -202,7 +200,6 @@ def _fold(
     columns: Columns,
     total: NDArray[np.uint8],
     room: NDArray[np.uint8],
-    kernels: OtKernels,
 ) -> None:
     """Fill in one digit's columns and the sum of its streams; row 0 counts as zero if ``first`` is 1.
 

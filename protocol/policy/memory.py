@@ -19,8 +19,8 @@ from typing import Annotated, Final, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from protocol.arithmetic import kernels
 from protocol.arithmetic.fixed_point import Real, Update
-from protocol.arithmetic.kernels import NUMBA, Kernels
 from protocol.arithmetic.ring import Usage, expand_into
 from protocol.messages.control import Announcement, ListedWeight, Purpose, WeightList
 
@@ -202,7 +202,7 @@ def kept_update(update: Update, seed: bytes, layers: Layers = ()) -> Real:
     return update.astype(np.float64) if update.size <= KEPT_LENGTH else sketched(update, seed, layers)
 
 
-def sketched(update: Update, seed: bytes, layers: Layers = (), kernels: Kernels = NUMBA) -> Real:
+def sketched(update: Update, seed: bytes, layers: Layers = ()) -> Real:
     """The sketch, also of a short update: the product of two is that of what their first, second, ... layers share.
 
     Why: a model with one class more than another has other lengths, and nearly the same updates.
@@ -213,13 +213,13 @@ def sketched(update: Update, seed: bytes, layers: Layers = (), kernels: Kernels 
     kept: Real = np.zeros(KEPT_LENGTH)
     first = 0
     for number, (_, size) in enumerate(layers or (("", update.size),)):
-        _sketch_into(kept, update[first : first + size], seed, number * _LAYER, kernels)
+        _sketch_into(kept, update[first : first + size], seed, number * _LAYER)
         first += size
     kept /= np.sqrt(_BLOCKS)
     return kept
 
 
-def _sketch_into(kept: Real, layer: Update, seed: bytes, place: int, kernels: Kernels) -> None:
+def _sketch_into(kept: Real, layer: Update, seed: bytes, place: int) -> None:
     words = np.empty(min(_PIECE, layer.size), dtype=np.uint64)
     for start in range(0, layer.size, _PIECE):
         piece = layer[start : start + _PIECE]

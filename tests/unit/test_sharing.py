@@ -32,13 +32,13 @@ SEED = bytes(range(32))
 EDGES = np.array([0, 1, 2**32, 2**63, 2**64 - 1], dtype=np.uint64)
 
 
-def test_a_vector_is_reconstructed_from_both_shares_in_either_order(kernels, rng):
+def test_a_vector_is_reconstructed_from_both_shares_in_either_order(rng):
     for n in (0, 1, 1001):
         x = rng.integers(0, 2**64, n, dtype=np.uint64)
         x[: min(n, 5)] = EDGES[: min(n, 5)]
-        seed_share, vector_share = split(x, SEED, kernels)
-        assert np.array_equal(reconstruct(seed_share, vector_share, kernels), x)
-        assert np.array_equal(reconstruct(vector_share, seed_share, kernels), x)
+        seed_share, vector_share = split(x, SEED)
+        assert np.array_equal(reconstruct(seed_share, vector_share), x)
+        assert np.array_equal(reconstruct(vector_share, seed_share), x)
 
 
 def test_the_vector_share_is_the_vector_minus_the_seeds_stream():
@@ -47,10 +47,10 @@ def test_the_vector_share_is_the_vector_minus_the_seeds_stream():
     assert vector_share.vector.tolist() == [(int(a) - int(b)) % 2**64 for a, b in zip(EDGES, stream, strict=True)]
 
 
-def test_pieces_are_shared_and_read_as_the_whole(kernels, rng):
+def test_pieces_are_shared_and_read_as_the_whole(rng):
     x = rng.integers(0, 2**64, 1001, dtype=np.uint64)
-    seed_share, vector_share = split(x, SEED, kernels)
-    pieces = [split_chunk(x[a:b], SEED, a, kernels) for a, b in ((0, 334), (334, 999), (999, 1001))]
+    seed_share, vector_share = split(x, SEED)
+    pieces = [split_chunk(x[a:b], SEED, a) for a, b in ((0, 334), (334, 999), (999, 1001))]
     assert np.array_equal(np.concatenate(pieces), vector_share.vector)
     for share in (seed_share, vector_share):
         whole = expand_share(share, 0, 1001)
@@ -103,7 +103,6 @@ CKKS = SHARES.model_copy(update={"protection": StudyProtection.CKKS})
 SHARED = announcement(opens=Needs.NOTHING)
 KEYED = SHARED.model_copy(update={"ckks_key_id": "ab" * 16})
 D = SHARES.parameters.dimension
-BOTH = pytest.mark.parametrize(("of", "told"), [(SHARES, SHARED), (CKKS, KEYED)], ids=["shares", "ckks"])
 
 
 def encoded(told: Announcement = SHARED) -> Encoded:
@@ -111,7 +110,6 @@ def encoded(told: Announcement = SHARED) -> Encoded:
     return protection_of(told).encode(AtSite(SHARES, SITE, ROSTER), told, update, 0.5, bytes(32))
 
 
-@BOTH
 def test_servers_get_the_parts_that_the_plan_says_and_a_site_journals_their_longest(
     of: Study, told: Announcement
 ) -> None:

@@ -173,20 +173,20 @@ def test_without_the_check_multiples_of_two_to_the_32_look_like_the_requesters_o
     assert not passes(rng, bad, blocks)
 
 
-def test_all_sites_are_prepared_as_each_alone(parameters, rng, kernels):
+def test_all_sites_are_prepared_as_each_alone(parameters, rng):
     length = parameters.sketched_length
     for side in Side:
         sketches = [
             measurement.SiteSketch(str(i), uniform(rng, length), uniform(rng, length) if i % 2 else None)
             for i in range(5)
         ]
-        together = measurement.prepare_all(side, CHALLENGE, sketches, parameters, kernels)
+        together = measurement.prepare_all(side, CHALLENGE, sketches, parameters)
         for given, found in zip(sketches, together, strict=True):
             (alone,) = measurement.prepare_all(side, CHALLENGE, [given], parameters)
             assert found.site == given.site
             assert found.lengths == alone.lengths
             assert np.array_equal(measurement.operand_vector(found), measurement.operand_vector(alone))
-    assert measurement.prepare_all(Side.A, CHALLENGE, [], parameters, kernels) == []
+    assert measurement.prepare_all(Side.A, CHALLENGE, [], parameters) == []
     assert "sketch_share" not in repr(sketches[0])
 
 
