@@ -10,7 +10,7 @@ An answer is HPKE to the caller (answer head | body | zeros), or a body that is 
 
 Lengths are padded coarsely, so that a name more or less in a list does not show. Both envelopes are bound to caller,
 server and the nonce of the request's signature; nobody is authenticated by them: that is the signatures' part
-(protocol/channel/signing.py, protocol/channel/answers.py). HPKE draws its own randomness.
+(protocol/channel/signing.py). HPKE draws its own randomness.
 """
 
 from __future__ import annotations
