@@ -47,18 +47,13 @@ from pydantic import Field
 
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.interface import (
     Declared,
+    EqualRule,
     Measured,
     Options,
     RuleState,
-    SiteFacts,
-    counted,
-    listed,
-    newcomers,
-    standings,
     within_bound,
 )
 
@@ -72,7 +67,7 @@ class NormBound(Options):
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(EqualRule):
     """Weight 1 for everybody, always; ``norm_bound`` leaves out longer updates."""
 
     grid: int
@@ -91,21 +86,8 @@ class FedAvg:
     def needs(self) -> Needs:
         return Needs.NOTHING if self.norm_bound is None else self.BOUNDED_BY
 
-    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=standings(sites, 1.0))
-
-    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=state.sites + standings(newcomers(state, sites), 1.0))
-
     def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
         return within_bound(measured, self.norm_bound)
-
-    def apply(self, state: RuleState, measured: Measured) -> RuleState:
-        """Counts who took part; no weight changes."""
-        return counted(state, measured)
-
-    def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
-        return listed(state, self.grid)
 
 
 FEDAVG: Final = Declared("fedavg", FedAvg.made, options=("norm_bound",), only_averages=True)

@@ -103,6 +103,7 @@ CKKS = SHARES.model_copy(update={"protection": StudyProtection.CKKS})
 SHARED = announcement(opens=Needs.NOTHING)
 KEYED = SHARED.model_copy(update={"ckks_key_id": "ab" * 16})
 D = SHARES.parameters.dimension
+BOTH = pytest.mark.parametrize(("of", "told"), [(SHARES, SHARED), (CKKS, KEYED)], ids=["shares", "ckks"])
 
 
 def encoded(told: Announcement = SHARED) -> Encoded:
@@ -110,6 +111,7 @@ def encoded(told: Announcement = SHARED) -> Encoded:
     return protection_of(told).encode(AtSite(SHARES, SITE, ROSTER), told, update, 0.5, bytes(32))
 
 
+@BOTH
 def test_servers_get_the_parts_that_the_plan_says_and_a_site_journals_their_longest(
     of: Study, told: Announcement
 ) -> None:
