@@ -1,8 +1,5 @@
 """The numbers that a study fixes once, and the protocol's versions (docs/protocol.md 2, 5, 6).
 
-Versions of the protocol: the one spoken here, and the releases of the package that speak others (docs/protocol.md
-3).
-
 A party of another version is not spoken with: what it sends is refused before it is read, both sides say which release
 to install, and whoever waited goes on where it was once the versions agree.
 """

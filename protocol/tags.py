@@ -1,18 +1,12 @@
 """A round's tags: their seed and keys, tags of vectors, commitments to halves of an output (docs/protocol.md 9, 15).
 
-Commitments of each server to its half of an output, made before it sees the seed of the tags (docs/protocol.md 9,
-15).
-
-The side that has the mask's seed t commits to t, which is 32 random bytes, so a hash hides it. The other one signs the
-digest of its whole vector v, tags included; v is uniform to whoever lacks t.
-
-The seed of a round's tags, its public hash, and the keys of one attempt (docs/protocol.md 15).
+Each server commits to its half of an output before it sees the seed of the tags. The side that has the mask's seed t
+commits to t, which is 32 random bytes, so a hash hides it. The other one signs the digest of its whole vector v, tags
+included; v is uniform to whoever lacks t.
 
 The requester draws 32 fresh random bytes for a round. The weight list carries them, sealed to each listed site, and two
 keys follow from them: one from what servers are shown once both have signed what they are going to serve, whose hash
 the announcement carries, and one that stays among the sites.
-
-Tags of a vector, and by how much a vector's tags are wrong (docs/protocol.md 15).
 
 A vector ends with two pairs of tags: the first under the key that servers are shown, the second under the one that
 stays among the sites. A pair is <K_1, x> and <K_2, x>: with c the place i in block b, K_1[c] = r[b] k[i] and K_2[c] =

@@ -1,15 +1,11 @@
 """Real vectors as ring vectors, and ring vectors as bytes (docs/protocol.md 2, 24).
 
-Real vectors <-> ring vectors: clipping, stochastic rounding, decoding (docs/protocol.md 2).
-
 A site clips its update to the study's norm, multiplies it by its weight, then encodes it. Two ways, with the same
 bits: :func:`clip` and :func:`encode` on whole arrays, or :func:`scaling_of`, which reads the update once, and
 :func:`encode_into` piece by piece, into the caller's buffers.
 
-Ring vectors as bytes, in the study's ring: eight bytes an element, or six (docs/protocol.md 24).
-
-An element of Z_{2^48} is written as its six low bytes, little-endian, and read with its sign: as the element of
-Z_{2^64} that has the same signed reading.
+As bytes an element takes eight, or six in the small ring. An element of Z_{2^48} is written as its six low bytes,
+little-endian, and read with its sign: as the element of Z_{2^64} that has the same signed reading.
 """
 
 from __future__ import annotations

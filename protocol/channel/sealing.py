@@ -8,8 +8,6 @@ Hoang, Reyhanitabar, Rogaway and Vizar 2015), so that chunks cannot be dropped, 
 Nothing here reads or writes: bytes go in, bytes come out, and memory stays at one chunk.
 HPKE draws its own randomness; every other random byte is an argument. Integers are big-endian.
 
-A part of an encrypted body, opened without the rest of it (docs/protocol.md 3).
-
 Chunks of a body are sealed one by one, so whoever has the content key opens those that hold what is wanted. That the
 body as a whole is what its sender committed to was found when it came; here every chunk that is used is authentic and
 in its place, under this key.

@@ -1,6 +1,6 @@
 """Parameters of the CKKS path, and ciphertexts as they travel (docs/protocol.md 11).
 
-Ciphertexts as they travel: fixed-width integers, every length known beforehand (docs/protocol.md 11).
+All are fixed-width integers, every length is known beforehand:
 
     contribution:  "MOIETYCU" | fingerprint 16 | key id 16 | u64 values | chunks of  seed 64 | c0
     sum:           "MOIETYCS" | fingerprint 16 | key id 16 | u64 values | chunks of  c0 | c1

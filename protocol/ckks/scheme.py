@@ -1,16 +1,9 @@
 """Microsoft SEAL through TenSEAL: keys, encryption, sums of ciphertexts (docs/protocol.md 11).
 
-Parameters as SEAL takes them, and the secret key: Microsoft SEAL through TenSEAL (docs/protocol.md 11).
-
 The only module that imports TenSEAL, at the first call. A secret key follows from its seed alone.
-
-SEAL's serialised ciphertexts <-> polynomials and seeds (docs/protocol.md 11).
 
 TenSEAL's ``sealapi`` saves and loads by path only, so a :class:`Scratch` comes from the caller. SEAL's streams are
 compressed when it writes them; what travels is the fixed-width form of ``ciphertext.py``.
-
-Encryption of a vector's pieces, addition of ciphertexts, decryption of sums (docs/protocol.md 11).
-
 SEAL draws the noise and the public seeds itself: no argument here is random.
 """
 

@@ -1,11 +1,6 @@
 """Every control message between sites and servers, and signatures over them (docs/protocol.md 3, 4).
 
-Every control message between sites and servers, under one roof; what a server tells its callers is defined here.
-
-``message`` (what all are), ``roster`` (who), ``study`` and ``rule`` (what), ``round`` (one round) hold the others.
-
-Digest of the part of a study's view that a contributor acts on: it waits for a change of that alone
-(docs/protocol.md 4).
+What a server tells its callers is defined here; the other modules' messages can be imported from here too.
 
 A round passes through states in which a contributor does nothing: what happens between two servers, and what the
 requester says to them. A view for each of those cost every site most of its requests. So a site says which news it

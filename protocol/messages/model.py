@@ -1,7 +1,5 @@
 """A study's task, its model, and the update of a model (docs/protocol.md 1, 2).
 
-A study's task: the targets of its examples, and the loss by which its model learns them (docs/protocol.md 1).
-
 A study without a task has classes, as all had before tasks existed; its bytes are the same.
 
     task         targets of one example                          outputs of the model         losses

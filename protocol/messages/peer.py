@@ -1,9 +1,7 @@
-"""Messages between the two servers (docs/protocol.md 4, 7, 8, 9); A calls, B answers.
+"""Messages between the two servers (docs/protocol.md 4, 7, 8, 9, 23); A calls, B answers.
 
 Vectors travel behind a message in one frame: u32 big-endian length, the message's canonical bytes, then the
 ring vectors as little-endian uint64.
-
-A server's signed statement of its progress, and the servers' exchange about it (docs/protocol.md 23).
 
 Each server keeps the last history of the other. An older database that was put back shows by it: its server signed more
 than it knows now. The proof is that server's own signature, so nobody but itself can hold one against it.

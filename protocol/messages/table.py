@@ -1,6 +1,8 @@
 """The table that a study's data come from, and its columns (docs/protocol.md 1).
 
-One column of a study's table: what it holds, what for, and what becomes of a missing value (docs/protocol.md 1).
+Every site checks its own table against this and makes its examples by it, so that a column means the same everywhere
+(docs/preparing_data.md). Nothing about any patient stands here; ``centre`` and ``spread`` of a column, where they come
+from the sites' summary, are made of sums over sites.
 
     type         values                                        columns of X
     number       decimal numbers                               one
@@ -12,18 +14,10 @@ One column of a study's table: what it holds, what for, and what becomes of a mi
 
 What is left at its default is no part of the bytes.
 
-The check that a study's query is one SQL statement that reads.
-
-Every site runs the query on a database of its own, so a query that no site can run is refused where it is written.
-This is no parser of SQL: it splits a text into comments, quoted text, words and signs as PostgreSQL and DuckDB do, and
-as SQLite does but for texts in dollar signs, which SQLite does not have. It refuses a nested comment, which not all end
-at the same place. What a statement may reach is decided by each site's connection.
-
-The table that a study's data come from: its columns, what makes them numbers, and what is set apart for tests.
-
-Every site checks its own table against this and makes its examples by it, so that a column means the same everywhere
-(docs/preparing_data.md). Nothing about any patient stands here; ``centre`` and ``spread`` of a column, where they come
-from the sites' summary, are made of sums over sites.
+Every site runs a study's query on a database of its own, so a query that no site can run is refused where it is
+written. This is no parser of SQL: it splits a text into comments, quoted text, words and signs as PostgreSQL and DuckDB
+do, and as SQLite does but for texts in dollar signs, which SQLite does not have. It refuses a nested comment, which not
+all end at the same place. What a statement may reach is decided by each site's connection.
 """
 
 from __future__ import annotations

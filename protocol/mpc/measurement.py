@@ -1,11 +1,7 @@
 """Distances and other quantities of single sites, measured between the servers (docs/protocol.md 6 to 8).
 
-Share of the squared distance between one contributor and the requester (docs/protocol.md 8).
-
 With d = S x_i - w_i S g_0 shared as d_A + d_B, ||d||^2 = ||d_A||^2 + ||d_B||^2 + 2 <d_A, d_B>: local squares and one
 product. Only the requester opens it.
-
-Quantities opened about single sites, as factors of inner products between the servers (docs/protocol.md 8).
 
     opens            about whom              own factor of A      of B           share of the quantity
     distances        every contributor       d_A                  d_B            ||d_side||^2 + 2 z_side
@@ -15,8 +11,6 @@ Quantities opened about single sites, as factors of inner products between the s
 
 z is this side's share of the product. Pairs as differences take n (n - 1) / 2 products; the entries of the two
 matrices' product, from which the same distances follow, would take n^2 (docs/adr/0011).
-
-One server's part of a measured round, step by step; the requester's opening at the end (docs/protocol.md 6 to 8).
 
 A *quantity* is what a round opens about a site besides its range check: a distance, a norm, an inner product, or the
 distances of pairs. Here "site" includes the requester, whose update is checked like any other.

@@ -7,7 +7,7 @@ A holds x, B holds y; a correlation gives A a and c_A, B b and c_B, with c_A + c
 
 Many products go in one batch: their vectors one after the other, cut by the correlation's ``lengths``.
 
-Correlations in one process: what an inner product between the two servers consumes, from either source.
+Correlations come from either source:
 
     source        who must be trusted
     OT (default)  nobody, as long as the two servers do not collude

@@ -1,16 +1,13 @@
 """The public random sketch of every share, and the range check on it (docs/protocol.md 5, 6).
 
-Challenge -> public random linear map over the ring, applied to every share (docs/protocol.md 5).
+The sketch: four blocks of k/4 buckets; every coordinate falls into one pseudo-random bucket of each block with a
+pseudo-random sign. ||Sx||^2 / 4 estimates ||x||^2 with a relative standard deviation of about sqrt(2/k). Buckets are
+hashed independently: in a regular pattern a vector of entries 2^63 would cancel in every bucket. Vectors of at most k
+coordinates are left as they are.
 
-Four blocks of k/4 buckets; every coordinate falls into one pseudo-random bucket of each block with a pseudo-random
-sign. ||Sx||^2 / 4 estimates ||x||^2 with a relative standard deviation of about sqrt(2/k). Buckets are hashed
-independently: in a regular pattern a vector of entries 2^63 would cancel in every bucket.
-Vectors of at most k coordinates are left as they are.
-
-Range check: random projections of the sketch are small (docs/protocol.md 6).
-
-Why: in Z_{2^64} a site can add 2^63 to an entry, or use multiples of 2^32, and keep its squared distance small while
-it wrecks the sum. This stops wrap-around; it is not a norm bound.
+The range check, that random projections of the sketch are small. Why: in Z_{2^64} a site can add 2^63 to an entry, or
+use multiples of 2^32, and keep its squared distance small while it wrecks the sum. This stops wrap-around; it is not a
+norm bound.
 
 For every projection y = <r, Sx>, shared as y = a + b, A adds 2^(h-1) to a; u = top bits of A's value, v = top bits
 of -b. Then w = u - v mod 2^(64-h) is 0 or 1 whenever |y| < 2^(h-1), never when |y| > 1.5 * 2^h, and in between as the

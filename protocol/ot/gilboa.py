@@ -1,14 +1,11 @@
 """Products modulo 2^64 from correlated rows, bit by bit, and the hash that pads them.
 
-The hash that turns correlated rows into independent pads, at AES speed.
-
+The hash turns correlated rows into independent pads, at AES speed.
 H(x, i) = pi(pi(x) xor i) xor pi(x), pi = AES-128 keyed from the session's transcript; i counts rows over the whole
 session and never repeats. It is tweakable and correlation robust with pi as an ideal cipher, which is what the
 rows q and q xor Delta need.
 
 Source:   Guo, Katz, Wang & Yu 2020 (TMMO); docs/protocol.md 7
-
-Products modulo 2^64 from correlated rows, bit by bit.
 
 For bit t of A's element a, A holds the row t_i and B the row q_i = t_i xor a_t Delta. With pads H_0 = H(q_i) and
 H_1 = H(q_i xor Delta), B sends m = H_0 + b - H_1; A adds it to its pad when a_t = 1 and has H_0 + a_t b in both cases.

@@ -1,7 +1,5 @@
 """A session of OT correlations between the two servers, as numbered steps without I/O.
 
-A session of OT correlations between the two servers, as numbered steps without I/O.
-
 It gives A random vectors a and shares c_A, B random vectors b and shares c_B, with c_A + c_B = <a, b>, and nothing
 else to either. Base OTs: Masny and Rindal 2019. Extension: SoftSpokenOT (Roy 2022), which reads Delta as digits and
 grows a tree of keys for each. Consistency check: Keller, Orsini and Scholl 2015, as Roy repaired it. Products: Gilboa

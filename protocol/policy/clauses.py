@@ -1,15 +1,10 @@
 """Every clause that a site checks on a weight list, in order (docs/protocol.md 9).
 
-Every clause that a site checks on a weight list, one small function each (docs/protocol.md 9).
+Each clause returns or raises PolicyRefusal; all arithmetic is exact. Below, m is the announced least number of
+contributors, t the number of them assumed to collude with the requester, and weights are numerators over the study's
+grid. The requester is counted neither in m nor in the weights.
 
-Each returns or raises PolicyRefusal; all arithmetic is exact. Below, m is the announced least number of contributors,
-t the number of them assumed to collude with the requester, and weights are numerators over the study's grid. The
-requester is counted neither in m nor in the weights.
-
-Feasibility of a study, checked before it is created (docs/protocol.md 9).
-
-A site's policy says how many sites must stand behind every sum, and how much of it may be its own. With the sites of a
-roster that is known beforehand: at best all of them are listed, with equal weights.
+A study is judged the same way before it is created: at best all sites of its roster are listed, with equal weights.
 """
 
 from __future__ import annotations

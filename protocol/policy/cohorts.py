@@ -1,7 +1,5 @@
 """The same sites and the same question each time that data are summed (docs/protocol.md 17).
 
-Over whom a site's data were summed: the same sites each time (docs/protocol.md 17).
-
 Class counts and summaries are sums of the data as they are. Two of them whose sites differ in one show that one's; the
 requester's data are in the sum too, so over the same contributors for two requesters they show the one's to the other.
 Three whose sites differ in many can show one as well, and no site need be in all three: so the data of a site are in

@@ -1,16 +1,13 @@
 """Exposure: what one more sum would give away together with those that a site knows of (docs/protocol.md 13).
 
-The sums of updates that a site knows of (docs/protocol.md 13).
-
 A row is one round's weights over the contributors, the requester left out: what it adds to a sum it knows. Columns
 are the sites' keys, so that rows of other studies over the same data count, whatever the sites are called there.
 
-Sums that no site sees together: what a site holds against them from its own updates alone (docs/protocol.md 13).
-
-A site sees every sum that it was in. A requester with several studies can share its questions out so that only the
-sums of all of them, together, show an update: {1, 2, 3} in one, {4, 5, 6} in another, {2, 3, 4, 5, 6} in a third. For
-that, somebody's update must enter two sums over different sites nearly unchanged, or nothing cancels, and that site
-sees both. So the same update goes into sums over the same sites only, where a site cannot know what else was summed.
+Some sums no site sees together: a site sees every sum that it was in. A requester with several studies can share its
+questions out so that only the sums of all of them, together, show an update: {1, 2, 3} in one, {4, 5, 6} in another,
+{2, 3, 4, 5, 6} in a third. For that, somebody's update must enter two sums over different sites nearly unchanged, or
+nothing cancels, and that site sees both. So the same update goes into sums over the same sites only, where a site
+cannot know what else was summed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """A site's memory of past rounds, so that its policy holds over a whole study (docs/protocol.md 9).
 
-A kept update, to compare later ones with: all of a short one, a sketch of a long one.
-
-The sketch is four blocks of buckets; each coordinate falls in each block into one pseudo-random bucket with a
-pseudo-random sign (sparse Johnson-Lindenstrauss, Kane & Nelson 2014), from a seed that the site draws once and tells
-nobody. Isolation is the residual of a least-squares problem in the span of at most 200 updates. Solved on sketches it
-is at most the sketched length of the one residual that is truly best, and that vector's length, like the newest
-update's, is kept with a relative standard deviation of sqrt(1/2k), 1.1 % at k = 4096: so the figure, their quotient,
-comes out more than 5 % too high with a probability of about 1e-3. It comes out too low, where 200 rows are fitted, by
-a factor of about sqrt(1 - 200/k): 2.5 %.
+Updates are kept to compare later ones with: all of a short one, a sketch of a long one. The sketch is four blocks of
+buckets; each coordinate falls in each block into one pseudo-random bucket with a pseudo-random sign (sparse
+Johnson-Lindenstrauss, Kane & Nelson 2014), from a seed that the site draws once and tells nobody. Isolation is the
+residual of a least-squares problem in the span of at most 200 updates. Solved on sketches it is at most the sketched
+length of the one residual that is truly best, and that vector's length, like the newest update's, is kept with a
+relative standard deviation of sqrt(1/2k), 1.1 % at k = 4096: so the figure, their quotient, comes out more than 5 % too
+high with a probability of about 1e-3. It comes out too low, where 200 rows are fitted, by a factor of about sqrt(1 -
+200/k): 2.5 %.
 """
 
 from __future__ import annotations

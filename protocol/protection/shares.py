@@ -2,13 +2,12 @@
 
 Class counts, ranking vectors and probes leave a site in the same way, each encoded by a function of its own.
 
-Tags at a site: append them to its vector, check those of a sum while it is opened (section 15).
-
-The sum's kept tags, whose key no server has, say in one pass whether it is the sum of what the sites shared. Only
-where they are wrong is it fetched and looked at again, for whose doing that is: the halves are those that both servers
-signed, else they are asked for anew; then the coordinates and the length, then the shown tags. A sum whose shown tags
-are wrong although the servers' checks added up to zero contradicts the check of a server, which is named. Where they
-are right, a site made its kept tags wrong, and the sum is what it should be.
+A site appends tags to its vector, and checks those of a sum while it is opened (section 15). The sum's kept tags, whose
+key no server has, say in one pass whether it is the sum of what the sites shared. Only where they are wrong is it
+fetched and looked at again, for whose doing that is: the halves are those that both servers signed, else they are asked
+for anew; then the coordinates and the length, then the shown tags. A sum whose shown tags are wrong although the
+servers' checks added up to zero contradicts the check of a server, which is named. Where they are right, a site made
+its kept tags wrong, and the sum is what it should be.
 """
 
 from __future__ import annotations

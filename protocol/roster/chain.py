@@ -1,7 +1,5 @@
 """The chain of a federation's rosters, and the demands on every further link (docs/protocol.md 20).
 
-The chain of a federation's rosters, and what every further link must satisfy (docs/protocol.md 20).
-
 A name belongs to one party for ever, and so does a key: what was removed or replaced never comes back, so that words
 signed with it once can never be another's, and lists and sums that name a site mean one site for ever.
 """

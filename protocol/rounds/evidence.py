@@ -1,11 +1,7 @@
 """Evidence in signed messages: a released round, a site's transcript, deviations (docs/protocol.md 9, 11, 15).
 
-The signed messages of one attempt, as one site has them (docs/protocol.md 15).
-
-Nothing here is secret from the study's parties: no weight, no update, nothing of what was opened. ``altered`` is there
-after a sum whose tags were wrong, and shows that sum to whoever reads it.
-
-Find deviations by signed messages alone (docs/protocol.md 15).
+Nothing in a transcript is secret from the study's parties: no weight, no update, nothing of what was opened.
+``altered`` is there after a sum whose tags were wrong, and shows that sum to whoever reads it.
 
 A deviation is two messages of one signer where the protocol allows one, or one that says what nobody signs who follows
 the protocol. A signature that is missing or wrong proves nothing about anybody: it is listed, and not looked at.

@@ -1,7 +1,5 @@
 """States of a round at one server, and the tables of its and a study's transitions (docs/protocol.md 4, 7, 8, 11).
 
-A round's and a study's life as tables of transitions; no I/O (docs/protocol.md 4, 7, 8, 9).
-
     announced -> collecting -> locked -> measured -> released
          \\____________\\__________\\________\\-> skipped      (never after a release)
                                   \\-> burnt -> announced     (the next attempt, never after an opening has left)
@@ -18,9 +16,8 @@ A study is open or paused until it is completed, local_only, cancelled or failed
 
 ``step`` and ``study_step`` refuse what the tables do not list; whoever sends the event learns which states take it.
 
-States of a round at one server: one frozen type per state, each with its own data (docs/protocol.md 4, 7, 8, 11).
-
-A state follows from what is stored, so after a restart it is the same one. ``Tossed`` alone lives between two messages.
+There is one frozen type per state. A state follows from what is stored, so after a restart it is the same one.
+``Tossed`` alone lives between two messages.
 """
 
 from __future__ import annotations

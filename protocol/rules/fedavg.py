@@ -6,10 +6,9 @@ Paper:  McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficie
         from Decentralized Data", AISTATS 2017; here weighted 1 / n, as the Weight Erosion papers compare with.
 Needs:  nothing but the range check; the norms where updates beyond a bound are left out.
 
-Federated averaging by sample count: a site counts as much as it has training samples.
+By sample count a site counts as much as it has training samples.
 
-Paper:  McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep Networks
-        from Decentralized Data", AISTATS 2017: sum n_i g_i / sum n_i.
+Paper:  the same: sum n_i g_i / sum n_i.
 Needs:  nothing but the range check; with a norm bound the weighted norms. Each site scales its update by its own weight
         (``sample_weight``) and shares that weight as one more coordinate, so that nobody else sees it (a norm
         bound shows it to the requester); the list says 1 for every site.
@@ -28,8 +27,6 @@ FedAdagrad, FedAdam, FedYogi: a uniform average, applied by an adaptive optimise
 Paper:  Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated Optimization", ICLR 2021,
         Algorithm 2; the step itself is in ``protocol/shared_model.py``.
 Needs:  nothing but the range check; the norms where updates beyond a bound are left out.
-
-The weight that a site gives itself, and its class counts as a vector to share (docs/protocol.md 9).
 
 A self-weighted site scales its clipped update by w in [1/grid, 1] and shares w C as one more coordinate, so nobody
 else sees w and the sum can still be divided by the sum of weights.

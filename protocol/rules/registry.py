@@ -1,7 +1,5 @@
 """Make a rule from a study's specification, and refuse bad ones before the study starts.
 
-Rules of other packages, and the demands on them; loading one is not the protocol's business.
-
 A package's rule runs in plain simulations only. Its answers are checked in every round: nobody here has read it.
 """
 
