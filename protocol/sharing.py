@@ -92,18 +92,6 @@ def split_chunk_into(vector_share: Ring, x: Ring, seed: bytes, start: int) -> No
     kernels.mask(x, vector_share, vector_share)
 
 
-def reconstruct(a: Share, b: Share) -> Ring:
-    """The shared vector, from both shares in either order.
-
-    Raises:   MalformedMessage, when the shares differ in length
-    """
-    if a.length != b.length:
-        raise MalformedMessage(f"shares of one vector are equally long, found {a.length} and {b.length} elements")
-    total = expand_share(a, 0, a.length)
-    kernels.add_into(total, expand_share(b, 0, b.length))
-    return total
-
-
 def expand_share(share: Share, start: int, stop: int) -> Ring:
     """Elements ``start`` to ``stop`` of a share, as a fresh array.
 

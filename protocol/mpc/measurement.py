@@ -292,11 +292,6 @@ def opening_share(
     return OpeningShare(operands.site, refreshed, values)
 
 
-def open_site(share_a: OpeningShare, share_b: OpeningShare, numerator: int, parameters: StudyParameters) -> OpenedSite:
-    """Step 4, at the requester, for a site alone: :func:`open_all` where pairs or inner products are opened."""
-    return open_all([share_a], [share_b], {share_a.site: numerator}, parameters)[0]
-
-
 def open_all(
     shares_a: Sequence[OpeningShare],
     shares_b: Sequence[OpeningShare],

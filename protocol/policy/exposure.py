@@ -130,32 +130,26 @@ def linked_error(
     Shapes:   updates float64[len(past) + 1, k]: this site's, or what stands in for them; the newest is the last
     Returns:  infinity where no older sum is linked with this one
     """
-    asked = _Asked(row, blind_within=not told, any_requester=colluders > 0)
-    linked = updates[:-1][[asked.linked_with(one) for one in past]]
+    linked = updates[:-1][[_linked(row, one, blind_within=not told, colluders=colluders) for one in past]]
     weights = np.array([one.weight for one in row.weights])
     if not len(linked) or not weights.size:
         return float("inf")
     return _part_across(linked, updates[-1]) * float(np.linalg.norm(weights) / np.max(weights))
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A sum that is asked for; ``blind_within``: this site may not know of all sums of the same study."""
+def _linked(row: SummedRow, past: SummedRow, *, blind_within: bool, colluders: int) -> bool:
+    """Return whether an older sum shares some sites, not all, and unknown sums may complete it.
 
-    row: SummedRow
-    blind_within: bool
-    any_requester: bool
-
-    def linked_with(self, past: SummedRow) -> bool:
-        """Return whether an older sum shares some sites, not all, and unknown sums may complete it."""
-        if past.study_digest == self.row.study_digest and (past.away or not self.blind_within):
-            return False
-        requesters = {past.requester, self.row.requester}
-        if not self.any_requester and len(requesters) > 1 and UNKNOWN_REQUESTER not in requesters:
-            return False
-        before = {weight.site for weight in past.weights} if past.released is None else set(past.released)
-        now = {weight.site for weight in self.row.weights}
-        return before != now and bool(before & now)
+    ``blind_within``: this site may not know of all sums of the same study.
+    """
+    if past.study_digest == row.study_digest and (past.away or not blind_within):
+        return False
+    requesters = {past.requester, row.requester}
+    if not colluders and len(requesters) > 1 and UNKNOWN_REQUESTER not in requesters:
+        return False
+    before = {weight.site for weight in past.weights} if past.released is None else set(past.released)
+    now = {weight.site for weight in row.weights}
+    return before != now and bool(before & now)
 
 
 def _part_across(others: Real, newest: Real) -> float:

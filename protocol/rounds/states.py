@@ -142,22 +142,6 @@ def study_step(state: StudyState, event: StudyEvent) -> StudyState:
     return following
 
 
-def transition_diagram() -> str:
-    """A round's table as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", "    [*] --> announced"]
-    lines += [f"    {old} --> {new}: {event}" for (old, event), new in TRANSITIONS.items()]
-    lines += [f"    {state} --> [*]" for state in sorted(FINAL_STATES)]
-    return "\n".join(lines)
-
-
-def study_diagram() -> str:
-    """A study's table, likewise."""
-    lines = ["stateDiagram-v2", "    [*] --> open"]
-    lines += [f"    {old} --> {new}: {event}" for (old, event), new in STUDY_TRANSITIONS.items()]
-    lines += [f"    {state} --> [*]" for state in sorted(s for s in StudyState if s.ended)]
-    return "\n".join(lines)
-
-
 @dataclass(frozen=True)
 class RoundKey:
     """One attempt of one round."""

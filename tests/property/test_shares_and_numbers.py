@@ -13,7 +13,8 @@ from protocol import release
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import from_bytes, from_signed, to_bytes, to_signed
 from protocol.mpc.sketch import sketch_shares, sketch_vector
-from protocol.sharing import SeedShare, VectorShare, chunk_source, expand_share, reconstruct, split
+from protocol.sharing import SeedShare, VectorShare, chunk_source, expand_share, split
+from tests.chunks import reconstruct
 
 from .drawn import EXACTLY_AGAIN, MODULUS, elements, ring, ring_vectors, seeds, study
 

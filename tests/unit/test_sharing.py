@@ -19,11 +19,11 @@ from protocol.sharing import (
     VectorShare,
     chunk_source,
     expand_share,
-    reconstruct,
     split,
     split_chunk,
     vector_side,
 )
+from tests.chunks import reconstruct
 from tests.unit.client_agent.federation import ROSTER, announcement, release, study
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
@@ -68,12 +68,6 @@ def test_pieces_outside_the_share_are_refused(start, stop):
     for share in split(EDGES, SEED):
         with pytest.raises(MalformedMessage, match="5 elements"):
             expand_share(share, start, stop)
-
-
-def test_shares_of_different_lengths_do_not_belong_together():
-    seed_share, _ = split(EDGES, SEED)
-    with pytest.raises(MalformedMessage, match="5 and 4"):
-        reconstruct(seed_share, VectorShare(EDGES[:4]))
 
 
 @pytest.mark.parametrize(("seed", "length"), [(bytes(31), 5), (bytes(33), 5), (bytes(32), -1)])

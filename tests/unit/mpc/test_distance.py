@@ -18,7 +18,7 @@ from protocol.ot.session import CorrelationHalf
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import Side, chunk_source, split
 
-from .dealt import measure, ring, uniform
+from .dealt import measure, open_site, ring, uniform
 
 # --- distance ---------------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ def test_the_measured_distance_is_the_exact_integers(parameters, rng):
         a, b = measure(rng, CHALLENGE, sketch, query, parameters)
         squared = sum((s - q) ** 2 for s, q in zip(to_signed(sketch).tolist(), to_signed(query).tolist(), strict=True))
         assert (a.values + b.values).tolist() == [squared]
-        opened = measurement.open_site(a, b, numerator, parameters)
+        opened = open_site(a, b, numerator, parameters)
         weight = Fraction(numerator, parameters.weight_grid)
         expected = math.sqrt(Fraction(squared, parameters.sketch_blocks)) / parameters.scale / float(weight)
         assert opened.in_range
@@ -71,7 +71,7 @@ def test_the_distance_is_that_of_the_unweighted_updates(identity, rng):
     numerator = 8
     encoded = np.rint(g_i * (numerator / 32) * identity.scale).astype(np.int64)
     query = measurement.distance_query(ring(np.rint(g_0 * identity.scale).astype(np.int64)), numerator, 32)
-    opened = measurement.open_site(*measure(rng, CHALLENGE, ring(encoded), query, identity), numerator, identity)
+    opened = open_site(*measure(rng, CHALLENGE, ring(encoded), query, identity), numerator, identity)
     # every entry is off by at most 1/2 + 1/8 + 1/2 units of 2^-f, before the division by the weight 1/4
     tolerance = math.sqrt(identity.dimension) * 1.125 / identity.scale * 4
     assert opened.distance == pytest.approx(float(np.linalg.norm(g_i - g_0)), abs=tolerance, rel=0)

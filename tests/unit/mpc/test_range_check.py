@@ -24,7 +24,7 @@ from protocol.release import coordinate_bound, open_aggregate_chunk, sum_chunk
 from protocol.sharing import Side
 from tests.chunks import chunks_of
 
-from .dealt import correlation, measure, ring, share, uniform
+from .dealt import correlation, measure, open_site, ring, share, uniform
 
 CHALLENGE = bytes(range(32))
 
@@ -37,7 +37,7 @@ def honest(rng, parameters, norm=1.0):
 
 def passes(rng, x, parameters, challenge=CHALLENGE):
     sketch = sketch_vector(challenge, ring(x), parameters)
-    return measurement.open_site(*measure(rng, challenge, sketch, None, parameters), 32, parameters).in_range
+    return open_site(*measure(rng, challenge, sketch, None, parameters), 32, parameters).in_range
 
 
 def test_projections_follow_the_documented_bits(parameters):
