@@ -31,6 +31,7 @@ from protocol.channel.message import (
     Signed,
     StudyName,
     Version,
+    omitted,
 )
 from protocol.channel.signing import sign_message, verify_message
 from protocol.errors import BadSignature, UnknownParty
@@ -197,8 +198,8 @@ class RoundView(Message):
     release_set: Signed[ReleaseSet] | None = None
     sum_release: Signed[SumRelease] | None = None
     outcome: Signed[RoundOutcome] | None = None
-    commitment: Signed[OutputCommitment] | None = Field(default=None, exclude_if=lambda found: found is None)
-    go: Signed[Go] | None = Field(default=None, exclude_if=lambda found: found is None)
+    commitment: Signed[OutputCommitment] | None = omitted()
+    go: Signed[Go] | None = omitted()
 
 
 class PauseCause(StrEnum):
@@ -252,7 +253,7 @@ class StudyView(Message):
     ready: tuple[PartyName, ...]
     mail: tuple[str, ...]
     current: RoundView | None = None
-    roster_changes: int = Field(default=0, ge=0, exclude_if=lambda found: found == 0)
+    roster_changes: Annotated[int, Field(ge=0)] = omitted(0)
 
     @property
     def state(self) -> StudyState:
@@ -321,7 +322,7 @@ class StudyIndex(Message):
     studies: tuple[ListedStudy, ...]
     more: bool = False
     unchanged: bool = False
-    roster_changes: int = Field(default=0, ge=0, exclude_if=lambda found: found == 0)
+    roster_changes: Annotated[int, Field(ge=0)] = omitted(0)
 
 
 M = TypeVar("M", bound=Message)

@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, model_validator
 
-from protocol.channel.message import Digest, Message
+from protocol.channel.message import Digest, Message, omitted
 from protocol.text import require_layer_name, require_model_names
 
 _LARGEST: Final = 2**20
@@ -88,10 +88,6 @@ class FrozenSpec(Message):
     weights: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors$")] | None = None
 
 
-def _absent(names: object) -> bool:
-    return not names
-
-
 class Buffers(StrEnum):
     """The treatment of batch norm's running statistics: each site keeps its own (FedBN), or they are averaged."""
 
@@ -125,11 +121,11 @@ class ModelSpec(Message):
     activation: Literal["relu", "tanh"] = "relu"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     personal: tuple[Literal["input", "target"], ...] = ()
-    feature_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
-    class_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
-    architecture: ArchitectureSpec | None = Field(default=None, exclude_if=_absent)
-    buffers: Buffers | None = Field(default=None, exclude_if=_absent)
-    frozen: FrozenSpec | None = Field(default=None, exclude_if=_absent)
+    feature_names: tuple[str, ...] = omitted(())
+    class_names: tuple[str, ...] = omitted(())
+    architecture: ArchitectureSpec | None = omitted()
+    buffers: Buffers | None = omitted()
+    frozen: FrozenSpec | None = omitted()
     layers: tuple[LayerShape, ...]
 
     @model_validator(mode="after")
@@ -197,18 +193,6 @@ LOSSES: Final[dict[TaskKind, tuple[LossName, ...]]] = {
 """The losses of each task; the first is taken where a study names none."""
 
 
-def _usual_ties(ties: str) -> bool:
-    return ties == "efron"
-
-
-def _usual_delta(delta: float) -> bool:
-    return delta == 1.0
-
-
-def _unnamed(loss: LossName | None) -> bool:
-    return loss is None
-
-
 class TaskSpec(Message):
     """``loss`` is one of the task's, None its first. ``huber_delta``, in units of the target, is where Huber's loss
     becomes linear; ``ties`` is how Cox's treats events at one time. Defaults are no part of the bytes.
@@ -216,9 +200,9 @@ class TaskSpec(Message):
 
     KIND: ClassVar[str] = "task"
     kind: TaskKind = TaskKind.CLASSES
-    loss: LossName | None = Field(default=None, exclude_if=_unnamed)
-    huber_delta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(default=1.0, exclude_if=_usual_delta)
-    ties: Literal["efron", "breslow"] = Field(default="efron", exclude_if=_usual_ties)
+    loss: LossName | None = omitted()
+    huber_delta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = omitted(1.0)
+    ties: Literal["efron", "breslow"] = omitted("efron")
 
     @property
     def chosen_loss(self) -> LossName:
@@ -257,8 +241,3 @@ class TaskSpec(Message):
 
 CLASSES: Final = TaskSpec()
 """The task of a study that names none."""
-
-
-def is_classes(task: TaskSpec) -> bool:
-    """True if this is the task of a study without one, so that it is no part of the bytes."""
-    return task == CLASSES

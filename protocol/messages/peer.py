@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from protocol.channel.message import omitted
 from protocol.messages.control import (
     AgreedSet,
     Attempt,
@@ -125,7 +126,7 @@ class MaskedSumHeader(Message):
     KIND: ClassVar[str] = "masked_sum"
     release_digest: Digest
     length: Annotated[int, Field(ge=1)]
-    share_kind: ShareKind = Field(default=ShareKind.VECTOR, exclude_if=lambda kind: kind is ShareKind.VECTOR)
+    share_kind: ShareKind = omitted(ShareKind.VECTOR)
 
 
 Count = Annotated[int, Field(ge=0, le=2**53)]

@@ -7,7 +7,18 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from protocol.channel.message import Attempt, Digest, KeyId, Message, PartyName, RoundNumber, Secret32, Signed, Version
+from protocol.channel.message import (
+    Attempt,
+    Digest,
+    KeyId,
+    Message,
+    PartyName,
+    RoundNumber,
+    Secret32,
+    Signed,
+    Version,
+    omitted,
+)
 from protocol.errors import Clause, ErrorCode
 from protocol.messages.purpose import (
     BURN_CAUSES,
@@ -47,8 +58,8 @@ class Announcement(Message):
     weight_list_digest: Digest
     closes_at_s: Annotated[int, Field(ge=0, le=2**53)]
     ckks_key_id: KeyId | None = None
-    tag_seed_hash: Digest | None = Field(default=None, exclude_if=lambda found: found is None)
-    roster_head: Digest | None = Field(default=None, exclude_if=lambda found: found is None)
+    tag_seed_hash: Digest | None = omitted()
+    roster_head: Digest | None = omitted()
 
     @model_validator(mode="after")
     def _consistent(self) -> Announcement:
@@ -100,7 +111,7 @@ class WeightList(Message):
     grid: Annotated[int, Field(ge=1)]
     weights: tuple[ListedWeight, ...]
     salt: Secret32
-    requester: Annotated[int, Field(ge=0)] | None = Field(default=None, exclude_if=lambda found: found is None)
+    requester: Annotated[int, Field(ge=0)] | None = omitted()
     tag_seed: Digest | None = Field(default=None, repr=False, exclude_if=lambda found: found is None)
 
     @property
@@ -308,7 +319,7 @@ class RoundOutcome(Message):
     found: Annotated[int, Field(ge=0)] | None = None
     needed: Annotated[int, Field(ge=0)] | None = None
     code: ErrorCode | None = None
-    site: PartyName | None = Field(default=None, exclude_if=lambda found: found is None)
+    site: PartyName | None = omitted()
 
     @model_validator(mode="after")
     def _consistent(self) -> RoundOutcome:

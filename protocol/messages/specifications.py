@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from protocol.channel.message import Message
+from protocol.channel.message import Message, omitted
 from protocol.messages.table import ColumnRole, ColumnSpec, MissingRule, Scaling, TableSchema
 from protocol.parameters import Needs, check_clip_norm
 from protocol.rules.catalogue import KNOWN
@@ -188,9 +188,7 @@ class PrivacySpec(Message):
 
     KIND: ClassVar[str] = "privacy"
     unit: Literal["record", "site"] = "record"
-    record_clip: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] | None = Field(
-        default=None, exclude_if=lambda clip: clip is None
-    )
+    record_clip: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] | None = omitted()
     noise_multiplier: Annotated[float, Field(ge=LEAST_NOISE, le=MOST_NOISE, allow_inf_nan=False)]
 
     @model_validator(mode="after")

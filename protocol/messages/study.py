@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from protocol.channel.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version
+from protocol.channel.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version, omitted
 from protocol.errors import Clause
-from protocol.messages.model import CLASSES, Buffers, ModelSpec, TaskKind, TaskSpec, TrainingSpec, is_classes
+from protocol.messages.model import CLASSES, Buffers, ModelSpec, TaskKind, TaskSpec, TrainingSpec
 from protocol.messages.purpose import USUAL_PROTECTION, EndCause, Purpose, StudyProtection
 from protocol.messages.specifications import (
     MOST_RANKING_ROUNDS,
@@ -63,11 +63,11 @@ class Study(Message):
     ranking: RankingSpec | None = None
     seed: int | None = None
     pretrained_digest: Digest | None = None
-    task: TaskSpec = Field(default=CLASSES, exclude_if=is_classes)
-    data_schema: TableSchema | None = Field(default=None, exclude_if=lambda schema: schema is None)
-    summary: SummarySpec | None = Field(default=None, exclude_if=lambda summary: summary is None)
-    tags: bool = Field(default=False, exclude_if=lambda tags: not tags)
-    privacy: PrivacySpec | None = Field(default=None, exclude_if=lambda privacy: privacy is None)
+    task: TaskSpec = omitted(CLASSES)
+    data_schema: TableSchema | None = omitted()
+    summary: SummarySpec | None = omitted()
+    tags: bool = omitted(False)
+    privacy: PrivacySpec | None = omitted()
 
     @property
     def least_weight(self) -> float:

@@ -30,7 +30,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
-from protocol.channel.message import Message
+from protocol.channel.message import Message, omitted
 from protocol.messages.model import TaskKind
 from protocol.text import MAX_NAME_CHARACTERS, NamesKind, comparable, printable_name, printable_text, require_nameable
 
@@ -115,10 +115,6 @@ Text = Annotated[str, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(prin
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-def _absent(value: object) -> bool:
-    return value in ("", (), None)
-
-
 class ColumnSpec(Message):
     """``range``, both ends included, and ``unit`` are a number's. ``missing_marks`` replaces the table's.
 
@@ -132,17 +128,17 @@ class ColumnSpec(Message):
     name: Name
     type: ColumnType
     role: ColumnRole = ColumnRole.FEATURE
-    unit: Text = Field(default="", exclude_if=_absent)
-    range: tuple[Finite, Finite] | None = Field(default=None, exclude_if=_absent)
-    categories: tuple[Name, ...] = Field(default=(), exclude_if=_absent)
-    labels: tuple[Name, ...] = Field(default=(), exclude_if=_absent)
-    other: str | None = Field(default=None, exclude_if=_absent)
+    unit: Text = omitted("")
+    range: tuple[Finite, Finite] | None = omitted()
+    categories: tuple[Name, ...] = omitted(())
+    labels: tuple[Name, ...] = omitted(())
+    other: str | None = omitted()
     missing: MissingRule = MissingRule.REFUSE
-    missing_marks: tuple[str, ...] | None = Field(default=None, exclude_if=lambda marks: marks is None)
-    centre: Finite | None = Field(default=None, exclude_if=_absent)
-    spread: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(default=None, exclude_if=_absent)
-    format: Text = Field(default="", exclude_if=_absent)
-    detection_limit: LimitRule | None = Field(default=None, exclude_if=_absent)
+    missing_marks: tuple[str, ...] | None = omitted()
+    centre: Finite | None = omitted()
+    spread: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = omitted()
+    format: Text = omitted("")
+    detection_limit: LimitRule | None = omitted()
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -199,7 +195,7 @@ class ColumnSpec(Message):
         return self
 
     def _require_unset(self, where: str, *fields: str) -> None:
-        wrong = next((field for field in fields if not _absent(getattr(self, field))), None)
+        wrong = next((one for one in fields if getattr(self, one) != ColumnSpec.model_fields[one].default), None)
         if wrong is not None:
             raise ValueError(f"{where}: a column of type {self.type.value!r} has no {wrong}: leave it out")
 
@@ -328,7 +324,7 @@ class TableSchema(Message):
     missing_marks: tuple[str, ...] = ()
     split: SplitSpec = SplitSpec()
     scaling: Scaling = Scaling.STANDARD
-    query: Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS)] = Field(default="", exclude_if=lambda text: not text)
+    query: Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS)] = omitted("")
 
     def having(self, role: ColumnRole) -> tuple[ColumnSpec, ...]:
         """The columns of this role, in order."""

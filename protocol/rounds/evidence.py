@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from protocol.arithmetic.ring import octets
-from protocol.channel.message import Attempt, Digest, Message, PartyName, RoundNumber, Secret32
+from protocol.channel.message import Attempt, Digest, Message, PartyName, RoundNumber, Secret32, omitted
 from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,
@@ -67,7 +67,7 @@ class PastRelease(Message):
     agreed_set: Signed[AgreedSet]
     release_set: Signed[ReleaseSet]
     sum_release: Signed[SumRelease] | None = None
-    go: Signed[Go] | None = Field(default=None, exclude_if=lambda found: found is None)
+    go: Signed[Go] | None = omitted()
 
 
 def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
@@ -184,7 +184,7 @@ class RoundTranscript(BaseModel):
     goes: tuple[Signed[Go], ...] = ()
     tags_failed: tuple[Signed[TagsFailed], ...] = ()
     tag_shares: tuple[Signed[TagShares], ...] = ()
-    altered: AlteredSum | None = Field(default=None, exclude_if=lambda found: found is None)
+    altered: AlteredSum | None = omitted()
 
 
 def shown(

@@ -30,11 +30,6 @@ class Options(_Frozen):
     """A rule's options, or some that several rules share, as a study has them; each has a default."""
 
 
-def omitted(default: Any) -> Any:  # noqa: ANN401 -- stands for a field of any type, as Field() does
-    """An option that a study's bytes leave out where it has its default: studies from before it stay as they are."""
-    return Field(default=default, exclude_if=lambda value: bool(value == default))
-
-
 class SiteFacts(_Frozen):
     """A contributor's name and |S_i|, its number of training samples as declared at enrolment."""
 

@@ -23,6 +23,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 import numpy as np
 from pydantic import Field
 
+from protocol.channel.message import omitted
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
@@ -35,7 +36,6 @@ from protocol.rules.interface import (
     RuleState,
     RunningMean,
     counted,
-    omitted,
 )
 from protocol.rules.risk import Choice, Reals, Risk, best_choice, plug_in_risk, raw_risk
 
