@@ -105,5 +105,4 @@ def expand_share(share: Share, start: int, stop: int) -> Ring:
 
 
 def chunk_source(share: Share) -> ChunkSource:
-    """Chunk access to a share that is in memory."""
     return lambda start, stop: expand_share(share, start, stop)

@@ -63,7 +63,6 @@ class VectorDigest:
         self._hash.update(piece)
 
     def hexdigest(self) -> str:
-        """Return the digest of everything so far."""
         return self._hash.hexdigest()
 
 

@@ -163,7 +163,6 @@ _WIRE: Final = np.dtype("<u2")
 
 
 def element_bytes(bits: RingBits) -> int:
-    """Return the bytes that one element takes."""
     return bits // _BITS_PER_BYTE
 
 

@@ -53,7 +53,6 @@ def lifted(x: Ring, bits: RingBits) -> Ring:
 
 
 def dot(a: Ring, b: Ring) -> int:
-    """Inner product modulo 2^64."""
     return int(np.dot(a, b))
 
 

@@ -107,7 +107,6 @@ def open_request(sealed: bytes, key: SealingKey, between: Correspondence) -> tup
 
 
 def close_answer(status: int, body: bytes, to: SealingPublicKey, between: Correspondence) -> bytes:
-    """The answer's envelope."""
     head = EnclosedAnswer(status=status, body_bytes=len(body))
     return seal_small(_padded(head, body), to, between.info("answer"))
 

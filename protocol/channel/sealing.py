@@ -97,7 +97,6 @@ def sealed_length(plaintext_bytes: int) -> int:
 
 
 def sealed_message_length(header_bytes: int, plaintext_bytes: int) -> int:
-    """Length of a whole sealed message."""
     return sealed_head_length(header_bytes) + sealed_length(plaintext_bytes)
 
 
@@ -412,7 +411,6 @@ class KnownBody:
 
     @property
     def done(self) -> int:
-        """The number of open chunks."""
         return self._done
 
     @property
@@ -422,7 +420,6 @@ class KnownBody:
 
     @property
     def ended(self) -> bool:
-        """True if the last chunk is open."""
         return self._done == self._chunks
 
     def open_into(self, content: bytearray | memoryview, chunk: Octets) -> None:

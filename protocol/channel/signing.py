@@ -275,7 +275,6 @@ def _signature_lines(base: bytes, parameters: str, key: SigningKey) -> tuple[tup
 
 
 def digest_value(field: DigestField, digest: bytes) -> str:
-    """A digest field's value."""
     return f"{_PREFIXES[field]}:{base64.b64encode(digest).decode()}:"
 
 

@@ -135,9 +135,7 @@ class Scratch(Protocol):
         """All that SEAL wrote last."""
         ...
 
-    def write(self, data: bytes) -> None:
-        """Replace what is there."""
-        ...
+    def write(self, data: bytes) -> None: ...
 
 
 class Streams:
@@ -163,7 +161,6 @@ class Streams:
         return chunk
 
     def summed(self, ciphertext: SealObject) -> SumChunk:
-        """Both polynomials of a ciphertext."""
         start = len(self._prefix(_POLYNOMIALS))
         raw = self._saved(ciphertext, start + _POLYNOMIALS * self._polynomial_bytes)
         both = np.frombuffer(raw, dtype=WORD, offset=start)
@@ -201,7 +198,6 @@ class Streams:
         return _SEAL_HEADER.pack(*self._start, compression, 0, _SEAL_HEADER.size + content_bytes)
 
     def _saved(self, thing: SealObject, length: int) -> bytes:
-        """Return SEAL's bytes, decompressed: ``length`` of them."""
         thing.save(self._scratch.path)
         written = self._scratch.read()
         self._require_equal(written[: _SEAL_HEADER.size], self._header(len(written) - _SEAL_HEADER.size, _ZSTANDARD))
@@ -313,7 +309,6 @@ class Adder:
         return self._streams.summed(total).to_bytes(self._scheme.parameters)
 
     def reset(self) -> None:
-        """Forget what was added so far."""
         self._total, self._added = None, 0
 
 

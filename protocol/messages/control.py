@@ -334,7 +334,6 @@ def signature_by(signer: str, key: SigningKey, message: Message) -> Signature:
 
 
 def sign(message: M, signer: str, key: SigningKey) -> Signed[M]:
-    """The message with one signature."""
     envelope = cast(type[Signed[M]], Signed[type(message)])  # type: ignore[misc]  # made of a value's class
     return envelope(message=message, signatures=(signature_by(signer, key, message),))
 

@@ -206,7 +206,6 @@ class TaskSpec(Message):
 
     @property
     def chosen_loss(self) -> LossName:
-        """The loss that the model is trained with."""
         return self.loss or LOSSES[self.kind][0]
 
     @model_validator(mode="after")

@@ -76,7 +76,6 @@ EVERY_SITE = "every-site"
 
 
 def fill(template: str, **values: str | int) -> str:
-    """A template with its placeholders filled."""
     return template.format(**values)
 
 

@@ -16,18 +16,17 @@ from pydantic import Field
 from protocol.channel.message import omitted
 from protocol.messages.control import (
     AgreedSet,
-    Attempt,
     ChallengeTranscript,
     CollectedContribution,
     Digest,
     Go,
     Message,
     PartyName,
-    RoundNumber,
     ShareKind,
     Signature,
     Signed,
 )
+from protocol.messages.round import OfAttempt
 
 
 class SessionOpen(Message):
@@ -55,13 +54,10 @@ class BatchHeader(Message):
     lengths: tuple[tuple[Annotated[int, Field(ge=1)], ...], ...]
 
 
-class CollectedSet(Message):
+class CollectedSet(OfAttempt):
     """One server's contributions of an attempt. ``complete``: all listed sites and the requester, or too late."""
 
     KIND: ClassVar[str] = "collected_set"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     announcement_digest: Digest
     complete: bool
     contributions: tuple[CollectedContribution, ...]

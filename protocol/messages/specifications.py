@@ -10,13 +10,24 @@ from pydantic import BaseModel, Field, model_validator
 from protocol.channel.message import Message, omitted
 from protocol.messages.table import ColumnRole, ColumnSpec, MissingRule, Scaling, TableSchema
 from protocol.parameters import Needs, check_clip_norm
-from protocol.rules.catalogue import KNOWN
-from protocol.rules.fedavg import NormBound, OptimiserOptions, SampleOptions
-from protocol.rules.influence import InfluenceOptions
+from protocol.rules.fedavg import (
+    FEDADAGRAD,
+    FEDADAM,
+    FEDAVG,
+    FEDAVG_BY_SAMPLES,
+    FEDYOGI,
+    WFEDAVG,
+    NormBound,
+    OptimiserOptions,
+    SampleOptions,
+)
+from protocol.rules.influence import INFLUENCE, InfluenceOptions
 from protocol.rules.interface import Declared
-from protocol.rules.mallows import MallowsOptions
-from protocol.rules.multi_krum import KrumOptions
-from protocol.rules.weight_erosion import ErosionOptions
+from protocol.rules.local import LOCAL
+from protocol.rules.mallows import MALLOWS, MallowsOptions
+from protocol.rules.multi_krum import MULTI_KRUM, KrumOptions
+from protocol.rules.shrinkage import SHRINKAGE
+from protocol.rules.weight_erosion import WEIGHT_EROSION, ErosionOptions
 from protocol.summary.layout import MOST_BINS, Categories, Column, Layout, Numeric
 
 
@@ -37,7 +48,7 @@ class RuleName(StrEnum):
     @property
     def declared(self) -> Declared:
         """The rule's declaration in its own file."""
-        return KNOWN[self.value]
+        return _DECLARED[self.value]
 
     @property
     def self_weighted(self) -> bool:
@@ -53,6 +64,25 @@ class RuleName(StrEnum):
     def only_averages(self) -> bool:
         """True if the rule asks a server only for sums of weighted updates: ciphertexts will do."""
         return self.declared.only_averages
+
+
+_DECLARED: Final = {
+    one.name: one
+    for one in (
+        WEIGHT_EROSION,
+        FEDAVG,
+        FEDAVG_BY_SAMPLES,
+        WFEDAVG,
+        FEDADAGRAD,
+        FEDADAM,
+        FEDYOGI,
+        MULTI_KRUM,
+        INFLUENCE,
+        MALLOWS,
+        SHRINKAGE,
+        LOCAL,
+    )
+}
 
 
 class _Named(BaseModel):

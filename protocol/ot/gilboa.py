@@ -143,5 +143,4 @@ def _tiles(elements: int) -> Iterator[slice]:
 
 
 def _rows(columns: Columns, tile: slice) -> NDArray[np.uint8]:
-    """The rows of some elements, eight bytes of every column for each."""
     return transpose_bits(columns[:, _COLUMN_BYTES * tile.start : _COLUMN_BYTES * tile.stop])

@@ -40,7 +40,6 @@ class RosterChain:
 
     @property
     def number(self) -> int:
-        """The number of changes."""
         return len(self.changes)
 
     @cached_property

@@ -136,12 +136,10 @@ class OperatorCard(Message):
 
     @property
     def url(self) -> str:
-        """The server's address."""
         return self.party.url or ""
 
 
 def dump_card(card: OperatorCard) -> str:
-    """The card's file, TOML."""
     table = card.model_dump(mode="json", exclude_none=True)
     party = table.pop("party")
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in table.items()]
@@ -328,7 +326,6 @@ def require_asked_by(signed: Signed[Asked], party: Party, now_s: float) -> Asked
 
 
 def close_answered(answered: Answered, keys: PartyKeys, to: Party) -> bytes:
-    """Signed by the operator and sealed to the site."""
     framed = pack_frame(sign(answered, keys.name, keys.signing))
     return seal_small(framed.ljust(padded_length(len(framed)), b"\0"), to.sealing, _answer_to(answered.asked))
 

@@ -120,7 +120,6 @@ class RoundProgress:
 
 
 def open_round(number: int) -> RoundProgress:
-    """A freshly announced round."""
     return RoundProgress(round=number, attempt=1, state=RoundState.ANNOUNCED)
 
 

@@ -54,7 +54,6 @@ class RunningMean(_Frozen):
     rounds: Annotated[int, Field(ge=0)]
 
     def with_value(self, value: float) -> Self:
-        """One round more."""
         rounds = self.rounds + 1
         return self.model_copy(update={"value": self.value + (value - self.value) / rounds, "rounds": rounds})
 

@@ -30,7 +30,6 @@ class Local(EqualRule):
         return state
 
     def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
-        """Always empty."""
         return ()
 
 

@@ -295,7 +295,6 @@ def spread_unknown(column: NumericSummary) -> bool:
 
 
 def scaling_text(scaling: CommonScaling) -> str:
-    """The file's content."""
     return ScalingFile(scaling=scaling, digest=scaling.digest).model_dump_json(indent=2) + "\n"
 
 

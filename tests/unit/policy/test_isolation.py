@@ -12,7 +12,7 @@ from protocol.arithmetic.fixed_point import Update, decode, encode
 from protocol.arithmetic.ring import Usage, expand
 from protocol.errors import ProtocolViolation
 from protocol.parameters import StudyParameters
-from protocol.policy.isolation import MOST_COALITIONS, SeenSums
+from protocol.policy.exposure import MOST_COALITIONS, SeenSums
 from protocol.policy.memory import KEPT_LENGTH, kept_update, rounding_noise, sketched
 
 # --- isolation --------------------------------------------------------------------------------------------------------
