@@ -50,13 +50,13 @@ from protocol.rounds.evidence import PastRelease, require_go, sum_of_numerators
 from protocol.rules.fedavg import counts_vector
 from protocol.sharing import Side, split_chunk_into
 from protocol.summary.table_one import TableOne, table_one
-from protocol.tag_verdicts import contradicted
 from protocol.tags import (
     TagErrors,
     TagPair,
     TagSums,
     VectorDigest,
     attempt_key,
+    contradicted,
     errors_of,
     kept_key,
     mask_digest,

@@ -50,8 +50,17 @@ from protocol.messages.control import (
 from protocol.messages.purpose import RoundStep
 from protocol.release import mask_source, masking_side
 from protocol.sharing import ChunkSource, Side
-from protocol.tag_verdicts import contradicted, require_judged, wrong_tags
-from protocol.tags import VectorDigest, attempt_key, errors_of, mask_digest, require_seed, shown_seed
+from protocol.tags import (
+    VectorDigest,
+    attempt_key,
+    contradicted,
+    errors_of,
+    mask_digest,
+    require_judged,
+    require_seed,
+    shown_seed,
+    wrong_tags,
+)
 
 
 class PastRelease(Message):
