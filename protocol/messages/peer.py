@@ -54,7 +54,7 @@ class BatchHeader(Message):
     lengths: tuple[tuple[Annotated[int, Field(ge=1)], ...], ...]
 
 
-class CollectedSet(OfAttempt):
+class CollectedSet(OfAttempt, Message):
     """One server's contributions of an attempt. ``complete``: all listed sites and the requester, or too late."""
 
     KIND: ClassVar[str] = "collected_set"

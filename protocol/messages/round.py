@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from protocol.channel.message import (
     Attempt,
@@ -35,7 +35,7 @@ from protocol.parameters import WORD_BITS, Needs, RingBits
 from protocol.sharing import Side
 
 
-class OfAttempt(Message):
+class OfAttempt(BaseModel):
     """Base of what is said about one attempt of one round."""
 
     study_digest: Digest
@@ -196,7 +196,7 @@ class ContributionHeader(Message):
     length: Annotated[int, Field(ge=1)]
 
 
-class Receipt(OfAttempt):
+class Receipt(OfAttempt, Message):
     """A server stored this share durably; ``body_digest`` is the sealed message's digest."""
 
     KIND: ClassVar[str] = "receipt"
@@ -215,7 +215,7 @@ class CollectedContribution(Message):
     commitment_b: Digest
 
 
-class AgreedSet(OfAttempt):
+class AgreedSet(OfAttempt, Message):
     """The contributions that both servers hold with matching commitments, in roster order; signed by both."""
 
     KIND: ClassVar[str] = "agreed_set"
@@ -260,7 +260,7 @@ class OpeningHeader(Message):
     opens: Needs
 
 
-class ReleaseSet(OfAttempt):
+class ReleaseSet(OfAttempt, Message):
     """The subset of the agreed set whose sum is opened to the sites; signed by the requester, one per round."""
 
     KIND: ClassVar[str] = "release_set"
@@ -269,7 +269,7 @@ class ReleaseSet(OfAttempt):
     failed_check: tuple[PartyName, ...] = ()
 
 
-class SumRelease(OfAttempt):
+class SumRelease(OfAttempt, Message):
     """A round of ciphertexts ends with this sum and no other end; signed by both servers, and served only then.
 
     ``release_digest`` is the release set's, ``sum_digest`` the SHA-256 of the sum's body. Whoever signed it signs no
@@ -296,7 +296,7 @@ class OutputHeader(Message):
     length: Annotated[int, Field(ge=1)]
 
 
-class RoundOutcome(OfAttempt):
+class RoundOutcome(OfAttempt, Message):
     """A round that ended without a release, or an attempt that was burnt; signed by both servers.
 
     ``ranked``: a ranking whose losses may have been opened to the requester, ``closed``: likewise a measurement. A
@@ -340,14 +340,14 @@ Word = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Words = tuple[Word, Word]
 
 
-class TagSeed(OfAttempt):
+class TagSeed(OfAttempt, Message):
     """The requester shows a server the seed of the round's tags, once both servers have committed to their halves."""
 
     KIND: ClassVar[str] = "tag_seed"
     seed: Secret32
 
 
-class OutputCommitment(OfAttempt):
+class OutputCommitment(OfAttempt, Message):
     """A server's commitment to what it will serve of a release, signed before it sees the seed of the tags.
 
     ``half_digest`` is a commitment to the mask's seed, or the digest of the masked vector (``protocol.tags``).
@@ -360,7 +360,7 @@ class OutputCommitment(OfAttempt):
     half_digest: Digest
 
 
-class TagCheck(OfAttempt):
+class TagCheck(OfAttempt, Message):
     """<K_j, half> - tag_j over a server's own half of the output, not refreshed; signed by that server.
 
     Both servers' values add up to the errors of the sum's tags, zero where nothing is wrong.
@@ -372,7 +372,7 @@ class TagCheck(OfAttempt):
     values: Words
 
 
-class HalvesChecked(OfAttempt):
+class HalvesChecked(OfAttempt, Message):
     """Both servers' commitments and checks of one release, side A's first, each signed by its server."""
 
     KIND: ClassVar[str] = "halves_checked"
@@ -393,7 +393,7 @@ class TagsFailed(HalvesChecked):
     KIND: ClassVar[str] = "tags_failed"
 
 
-class TagShares(OfAttempt):
+class TagShares(OfAttempt, Message):
     """A server's shares of the errors of single sites' tags, for the requester alone; signed by that server.
 
     They add up to zero for a site whose tags are those of its vector.
