@@ -142,8 +142,6 @@ class StudyParameters(BaseModel):
         return self.encoded_norm_log2 + (4 if self.exact_distances else 5)
 
 
-RELEASES: Final = {"moiety/1": "0.1.0", "moiety/2": "0.2.0"}
-"""The first release of the package that speaks a version; moiety/N begins with release 0.N.0, for those to come too."""
 _VERSION: Final = re.compile(r"moiety/([1-9][0-9]{0,5})")
 
 
@@ -153,9 +151,9 @@ def is_version(text: object) -> bool:
 
 
 def first_release(version: str) -> str:
-    """The first release of the package that speaks ``version``."""
+    """The first release of the package that speaks ``version``: moiety/N begins with 0.N.0."""
     number = _VERSION.fullmatch(version)
-    return RELEASES.get(version, f"0.{number[1]}.0" if number else "")
+    return f"0.{number[1]}.0" if number else ""
 
 
 def other_version(what: str, found: str) -> OtherVersion:

@@ -377,8 +377,7 @@ def require_signatures(signed: Signed[M], roster: Roster, signers: Sequence[str]
 def require_roster(signed: Signed[Roster]) -> Roster:
     """A roster is valid once both operators and the requester have signed it."""
     roster = signed.message
-    names = (roster.operator_a.name, roster.operator_b.name, roster.requester)
-    return require_signatures(signed, roster, names)
+    return require_signatures(signed, roster, (*roster.operators, roster.requester))
 
 
 _ENDED: Final = frozenset({RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED})

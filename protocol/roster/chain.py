@@ -112,7 +112,7 @@ class RosterChain:
 
 def signers(roster: Roster) -> tuple[str, str, str]:
     """Return the parties that must sign the change after this roster, with their keys in it."""
-    return roster.operator_a.name, roster.operator_b.name, roster.requester
+    return (*roster.operators, roster.requester)
 
 
 def require_chain(chain: RosterChain) -> RosterChain:

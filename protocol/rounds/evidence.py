@@ -84,7 +84,7 @@ def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
 
     Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
     """
-    agreed = require_signatures(past.agreed_set, roster, (roster.operator_a.name, roster.operator_b.name))
+    agreed = require_signatures(past.agreed_set, roster, roster.operators)
     release = require_signatures(past.release_set, roster, (roster.requester,))
     announcement = past.announcement
     if not announcement.purpose.plan.summed:
@@ -128,7 +128,7 @@ def require_sum_release(past: PastRelease, roster: Roster) -> SumRelease:
     number, release = past.announcement.round, past.release_set.message
     if past.sum_release is None:
         raise BadSignature(f"round {number}: its sum comes without both servers' signatures under it; it is not opened")
-    ended = require_signatures(past.sum_release, roster, (roster.operator_a.name, roster.operator_b.name))
+    ended = require_signatures(past.sum_release, roster, roster.operators)
     named = (ended.study_digest, ended.round, ended.attempt, ended.release_digest)
     if named != (release.study_digest, release.round, release.attempt, release.digest()):
         raise AnnouncementMismatch(f"round {number}: what both servers signed is the sum of another round or release")
@@ -399,13 +399,13 @@ def _shares_of_errors(
         wrong = wrong_tags(failed, release, (of[Side.A], of[Side.B]), roster)
     except MoietyError as broken:
         yield Deviation(
-            one.round, _operators(roster), f"showed shares of errors that do not belong here: {broken.detail}"
+            one.round, roster.operators, f"showed shares of errors that do not belong here: {broken.detail}"
         )
         return
     if wrong.server_lied:
         yield Deviation(
             one.round,
-            _operators(roster),
+            roster.operators,
             "one of them signed a check, or shares of single sites' errors, that its half of the sum does not have",
         )
     else:
@@ -442,7 +442,3 @@ def _altered(one: RoundTranscript, roster: Roster, vector: ReadVector | None) ->
     for side in contradicted(go, of_mask, of_vector):
         operator = roster.operator(side).name
         yield Deviation(one.round, (operator,), "signed a check that is not that of the half that it served")
-
-
-def _operators(roster: Roster) -> tuple[str, str]:
-    return roster.operator_a.name, roster.operator_b.name

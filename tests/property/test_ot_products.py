@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.mpc import product
-from protocol.ot import gilboa, kernels
+from protocol.ot import gilboa
 from protocol.ot.base import IKNP, SOFTSPOKEN, Extension
 from protocol.ot.gilboa import RowHash
 from protocol.ot.session import CorrelationHalf, OtReceiver, OtSender
@@ -61,14 +61,3 @@ def test_bit_by_bit_product_of_chosen_values(a: list[int], seed: int):
     b, message, terms_b = gilboa.sender_terms(RowHash(key), q, delta, own.size, first_row=seed)
     terms_a = gilboa.receiver_terms(RowHash(key), t, own, message, first_row=seed)
     assert (terms_a + terms_b).tolist() == [x * y % 2**64 for x, y in zip(a, b.tolist(), strict=True)]
-
-
-@settings(max_examples=60, deadline=None)
-@given(pairs=st.lists(st.tuples(ELEMENT, ELEMENT), min_size=1, max_size=6), seed=st.integers(0, 2**32))
-def test_kernels_multiply_any_two_values(pairs: list[tuple[int, int]], seed: int):
-    a, b = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
-    zero, one = np.random.default_rng(seed).integers(0, 2**64, (2, 64 * a.size), dtype=np.uint64)
-    packed, terms_b = kernels.sender_products(zero, one, b)
-    bits = np.unpackbits(a.astype("<u8").view(np.uint8), bitorder="little")
-    terms_a = kernels.receiver_products(np.where(bits, one, zero), packed, a)
-    assert (terms_a + terms_b).tolist() == [x * y % 2**64 for x, y in pairs]

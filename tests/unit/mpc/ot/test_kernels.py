@@ -20,16 +20,6 @@ def random_ring(seed: int, n: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 2**64, n, dtype=np.uint64)
 
 
-def pack(values: list[int]) -> bytes:
-    """64 - t bits of value t, one after the other, lowest first."""
-    whole, at = 0, 0
-    for t, value in enumerate(values):
-        whole |= (value & ((1 << (64 - t)) - 1)) << at
-        at += 64 - t
-    assert at == 8 * 260
-    return whole.to_bytes(260, "little")
-
-
 @pytest.mark.parametrize("rows", [1, 5, (1 << 14) + 3])
 def test_row_hash_is_the_formula(rows: int):
     key, first = bytes(range(32)), 2**40 + 7
@@ -45,28 +35,6 @@ def test_row_hash_is_the_formula(rows: int):
         once = pi(int.from_bytes(data[i].tobytes(), "little") ^ int.from_bytes(offset, "little"))
         assert int(found[i]) == (pi(once ^ (first + i)) ^ once) % 2**64
     assert len(np.unique(RowHash(key)(np.zeros((rows, 16), np.uint8), 0))) == rows
-
-
-def test_sender_products_match_integers():
-    own = np.concatenate([EDGES, random_ring(1, 3)])
-    zero, one = random_ring(2, 64 * own.size), random_ring(3, 64 * own.size)
-    packed, terms = kernels.sender_products(zero, one, own)
-    for j, b in enumerate(own.tolist()):
-        h0, h1 = zero[64 * j : 64 * j + 64].tolist(), one[64 * j : 64 * j + 64].tolist()
-        assert packed[j].astype("<u4").tobytes() == pack([x + b - y for x, y in zip(h0, h1, strict=True)])
-        assert int(terms[j]) == -sum(x << t for t, x in enumerate(h0)) % 2**64
-
-
-def test_receiver_products_match_integers():
-    own = np.concatenate([EDGES, random_ring(4, 3)])
-    pads, messages = random_ring(5, 64 * own.size), random_ring(6, 64 * own.size)
-    rows = [pack(messages[64 * j : 64 * j + 64].tolist()) for j in range(own.size)]
-    packed = np.frombuffer(b"".join(rows), "<u4").reshape(-1, 65).astype(np.uint32)
-    terms = kernels.receiver_products(pads, packed, own)
-    for j, a in enumerate(own.tolist()):
-        place = range(64 * j, 64 * j + 64)
-        total = sum((int(pads[i]) + (a >> t & 1) * int(messages[i])) << t for t, i in enumerate(place))
-        assert int(terms[j]) == total % 2**64
 
 
 def test_shapes_that_do_not_fit_are_refused():
