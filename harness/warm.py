@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from protocol.arithmetic.kernels import NUMBA
+from protocol.arithmetic import kernels
 from protocol.mpc.product import ot_pair
 
 _LENGTH = 64
@@ -16,9 +16,9 @@ _LENGTH = 64
 
 def warm() -> None:
     x = np.arange(_LENGTH, dtype=np.uint64)
-    NUMBA.mask(x, x, np.empty_like(x))
-    NUMBA.add_into(x.copy(), x)
-    NUMBA.sketch_into(np.zeros(_LENGTH, dtype=np.uint64), x, x)
+    kernels.mask(x, x, np.empty_like(x))
+    kernels.add_into(x.copy(), x)
+    kernels.sketch_into(np.zeros(_LENGTH, dtype=np.uint64), x, x)
     ot_pair([(2, 1)], bytes(range(32)), bytes(range(32, 64)))
 
 

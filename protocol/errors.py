@@ -345,8 +345,3 @@ class SessionUnknown(Unavailable):
 
 class OutcomeUnknown(PolicyRefusal):
     """This site has not seen how an earlier round ended; with that evidence it would take part."""
-
-
-def refusal(clause: Clause, detail: str, told: str | None = None) -> PolicyRefusal:
-    """The error that names the clause; ``told`` is its text for others, where that is another one."""
-    return PolicyRefusal(clause, detail, told)

@@ -1,8 +1,5 @@
 """The numbers that a study fixes once, and the protocol's versions (docs/protocol.md 2, 5, 6).
 
-Versions of the protocol: the one spoken here, and the releases of the package that speak others (docs/protocol.md
-3).
-
 A party of another version is not spoken with: what it sends is refused before it is read, both sides say which release
 to install, and whoever waited goes on where it was once the versions agree.
 """
@@ -145,8 +142,6 @@ class StudyParameters(BaseModel):
         return self.encoded_norm_log2 + (4 if self.exact_distances else 5)
 
 
-RELEASES: Final = {"moiety/1": "0.1.0", "moiety/2": "0.2.0"}
-"""The first release of the package that speaks a version; moiety/N begins with release 0.N.0, for those to come too."""
 _VERSION: Final = re.compile(r"moiety/([1-9][0-9]{0,5})")
 
 
@@ -156,9 +151,9 @@ def is_version(text: object) -> bool:
 
 
 def first_release(version: str) -> str:
-    """The first release of the package that speaks ``version``."""
+    """The first release of the package that speaks ``version``: moiety/N begins with 0.N.0."""
     number = _VERSION.fullmatch(version)
-    return RELEASES.get(version, f"0.{number[1]}.0" if number else "")
+    return f"0.{number[1]}.0" if number else ""
 
 
 def other_version(what: str, found: str) -> OtherVersion:

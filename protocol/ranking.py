@@ -1,6 +1,6 @@
 """Ranking of sites before training: the transfer loss, and the numbers of its round (docs/protocol.md 8).
 
-Adapted Ndoye factor: how well a site's own model does on the requester's data, before any training together.
+The adapted Ndoye factor: how well a site's own model does on the requester's data, before any training together.
 
 Paper:  Grimberg, "Weight Erosion" semester report, 2020, 4.3. Every site trains alone; its transfer loss is the loss of
         its model on the requester's data; sites are ranked by it.

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arithmetic.kernels import NUMBA, Kernels
+from protocol.arithmetic import kernels
 from protocol.arithmetic.ring import Ring, Signed, Usage, expand, expand_into, lifted, to_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits, StudyParameters
@@ -36,7 +36,7 @@ def masking_side(round_number: int) -> Side:
     return seed_side(round_number)
 
 
-def sum_chunk(sources: Sequence[ChunkSource], start: int, stop: int, kernels: Kernels = NUMBA) -> Ring:
+def sum_chunk(sources: Sequence[ChunkSource], start: int, stop: int) -> Ring:
     """Server: this side's share of the sum, elements ``start`` to ``stop``, over the shares in the release set.
 
     Shapes:   -> uint64[stop - start], ring 2^64
@@ -48,7 +48,7 @@ def sum_chunk(sources: Sequence[ChunkSource], start: int, stop: int, kernels: Ke
     return total
 
 
-def masked_sum_chunk(sum_a: Ring, t_seed: bytes, start: int, kernels: Kernels = NUMBA) -> Ring:
+def masked_sum_chunk(sum_a: Ring, t_seed: bytes, start: int) -> Ring:
     """Server A: y_A - PRG(t), for B.
 
     Requires: ``t_seed`` fresh for this release
@@ -76,7 +76,7 @@ def mask_source(t_seed: bytes) -> ChunkSource:
     return lambda start, stop: expand(t_seed, Usage.OUTPUT_MASK, stop - start, start=start)
 
 
-def combine_chunk(masked: Ring, sum_b: Ring, kernels: Kernels = NUMBA) -> Ring:
+def combine_chunk(masked: Ring, sum_b: Ring) -> Ring:
     """Server B: the vector half of the output, y_A + y_B - PRG(t).
 
     Raises:   ProtocolViolation, when the chunks differ in length
@@ -86,7 +86,7 @@ def combine_chunk(masked: Ring, sum_b: Ring, kernels: Kernels = NUMBA) -> Ring:
     return total
 
 
-def open_output_chunk(vector_chunk: Ring, t_seed: bytes | None, start: int, kernels: Kernels = NUMBA) -> Ring:
+def open_output_chunk(vector_chunk: Ring, t_seed: bytes | None, start: int) -> Ring:
     """Agent: y_A + y_B from both halves of the output, not checked against any bound.
 
     ``t_seed`` is None where the mask has been taken off already, as where tags are checked.
@@ -103,7 +103,6 @@ def open_aggregate_chunk(
     t_seed: bytes | None,
     start: int,
     bound: int,
-    kernels: Kernels = NUMBA,
     bits: RingBits = WORD_BITS,
 ) -> Signed:
     """Agent: the summed, weighted, encoded updates; every coordinate within ``bound``.
@@ -115,7 +114,7 @@ def open_aggregate_chunk(
     """
     if bound >= 1 << (bits - 1):
         raise ProtocolViolation(f"a sum of up to {bound} does not fit the ring of {bits} bits: take ring_bits = 64")
-    signed = to_signed(lifted(open_output_chunk(vector_chunk, t_seed, start, kernels), bits))
+    signed = to_signed(lifted(open_output_chunk(vector_chunk, t_seed, start), bits))
     _require_within(int(np.count_nonzero((signed > bound) | (signed < -bound))), signed.size, start, bound)
     return signed
 
@@ -249,7 +248,6 @@ class AverageOpener:
         longest: float,
         sum_of_weights: float,
         parameters: StudyParameters,
-        kernels: Kernels = NUMBA,
     ) -> None:
         self._t_seed = t_seed
         self._longest = longest
@@ -261,7 +259,6 @@ class AverageOpener:
             )
         self._divisor = _divisor(sum_of_weights, parameters)
         self._bits = parameters.ring_bits
-        self._kernels = kernels
         self._pad = np.empty(0, dtype=np.uint64)
         self._squares = 0
 
@@ -276,7 +273,7 @@ class AverageOpener:
         pad = self._pad[: vector_chunk.size]
         if self._t_seed is not None:
             expand_into(self._t_seed, Usage.OUTPUT_MASK, pad, start=start)
-        beyond, squares = self._kernels.open_average(vector_chunk, pad, self._bound, self._divisor, average, self._bits)
+        beyond, squares = kernels.open_average(vector_chunk, pad, self._bound, self._divisor, average, self._bits)
         _require_within(beyond, vector_chunk.size, start, self._bound)
         self._squares += squares
 

@@ -1,9 +1,8 @@
 """The shared model at every site: its version 0, and the step with an opened average (docs/protocol.md 10, 12).
 
-Version 0 of a study's model, which every site derives by itself and compares (docs/protocol.md 12).
-
-Why: a requester that chooses the first model can choose one whose gradients hold single records, and read them out of
-an honest sum of several sites (trap weights, Boenisch et al. 2023; MediLeak, Shi et al. 2024).
+Every site derives version 0 by itself and compares it. Why: a requester that chooses the first model can choose one
+whose gradients hold single records, and read them out of an honest sum of several sites (trap weights, Boenisch et al.
+2023; MediLeak, Shi et al. 2024).
 
 How: AES-256-CTR under a key that follows from the study gives one 64-bit word per coordinate, in the order of the flat
 vector. A layer's name and shape say what becomes of its words:
@@ -18,7 +17,7 @@ which is torch's default for linear and convolutional layers and for normalisati
 float32((2 u / 2^53 - 1) * bound): every operation is one that IEEE 754 rounds in one way, so every CPU has the same
 bits. Words are drawn for ones and zeros too, so that a layer's values do not depend on what stands before it but size.
 
-The step that every site takes with an opened average: plain, or with an adaptive server optimiser.
+The step is plain, or with an adaptive server optimiser.
 
 Paper:  Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated Optimization", ICLR 2021,
         Algorithm 2. With u the opened average, which points uphill (the paper's Delta = -u):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from protocol.arithmetic.kernels import NUMBA, Kernels
+from protocol.arithmetic import kernels
 from protocol.arithmetic.ring import SEED_BYTES, Ring, Usage, expand, expand_into
 from protocol.errors import MalformedMessage
 
@@ -67,41 +67,29 @@ def seed_side(round_number: int) -> Side:
     return Side.A if round_number % 2 else Side.B
 
 
-def split(x: Ring, seed: bytes, kernels: Kernels = NUMBA) -> tuple[SeedShare, VectorShare]:
+def split(x: Ring, seed: bytes) -> tuple[SeedShare, VectorShare]:
     """Share a whole vector.
 
     Shapes:   uint64[n] -> 32 bytes and uint64[n], ring 2^64
     Requires: ``seed`` fresh and secret: each share alone is then uniform
     """
-    return SeedShare(seed, x.size), VectorShare(split_chunk(x, seed, 0, kernels))
+    return SeedShare(seed, x.size), VectorShare(split_chunk(x, seed, 0))
 
 
-def split_chunk(x: Ring, seed: bytes, start: int, kernels: Kernels = NUMBA) -> Ring:
+def split_chunk(x: Ring, seed: bytes, start: int) -> Ring:
     """The vector share of the piece of the vector that begins at ``start``; the seed is the other share."""
     out = np.empty_like(x)
-    split_chunk_into(out, x, seed, start, kernels)
+    split_chunk_into(out, x, seed, start)
     return out
 
 
-def split_chunk_into(vector_share: Ring, x: Ring, seed: bytes, start: int, kernels: Kernels = NUMBA) -> None:
+def split_chunk_into(vector_share: Ring, x: Ring, seed: bytes, start: int) -> None:
     """:func:`split_chunk` into the caller's buffer, as long as the piece; allocates nothing.
 
     Raises:   ProtocolViolation, when lengths differ
     """
     expand_into(seed, Usage.SHARE, vector_share, start=start)
     kernels.mask(x, vector_share, vector_share)
-
-
-def reconstruct(a: Share, b: Share, kernels: Kernels = NUMBA) -> Ring:
-    """The shared vector, from both shares in either order.
-
-    Raises:   MalformedMessage, when the shares differ in length
-    """
-    if a.length != b.length:
-        raise MalformedMessage(f"shares of one vector are equally long, found {a.length} and {b.length} elements")
-    total = expand_share(a, 0, a.length)
-    kernels.add_into(total, expand_share(b, 0, b.length))
-    return total
 
 
 def expand_share(share: Share, start: int, stop: int) -> Ring:
@@ -117,5 +105,4 @@ def expand_share(share: Share, start: int, stop: int) -> Ring:
 
 
 def chunk_source(share: Share) -> ChunkSource:
-    """Chunk access to a share that is in memory."""
     return lambda start, stop: expand_share(share, start, stop)

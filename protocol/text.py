@@ -1,16 +1,10 @@
 """Text from other parties: make it fit for a person's eyes, compare its forms, require names that can be compared.
 
-Other parties' words, made fit for a person's eyes: what a terminal, a log or a page would act on is replaced.
-
 A reason to decline, a server's problem, a name in a study file: whoever writes them is not who reads them. Escape
 sequences move a cursor, rewrite a title or hide a line; marks of direction show text in another order than it has;
 line breaks forge lines of a log. All are replaced, and the length is bounded.
 
-Forms of text that mean the same: letters as Unicode composes them or not, and characters that nobody sees.
-
 Names of columns and classes, categories and patients' ids come from many programs, and are compared by these forms.
-
-Names of a study's columns and classes, so that every site can compare (docs/protocol.md 1).
 
 Names are text for people, shown in other people's logs: printable, short and few enough for a control message.
 """

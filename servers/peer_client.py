@@ -28,7 +28,6 @@ import httpx
 
 from host import log
 from host.network import why_unreachable
-from protocol.channel.answers import VerifiedAnswer, verify_answer
 from protocol.channel.commitment import CheckedHead, head_digest
 from protocol.channel.envelope import (
     ANSWER_TYPE,
@@ -40,7 +39,7 @@ from protocol.channel.envelope import (
     open_answer,
 )
 from protocol.channel.sealing import CHUNK_BYTES, SealedMessage
-from protocol.channel.signing import DigestField, sign_request
+from protocol.channel.signing import DigestField, VerifiedAnswer, sign_request, verify_answer
 from protocol.errors import (
     BadSignature,
     BrokenSeal,

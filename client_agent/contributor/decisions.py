@@ -37,7 +37,6 @@ from protocol.errors import (
     Unavailable,
     UnknownResource,
     UnusableUpdate,
-    refusal,
 )
 from protocol.messages import paths
 from protocol.messages.control import Announcement, Decline, RoundView, Signed, WeightList, require_signatures, sign
@@ -318,7 +317,7 @@ class Decisions:
             (journal.paused, Clause.PAUSED, "this site is paused by its people"),
         ):
             if reason is not None:
-                raise refusal(clause, f"{what}{': ' if reason else ''}{printable(reason)}")
+                raise PolicyRefusal(clause, f"{what}{': ' if reason else ''}{printable(reason)}")
 
     def _check_purpose(self, announcement: Announcement) -> None:
         """Require a purpose that the study has, and no more updates than it has rounds."""

@@ -20,7 +20,6 @@ from typing import Final
 
 import httpx
 
-from protocol.channel.answers import VerifiedAnswer, verify_answer
 from protocol.channel.commitment import CheckedHead
 from protocol.channel.envelope import ANSWER_TYPE, SEALED_TYPE, Correspondence, envelope_bytes, open_answer
 from protocol.channel.keys import SealingKey, VerifyKey
@@ -33,7 +32,7 @@ from protocol.channel.session import (
     most_sealed_bytes,
 )
 from protocol.channel.session import open_answer as open_session_answer
-from protocol.channel.signing import DigestField
+from protocol.channel.signing import DigestField, VerifiedAnswer, verify_answer
 from protocol.errors import BadSignature, BrokenSeal, ErrorCode, MalformedMessage, OtherVersion, Unavailable
 from protocol.messages.control import Party
 from protocol.parameters import require_version

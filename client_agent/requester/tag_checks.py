@@ -29,8 +29,7 @@ from protocol.messages.control import (
     sign,
 )
 from protocol.sharing import Side
-from protocol.tag_verdicts import judged, require_check, require_commitment, wrong_tags
-from protocol.tags import shown_seed
+from protocol.tags import judged, require_check, require_commitment, shown_seed, wrong_tags
 
 _B_FIRST = (Side.B, Side.A)
 """A ends the round as soon as it hears that tags failed."""

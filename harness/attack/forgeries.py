@@ -16,7 +16,7 @@ from protocol.arithmetic.fixed_point import packed
 from protocol.arithmetic.ring import Ring, derive
 from protocol.channel.commitment import commitment_to
 from protocol.channel.keys import SealingPublicKey, SigningKey, generate_signing_key
-from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
+from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_message, sealed_length
 from protocol.channel.signing import TAG, DigestField, digest_value
 from protocol.messages.contribution import share_parts
 from protocol.messages.control import AgreedSet, Announcement, ReleaseSet, Roster, ShareKind
@@ -39,7 +39,7 @@ class Parts:
     salt: bytes = field(repr=False)
 
     def sealed(self) -> bytes:
-        return b"".join(seal_stream(self.header, [self.plain], self.recipient, self.content_key, self.salt))
+        return seal_message(self.header, [self.plain], self.recipient, self.content_key, self.salt).whole()
 
 
 Contribution = Mapping[Side, Parts]

@@ -18,9 +18,8 @@ from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.site.events import AgentEvent, EventKind
 from harness.attack.attack import Attempt, Found, found
 from harness.attack.scripted_agents import PARTIES, REQUESTER, ROSTER, SITES
-from protocol.channel.answers import sign_answer
 from protocol.channel.envelope import SEALED_TYPE
-from protocol.channel.signing import DigestField
+from protocol.channel.signing import DigestField, sign_answer
 from protocol.sharing import Side
 from servers.problems import error_from
 

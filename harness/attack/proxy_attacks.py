@@ -26,11 +26,10 @@ from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, pa
 from harness.attack.scripted_rounds import OTHER, SITES, VICTIM, OpenRound, RoundInMemory, pair_in_memory
 from harness.attack.signed_client import Reached, digest_of, there
 from harness.federation import server_apps
-from protocol.channel.answers import sign_answer
 from protocol.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, close_answer
 from protocol.channel.sealing import SealedReader, sealed_small_length
 from protocol.channel.session import HEAD_BYTES, SESSION_TYPE
-from protocol.channel.signing import DigestField
+from protocol.channel.signing import DigestField, sign_answer
 from protocol.errors import MoietyError, RefusedMessage, Unavailable
 from protocol.messages import bodies
 from protocol.messages.control import Message, OutputHeader, ReadyNotice, Receipt, Signed

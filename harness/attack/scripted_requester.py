@@ -60,8 +60,19 @@ from protocol.protection import shares as tagged
 from protocol.release import masking_side, open_output_chunk
 from protocol.rounds.agreement import check_transcript
 from protocol.sharing import Side
-from protocol.tag_verdicts import contradicted, judged, require_check, require_commitment, require_judged
-from protocol.tags import TagErrors, VectorDigest, attempt_key, mask_digest, seed_hash, shown_seed
+from protocol.tags import (
+    TagErrors,
+    VectorDigest,
+    attempt_key,
+    contradicted,
+    judged,
+    mask_digest,
+    require_check,
+    require_commitment,
+    require_judged,
+    seed_hash,
+    shown_seed,
+)
 
 R = TypeVar("R", bound=Reached)
 

@@ -19,13 +19,12 @@ import httpx
 from host.clock import SYSTEM, Clock
 from host.files import read_secret
 from host.settings import read_text
-from protocol.channel.answers import verify_answer
 from protocol.channel.commitment import MessageDigest, head_digest
 from protocol.channel.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, close_request, open_answer
 from protocol.channel.keys import SealingKey, SealingPublicKey, VerifyKey
 from protocol.channel.message import Message
 from protocol.channel.sealing import SealedReader
-from protocol.channel.signing import DigestField, sign_request
+from protocol.channel.signing import DigestField, sign_request, verify_answer
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.messages import bodies
 from protocol.messages.control import MAX_CONTROL_BYTES, Roster, require_roster

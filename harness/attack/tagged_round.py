@@ -54,8 +54,21 @@ from protocol.protection.shares import with_tags
 from protocol.release import masking_side
 from protocol.rounds.evidence import PastRelease, check_release
 from protocol.sharing import Side, split
-from protocol.tag_verdicts import WrongTags, check_of, commitment_to, judged, require_judged, shares_of, wrong_tags
-from protocol.tags import VectorDigest, attempt_key, errors_of, mask_digest, seed_hash, shown_seed
+from protocol.tags import (
+    VectorDigest,
+    WrongTags,
+    attempt_key,
+    check_of,
+    commitment_to,
+    errors_of,
+    judged,
+    mask_digest,
+    require_judged,
+    seed_hash,
+    shares_of,
+    shown_seed,
+    wrong_tags,
+)
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

@@ -134,7 +134,7 @@ def _passed_by_a_server(folder: Path) -> Found:
 
 _ROUNDS: Final = 12
 _SEED: Final = bytes(range(64, 96))
-_NO_ERROR: Final[Mapping[str, object]] = {"protocol.tag_verdicts.sum_of": lambda checks: np.zeros(2, dtype=np.uint64)}
+_NO_ERROR: Final[Mapping[str, object]] = {"protocol.tags.sum_of": lambda checks: np.zeros(2, dtype=np.uint64)}
 _NO_TAGS: Final[Mapping[str, object]] = {
     "protocol.protection.shares.CheckedHalves._kept_tags_fit": lambda halves: True,
     "protocol.protection.shares.CheckedHalves._require_shown_tags": passes,

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from harness.bench.meter import Benchmark, Figures, Spread, facts, scratch
 from harness.bench.synthetic import parameters_for, update_of
 from harness.warm import warm
+from protocol.arithmetic import kernels
 from protocol.arithmetic.fixed_point import element_bytes, encode_into, packed, scaling_of, unpacked
-from protocol.arithmetic.kernels import NUMBA
 from protocol.arithmetic.ring import Ring, Signed, Usage, expand_into, lifted, to_signed
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import RingBits, StudyParameters
@@ -191,7 +191,7 @@ class _Work:
         return self._share[piece]
 
     def _unpacked(self, piece: slice) -> Ring:
-        return unpacked(self._packed[_octets(piece)].data, _PIECE, _NARROW, NUMBA, self._buffer)
+        return unpacked(self._packed[_octets(piece)].data, _PIECE, _NARROW, self._buffer)
 
     def _encode(self) -> None:
         for piece in self._pieces:
@@ -201,13 +201,13 @@ class _Work:
         self._encode()
         for piece in self._pieces:
             expand_into(_KEY, Usage.SHARE, self._share[piece], start=piece.start)
-            NUMBA.mask(self._x[piece], self._share[piece], self._share[piece])
+            kernels.mask(self._x[piece], self._share[piece], self._share[piece])
 
     def _split_48(self) -> None:
         self._encode()
         for piece in self._pieces:
             expand_into(_KEY, Usage.SHARE, self._buffer, start=piece.start)
-            NUMBA.mask(self._x[piece], self._buffer, self._buffer)
+            kernels.mask(self._x[piece], self._buffer, self._buffer)
             self._packed[_octets(piece)] = packed(self._buffer, _NARROW)
 
     def _seal(self, share: Ring | Octets) -> bytes:
@@ -221,29 +221,29 @@ class _Work:
 
     def _sketch(self, read: Callable[[slice], Ring]) -> None:
         for piece in self._pieces:
-            NUMBA.sketch_into(self._buckets, self._words[piece], read(piece))
+            kernels.sketch_into(self._buckets, self._words[piece], read(piece))
 
     def _add(self, read: Callable[[slice], Ring]) -> None:
         for piece in self._pieces:
-            NUMBA.add_into(self._total[piece], read(piece))
+            kernels.add_into(self._total[piece], read(piece))
 
     def _seed(self) -> None:
         """The same in both rings: a seed's stream has 64 bits a coordinate."""
         for piece in self._pieces:
             expand_into(_KEY, Usage.SHARE, self._buffer, start=piece.start)
-            NUMBA.add_into(self._total[piece], self._buffer)
+            kernels.add_into(self._total[piece], self._buffer)
 
     def _output(self, bits: RingBits) -> None:
         for number, piece in enumerate(self._pieces):
             expand_into(_KEY, Usage.OUTPUT_MASK, self._buffer, start=piece.start)
-            NUMBA.mask(self._total[piece], self._buffer, self._buffer)
+            kernels.mask(self._total[piece], self._buffer, self._buffer)
             AESGCM(_KEY).encrypt(number.to_bytes(12, "big"), packed(self._buffer, bits), None)
 
     def _open(self, read: Callable[[slice], Ring], bits: RingBits) -> None:
         for piece in self._pieces:
             masked = read(piece)
             expand_into(_KEY, Usage.OUTPUT_MASK, self._pad, start=piece.start)
-            NUMBA.open_average(masked, self._pad, _BOUND, _DIVISOR, self._average, bits)
+            kernels.open_average(masked, self._pad, _BOUND, _DIVISOR, self._average, bits)
 
 
 def _octets(piece: slice) -> slice:

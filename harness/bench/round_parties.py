@@ -51,8 +51,7 @@ from protocol.policy.memory import SiteMemory
 from protocol.rounds.agreement import check_transcript
 from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side, vector_side
-from protocol.tag_verdicts import judged, require_check, require_commitment
-from protocol.tags import seed_hash, shown_seed
+from protocol.tags import judged, require_check, require_commitment, seed_hash, shown_seed
 
 _WAIT_S: Final = 10.0
 _PATIENCE_S: Final = 3600.0

@@ -27,7 +27,6 @@ from harness.engine.updates import ClippedUpdate, Counted, Judge, RoundInputs, S
 from host.files import MemoryFile
 from protocol import release, sharing
 from protocol.arithmetic import fixed_point, ring
-from protocol.arithmetic.kernels import NUMBA
 from protocol.arithmetic.ring import Ring, Signed, derive
 from protocol.channel.commitment import commitment_to
 from protocol.ckks.ciphertext import CkksParameters, Kind, chunks_of
@@ -324,7 +323,7 @@ class SecureRound:
         sums = {side: release.sum_chunk(_sources(side, contributions, released), 0, stop) for side in Side}
         vector = release.combine_chunk(release.masked_sum_chunk(sums[Side.A], t_seed, 0), sums[Side.B])
         bits = self.parameters.ring_bits
-        return release.open_aggregate_chunk(ring.lifted(vector, bits), t_seed, 0, self.bound(released), NUMBA, bits)
+        return release.open_aggregate_chunk(ring.lifted(vector, bits), t_seed, 0, self.bound(released), bits)
 
 
 def wrong_tags_left_out(judgement: Judgement, wrong: tuple[str, ...]) -> Judgement:

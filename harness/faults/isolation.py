@@ -18,8 +18,7 @@ from client_agent.site.sum_memory import SumMemory, sum_memory
 from protocol.arithmetic.ring import Ring
 from protocol.errors import PolicyRefusal
 from protocol.messages.control import Announcement
-from protocol.policy.exposure import SummedRow, SummedWeight
-from protocol.policy.isolation import SeenSums
+from protocol.policy.exposure import SeenSums, SummedRow, SummedWeight
 from protocol.policy.site_policy import SitePolicy
 
 DEMANDED: Final = 0.3

@@ -1,15 +1,11 @@
 """Real vectors as ring vectors, and ring vectors as bytes (docs/protocol.md 2, 24).
 
-Real vectors <-> ring vectors: clipping, stochastic rounding, decoding (docs/protocol.md 2).
-
 A site clips its update to the study's norm, multiplies it by its weight, then encodes it. Two ways, with the same
 bits: :func:`clip` and :func:`encode` on whole arrays, or :func:`scaling_of`, which reads the update once, and
 :func:`encode_into` piece by piece, into the caller's buffers.
 
-Ring vectors as bytes, in the study's ring: eight bytes an element, or six (docs/protocol.md 24).
-
-An element of Z_{2^48} is written as its six low bytes, little-endian, and read with its sign: as the element of
-Z_{2^64} that has the same signed reading.
+As bytes an element takes eight, or six in the small ring. An element of Z_{2^48} is written as its six low bytes,
+little-endian, and read with its sign: as the element of Z_{2^64} that has the same signed reading.
 """
 
 from __future__ import annotations
@@ -23,9 +19,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arithmetic import ring
-from protocol.arithmetic.kernels import NUMBA, Kernels, Scaling
-from protocol.arithmetic.numpy_kernels import LEAST_EXPONENT
+from protocol.arithmetic import kernels, ring
+from protocol.arithmetic.kernels import LEAST_EXPONENT, Scaling
 from protocol.arithmetic.ring import Ring, Usage, expand_into, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation, UnusableUpdate
 from protocol.parameters import WORD_BITS, RingBits, StudyParameters
@@ -53,20 +48,18 @@ def check_finite(update: Update, layers: Layers) -> None:
         start += size
 
 
-def clip(update: Update, clip_norm: float, kernels: Kernels = NUMBA) -> tuple[Real, bool]:
+def clip(update: Update, clip_norm: float) -> tuple[Real, bool]:
     """Scale ``update`` down to L2 norm ``clip_norm`` if it is longer; says whether it was.
 
     Shapes:   float[D] -> float64[D]
     Raises:   UnusableUpdate, when a value is NaN or infinite
     """
-    scaling = _clipping(update, (("update", update.size),), clip_norm, kernels)
+    scaling = _clipping(update, (("update", update.size),), clip_norm)
     values = update.astype(np.float64)
     return (values * scaling.unit * scaling.factor if scaling.clips else values), scaling.clips
 
 
-def scaling_of(
-    update: Update, layers: Layers, parameters: StudyParameters, weight: float = 1.0, kernels: Kernels = NUMBA
-) -> Scaling:
+def scaling_of(update: Update, layers: Layers, parameters: StudyParameters, weight: float = 1.0) -> Scaling:
     """The factors that bring ``update`` to the study's norm, weight and scale; :func:`encode_into` applies them.
 
     Reads the update once: the check of :func:`check_finite` and the norm of :func:`clip`.
@@ -76,13 +69,11 @@ def scaling_of(
     """
     _require_weight(weight)
     _require_form(update, layers)
-    clipping = _clipping(update, layers, parameters.clip_norm, kernels)
+    clipping = _clipping(update, layers, parameters.clip_norm)
     return replace(clipping, weight=weight, scale=parameters.scale)
 
 
-def encode(
-    values: Update, parameters: StudyParameters, rand_seed: bytes, *, start: int = 0, kernels: Kernels = NUMBA
-) -> Ring:
+def encode(values: Update, parameters: StudyParameters, rand_seed: bytes, *, start: int = 0) -> Ring:
     """Fixed point with stochastic rounding: floor(x * 2^f), plus one with the probability of the fraction.
 
     Why: the expectation is exact, so rounding errors of many sites cancel instead of adding up; every error is
@@ -93,13 +84,11 @@ def encode(
     Raises:   UnusableUpdate, when a value is not finite or does not fit the ring
     """
     encoded = np.empty(values.shape, dtype=np.uint64)
-    encode_into(encoded, values, Scaling(scale=parameters.scale), rand_seed, start, kernels)
+    encode_into(encoded, values, Scaling(scale=parameters.scale), rand_seed, start)
     return encoded
 
 
-def encode_into(
-    encoded: Ring, values: Update, scaling: Scaling, rand_seed: bytes, start: int, kernels: Kernels = NUMBA
-) -> None:
+def encode_into(encoded: Ring, values: Update, scaling: Scaling, rand_seed: bytes, start: int) -> None:
     """:func:`encode` of the clipped and weighted piece that begins at ``start``, into the caller's buffer.
 
     Shapes:   encoded uint64[n], values float[n], not yet scaled
@@ -139,7 +128,7 @@ def quantise_weight(alpha: float, grid: int) -> int:
     return round(Fraction(alpha) * grid)
 
 
-def _clipping(update: Update, layers: Layers, clip_norm: float, kernels: Kernels) -> Scaling:
+def _clipping(update: Update, layers: Layers, clip_norm: float) -> Scaling:
     """The norm is ``fraction / unit``: whatever the update's size, neither part overflows."""
     peaks, squares = kernels.block_squares(update)
     if not np.all(np.isfinite(peaks)):
@@ -174,11 +163,10 @@ _WIRE: Final = np.dtype("<u2")
 
 
 def element_bytes(bits: RingBits) -> int:
-    """Return the bytes that one element takes."""
     return bits // _BITS_PER_BYTE
 
 
-def packed(x: Ring, bits: RingBits, kernels: Kernels = NUMBA) -> memoryview:
+def packed(x: Ring, bits: RingBits) -> memoryview:
     """The elements modulo 2^bits, one after the other; without a copy in 64 bits.
 
     Shapes:   uint64[n] -> n * bits / 8 bytes
@@ -190,9 +178,7 @@ def packed(x: Ring, bits: RingBits, kernels: Kernels = NUMBA) -> memoryview:
     return words.astype(_WIRE, copy=False).view(np.uint8).data
 
 
-def unpacked(
-    b: bytes | bytearray | memoryview, length: int, bits: RingBits, kernels: Kernels = NUMBA, out: Ring | None = None
-) -> Ring:
+def unpacked(b: bytes | bytearray | memoryview, length: int, bits: RingBits, out: Ring | None = None) -> Ring:
     """The inverse of :func:`packed`, up to :func:`protocol.arithmetic.ring.lifted`; into ``out`` where it is given.
 
     Shapes:   length * bits / 8 bytes -> uint64[length]; may be a read-only view of ``b`` in 64 bits

@@ -1,6 +1,6 @@
 """The compiled kernels. Imported on first use only, since loading numba takes a while.
 
-Each releases the interpreter lock. None checks its arguments: ``kernels.py`` does, for both twins.
+Each releases the interpreter lock. None checks its arguments: ``kernels.py`` does.
 """
 
 from __future__ import annotations
@@ -12,17 +12,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from protocol.arithmetic.numpy_kernels import (
-    ENCODED_LIMIT,
-    HALF_WIDTH,
-    LEAST_EXPONENT,
-    LOW_HALF,
-    NORM_BLOCK,
-    UNIFORM_SHIFT,
-    UNIFORM_STEP,
-    Real,
-    Update,
-)
+from protocol.arithmetic.kernels import LEAST_EXPONENT, NORM_BLOCK, Real, Update
 from protocol.arithmetic.ring import Ring
 
 _Words = NDArray[np.uint64]
@@ -35,7 +25,11 @@ _OUT_2D = types.Array(types.uint64, 2, "C")
 _SINGLE, _DOUBLE = (types.Array(t, 1, "C", readonly=True) for t in (types.float32, types.float64))
 _SINGLE_BITS = types.Array(types.uint32, 1, "C", readonly=True)
 _REAL_OUT = types.Array(types.float64, 1, "C")
-_SHIFT = np.uint64(UNIFORM_SHIFT)
+_SHIFT = np.uint64(11)
+_STEP = 2.0**-53
+_ENCODED_LIMIT = 2.0**62
+_HALF_WIDTH = np.uint64(32)
+_LOW_HALF = np.uint64(2**32 - 1)
 _SHORTS_IN, _SHORTS_OUT = types.Array(types.uint16, 1, "C", readonly=True), types.Array(types.uint16, 1, "C")
 _WIDTH = 8  # words of a column taken together: one cache line
 
@@ -180,7 +174,7 @@ def _block_squares(
 
 def _round(scaled: float, word: np.uint64) -> np.uint64:  # pragma: no cover - compiled
     whole = np.floor(scaled)
-    up = np.int64(word >> _SHIFT) * UNIFORM_STEP < scaled - whole
+    up = np.int64(word >> _SHIFT) * _STEP < scaled - whole
     return np.uint64(np.int64(whole) + np.int64(up))
 
 
@@ -193,7 +187,7 @@ def _encode(
     fits = True
     for i in range(words.size):
         scaled = values[i] * unit * factor * weight * scale
-        inside = abs(scaled) < ENCODED_LIMIT
+        inside = abs(scaled) < _ENCODED_LIMIT
         fits &= inside
         words[i] = _rounded(scaled if inside else 0.0, words[i])
     return fits
@@ -208,10 +202,10 @@ def _open_average(
         word = np.uint64(opened)
         beyond += int((opened > bound) | (opened < -bound))
         sign = np.uint64(opened >> np.int64(63))  # all ones for a negative number
-        magnitude = ((word ^ sign) - sign) & LOW_HALF
+        magnitude = ((word ^ sign) - sign) & _LOW_HALF
         square = magnitude * magnitude
-        upper += square >> HALF_WIDTH
-        lower += square & LOW_HALF
+        upper += square >> _HALF_WIDTH
+        lower += square & _LOW_HALF
         out[i] = opened / divisor
     return beyond, upper, lower
 
@@ -257,11 +251,11 @@ open_average: Callable[[Ring, Ring, int, float, NDArray[np.float32], int], tuple
 
 
 def block_squares(values: Update, peaks: Real, squares: Real) -> None:
-    """See the numpy twin; reads the values once."""
+    """Read the values once."""
     bits: _Bits = values.view(np.uint32) if values.dtype == np.float32 else values.view(np.uint64)
     _squares(values, bits, np.uint64(np.iinfo(bits.dtype).max >> 1), peaks, squares)
 
 
 def transpose_bits(columns: NDArray[np.uint8], rows: NDArray[np.uint8]) -> None:
-    """See the numpy twin; reads and writes 64 bits at a time."""
+    """Read and write 64 bits at a time."""
     _transpose(columns.view(np.uint64), rows.view(np.uint64))

@@ -1,15 +1,12 @@
 """Vectors over the ring Z_{2^64}, and their expansion from seeds (docs/protocol.md 2, 3).
 
-Vectors over the ring Z_{2^64}: numpy uint64 arrays, whose arithmetic wraps (docs/protocol.md 2).
+Vectors are numpy uint64 arrays. Only arrays are added and multiplied here: numpy wraps them silently, whereas its
+scalars warn. In a study whose shares are modulo 2^48 the arrays are the same, and count modulo 2^48 alone: since 2^48
+divides 2^64, sums may wrap at either, and :func:`lifted` reads what they are (docs/protocol.md 24).
 
-Only arrays are added and multiplied here: numpy wraps them silently, whereas its scalars warn.
-In a study whose shares are modulo 2^48 the arrays are the same, and count modulo 2^48 alone: since 2^48 divides 2^64,
-sums may wrap at either, and :func:`lifted` reads what they are (docs/protocol.md 24).
-
-Seed -> ring vector: AES-256 in counter mode, with one usage tag per purpose (docs/protocol.md 3).
-
-The counter block is the usage tag (8 bytes, big endian) followed by the block's index (8 bytes, big endian), so
-streams of different purposes never overlap under one seed, and any place of a stream can be reached directly.
+A seed expands by AES-256 in counter mode. The counter block is the usage tag (8 bytes, big endian) followed by the
+block's index (8 bytes, big endian), so streams of different purposes never overlap under one seed, and any place of a
+stream can be reached directly.
 """
 
 from __future__ import annotations
@@ -56,7 +53,6 @@ def lifted(x: Ring, bits: RingBits) -> Ring:
 
 
 def dot(a: Ring, b: Ring) -> int:
-    """Inner product modulo 2^64."""
     return int(np.dot(a, b))
 
 

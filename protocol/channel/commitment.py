@@ -51,7 +51,6 @@ class BodyHash:
             yield chunk
 
     def digest(self) -> bytes:
-        """The hash of everything so far, 32 bytes."""
         return self._hash.digest()
 
 
@@ -122,7 +121,6 @@ class MessageDigest:
         return self._body.digest()
 
     def digest(self) -> bytes:
-        """The digest of everything so far, 32 bytes."""
         whole = self._message.copy()
         whole.update(self._body.digest())
         return whole.digest()

@@ -1,10 +1,9 @@
 """Content made short, or equally long whatever it says: compact, padded or deflated (docs/protocol.md 3, 14).
 
-Messages in letters: the same JSON in a third of the bytes, as long whatever its numbers are (docs/protocol.md 3).
-
-Every number, switch and absence takes nine bytes, so a letter's length shows which fields are there, whose names and
-how many entries its lists hold, and no number. Digests and signatures take a byte for two of their digits, and a text
-that came before takes three bytes. There is one form of every message, which is read back to its canonical JSON.
+**Compact**, in letters: the same JSON in a third of the bytes. Every number, switch and absence takes nine bytes, so a
+letter's length shows which fields are there, whose names and how many entries its lists hold, and no number. Digests
+and signatures take a byte for two of their digits, and a text that came before takes three bytes. There is one form of
+every message, which is read back to its canonical JSON.
 
     nothing, no, yes   0, 1, 2 | eight zeros
     number             3 | i64                    4 | IEEE 754 double
@@ -14,19 +13,15 @@ that came before takes three bytes. There is one form of every message, which is
 
 All integers are big-endian. An earlier text is counted from 0, in the order in which texts first stand as 5 or 6.
 
-Letters that show nothing by their length: the content, its length in front, zeros behind (docs/protocol.md 3).
-
-HPKE hides what a letter says and shows how long it is. So the length follows from what the relaying servers know
-anyway: which fields are there, whom lists name, how many rounds were skipped. No number shows in the compact form; a
-notice, which holds a text, is filled up inside its seal to one length.
+**Padded**: HPKE hides what a letter says and shows how long it is. So the length follows from what the relaying servers
+know anyway: which fields are there, whom lists name, how many rounds were skipped. No number shows in the compact form;
+a notice, which holds a text, is filled up inside its seal to one length.
 
     u32 length of the content, big-endian | content | zeros
 
-Control messages deflated where that is shorter, against an earlier answer of the session where both ends hold it.
-
-A view differs from the one before in a few digests and signatures. So a request can name an answer that its site holds,
-and the server, if it still holds that too, deflates the next one against it (RFC 1950 with a preset dictionary, whose
-checksum is in the stream; else RFC 1951).
+**Deflated**, in sessions, where that is shorter: a view differs from the one before in a few digests and signatures. So
+a request can name an answer that its site holds, and the server, if it still holds that too, deflates the next one
+against it (RFC 1950 with a preset dictionary, whose checksum is in the stream; else RFC 1951).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ An answer is HPKE to the caller (answer head | body | zeros), or a body that is 
 
 Lengths are padded coarsely, so that a name more or less in a list does not show. Both envelopes are bound to caller,
 server and the nonce of the request's signature; nobody is authenticated by them: that is the signatures' part
-(protocol/channel/signing.py, protocol/channel/answers.py). HPKE draws its own randomness.
+(protocol/channel/signing.py). HPKE draws its own randomness.
 """
 
 from __future__ import annotations
@@ -107,7 +107,6 @@ def open_request(sealed: bytes, key: SealingKey, between: Correspondence) -> tup
 
 
 def close_answer(status: int, body: bytes, to: SealingPublicKey, between: Correspondence) -> bytes:
-    """The answer's envelope."""
     head = EnclosedAnswer(status=status, body_bytes=len(body))
     return seal_small(_padded(head, body), to, between.info("answer"))
 

@@ -32,6 +32,11 @@ _VERSION_FIELD: Final = "version"
 _LENGTH: Final = struct.Struct(">I")
 
 
+def omitted(default: Any = None) -> Any:  # noqa: ANN401  # stands for a field of any type, as Field() does
+    """A field that bytes leave out where it has its default: messages from before there was one stay as they are."""
+    return Field(default=default, exclude_if=lambda value: bool(value == default))
+
+
 class Message(BaseModel):
     """Base of every control message: immutable, strict, closed."""
 

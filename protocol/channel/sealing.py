@@ -8,8 +8,6 @@ Hoang, Reyhanitabar, Rogaway and Vizar 2015), so that chunks cannot be dropped, 
 Nothing here reads or writes: bytes go in, bytes come out, and memory stays at one chunk.
 HPKE draws its own randomness; every other random byte is an argument. Integers are big-endian.
 
-A part of an encrypted body, opened without the rest of it (docs/protocol.md 3).
-
 Chunks of a body are sealed one by one, so whoever has the content key opens those that hold what is wanted. That the
 body as a whole is what its sender committed to was found when it came; here every chunk that is used is authentic and
 in its place, under this key.
@@ -20,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import chain
 from typing import Final, TypeAlias
 
 from cryptography.exceptions import InvalidTag
@@ -100,7 +97,6 @@ def sealed_length(plaintext_bytes: int) -> int:
 
 
 def sealed_message_length(header_bytes: int, plaintext_bytes: int) -> int:
-    """Length of everything ``seal_stream`` yields."""
     return sealed_head_length(header_bytes) + sealed_length(plaintext_bytes)
 
 
@@ -230,20 +226,6 @@ class BodyReader:
 # --- sealed messages --------------------------------------------------------------------------------------------------
 
 
-def seal_stream(
-    header: bytes, chunks: Iterable[Octets], recipient: SealingPublicKey, content_key: bytes, salt: bytes
-) -> Iterator[bytes]:
-    """Seal a body of any length to ``recipient``, bound to the public ``header``.
-
-    Requires: ``content_key`` and ``salt`` are 32 fresh random bytes each, used for this message alone
-    Reveals:  the header and the body's length, to whoever carries it
-    Raises:   MalformedMessage on a wrong length, TooLarge on a header above 2^16 bytes, before anything is yielded
-    Source:   RFC 9180; docs/protocol.md 3
-    """
-    sealed = seal_message(header, chunks, recipient, content_key, salt)
-    return chain([sealed.head], sealed.body)
-
-
 @dataclass(frozen=True)
 class SealedMessage:
     """A sealed message in two parts, for a sender that signs the first. ``length``: of both, where it is known."""
@@ -260,15 +242,21 @@ class SealedMessage:
 def seal_message(
     header: bytes, chunks: Iterable[Octets], recipient: SealingPublicKey, content_key: bytes, salt: bytes
 ) -> SealedMessage:
-    """As ``seal_stream``, with the head apart."""
+    """Seal a body of any length to ``recipient``, bound to the public ``header``.
+
+    Requires: ``content_key`` and ``salt`` are 32 fresh random bytes each, used for this message alone
+    Reveals:  the header and the body's length, to whoever carries it
+    Raises:   MalformedMessage on a wrong length, TooLarge on a header above 2^16 bytes
+    Source:   RFC 9180; docs/protocol.md 3
+    """
     return SealedMessage(sealed_head(header, recipient, content_key, salt), encrypt_body(content_key, chunks))
 
 
 def sealed_head(header: bytes, recipient: SealingPublicKey, content_key: bytes, salt: bytes) -> bytes:
-    """Return the head that ``seal_stream`` puts before the body, for a body that ``encrypt_body`` has already made.
+    """Return the head that stands before the body, for a body that ``encrypt_body`` has already made.
 
     Why: a header may name what is known of the body only once that is encrypted
-    Requires, raises: as ``seal_stream``
+    Requires, raises: as ``seal_message``
     """
     _check_header_length(len(header), MAX_HEADER_BYTES)
     secret = require_length("a content key", content_key, CONTENT_KEY_BYTES)
@@ -295,7 +283,7 @@ class _Stage(Enum):
 
 
 class SealedReader:
-    """Opens what ``seal_stream`` made, from pieces of any size.
+    """Opens what ``seal_message`` made, from pieces of any size.
 
     ``accept`` is called once with the header's bytes, before the private key is used: it raises to refuse the message.
     Nothing authenticates the header until ``salt`` is set (the key part opened under it), and nobody is authenticated
@@ -423,7 +411,6 @@ class KnownBody:
 
     @property
     def done(self) -> int:
-        """The number of open chunks."""
         return self._done
 
     @property
@@ -433,7 +420,6 @@ class KnownBody:
 
     @property
     def ended(self) -> bool:
-        """True if the last chunk is open."""
         return self._done == self._chunks
 
     def open_into(self, content: bytearray | memoryview, chunk: Octets) -> None:

@@ -273,7 +273,6 @@ def _nonce(counter: int) -> bytes:
 
 
 def _asked_by(head: SessionHead) -> bytes:
-    """Return the context that an answer is bound to besides its nonce."""
     return _ANSWER + head.bytes()
 
 

@@ -1,6 +1,6 @@
 """Parameters of the CKKS path, and ciphertexts as they travel (docs/protocol.md 11).
 
-Ciphertexts as they travel: fixed-width integers, every length known beforehand (docs/protocol.md 11).
+All are fixed-width integers, every length is known beforehand:
 
     contribution:  "MOIETYCU" | fingerprint 16 | key id 16 | u64 values | chunks of  seed 64 | c0
     sum:           "MOIETYCS" | fingerprint 16 | key id 16 | u64 values | chunks of  c0 | c1
@@ -102,7 +102,6 @@ class CkksParameters(BaseModel):
 
     @property
     def scale(self) -> float:
-        """The factor of a value before it is encrypted."""
         return math.ldexp(1.0, self.scale_bits)
 
     @property
@@ -128,7 +127,6 @@ class CkksParameters(BaseModel):
 
     @property
     def coefficient_bytes(self) -> int:
-        """Bytes of one coefficient as it travels."""
         return -(-self.modulus.bit_length() // 8)
 
 
@@ -181,7 +179,6 @@ class BodyHeader:
 
 
 def chunk_bytes(parameters: CkksParameters, kind: Kind) -> int:
-    """Length of one chunk."""
     polynomial = parameters.ring_degree * parameters.coefficient_bytes
     return SEED_BYTES + polynomial if kind is Kind.CONTRIBUTION else 2 * polynomial
 
@@ -192,12 +189,10 @@ def chunk_count(parameters: CkksParameters, values: int) -> int:
 
 
 def body_bytes(parameters: CkksParameters, kind: Kind, values: int) -> int:
-    """Length of a whole body."""
     return HEADER_BYTES + chunk_count(parameters, values) * chunk_bytes(parameters, kind)
 
 
 def chunk_offset(parameters: CkksParameters, kind: Kind, index: int) -> int:
-    """Return the offset of chunk ``index`` in a body."""
     return HEADER_BYTES + index * chunk_bytes(parameters, kind)
 
 

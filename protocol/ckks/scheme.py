@@ -1,16 +1,9 @@
 """Microsoft SEAL through TenSEAL: keys, encryption, sums of ciphertexts (docs/protocol.md 11).
 
-Parameters as SEAL takes them, and the secret key: Microsoft SEAL through TenSEAL (docs/protocol.md 11).
-
 The only module that imports TenSEAL, at the first call. A secret key follows from its seed alone.
-
-SEAL's serialised ciphertexts <-> polynomials and seeds (docs/protocol.md 11).
 
 TenSEAL's ``sealapi`` saves and loads by path only, so a :class:`Scratch` comes from the caller. SEAL's streams are
 compressed when it writes them; what travels is the fixed-width form of ``ciphertext.py``.
-
-Encryption of a vector's pieces, addition of ciphertexts, decryption of sums (docs/protocol.md 11).
-
 SEAL draws the noise and the public seeds itself: no argument here is random.
 """
 
@@ -142,9 +135,7 @@ class Scratch(Protocol):
         """All that SEAL wrote last."""
         ...
 
-    def write(self, data: bytes) -> None:
-        """Replace what is there."""
-        ...
+    def write(self, data: bytes) -> None: ...
 
 
 class Streams:
@@ -170,7 +161,6 @@ class Streams:
         return chunk
 
     def summed(self, ciphertext: SealObject) -> SumChunk:
-        """Both polynomials of a ciphertext."""
         start = len(self._prefix(_POLYNOMIALS))
         raw = self._saved(ciphertext, start + _POLYNOMIALS * self._polynomial_bytes)
         both = np.frombuffer(raw, dtype=WORD, offset=start)
@@ -208,7 +198,6 @@ class Streams:
         return _SEAL_HEADER.pack(*self._start, compression, 0, _SEAL_HEADER.size + content_bytes)
 
     def _saved(self, thing: SealObject, length: int) -> bytes:
-        """Return SEAL's bytes, decompressed: ``length`` of them."""
         thing.save(self._scratch.path)
         written = self._scratch.read()
         self._require_equal(written[: _SEAL_HEADER.size], self._header(len(written) - _SEAL_HEADER.size, _ZSTANDARD))
@@ -320,7 +309,6 @@ class Adder:
         return self._streams.summed(total).to_bytes(self._scheme.parameters)
 
     def reset(self) -> None:
-        """Forget what was added so far."""
         self._total, self._added = None, 0
 
 

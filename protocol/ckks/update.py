@@ -1,6 +1,7 @@
 """A site's update as ciphertexts, the average out of their sum, and the check of that sum (docs/protocol.md 11).
 
-Check values: a sum that was served holds every released site's ciphertext exactly once (docs/protocol.md 11).
+Every site multiplies its clipped update by its own weight w in [0, 1] before it encrypts, and encrypts w too, as the
+first value: so the server only adds, and whoever holds the key divides.
 
 Whoever adds ciphertexts without the key can as well leave one out, take one several times, take one of another round
 or place, or add something. So the last slots of every ciphertext hold
@@ -12,12 +13,6 @@ of the check values then is <K, sum of z> / S + sum of v, which every site can c
 out of the ciphertexts has that value, but for a probability that docs/protocol.md derives.
 
 Source: the inner-product MAC of Agrawal and Boneh 2009, section 3, over the reals and within the noise.
-
-A site's update as a body of ciphertexts, and the average out of their sum (docs/protocol.md 11).
-
-Every site multiplies its clipped update by its own weight w in [0, 1] before it encrypts, and encrypts w too, as the
-first value: so the server only adds, and whoever holds the key divides. Behind the values of each ciphertext come the
-check values, which are looked at before anything else of a sum.
 """
 
 from __future__ import annotations

@@ -141,11 +141,9 @@ class Queries:
 
     @property
     def most_bytes(self) -> int:
-        """The longest body."""
         return most_body_bytes(ELEMENT_BYTES * self.length * len(self.targets))
 
     def header(self, round_number: int) -> QueryHeader:
-        """The public header."""
         seeded = seed_side(round_number) is self.side
         return QueryHeader(
             transcript_digest=self.transcript_digest,
@@ -177,7 +175,6 @@ class Queries:
         return header
 
     def content_bytes(self, header: QueryHeader) -> int:
-        """Return the content bytes of a body with this header."""
         vector = header.share_kind is ShareKind.VECTOR
         return ELEMENT_BYTES * header.length * len(header.targets) if vector else SEED_BYTES
 
@@ -248,12 +245,10 @@ def seal_masked_sum(
 
 
 def masked_sum_bytes(header: MaskedSumHeader) -> int:
-    """Return the length of that body."""
     return sealed_message_length(len(header.canonical()), element_bytes(header.share_kind.ring_bits) * header.length)
 
 
 def most_masked_sum_bytes(length: int) -> int:
-    """The longest body of a masked sum of so many elements."""
     return most_body_bytes(ELEMENT_BYTES * length)
 
 
@@ -326,7 +321,6 @@ def seal_output(
 
 
 def output_content_bytes(header: OutputHeader) -> int:
-    """Return the content bytes of a body with this header."""
     if header.share_kind is ShareKind.CIPHERTEXT:
         return body_bytes(CkksParameters(), Kind.SUM, header.length)
     if header.share_kind is ShareKind.SEED:
@@ -335,7 +329,6 @@ def output_content_bytes(header: OutputHeader) -> int:
 
 
 def most_output_bytes(header: OutputHeader) -> int:
-    """The longest body with such a header."""
     return most_body_bytes(output_content_bytes(header))
 
 

@@ -129,7 +129,6 @@ class PartSealing:
         return self._taken.over(encrypt_body(self._content_key, content))
 
     def commitment(self) -> bytes:
-        """The commitment to the content."""
         return commitment(self._salt, self._content_key, self._taken.digest())
 
     def head(self, committed: Mapping[Side, bytes]) -> tuple[bytes, bytes]:

@@ -1,11 +1,6 @@
 """Every control message between sites and servers, and signatures over them (docs/protocol.md 3, 4).
 
-Every control message between sites and servers, under one roof; what a server tells its callers is defined here.
-
-``message`` (what all are), ``roster`` (who), ``study`` and ``rule`` (what), ``round`` (one round) hold the others.
-
-Digest of the part of a study's view that a contributor acts on: it waits for a change of that alone
-(docs/protocol.md 4).
+What a server tells its callers is defined here; the other modules' messages can be imported from here too.
 
 A round passes through states in which a contributor does nothing: what happens between two servers, and what the
 requester says to them. A view for each of those cost every site most of its requests. So a site says which news it
@@ -36,6 +31,7 @@ from protocol.channel.message import (
     Signed,
     StudyName,
     Version,
+    omitted,
 )
 from protocol.channel.signing import sign_message, verify_message
 from protocol.errors import BadSignature, UnknownParty
@@ -202,8 +198,8 @@ class RoundView(Message):
     release_set: Signed[ReleaseSet] | None = None
     sum_release: Signed[SumRelease] | None = None
     outcome: Signed[RoundOutcome] | None = None
-    commitment: Signed[OutputCommitment] | None = Field(default=None, exclude_if=lambda found: found is None)
-    go: Signed[Go] | None = Field(default=None, exclude_if=lambda found: found is None)
+    commitment: Signed[OutputCommitment] | None = omitted()
+    go: Signed[Go] | None = omitted()
 
 
 class PauseCause(StrEnum):
@@ -257,7 +253,7 @@ class StudyView(Message):
     ready: tuple[PartyName, ...]
     mail: tuple[str, ...]
     current: RoundView | None = None
-    roster_changes: int = Field(default=0, ge=0, exclude_if=lambda found: found == 0)
+    roster_changes: Annotated[int, Field(ge=0)] = omitted(0)
 
     @property
     def state(self) -> StudyState:
@@ -326,7 +322,7 @@ class StudyIndex(Message):
     studies: tuple[ListedStudy, ...]
     more: bool = False
     unchanged: bool = False
-    roster_changes: int = Field(default=0, ge=0, exclude_if=lambda found: found == 0)
+    roster_changes: Annotated[int, Field(ge=0)] = omitted(0)
 
 
 M = TypeVar("M", bound=Message)
@@ -338,7 +334,6 @@ def signature_by(signer: str, key: SigningKey, message: Message) -> Signature:
 
 
 def sign(message: M, signer: str, key: SigningKey) -> Signed[M]:
-    """The message with one signature."""
     envelope = cast(type[Signed[M]], Signed[type(message)])  # type: ignore[misc]  # made of a value's class
     return envelope(message=message, signatures=(signature_by(signer, key, message),))
 
@@ -382,8 +377,7 @@ def require_signatures(signed: Signed[M], roster: Roster, signers: Sequence[str]
 def require_roster(signed: Signed[Roster]) -> Roster:
     """A roster is valid once both operators and the requester have signed it."""
     roster = signed.message
-    names = (roster.operator_a.name, roster.operator_b.name, roster.requester)
-    return require_signatures(signed, roster, names)
+    return require_signatures(signed, roster, (*roster.operators, roster.requester))
 
 
 _ENDED: Final = frozenset({RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED})

@@ -1,7 +1,5 @@
 """A study's task, its model, and the update of a model (docs/protocol.md 1, 2).
 
-A study's task: the targets of its examples, and the loss by which its model learns them (docs/protocol.md 1).
-
 A study without a task has classes, as all had before tasks existed; its bytes are the same.
 
     task         targets of one example                          outputs of the model         losses
@@ -21,7 +19,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, model_validator
 
-from protocol.channel.message import Digest, Message
+from protocol.channel.message import Digest, Message, omitted
 from protocol.text import require_layer_name, require_model_names
 
 _LARGEST: Final = 2**20
@@ -90,10 +88,6 @@ class FrozenSpec(Message):
     weights: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors$")] | None = None
 
 
-def _absent(names: object) -> bool:
-    return not names
-
-
 class Buffers(StrEnum):
     """The treatment of batch norm's running statistics: each site keeps its own (FedBN), or they are averaged."""
 
@@ -127,11 +121,11 @@ class ModelSpec(Message):
     activation: Literal["relu", "tanh"] = "relu"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     personal: tuple[Literal["input", "target"], ...] = ()
-    feature_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
-    class_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
-    architecture: ArchitectureSpec | None = Field(default=None, exclude_if=_absent)
-    buffers: Buffers | None = Field(default=None, exclude_if=_absent)
-    frozen: FrozenSpec | None = Field(default=None, exclude_if=_absent)
+    feature_names: tuple[str, ...] = omitted(())
+    class_names: tuple[str, ...] = omitted(())
+    architecture: ArchitectureSpec | None = omitted()
+    buffers: Buffers | None = omitted()
+    frozen: FrozenSpec | None = omitted()
     layers: tuple[LayerShape, ...]
 
     @model_validator(mode="after")
@@ -199,18 +193,6 @@ LOSSES: Final[dict[TaskKind, tuple[LossName, ...]]] = {
 """The losses of each task; the first is taken where a study names none."""
 
 
-def _usual_ties(ties: str) -> bool:
-    return ties == "efron"
-
-
-def _usual_delta(delta: float) -> bool:
-    return delta == 1.0
-
-
-def _unnamed(loss: LossName | None) -> bool:
-    return loss is None
-
-
 class TaskSpec(Message):
     """``loss`` is one of the task's, None its first. ``huber_delta``, in units of the target, is where Huber's loss
     becomes linear; ``ties`` is how Cox's treats events at one time. Defaults are no part of the bytes.
@@ -218,13 +200,12 @@ class TaskSpec(Message):
 
     KIND: ClassVar[str] = "task"
     kind: TaskKind = TaskKind.CLASSES
-    loss: LossName | None = Field(default=None, exclude_if=_unnamed)
-    huber_delta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(default=1.0, exclude_if=_usual_delta)
-    ties: Literal["efron", "breslow"] = Field(default="efron", exclude_if=_usual_ties)
+    loss: LossName | None = omitted()
+    huber_delta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = omitted(1.0)
+    ties: Literal["efron", "breslow"] = omitted("efron")
 
     @property
     def chosen_loss(self) -> LossName:
-        """The loss that the model is trained with."""
         return self.loss or LOSSES[self.kind][0]
 
     @model_validator(mode="after")
@@ -259,8 +240,3 @@ class TaskSpec(Message):
 
 CLASSES: Final = TaskSpec()
 """The task of a study that names none."""
-
-
-def is_classes(task: TaskSpec) -> bool:
-    """True if this is the task of a study without one, so that it is no part of the bytes."""
-    return task == CLASSES

@@ -1,14 +1,11 @@
 """A server's address, and the paths below it, written once for everybody (docs/protocol.md 3).
 
-The URLs of the server, written once for the server, its peer and the agents (docs/protocol.md 3).
-
 Every request is signed and goes to SEALED or PEER_SEALED; the other addresses stand inside of envelopes
 (protocol/channel/envelope.py). Every body is a canonical message, a frame, or a sealed message.
 
-A server's address: a scheme, a host, perhaps a port, and nothing that could be read in two ways.
-
-The address is part of every signed request, compared letter by letter; a path, a user name or a missing host in it
-would be found out by the first site that calls, after everybody has signed.
+A server's address is a scheme, a host, perhaps a port, and nothing that could be read in two ways. The address is part
+of every signed request, compared letter by letter; a path, a user name or a missing host in it would be found out by
+the first site that calls, after everybody has signed.
 """
 
 from __future__ import annotations
@@ -79,7 +76,6 @@ EVERY_SITE = "every-site"
 
 
 def fill(template: str, **values: str | int) -> str:
-    """A template with its placeholders filled."""
     return template.format(**values)
 
 

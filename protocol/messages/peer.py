@@ -1,9 +1,7 @@
-"""Messages between the two servers (docs/protocol.md 4, 7, 8, 9); A calls, B answers.
+"""Messages between the two servers (docs/protocol.md 4, 7, 8, 9, 23); A calls, B answers.
 
 Vectors travel behind a message in one frame: u32 big-endian length, the message's canonical bytes, then the
 ring vectors as little-endian uint64.
-
-A server's signed statement of its progress, and the servers' exchange about it (docs/protocol.md 23).
 
 Each server keeps the last history of the other. An older database that was put back shows by it: its server signed more
 than it knows now. The proof is that server's own signature, so nobody but itself can hold one against it.
@@ -15,20 +13,20 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from protocol.channel.message import omitted
 from protocol.messages.control import (
     AgreedSet,
-    Attempt,
     ChallengeTranscript,
     CollectedContribution,
     Digest,
     Go,
     Message,
     PartyName,
-    RoundNumber,
     ShareKind,
     Signature,
     Signed,
 )
+from protocol.messages.round import OfAttempt
 
 
 class SessionOpen(Message):
@@ -56,13 +54,10 @@ class BatchHeader(Message):
     lengths: tuple[tuple[Annotated[int, Field(ge=1)], ...], ...]
 
 
-class CollectedSet(Message):
+class CollectedSet(OfAttempt, Message):
     """One server's contributions of an attempt. ``complete``: all listed sites and the requester, or too late."""
 
     KIND: ClassVar[str] = "collected_set"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     announcement_digest: Digest
     complete: bool
     contributions: tuple[CollectedContribution, ...]
@@ -127,7 +122,7 @@ class MaskedSumHeader(Message):
     KIND: ClassVar[str] = "masked_sum"
     release_digest: Digest
     length: Annotated[int, Field(ge=1)]
-    share_kind: ShareKind = Field(default=ShareKind.VECTOR, exclude_if=lambda kind: kind is ShareKind.VECTOR)
+    share_kind: ShareKind = omitted(ShareKind.VECTOR)
 
 
 Count = Annotated[int, Field(ge=0, le=2**53)]

@@ -36,7 +36,6 @@ class Purpose(StrEnum):
 
     @property
     def plan(self) -> PurposePlan:
-        """The properties of all rounds of this purpose."""
         return PURPOSE_PLANS[self]
 
 
@@ -126,7 +125,6 @@ class StudyProtection(StrEnum):
 
     @property
     def plan(self) -> ProtectionPlan:
-        """The properties of a round under this protection."""
         return PROTECTION_PLANS[self]
 
     def of(self, purpose: Purpose) -> StudyProtection:
@@ -261,7 +259,6 @@ _TEXTS: Final = {
 
 
 def outcome_text(cause: OutcomeCause, found: int | None, needed: int | None, site: str | None = None) -> str:
-    """Return the text about an outcome that a person reads."""
     return _TEXTS[cause].format(found=found, needed=needed, site=site or "a site")
 
 

@@ -79,6 +79,11 @@ class Roster(Message):
         """The sites without the requester, in roster order."""
         return tuple(site for site in self.sites if site.name != self.requester)
 
+    @property
+    def operators(self) -> tuple[str, str]:
+        """Both operators' names, side A's first."""
+        return self.operator_a.name, self.operator_b.name
+
     def party(self, name: str) -> Party | None:
         return next((p for p in self.parties if p.name == name), None)
 

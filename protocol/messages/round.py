@@ -5,9 +5,20 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from protocol.channel.message import Attempt, Digest, KeyId, Message, PartyName, RoundNumber, Secret32, Signed, Version
+from protocol.channel.message import (
+    Attempt,
+    Digest,
+    KeyId,
+    Message,
+    PartyName,
+    RoundNumber,
+    Secret32,
+    Signed,
+    Version,
+    omitted,
+)
 from protocol.errors import Clause, ErrorCode
 from protocol.messages.purpose import (
     BURN_CAUSES,
@@ -22,6 +33,14 @@ from protocol.messages.purpose import (
 )
 from protocol.parameters import WORD_BITS, Needs, RingBits
 from protocol.sharing import Side
+
+
+class OfAttempt(BaseModel):
+    """Base of what is said about one attempt of one round."""
+
+    study_digest: Digest
+    round: RoundNumber
+    attempt: Attempt
 
 
 class Announcement(Message):
@@ -47,8 +66,8 @@ class Announcement(Message):
     weight_list_digest: Digest
     closes_at_s: Annotated[int, Field(ge=0, le=2**53)]
     ckks_key_id: KeyId | None = None
-    tag_seed_hash: Digest | None = Field(default=None, exclude_if=lambda found: found is None)
-    roster_head: Digest | None = Field(default=None, exclude_if=lambda found: found is None)
+    tag_seed_hash: Digest | None = omitted()
+    roster_head: Digest | None = omitted()
 
     @model_validator(mode="after")
     def _consistent(self) -> Announcement:
@@ -100,7 +119,7 @@ class WeightList(Message):
     grid: Annotated[int, Field(ge=1)]
     weights: tuple[ListedWeight, ...]
     salt: Secret32
-    requester: Annotated[int, Field(ge=0)] | None = Field(default=None, exclude_if=lambda found: found is None)
+    requester: Annotated[int, Field(ge=0)] | None = omitted()
     tag_seed: Digest | None = Field(default=None, repr=False, exclude_if=lambda found: found is None)
 
     @property
@@ -177,13 +196,10 @@ class ContributionHeader(Message):
     length: Annotated[int, Field(ge=1)]
 
 
-class Receipt(Message):
+class Receipt(OfAttempt, Message):
     """A server stored this share durably; ``body_digest`` is the sealed message's digest."""
 
     KIND: ClassVar[str] = "receipt"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     site: PartyName
     side: Side
     body_digest: Digest
@@ -199,13 +215,10 @@ class CollectedContribution(Message):
     commitment_b: Digest
 
 
-class AgreedSet(Message):
+class AgreedSet(OfAttempt, Message):
     """The contributions that both servers hold with matching commitments, in roster order; signed by both."""
 
     KIND: ClassVar[str] = "agreed_set"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     announcement_digest: Digest
     contributions: tuple[CollectedContribution, ...]
 
@@ -247,19 +260,16 @@ class OpeningHeader(Message):
     opens: Needs
 
 
-class ReleaseSet(Message):
+class ReleaseSet(OfAttempt, Message):
     """The subset of the agreed set whose sum is opened to the sites; signed by the requester, one per round."""
 
     KIND: ClassVar[str] = "release_set"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     agreed_set_digest: Digest
     sites: tuple[PartyName, ...]
     failed_check: tuple[PartyName, ...] = ()
 
 
-class SumRelease(Message):
+class SumRelease(OfAttempt, Message):
     """A round of ciphertexts ends with this sum and no other end; signed by both servers, and served only then.
 
     ``release_digest`` is the release set's, ``sum_digest`` the SHA-256 of the sum's body. Whoever signed it signs no
@@ -267,9 +277,6 @@ class SumRelease(Message):
     """
 
     KIND: ClassVar[str] = "sum_release"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     release_digest: Digest
     sum_digest: Digest
 
@@ -289,7 +296,7 @@ class OutputHeader(Message):
     length: Annotated[int, Field(ge=1)]
 
 
-class RoundOutcome(Message):
+class RoundOutcome(OfAttempt, Message):
     """A round that ended without a release, or an attempt that was burnt; signed by both servers.
 
     ``ranked``: a ranking whose losses may have been opened to the requester, ``closed``: likewise a measurement. A
@@ -300,15 +307,12 @@ class RoundOutcome(Message):
     """
 
     KIND: ClassVar[str] = "round_outcome"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     outcome: Literal[RoundState.SKIPPED, RoundState.RANKED, RoundState.CLOSED, RoundState.BURNT]
     cause: OutcomeCause
     found: Annotated[int, Field(ge=0)] | None = None
     needed: Annotated[int, Field(ge=0)] | None = None
     code: ErrorCode | None = None
-    site: PartyName | None = Field(default=None, exclude_if=lambda found: found is None)
+    site: PartyName | None = omitted()
 
     @model_validator(mode="after")
     def _consistent(self) -> RoundOutcome:
@@ -336,54 +340,42 @@ Word = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Words = tuple[Word, Word]
 
 
-class TagSeed(Message):
+class TagSeed(OfAttempt, Message):
     """The requester shows a server the seed of the round's tags, once both servers have committed to their halves."""
 
     KIND: ClassVar[str] = "tag_seed"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     seed: Secret32
 
 
-class OutputCommitment(Message):
+class OutputCommitment(OfAttempt, Message):
     """A server's commitment to what it will serve of a release, signed before it sees the seed of the tags.
 
     ``half_digest`` is a commitment to the mask's seed, or the digest of the masked vector (``protocol.tags``).
     """
 
     KIND: ClassVar[str] = "output_commitment"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     release_digest: Digest
     side: Side
     share_kind: ShareKind
     half_digest: Digest
 
 
-class TagCheck(Message):
+class TagCheck(OfAttempt, Message):
     """<K_j, half> - tag_j over a server's own half of the output, not refreshed; signed by that server.
 
     Both servers' values add up to the errors of the sum's tags, zero where nothing is wrong.
     """
 
     KIND: ClassVar[str] = "tag_check"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     side: Side
     commitment_digest: Digest
     values: Words
 
 
-class HalvesChecked(Message):
+class HalvesChecked(OfAttempt, Message):
     """Both servers' commitments and checks of one release, side A's first, each signed by its server."""
 
     KIND: ClassVar[str] = "halves_checked"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     release_digest: Digest
     commitments: tuple[Signed[OutputCommitment], Signed[OutputCommitment]]
     checks: tuple[Signed[TagCheck], Signed[TagCheck]]
@@ -401,16 +393,13 @@ class TagsFailed(HalvesChecked):
     KIND: ClassVar[str] = "tags_failed"
 
 
-class TagShares(Message):
+class TagShares(OfAttempt, Message):
     """A server's shares of the errors of single sites' tags, for the requester alone; signed by that server.
 
     They add up to zero for a site whose tags are those of its vector.
     """
 
     KIND: ClassVar[str] = "tag_shares"
-    study_digest: Digest
-    round: RoundNumber
-    attempt: Attempt
     release_digest: Digest
     side: Side
     sites: tuple[PartyName, ...]

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from protocol.channel.message import Message
-from protocol.messages.model import ModelSpec, TaskKind, TrainingSpec
+from protocol.channel.message import Message, omitted
 from protocol.messages.table import ColumnRole, ColumnSpec, MissingRule, Scaling, TableSchema
 from protocol.parameters import Needs, check_clip_norm
-from protocol.rules.catalogue import KNOWN
-from protocol.rules.fedavg import NormBound, OptimiserOptions, SampleOptions
-from protocol.rules.influence import InfluenceOptions
+from protocol.rules.fedavg import (
+    FEDADAGRAD,
+    FEDADAM,
+    FEDAVG,
+    FEDAVG_BY_SAMPLES,
+    FEDYOGI,
+    WFEDAVG,
+    NormBound,
+    OptimiserOptions,
+    SampleOptions,
+)
+from protocol.rules.influence import INFLUENCE, InfluenceOptions
 from protocol.rules.interface import Declared
-from protocol.rules.mallows import MallowsOptions
-from protocol.rules.multi_krum import KrumOptions
-from protocol.rules.weight_erosion import ErosionOptions
+from protocol.rules.local import LOCAL
+from protocol.rules.mallows import MALLOWS, MallowsOptions
+from protocol.rules.multi_krum import MULTI_KRUM, KrumOptions
+from protocol.rules.shrinkage import SHRINKAGE
+from protocol.rules.weight_erosion import WEIGHT_EROSION, ErosionOptions
 from protocol.summary.layout import MOST_BINS, Categories, Column, Layout, Numeric
 
 
@@ -40,7 +48,7 @@ class RuleName(StrEnum):
     @property
     def declared(self) -> Declared:
         """The rule's declaration in its own file."""
-        return KNOWN[self.value]
+        return _DECLARED[self.value]
 
     @property
     def self_weighted(self) -> bool:
@@ -56,6 +64,25 @@ class RuleName(StrEnum):
     def only_averages(self) -> bool:
         """True if the rule asks a server only for sums of weighted updates: ciphertexts will do."""
         return self.declared.only_averages
+
+
+_DECLARED: Final = {
+    one.name: one
+    for one in (
+        WEIGHT_EROSION,
+        FEDAVG,
+        FEDAVG_BY_SAMPLES,
+        WFEDAVG,
+        FEDADAGRAD,
+        FEDADAM,
+        FEDYOGI,
+        MULTI_KRUM,
+        INFLUENCE,
+        MALLOWS,
+        SHRINKAGE,
+        LOCAL,
+    )
+}
 
 
 class _Named(BaseModel):
@@ -191,9 +218,7 @@ class PrivacySpec(Message):
 
     KIND: ClassVar[str] = "privacy"
     unit: Literal["record", "site"] = "record"
-    record_clip: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] | None = Field(
-        default=None, exclude_if=lambda clip: clip is None
-    )
+    record_clip: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] | None = omitted()
     noise_multiplier: Annotated[float, Field(ge=LEAST_NOISE, le=MOST_NOISE, allow_inf_nan=False)]
 
     @model_validator(mode="after")
@@ -226,52 +251,3 @@ def require_public_preparation(schema: TableSchema) -> None:
                 f"privacy: column {column.name!r} has missing values filled by the site's own median, so one record "
                 "changes others: take 'drop_row', 'category' or 'refuse'"
             )
-
-
-@dataclass(frozen=True)
-class Beside:
-    """The rest of a study with noise."""
-
-    rule: RuleSpec
-    model: ModelSpec
-    training: TrainingSpec
-    task: TaskKind
-    ranked: bool
-    summarised: bool
-
-
-def require_covered(beside: Beside) -> None:
-    """Nothing about a record is opened without noise. Raises: ValueError"""
-    for what in (*_opened(beside), *_of_records(beside)):
-        raise ValueError(f"privacy: {what}")
-
-
-def _opened(beside: Beside) -> Iterator[str]:
-    rule = beside.rule.name
-    if rule.declared.alone:
-        yield f"rule {rule.value!r} shares nothing: leave privacy out"
-    if beside.ranked:
-        yield "a ranking opens a loss of each site's own model: leave ranking out"
-    if beside.summarised:
-        yield "a summary opens sums without noise: leave summary out"
-    if rule.counts_classes:
-        yield f"rule {rule.value!r} opens class counts without noise: take another rule"
-    if rule.declared.looks_at_examples:
-        yield f"rule {rule.value!r} weighs by examples as they are: take another rule"
-
-
-def _of_records(beside: Beside) -> Iterator[str]:
-    """Everything about a record leaves a site by clipped and noised gradients."""
-    model, training = beside.model, beside.training
-    if model.personal:
-        yield "personal layers are trained without noise: leave them out"
-    if model.buffers is not None:
-        yield "batch norm mixes the records of a batch: take group norm"
-    if model.kind == "plugin":
-        yield "what a plug-in does with records is not known: take a built-in model"
-    if beside.task is TaskKind.SURVIVAL:
-        yield "Cox's loss compares records, and each is clipped alone"
-    if training.class_weights != "none":
-        yield "class_weights follow from all records: take 'none'"
-    if training.batches == "cycled":
-        yield "batches are drawn: take batches = 'shuffled'"

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from math import prod
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from protocol.channel.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version
+from protocol.channel.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version, omitted
 from protocol.errors import Clause
-from protocol.messages.model import CLASSES, Buffers, ModelSpec, TaskKind, TaskSpec, TrainingSpec, is_classes
+from protocol.messages.model import CLASSES, Buffers, ModelSpec, TaskKind, TaskSpec, TrainingSpec
 from protocol.messages.purpose import USUAL_PROTECTION, EndCause, Purpose, StudyProtection
 from protocol.messages.specifications import (
     MOST_RANKING_ROUNDS,
     MOST_SUMMARY_ROUNDS,
     NO_SERVERS_NOISE,
-    Beside,
     PrivacySpec,
     RankingSpec,
     RuleName,
     RuleSpec,
     SummarySpec,
-    require_covered,
     require_public_preparation,
 )
 from protocol.messages.table import TableSchema
@@ -64,11 +63,11 @@ class Study(Message):
     ranking: RankingSpec | None = None
     seed: int | None = None
     pretrained_digest: Digest | None = None
-    task: TaskSpec = Field(default=CLASSES, exclude_if=is_classes)
-    data_schema: TableSchema | None = Field(default=None, exclude_if=lambda schema: schema is None)
-    summary: SummarySpec | None = Field(default=None, exclude_if=lambda summary: summary is None)
-    tags: bool = Field(default=False, exclude_if=lambda tags: not tags)
-    privacy: PrivacySpec | None = Field(default=None, exclude_if=lambda privacy: privacy is None)
+    task: TaskSpec = omitted(CLASSES)
+    data_schema: TableSchema | None = omitted()
+    summary: SummarySpec | None = omitted()
+    tags: bool = omitted(False)
+    privacy: PrivacySpec | None = omitted()
 
     @property
     def least_weight(self) -> float:
@@ -162,18 +161,36 @@ class Study(Message):
                 raise ValueError(f"{what}, and task {kind.value!r} has none: leave it out, or take task 'classes'")
 
     def _require_covered(self) -> None:
-        """Nothing about a record is opened without noise."""
-        beside = Beside(
-            rule=self.rule,
-            model=self.model,
-            training=self.training,
-            task=self.task.kind,
-            ranked=self.ranking is not None,
-            summarised=self.summary is not None,
-        )
-        require_covered(beside)
+        """Nothing about a record is opened without noise, and nothing of one leaves a site but by noised gradients."""
+        for what in self._uncovered():
+            raise ValueError(f"privacy: {what}")
         if self.data_schema is not None:
             require_public_preparation(self.data_schema)
+
+    def _uncovered(self) -> Iterator[str]:
+        rule, model, training = self.rule.name, self.model, self.training
+        if rule.declared.alone:
+            yield f"rule {rule.value!r} shares nothing: leave privacy out"
+        if self.ranking is not None:
+            yield "a ranking opens a loss of each site's own model: leave ranking out"
+        if self.summary is not None:
+            yield "a summary opens sums without noise: leave summary out"
+        if rule.counts_classes:
+            yield f"rule {rule.value!r} opens class counts without noise: take another rule"
+        if rule.declared.looks_at_examples:
+            yield f"rule {rule.value!r} weighs by examples as they are: take another rule"
+        if model.personal:
+            yield "personal layers are trained without noise: leave them out"
+        if model.buffers is not None:
+            yield "batch norm mixes the records of a batch: take group norm"
+        if model.kind == "plugin":
+            yield "what a plug-in does with records is not known: take a built-in model"
+        if self.task.kind is TaskKind.SURVIVAL:
+            yield "Cox's loss compares records, and each is clipped alone"
+        if training.class_weights != "none":
+            yield "class_weights follow from all records: take 'none'"
+        if training.batches == "cycled":
+            yield "batches are drawn: take batches = 'shuffled'"
 
     def _require_averaging(self) -> None:
         allowed = ", ".join(repr(name.value) for name in RuleName if name.only_averages)

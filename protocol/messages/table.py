@@ -1,6 +1,8 @@
 """The table that a study's data come from, and its columns (docs/protocol.md 1).
 
-One column of a study's table: what it holds, what for, and what becomes of a missing value (docs/protocol.md 1).
+Every site checks its own table against this and makes its examples by it, so that a column means the same everywhere
+(docs/preparing_data.md). Nothing about any patient stands here; ``centre`` and ``spread`` of a column, where they come
+from the sites' summary, are made of sums over sites.
 
     type         values                                        columns of X
     number       decimal numbers                               one
@@ -12,18 +14,10 @@ One column of a study's table: what it holds, what for, and what becomes of a mi
 
 What is left at its default is no part of the bytes.
 
-The check that a study's query is one SQL statement that reads.
-
-Every site runs the query on a database of its own, so a query that no site can run is refused where it is written.
-This is no parser of SQL: it splits a text into comments, quoted text, words and signs as PostgreSQL and DuckDB do, and
-as SQLite does but for texts in dollar signs, which SQLite does not have. It refuses a nested comment, which not all end
-at the same place. What a statement may reach is decided by each site's connection.
-
-The table that a study's data come from: its columns, what makes them numbers, and what is set apart for tests.
-
-Every site checks its own table against this and makes its examples by it, so that a column means the same everywhere
-(docs/preparing_data.md). Nothing about any patient stands here; ``centre`` and ``spread`` of a column, where they come
-from the sites' summary, are made of sums over sites.
+Every site runs a study's query on a database of its own, so a query that no site can run is refused where it is
+written. This is no parser of SQL: it splits a text into comments, quoted text, words and signs as PostgreSQL and DuckDB
+do, and as SQLite does but for texts in dollar signs, which SQLite does not have. It refuses a nested comment, which not
+all end at the same place. What a statement may reach is decided by each site's connection.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
-from protocol.channel.message import Message
+from protocol.channel.message import Message, omitted
 from protocol.messages.model import TaskKind
 from protocol.text import MAX_NAME_CHARACTERS, NamesKind, comparable, printable_name, printable_text, require_nameable
 
@@ -121,10 +115,6 @@ Text = Annotated[str, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(prin
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-def _absent(value: object) -> bool:
-    return value in ("", (), None)
-
-
 class ColumnSpec(Message):
     """``range``, both ends included, and ``unit`` are a number's. ``missing_marks`` replaces the table's.
 
@@ -138,17 +128,17 @@ class ColumnSpec(Message):
     name: Name
     type: ColumnType
     role: ColumnRole = ColumnRole.FEATURE
-    unit: Text = Field(default="", exclude_if=_absent)
-    range: tuple[Finite, Finite] | None = Field(default=None, exclude_if=_absent)
-    categories: tuple[Name, ...] = Field(default=(), exclude_if=_absent)
-    labels: tuple[Name, ...] = Field(default=(), exclude_if=_absent)
-    other: str | None = Field(default=None, exclude_if=_absent)
+    unit: Text = omitted("")
+    range: tuple[Finite, Finite] | None = omitted()
+    categories: tuple[Name, ...] = omitted(())
+    labels: tuple[Name, ...] = omitted(())
+    other: str | None = omitted()
     missing: MissingRule = MissingRule.REFUSE
-    missing_marks: tuple[str, ...] | None = Field(default=None, exclude_if=lambda marks: marks is None)
-    centre: Finite | None = Field(default=None, exclude_if=_absent)
-    spread: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(default=None, exclude_if=_absent)
-    format: Text = Field(default="", exclude_if=_absent)
-    detection_limit: LimitRule | None = Field(default=None, exclude_if=_absent)
+    missing_marks: tuple[str, ...] | None = omitted()
+    centre: Finite | None = omitted()
+    spread: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = omitted()
+    format: Text = omitted("")
+    detection_limit: LimitRule | None = omitted()
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -205,7 +195,7 @@ class ColumnSpec(Message):
         return self
 
     def _require_unset(self, where: str, *fields: str) -> None:
-        wrong = next((field for field in fields if not _absent(getattr(self, field))), None)
+        wrong = next((one for one in fields if getattr(self, one) != ColumnSpec.model_fields[one].default), None)
         if wrong is not None:
             raise ValueError(f"{where}: a column of type {self.type.value!r} has no {wrong}: leave it out")
 
@@ -334,7 +324,7 @@ class TableSchema(Message):
     missing_marks: tuple[str, ...] = ()
     split: SplitSpec = SplitSpec()
     scaling: Scaling = Scaling.STANDARD
-    query: Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS)] = Field(default="", exclude_if=lambda text: not text)
+    query: Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS)] = omitted("")
 
     def having(self, role: ColumnRole) -> tuple[ColumnSpec, ...]:
         """The columns of this role, in order."""

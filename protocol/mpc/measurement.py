@@ -1,11 +1,7 @@
 """Distances and other quantities of single sites, measured between the servers (docs/protocol.md 6 to 8).
 
-Share of the squared distance between one contributor and the requester (docs/protocol.md 8).
-
 With d = S x_i - w_i S g_0 shared as d_A + d_B, ||d||^2 = ||d_A||^2 + ||d_B||^2 + 2 <d_A, d_B>: local squares and one
 product. Only the requester opens it.
-
-Quantities opened about single sites, as factors of inner products between the servers (docs/protocol.md 8).
 
     opens            about whom              own factor of A      of B           share of the quantity
     distances        every contributor       d_A                  d_B            ||d_side||^2 + 2 z_side
@@ -15,8 +11,6 @@ Quantities opened about single sites, as factors of inner products between the s
 
 z is this side's share of the product. Pairs as differences take n (n - 1) / 2 products; the entries of the two
 matrices' product, from which the same distances follow, would take n^2 (docs/adr/0011).
-
-One server's part of a measured round, step by step; the requester's opening at the end (docs/protocol.md 6 to 8).
 
 A *quantity* is what a round opens about a site besides its range check: a distance, a norm, an inner product, or the
 distances of pairs. Here "site" includes the requester, whose update is checked like any other.
@@ -35,7 +29,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from protocol.arithmetic.kernels import NUMBA, Kernels
 from protocol.arithmetic.ring import MODULUS, Ring, dot, from_signed, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import product, sketch
@@ -237,7 +230,6 @@ def prepare_all(
     challenge: bytes,
     sketches: Sequence[SiteSketch],
     parameters: StudyParameters,
-    kernels: Kernels = NUMBA,
     opens: Needs = Needs.DISTANCES,
 ) -> list[Operands]:
     """Step 1, local, for all sites of a round, in their order.
@@ -250,7 +242,7 @@ def prepare_all(
         Operands(
             site=given.site,
             factors=factors(side, opens, given.sketch_share, given.query_share, shares[:place]),
-            range_operand=sketch.range_operand(side, given.sketch_share, rows, parameters, kernels),
+            range_operand=sketch.range_operand(side, given.sketch_share, rows, parameters),
         )
         for place, given in enumerate(sketches)
     ]
@@ -298,11 +290,6 @@ def opening_share(
     shares = [factor.share(int(z)) for factor, z in zip(operands.factors, products, strict=False)]
     values = np.array(shares, dtype=np.uint64) + zero[: len(shares)]
     return OpeningShare(operands.site, refreshed, values)
-
-
-def open_site(share_a: OpeningShare, share_b: OpeningShare, numerator: int, parameters: StudyParameters) -> OpenedSite:
-    """Step 4, at the requester, for a site alone: :func:`open_all` where pairs or inner products are opened."""
-    return open_all([share_a], [share_b], {share_a.site: numerator}, parameters)[0]
 
 
 def open_all(

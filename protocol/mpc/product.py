@@ -7,7 +7,7 @@ A holds x, B holds y; a correlation gives A a and c_A, B b and c_B, with c_A + c
 
 Many products go in one batch: their vectors one after the other, cut by the correlation's ``lengths``.
 
-Correlations in one process: what an inner product between the two servers consumes, from either source.
+Correlations come from either source:
 
     source        who must be trusted
     OT (default)  nobody, as long as the two servers do not collude
@@ -23,7 +23,6 @@ from __future__ import annotations
 from protocol.arithmetic.ring import Ring, Usage, derive, expand
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.ot.base import DEFAULT_EXTENSION, Extension
-from protocol.ot.kernels import NUMBA, OtKernels
 from protocol.ot.session import CorrelationHalf, LengthsList, OtReceiver, OtSender, checked_lengths, segment_sums
 from protocol.sharing import Side
 
@@ -84,12 +83,11 @@ def open_ot_sessions(
     session_id: bytes,
     rand_a: bytes,
     rand_b: bytes,
-    kernels: OtKernels = NUMBA,
     extension: Extension = DEFAULT_EXTENSION,
 ) -> tuple[OtReceiver, OtSender]:
     """Open a session with both servers in one process."""
-    opening, message = OtSender.open(session_id, rand_b, kernels, extension)
-    receiver, reply = OtReceiver.open(session_id, message, rand_a, kernels, extension)
+    opening, message = OtSender.open(session_id, rand_b, extension)
+    receiver, reply = OtReceiver.open(session_id, message, rand_a, extension)
     return receiver, opening.finish(reply)
 
 
@@ -108,12 +106,11 @@ def ot_pair(
     lengths_list: LengthsList,
     rand_a: bytes,
     rand_b: bytes,
-    kernels: OtKernels = NUMBA,
     extension: Extension = DEFAULT_EXTENSION,
 ) -> Halves:
     """A whole session and one batch."""
     session_id = derive(rand_a, "session id")
-    a, b = open_ot_sessions(session_id, derive(rand_a, "open"), derive(rand_b, "open"), kernels, extension)
+    a, b = open_ot_sessions(session_id, derive(rand_a, "open"), derive(rand_b, "open"), extension)
     return ot_batch(a, b, lengths_list, derive(rand_b, "batch"))
 
 

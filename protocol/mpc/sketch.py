@@ -1,16 +1,13 @@
 """The public random sketch of every share, and the range check on it (docs/protocol.md 5, 6).
 
-Challenge -> public random linear map over the ring, applied to every share (docs/protocol.md 5).
+The sketch: four blocks of k/4 buckets; every coordinate falls into one pseudo-random bucket of each block with a
+pseudo-random sign. ||Sx||^2 / 4 estimates ||x||^2 with a relative standard deviation of about sqrt(2/k). Buckets are
+hashed independently: in a regular pattern a vector of entries 2^63 would cancel in every bucket. Vectors of at most k
+coordinates are left as they are.
 
-Four blocks of k/4 buckets; every coordinate falls into one pseudo-random bucket of each block with a pseudo-random
-sign. ||Sx||^2 / 4 estimates ||x||^2 with a relative standard deviation of about sqrt(2/k). Buckets are hashed
-independently: in a regular pattern a vector of entries 2^63 would cancel in every bucket.
-Vectors of at most k coordinates are left as they are.
-
-Range check: random projections of the sketch are small (docs/protocol.md 6).
-
-Why: in Z_{2^64} a site can add 2^63 to an entry, or use multiples of 2^32, and keep its squared distance small while
-it wrecks the sum. This stops wrap-around; it is not a norm bound.
+The range check, that random projections of the sketch are small. Why: in Z_{2^64} a site can add 2^63 to an entry, or
+use multiples of 2^32, and keep its squared distance small while it wrecks the sum. This stops wrap-around; it is not a
+norm bound.
 
 For every projection y = <r, Sx>, shared as y = a + b, A adds 2^(h-1) to a; u = top bits of A's value, v = top bits
 of -b. Then w = u - v mod 2^(64-h) is 0 or 1 whenever |y| < 2^(h-1), never when |y| > 1.5 * 2^h, and in between as the
@@ -29,7 +26,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.arithmetic.kernels import NUMBA, Kernels, Ternary
+from protocol.arithmetic import kernels
+from protocol.arithmetic.kernels import Ternary
 from protocol.arithmetic.ring import Ring, Usage, expand, expand_bytes, lifted
 from protocol.errors import MalformedMessage
 from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
@@ -42,7 +40,6 @@ def sketch_shares(
     challenge: bytes,
     shares: Sequence[ChunkSource],
     parameters: StudyParameters,
-    kernels: Kernels = NUMBA,
     chunk: int = DEFAULT_CHUNK,
 ) -> list[Ring]:
     """Sketches of many shares in one pass over the coordinates.
@@ -59,7 +56,7 @@ def sketch_shares(
     Raises:   MalformedMessage, when a source returns another number of elements than asked for
     Source:   Kane and Nelson 2014 (sparse Johnson-Lindenstrauss, block construction)
     """
-    whole = sketch_range(challenge, shares, parameters, 0, parameters.dimension, kernels, chunk)
+    whole = sketch_range(challenge, shares, parameters, 0, parameters.dimension, chunk)
     return [lifted(one, parameters.ring_bits) for one in whole]
 
 
@@ -69,7 +66,6 @@ def sketch_range(
     parameters: StudyParameters,
     start: int,
     stop: int,
-    kernels: Kernels = NUMBA,
     chunk: int = DEFAULT_CHUNK,
 ) -> list[Ring]:
     """The part of each sketch that coordinates ``start`` to ``stop`` make: parts of all coordinates add up to it.
@@ -91,7 +87,7 @@ def sketch_range(
     return totals
 
 
-def sketch_vector(challenge: bytes, x: Ring, parameters: StudyParameters, kernels: Kernels = NUMBA) -> Ring:
+def sketch_vector(challenge: bytes, x: Ring, parameters: StudyParameters) -> Ring:
     """The sketch of one vector in memory.
 
     Shapes:   uint64[D] -> uint64[min(D, k)], ring 2^64
@@ -99,7 +95,7 @@ def sketch_vector(challenge: bytes, x: Ring, parameters: StudyParameters, kernel
     """
     if x.shape != (parameters.dimension,):
         raise MalformedMessage(f"the study's vectors have {parameters.dimension} elements, found shape {x.shape}")
-    return sketch_shares(challenge, [lambda start, stop: x[start:stop]], parameters, kernels)[0]
+    return sketch_shares(challenge, [lambda start, stop: x[start:stop]], parameters)[0]
 
 
 def _read(source: ChunkSource, start: int, stop: int) -> Ring:
@@ -132,7 +128,7 @@ def projections(challenge: bytes, parameters: StudyParameters) -> Ternary:
     return rows
 
 
-def project(sketch_share: Ring, rows: Ternary, kernels: Kernels = NUMBA) -> Ring:
+def project(sketch_share: Ring, rows: Ternary) -> Ring:
     """Share of y = <r, Sx> for every projection r.
 
     Shapes:   with k' = min(D, k): uint64[k'], int8[40, k'] -> uint64[40], ring 2^64
@@ -152,15 +148,13 @@ def top_bits(side: Side, projected: Ring, parameters: StudyParameters) -> Ring:
     return np.negative(projected) >> h
 
 
-def range_operand(
-    side: Side, sketch_share: Ring, rows: Ternary, parameters: StudyParameters, kernels: Kernels = NUMBA
-) -> Ring:
+def range_operand(side: Side, sketch_share: Ring, rows: Ternary, parameters: StudyParameters) -> Ring:
     """This side's factor of the product u v, for every projection.
 
     Shapes:   with k' = min(D, k): sketch_share uint64[k'], rows int8[40, k'] -> uint64[40], below 2^(64-h)
     Raises:   MalformedMessage
     """
-    return top_bits(side, project(sketch_share, rows, kernels), parameters)
+    return top_bits(side, project(sketch_share, rows), parameters)
 
 
 def range_check_shares(side: Side, own: Ring, product_shares: Ring, parameters: StudyParameters) -> Ring:

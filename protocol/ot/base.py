@@ -1,9 +1,7 @@
 """The 128 base OTs that open a session between the servers, and the trees that grow from their keys.
 
-The 128 base OTs that open a session between the servers, on the prime-order group of Ed25519.
-
-Why: the OT extension stretches 128 oblivious transfers of keys to millions. Roles are reversed here: B, the
-extension's sender, receives with its choice bits Delta; A sends.
+The base OTs are on the prime-order group of Ed25519. Why: the OT extension stretches 128 oblivious transfers of keys to
+millions. Roles are reversed here: B, the extension's sender, receives with its choice bits Delta; A sends.
 
 In OT i the receiver, with choice bit c, makes r_c and r_{1-c} so that it knows the discrete logarithm of
 M_c = r_c + H_c(r_{1-c}) alone; the sender answers Y = y B and the keys are H(y M_0) and H(y M_1). It is an endemic OT:
@@ -15,11 +13,10 @@ hash to the group is the sum of two Elligator maps, cofactor cleared. Session id
 Reveals:  nothing of Delta to A, one of the two keys of each pair to B
 Source:   Masny & Rindal 2019 (endemic oblivious transfer); docs/protocol.md 7
 
-The OT extensions: into how many digits a session splits Delta's 128 bits.
-
-Every digit of k bits has a tree of 2^k keys, of which the sender lacks one (see below). One column of U serves a
-whole digit, so fewer digits mean less traffic (one bit per row and digit, the first digit free) and more work (2^k
-streams a digit). 128 digits of one bit are the extension of Ishai et al. 2003, without trees.
+An extension splits Delta's 128 bits into digits. Every digit of k bits has a tree of 2^k keys, of which the sender
+lacks one (see below). One column of U serves a whole digit, so fewer digits mean less traffic (one bit per row and
+digit, the first digit free) and more work (2^k streams a digit). 128 digits of one bit are the extension of Ishai et
+al. 2003, without trees.
 
     extension     digits   bytes of U per element   streams per column
     IKNP             128                    1016                256
@@ -27,10 +24,8 @@ streams a digit). 128 digits of one bit are the extension of Ishai et al. 2003, 
 
 Source:   Roy 2022 (SoftSpokenOT, section 3); docs/protocol.md 7, docs/adr/0006
 
-Trees that turn two keys of a base OT into all keys but one, a tree for every digit of Delta.
-
-Why: with the 2^k keys of a digit, all known to the receiver A and all but one to the sender B, one column of U does
-the work of k (``extension.py``).
+A tree for every digit of Delta turns two keys of a base OT into all keys but one. Why: with the 2^k keys of a digit,
+all known to the receiver A and all but one to the sender B, one column of U does the work of k (``extension.py``).
 
 For a digit of k bits A grows a binary tree: the two nodes of the first level are the first base OT's keys, a node's
 two children are hashes of it, and bit i of a leaf's number says which way level i went. Of every further level A

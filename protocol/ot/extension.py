@@ -1,9 +1,7 @@
 """The OT extension: 128 base OTs of keys become n correlated rows, and a check of them (docs/protocol.md 7).
 
-The extension's consistency check: the receiver used the same choice bits in all 128 columns.
-
-Why: a receiver whose columns disagree learns bits of Delta from the pads that come back, then every mask of the
-sender, then sketches.
+The check: the receiver used the same choice bits in all 128 columns. Why: a receiver whose columns disagree learns bits
+of Delta from the pads that come back, then every mask of the sender, then sketches.
 
 After U has arrived, the sender draws chi. The receiver answers with x~ = h(x) and t~_j = h(t_j) for each column j;
 the sender demands h(q_j) = t~_j xor Delta_j x~ for every j, since an honest receiver has q_j = t_j xor Delta_j x.
@@ -26,12 +24,10 @@ Hides:    the choice bits: the last 192 of x are random, belong to no OT and are
           128-bit block of the polynomial, so x~ is uniform, and t~ follows from x~ and what the sender holds.
 Source:   Keller, Orsini & Scholl 2015; Roy 2022 (SoftSpokenOT, section 4); docs/protocol.md 7
 
-The OT extension's columns: 128 base OTs of keys become n correlated rows.
-
-For every digit of Delta, k bits of it, the receiver has 2^k keys and the sender all of them but number Delta's digit
-(``base.py``). A key y expands to a stream G_y of n bits. The receiver takes u, the sum of all streams, and for each
-bit b of the digit the column v_b, the sum of the streams with bit b of y set. The sender sums the streams with bit b
-of y xor Delta set, which never needs the one it lacks, and gets v_b xor Delta_b u.
+The columns: for every digit of Delta, k bits of it, the receiver has 2^k keys and the sender all of them but number
+Delta's digit (``base.py``). A key y expands to a stream G_y of n bits. The receiver takes u, the sum of all streams,
+and for each bit b of the digit the column v_b, the sum of the streams with bit b of y set. The sender sums the streams
+with bit b of y xor Delta set, which never needs the one it lacks, and gets v_b xor Delta_b u.
 
 The receiver's choice bits x are u of the first digit: a random vector is all that is asked for. For every other digit
 it sends U = u xor x, and the sender, adding Delta_b U, has q_b = v_b xor Delta_b x. Column by column that is the
@@ -60,8 +56,8 @@ from numpy.typing import NDArray
 
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage
+from protocol.ot import kernels
 from protocol.ot.base import BASE_OTS, Extension, Keys
-from protocol.ot.kernels import OtKernels
 
 CHI_BYTES: Final = 16
 HASH_BYTES: Final = 16
@@ -156,7 +152,7 @@ def next_position(position: int, elements: int) -> int:
 
 
 def receiver_columns(
-    extension: Extension, keys: Keys, length: int, position: int, kernels: OtKernels
+    extension: Extension, keys: Keys, length: int, position: int
 ) -> tuple[NDArray[np.uint8], Columns, Columns]:
     """The receiver's choice bits x, its columns t, and U for the sender.
 
@@ -166,15 +162,13 @@ def receiver_columns(
     sums = np.empty((extension.digits, length), dtype=np.uint8)
     room = _room()
     for digit, (column, leaf) in enumerate(extension.places()):
-        _fold(keys[leaf], 0, position, columns[column], sums[digit], room, kernels)
+        _fold(keys[leaf], 0, position, columns[column], sums[digit], room)
     choices = sums[0].copy()
     sums[1:] ^= choices
     return choices, columns, sums[1:]
 
 
-def sender_columns(
-    extension: Extension, keys: Keys, delta: bytes, correction: Columns, position: int, kernels: OtKernels
-) -> Columns:
+def sender_columns(extension: Extension, keys: Keys, delta: bytes, correction: Columns, position: int) -> Columns:
     """The sender's columns q.
 
     Shapes:   keys uint8[leaves, 32] as ``puncture_trees`` orders them, delta 16 bytes,
@@ -184,7 +178,7 @@ def sender_columns(
     spare, room = np.empty(correction.shape[1], dtype=np.uint8), _room()
     chosen = -np.unpackbits(np.frombuffer(delta, dtype=np.uint8), bitorder="little")[:, np.newaxis]
     for digit, (column, leaf) in enumerate(extension.places()):
-        _fold(keys[leaf], 1, position, columns[column], spare, room, kernels)
+        _fold(keys[leaf], 1, position, columns[column], spare, room)
         if digit:
             columns[column] ^= chosen[column] & correction[digit - 1]
     return columns
@@ -202,7 +196,6 @@ def _fold(
     columns: Columns,
     total: NDArray[np.uint8],
     room: NDArray[np.uint8],
-    kernels: OtKernels,
 ) -> None:
     """Fill in one digit's columns and the sum of its streams; row 0 counts as zero if ``first`` is 1.
 

@@ -1,14 +1,11 @@
 """Products modulo 2^64 from correlated rows, bit by bit, and the hash that pads them.
 
-The hash that turns correlated rows into independent pads, at AES speed.
-
+The hash turns correlated rows into independent pads, at AES speed.
 H(x, i) = pi(pi(x) xor i) xor pi(x), pi = AES-128 keyed from the session's transcript; i counts rows over the whole
 session and never repeats. It is tweakable and correlation robust with pi as an ideal cipher, which is what the
 rows q and q xor Delta need.
 
 Source:   Guo, Katz, Wang & Yu 2020 (TMMO); docs/protocol.md 7
-
-Products modulo 2^64 from correlated rows, bit by bit.
 
 For bit t of A's element a, A holds the row t_i and B the row q_i = t_i xor a_t Delta. With pads H_0 = H(q_i) and
 H_1 = H(q_i xor Delta), B sends m = H_0 + b - H_1; A adds it to its pad when a_t = 1 and has H_0 + a_t b in both cases.
@@ -36,10 +33,12 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
+from protocol.arithmetic.kernels import transpose_bits
 from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage
+from protocol.ot import kernels
 from protocol.ot.extension import ROW_BITS_PER_ELEMENT, Columns
-from protocol.ot.kernels import NUMBA, PACKED_WORDS, OtKernels
+from protocol.ot.kernels import PACKED_WORDS
 
 ROW_BYTES: Final = 16
 _CHUNK_ROWS: Final = 1 << 13
@@ -52,9 +51,8 @@ class RowHash:
     Shapes:   rows uint8[n, 16] -> uint64[n], the hash's first eight bytes
     """
 
-    def __init__(self, transcript_key: bytes, kernels: OtKernels = NUMBA) -> None:
+    def __init__(self, transcript_key: bytes) -> None:
         self._key = transcript_key[:16]
-        self._kernels = kernels
 
     def __call__(self, rows: NDArray[np.uint8], first_index: int, offset: bytes | None = None) -> Ring:
         """Hash row r, xored with ``offset`` of 16 bytes where there is one, under index ``first_index`` + r."""
@@ -72,12 +70,12 @@ class RowHash:
     def _hash(self, cipher: CipherContext, words: Ring, first: int, shift: Ring | None, room: _Room, out: Ring) -> None:
         block, once, twice = room.block[: words.size], room.once[: words.size], room.twice[: words.size]
         if shift is not None:
-            self._kernels.shift_rows(words, shift, block)
+            kernels.shift_rows(words, shift, block)
             words = block
         _permute(cipher, words, room.once)
-        self._kernels.tweak(once, first, block)
+        kernels.tweak(once, first, block)
         _permute(cipher, block, room.twice)
-        self._kernels.first_words(once, twice, out)
+        kernels.first_words(once, twice, out)
 
 
 class _Room:
@@ -100,7 +98,7 @@ _TILE_ELEMENTS: Final = 256
 
 
 def sender_terms(
-    row_hash: RowHash, columns: Columns, delta: bytes, elements: int, *, first_row: int, kernels: OtKernels
+    row_hash: RowHash, columns: Columns, delta: bytes, elements: int, *, first_row: int
 ) -> tuple[Ring, bytes, Ring]:
     """B's vector b, its messages, and its terms of c_B, one per element.
 
@@ -109,7 +107,7 @@ def sender_terms(
     own, terms = np.empty(elements, dtype=np.uint64), np.empty(elements, dtype=np.uint64)
     messages = np.empty((elements, PACKED_WORDS - _UNSENT_WORDS), dtype=_WIRE)
     for tile in _tiles(elements):
-        rows, index = _rows(columns, tile, kernels), first_row + ROW_BITS_PER_ELEMENT * tile.start
+        rows, index = _rows(columns, tile), first_row + ROW_BITS_PER_ELEMENT * tile.start
         zero, one = row_hash(rows, index), row_hash(rows, index, delta)
         own[tile] = one[::ROW_BITS_PER_ELEMENT] - zero[::ROW_BITS_PER_ELEMENT]
         packed, terms[tile] = kernels.sender_products(zero, one, own[tile])
@@ -118,7 +116,7 @@ def sender_terms(
 
 
 def receiver_terms(
-    row_hash: RowHash, columns: Columns, own: Ring, message: bytes | memoryview, *, first_row: int, kernels: OtKernels
+    row_hash: RowHash, columns: Columns, own: Ring, message: bytes | memoryview, *, first_row: int
 ) -> Ring:
     """A's terms of c_A, one per element.
 
@@ -131,7 +129,7 @@ def receiver_terms(
         )
     messages, terms = np.frombuffer(message, dtype=_WIRE).reshape(own.size, -1), np.empty_like(own)
     for tile in _tiles(own.size):
-        pads = row_hash(_rows(columns, tile, kernels), first_row + ROW_BITS_PER_ELEMENT * tile.start)
+        pads = row_hash(_rows(columns, tile), first_row + ROW_BITS_PER_ELEMENT * tile.start)
         packed = np.zeros((tile.stop - tile.start, PACKED_WORDS), dtype=np.uint32)
         packed[:, _UNSENT_WORDS:] = messages[tile]
         terms[tile] = kernels.receiver_products(pads, packed, own[tile])
@@ -144,6 +142,5 @@ def _tiles(elements: int) -> Iterator[slice]:
         yield slice(start, min(start + _TILE_ELEMENTS, elements))
 
 
-def _rows(columns: Columns, tile: slice, kernels: OtKernels) -> NDArray[np.uint8]:
-    """The rows of some elements, eight bytes of every column for each."""
-    return kernels.ring.transpose_bits(columns[:, _COLUMN_BYTES * tile.start : _COLUMN_BYTES * tile.stop])
+def _rows(columns: Columns, tile: slice) -> NDArray[np.uint8]:
+    return transpose_bits(columns[:, _COLUMN_BYTES * tile.start : _COLUMN_BYTES * tile.stop])

@@ -117,7 +117,7 @@ first_words = njit(types.void(_IN, _IN, _OUT), cache=True, nogil=True)(_first_wo
 
 
 def fold(streams: _Rows, columns: _Rows, total: Ring) -> None:
-    """See the numpy twin: eight streams become one as long as there are eight, then two."""
+    """Eight streams become one as long as there are eight, then two."""
     rest, bit = streams, 0
     while len(rest) > 1:
         step, bits, fold_step = (8, 3, _eight) if len(rest) >= 8 else (2, 1, _two)

@@ -1,7 +1,5 @@
 """A session of OT correlations between the two servers, as numbered steps without I/O.
 
-A session of OT correlations between the two servers, as numbered steps without I/O.
-
 It gives A random vectors a and shares c_A, B random vectors b and shares c_B, with c_A + c_B = <a, b>, and nothing
 else to either. Base OTs: Masny and Rindal 2019. Extension: SoftSpokenOT (Roy 2022), which reads Delta as digits and
 grows a tree of keys for each. Consistency check: Keller, Orsini and Scholl 2015, as Roy repaired it. Products: Gilboa
@@ -55,7 +53,6 @@ from protocol.ot.extension import (
     verify_check,
 )
 from protocol.ot.gilboa import RowHash
-from protocol.ot.kernels import NUMBA, OtKernels
 
 
 @dataclass(frozen=True)
@@ -162,11 +159,10 @@ class _Session:
 
     _first_step: ClassVar[str]
 
-    def __init__(self, keys: base.Keys, transcript_key: bytes, extension: Extension, kernels: OtKernels) -> None:
+    def __init__(self, keys: base.Keys, transcript_key: bytes, extension: Extension) -> None:
         self._keys = keys
         self._extension = extension
-        self._row_hash = RowHash(transcript_key, kernels)
-        self._kernels = kernels
+        self._row_hash = RowHash(transcript_key)
         self._due = self._first_step
         self._batch: ReceiverBatch | SenderBatch | None = None
         self._number = 0
@@ -225,7 +221,6 @@ class OtReceiver(_Session):
         session_id: bytes,
         message: bytes,
         rand: bytes,
-        kernels: OtKernels = NUMBA,
         extension: Extension = DEFAULT_EXTENSION,
     ) -> tuple[OtReceiver, bytes]:
         """Answer B's base OT message; the session is ready, B's once it has the reply.
@@ -235,14 +230,14 @@ class OtReceiver(_Session):
         keys0, keys1, points = base.sender_reply(session_id, message, rand)
         keys, sums = base.grow_trees(session_id, extension, keys0, keys1)
         reply = points + sums
-        return cls(keys, base.transcript_key(session_id, message, reply), extension, kernels), reply
+        return cls(keys, base.transcript_key(session_id, message, reply), extension), reply
 
     def extend(self, lengths_list: LengthsList) -> tuple[ReceiverBatch, bytes]:
         """Step 1: a for every contributor of the batch; -> U."""
         self._require("extend")
         elements = checked_lengths(lengths_list)
         choices, columns, correction = receiver_columns(
-            self._extension, self._keys, column_bytes(elements), self._position, self._kernels
+            self._extension, self._keys, column_bytes(elements), self._position
         )
         own = choices[: ring.ELEMENT_BYTES * elements].view(_WIRE).astype(np.uint64)
         batch = ReceiverBatch(list(lengths_list), self._number, self._first_row, own, choices, columns)
@@ -261,9 +256,7 @@ class OtReceiver(_Session):
         """Step 5: A's halves (a, c_A), one per contributor."""
         self._require("finish", batch)
         message = self._unpack(products, products_message_bytes(batch.own.size))
-        terms = gilboa.receiver_terms(
-            self._row_hash, batch.columns, batch.own, message, first_row=batch.first_row, kernels=self._kernels
-        )
+        terms = gilboa.receiver_terms(self._row_hash, batch.columns, batch.own, message, first_row=batch.first_row)
         self._end()
         return split_halves(batch.lengths_list, batch.own, segment_sums(batch.lengths_list, terms))
 
@@ -275,10 +268,9 @@ class OtReceiver(_Session):
 class OtSenderOpening:
     """Server B between its base OT message and A's reply. Good for one reply: two would be two guesses at one Delta."""
 
-    def __init__(self, state: base.BaseOtReceiver, extension: Extension, kernels: OtKernels) -> None:
+    def __init__(self, state: base.BaseOtReceiver, extension: Extension) -> None:
         self._state: base.BaseOtReceiver | None = state
         self._extension = extension
-        self._kernels = kernels
 
     def __repr__(self) -> str:
         due = _CLOSED if self._state is None else "finish"
@@ -299,7 +291,7 @@ class OtSenderOpening:
         self._state = None
         keys = base.puncture_trees(state.session_id, self._extension, state.delta, chosen, sums)
         key = base.transcript_key(state.session_id, state.message, reply)
-        return OtSender(keys, state.delta, key, self._extension, self._kernels)
+        return OtSender(keys, state.delta, key, self._extension)
 
 
 class OtSender(_Session):
@@ -307,16 +299,12 @@ class OtSender(_Session):
 
     _first_step = "challenge"
 
-    def __init__(
-        self, keys: base.Keys, delta: bytes, transcript_key: bytes, extension: Extension, kernels: OtKernels
-    ) -> None:
-        super().__init__(keys, transcript_key, extension, kernels)
+    def __init__(self, keys: base.Keys, delta: bytes, transcript_key: bytes, extension: Extension) -> None:
+        super().__init__(keys, transcript_key, extension)
         self._delta = np.frombuffer(delta, dtype=np.uint8).copy()
 
     @staticmethod
-    def open(
-        session_id: bytes, rand: bytes, kernels: OtKernels = NUMBA, extension: Extension = DEFAULT_EXTENSION
-    ) -> tuple[OtSenderOpening, bytes]:
+    def open(session_id: bytes, rand: bytes, extension: Extension = DEFAULT_EXTENSION) -> tuple[OtSenderOpening, bytes]:
         """Draw Delta and begin; -> the base OT message for A.
 
         Shapes:   session_id 16 to 64 bytes, never used before; rand 32 fresh bytes
@@ -324,7 +312,7 @@ class OtSender(_Session):
         base.require_bytes("rand", rand, base.SEED_BYTES)
         delta = derive(rand, "delta")[: base.DELTA_BYTES]
         state, message = base.receiver_message(session_id, delta, derive(rand, "base ots"))
-        return OtSenderOpening(state, extension, kernels), message
+        return OtSenderOpening(state, extension), message
 
     def challenge(self, message: bytes, lengths_list: LengthsList, rand: bytes) -> tuple[SenderBatch, bytes]:
         """Step 2: take U, then draw chi; -> chi.
@@ -336,9 +324,7 @@ class OtSender(_Session):
         base.require_bytes("rand", rand, base.SEED_BYTES)
         body = self._unpack(message, extension_message_bytes(elements, self._extension))
         correction = np.frombuffer(body, dtype=np.uint8).reshape(-1, column_bytes(elements))
-        columns = sender_columns(
-            self._extension, self._keys, self._delta.tobytes(), correction, self._position, self._kernels
-        )
+        columns = sender_columns(self._extension, self._keys, self._delta.tobytes(), correction, self._position)
         chi = derive(rand, "chi")[:CHI_BYTES]
         batch = SenderBatch(list(lengths_list), self._number, self._first_row, chi, columns)
         self._begin(batch, elements, "respond")
@@ -361,7 +347,7 @@ class OtSender(_Session):
             raise
         elements = checked_lengths(batch.lengths_list)
         own, body, terms = gilboa.sender_terms(
-            self._row_hash, batch.columns, delta, elements, first_row=batch.first_row, kernels=self._kernels
+            self._row_hash, batch.columns, delta, elements, first_row=batch.first_row
         )
         message = self._pack(body)
         self._end()

@@ -1,15 +1,10 @@
 """Every clause that a site checks on a weight list, in order (docs/protocol.md 9).
 
-Every clause that a site checks on a weight list, one small function each (docs/protocol.md 9).
+Each clause returns or raises PolicyRefusal; all arithmetic is exact. Below, m is the announced least number of
+contributors, t the number of them assumed to collude with the requester, and weights are numerators over the study's
+grid. The requester is counted neither in m nor in the weights.
 
-Each returns or raises PolicyRefusal; all arithmetic is exact. Below, m is the announced least number of contributors,
-t the number of them assumed to collude with the requester, and weights are numerators over the study's grid. The
-requester is counted neither in m nor in the weights.
-
-Feasibility of a study, checked before it is created (docs/protocol.md 9).
-
-A site's policy says how many sites must stand behind every sum, and how much of it may be its own. With the sites of a
-roster that is known beforehand: at best all of them are listed, with equal weights.
+A study is judged the same way before it is created: at best all sites of its roster are listed, with equal weights.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Protocol
 
-from protocol.errors import Clause, OutcomeUnknown, PolicyRefusal, ProtocolViolation, refusal
+from protocol.errors import Clause, OutcomeUnknown, PolicyRefusal, ProtocolViolation
 from protocol.messages.control import Announcement, ListedWeight, Purpose, Study, WeightList
 from protocol.messages.purpose import RoundState
 from protocol.parameters import Needs, StudyParameters
@@ -36,12 +31,12 @@ MOST_DISCARDED_SUMS: Final = 3
 def check_same_round(announcement: Announcement, weight_list: WeightList) -> None:
     """The list is the announced one: study, round and salted digest."""
     if weight_list.study_digest != announcement.study_digest:
-        raise refusal(Clause.SAME_ROUND, "the weight list belongs to another study than the announcement")
+        raise PolicyRefusal(Clause.SAME_ROUND, "the weight list belongs to another study than the announcement")
     if weight_list.round != announcement.round:
         found, allowed = weight_list.round, announcement.round
-        raise refusal(Clause.SAME_ROUND, f"the weight list is for round {found}, round {allowed} was announced")
+        raise PolicyRefusal(Clause.SAME_ROUND, f"the weight list is for round {found}, round {allowed} was announced")
     if weight_list.digest() != announcement.weight_list_digest:
-        raise refusal(Clause.SAME_ROUND, "the weight list is not the one whose digest was announced")
+        raise PolicyRefusal(Clause.SAME_ROUND, "the weight list is not the one whose digest was announced")
 
 
 def check_announced_sites(site: str, announcement: Announcement, weight_list: WeightList) -> None:
@@ -49,9 +44,11 @@ def check_announced_sites(site: str, announcement: Announcement, weight_list: We
     names = tuple(weight.site for weight in weight_list.weights)
     if names != announcement.listed:
         found, allowed = list(names), list(announcement.listed)
-        raise refusal(Clause.ANNOUNCED_SITES, f"the weight list names {found}, announced were {allowed} in this order")
+        raise PolicyRefusal(
+            Clause.ANNOUNCED_SITES, f"the weight list names {found}, announced were {allowed} in this order"
+        )
     if site not in names:
-        raise refusal(Clause.ANNOUNCED_SITES, f"site {site!r} is not listed; listed are {list(names)}")
+        raise PolicyRefusal(Clause.ANNOUNCED_SITES, f"site {site!r} is not listed; listed are {list(names)}")
 
 
 def check_contributors_only(announcement: Announcement, contributors: tuple[str, ...]) -> None:
@@ -59,22 +56,26 @@ def check_contributors_only(announcement: Announcement, contributors: tuple[str,
     strangers = [name for name in announcement.listed if name not in contributors]
     if strangers:
         allowed = list(contributors)
-        raise refusal(Clause.CONTRIBUTORS_ONLY, f"{strangers} are listed, contributors of the roster are {allowed}")
+        raise PolicyRefusal(
+            Clause.CONTRIBUTORS_ONLY, f"{strangers} are listed, contributors of the roster are {allowed}"
+        )
 
 
 def check_grid(weight_list: WeightList, parameters: StudyParameters, weighs_requester: bool = False) -> None:
     """Every weight is a grid point above 0 and at most 1; the requester's is 1 unless the rule chooses it."""
     grid = parameters.weight_grid
     if weight_list.grid != grid:
-        raise refusal(Clause.GRID, f"the weight list uses the grid 1/{weight_list.grid}, the study fixes 1/{grid}")
+        raise PolicyRefusal(
+            Clause.GRID, f"the weight list uses the grid 1/{weight_list.grid}, the study fixes 1/{grid}"
+        )
     if weight_list.requester is not None and not (weighs_requester and weight_list.requester <= grid):
         found = f"the requester's own weight is {weight_list.requester}/{grid}"
         allowed = f"0 to {grid}/{grid}" if weighs_requester else "1, which the list leaves out"
-        raise refusal(Clause.GRID, f"{found}, allowed is {allowed}")
+        raise PolicyRefusal(Clause.GRID, f"{found}, allowed is {allowed}")
     for weight in weight_list.weights:
         if not 1 <= weight.numerator <= grid:
             found = f"site {weight.site!r} has weight {weight.numerator}/{grid}"
-            raise refusal(Clause.GRID, f"{found}, allowed are 1/{grid} to {grid}/{grid}")
+            raise PolicyRefusal(Clause.GRID, f"{found}, allowed are 1/{grid} to {grid}/{grid}")
 
 
 def check_least_number(announcement: Announcement, parameters: StudyParameters, memory: SiteMemory) -> None:
@@ -87,7 +88,7 @@ def check_least_number(announcement: Announcement, parameters: StudyParameters, 
     found = announcement.least_contributors
     if found not in due:
         allowed = " or ".join(str(number) for number in dict.fromkeys(due))
-        raise refusal(Clause.LEAST_NUMBER, f"at least {found} contributors were announced, {allowed} are due")
+        raise PolicyRefusal(Clause.LEAST_NUMBER, f"at least {found} contributors were announced, {allowed} are due")
 
 
 def check_enough_contributors(announcement: Announcement, parameters: StudyParameters, policy: SitePolicy) -> None:
@@ -95,7 +96,7 @@ def check_enough_contributors(announcement: Announcement, parameters: StudyParam
     m, t = announcement.least_contributors, _colluders(parameters, policy)
     if m - t < policy.least_contributors:
         found = f"{m} contributors less {t} assumed to collude leave {m - t}"
-        raise refusal(Clause.ENOUGH_CONTRIBUTORS, f"{found}, at least {policy.least_contributors} are demanded")
+        raise PolicyRefusal(Clause.ENOUGH_CONTRIBUTORS, f"{found}, at least {policy.least_contributors} are demanded")
 
 
 def check_largest_share(
@@ -112,7 +113,7 @@ def check_largest_share(
     """
     numerator = weight_list.numerator_of(site)
     if numerator is None:
-        raise refusal(Clause.LARGEST_SHARE, f"site {site!r} has no weight on the list")
+        raise PolicyRefusal(Clause.LARGEST_SHARE, f"site {site!r} has no weight on the list")
     counted = max(0, announcement.least_contributors - 1 - _colluders(parameters, policy))
     if own_weight is None:
         own = Fraction(numerator)
@@ -126,10 +127,10 @@ def check_largest_share(
         found = f"{part} ({float(100 * own / total):.1f} %)"
         detail = f"site {site!r}: {found}, allowed is {policy.largest_share} of it"
         if own_weight is None:
-            raise refusal(Clause.LARGEST_SHARE, detail)
+            raise PolicyRefusal(Clause.LARGEST_SHARE, detail)
         advice = _advice(counted, policy)
         told = "the weight that this site gives itself is too large a part of the smallest sum it could end up in"
-        raise refusal(Clause.LARGEST_SHARE, f"{detail}; {advice}", f"{told}; {advice}")
+        raise PolicyRefusal(Clause.LARGEST_SHARE, f"{detail}; {advice}", f"{told}; {advice}")
 
 
 def check_uninformative(weight_list: WeightList) -> None:
@@ -137,7 +138,7 @@ def check_uninformative(weight_list: WeightList) -> None:
     for weight in weight_list.weights:
         if weight.numerator != weight_list.grid:
             found = f"site {weight.site!r} has weight {weight.numerator}/{weight_list.grid}"
-            raise refusal(Clause.GRID, f"{found}, but sites do not scale by this list: it says 1 for all")
+            raise PolicyRefusal(Clause.GRID, f"{found}, but sites do not scale by this list: it says 1 for all")
 
 
 def check_isolation(found: Exposure, row: SummedRow, policy: SitePolicy) -> None:
@@ -151,7 +152,7 @@ def check_isolation(found: Exposure, row: SummedRow, policy: SitePolicy) -> None
     if found.linked < policy.least_isolation:
         what = "nearly the same update is in a sum over other sites, which sums elsewhere could complete"
         advice = "list the sites of that sum again, or train on fresh random batches"
-        raise refusal(
+        raise PolicyRefusal(
             Clause.ISOLATION,
             f"{what}, with a relative error of {found.linked:.3f}, {demanded}: {advice}",
             f"{what}, {demanded}: {advice}",
@@ -160,14 +161,14 @@ def check_isolation(found: Exposure, row: SummedRow, policy: SitePolicy) -> None
 
 def _exposed(found: Exposure, row: SummedRow, demanded: str) -> PolicyRefusal:
     if row.possible > MOST_RELEASE_SETS:
-        return refusal(
+        return PolicyRefusal(
             Clause.ISOLATION,
             f"{row.possible} release sets are possible, {MOST_RELEASE_SETS} can be looked at; announce the number "
             f"listed as the least number ({demanded})",
         )
     what = "with this sum, one who knows all sums and weights would have an update with a relative error"
     advice = "repeat an earlier list with the number listed as the least number, or train on fresh random batches"
-    return refusal(
+    return PolicyRefusal(
         Clause.ISOLATION,
         f"{what} of {found.least:.3f} (that of the site with key {found.of[:16]}), {demanded}: {advice}",
         f"{what} that is too small, {demanded}: {advice}",
@@ -185,14 +186,14 @@ def check_never_rises(weight_list: WeightList, memory: SiteMemory) -> None:
         last = memory.last_numerator(weight.site)
         if last is not None and weight.numerator > last:
             found = f"site {weight.site!r} is listed with {weight.numerator}/{weight_list.grid}"
-            raise refusal(Clause.NEVER_RISES, f"{found}, last time with {last}: at most that is allowed")
+            raise PolicyRefusal(Clause.NEVER_RISES, f"{found}, last time with {last}: at most that is allowed")
 
 
 def check_model_version(announcement: Announcement, memory: SiteMemory) -> None:
     """The model never goes back: what was counted against a newer one would be forgotten."""
     found, allowed = announcement.model_version, memory.model_version
     if found < allowed:
-        raise refusal(Clause.MODEL_VERSION, f"model {found} was announced, this site has seen model {allowed}")
+        raise PolicyRefusal(Clause.MODEL_VERSION, f"model {found} was announced, this site has seen model {allowed}")
 
 
 def check_outcome_known(announcement: Announcement, memory: SiteMemory) -> None:
@@ -211,7 +212,7 @@ def check_same_sum_again(announcement: Announcement, weight_list: WeightList, me
     if released is not None and weight_list.weights != released.weights:
         found, allowed = _named(weight_list.weights), _named(released.weights)
         detail = f"a sum was already released against model {announcement.model_version}: found {found}, allowed"
-        raise refusal(Clause.SAME_SUM_AGAIN, f"{detail} only {allowed}; otherwise the study pauses")
+        raise PolicyRefusal(Clause.SAME_SUM_AGAIN, f"{detail} only {allowed}; otherwise the study pauses")
 
 
 def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) -> None:
@@ -224,14 +225,16 @@ def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) ->
         return
     if announcement.measured and announcement.opens is not needs:
         found = f"round {announcement.round} opens {announcement.opens.value}"
-        raise refusal(Clause.MEASURED_FOR_NOTHING, f"{found}, the study's rule needs {needs.value}: no more is opened")
+        raise PolicyRefusal(
+            Clause.MEASURED_FOR_NOTHING, f"{found}, the study's rule needs {needs.value}: no more is opened"
+        )
     check_needs_allowed(announcement.opens, policy)
 
 
 def check_first_model(found: str, derived: str, policy_text: str = "") -> None:
     """Version 0 is the one that this site derived, or that the study pins; both as SHA-256 digests."""
     if found != derived:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.FIRST_MODEL,
             f"the requester's welcome names the first model {found}, {policy_text or 'this site derives'} {derived}: "
             "a model that the requester chose makes single records readable; nothing is trained on it. If the "
@@ -249,14 +252,16 @@ def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None
     earlier = [r for r in memory.measured_rounds if r != announcement.round]
     if len(earlier) >= MEASURED_ROUNDS_PER_MODEL:
         found = f"{len(earlier)} rounds were already measured against model {announcement.model_version}"
-        raise refusal(Clause.MEASURED_TWICE, f"{found}, {MEASURED_ROUNDS_PER_MODEL} are allowed")
+        raise PolicyRefusal(Clause.MEASURED_TWICE, f"{found}, {MEASURED_ROUNDS_PER_MODEL} are allowed")
 
 
 def _check_apart_once(announcement: Announcement, memory: SiteMemory) -> None:
     """At most one measurement without a sum per model, counted apart; one that both servers skipped opened nothing."""
     if announcement.purpose.plan.model_sized and memory.apart not in (None, announcement.round):
         found = f"round {memory.apart} measured model {announcement.model_version} already"
-        raise refusal(Clause.MEASURED_TWICE, f"{found}, or this site has not seen both servers skip it; one is allowed")
+        raise PolicyRefusal(
+            Clause.MEASURED_TWICE, f"{found}, or this site has not seen both servers skip it; one is allowed"
+        )
 
 
 def check_once(announcement: Announcement, memory: SiteMemory) -> None:
@@ -267,13 +272,15 @@ def check_once(announcement: Announcement, memory: SiteMemory) -> None:
     plan, done = announcement.purpose.plan, memory.done(announcement.purpose)
     if plan.once is not None and done not in (None, announcement.round):
         found = f"round {announcement.round} {plan.does}, which round {done} did already"
-        raise refusal(plan.once, f"{found}, or this site has not seen both servers skip it; once per study is allowed")
+        raise PolicyRefusal(
+            plan.once, f"{found}, or this site has not seen both servers skip it; once per study is allowed"
+        )
 
 
 def check_discarded_sums(announcement: Announcement, discarded: tuple[int, ...]) -> None:
     """Under CKKS a site stops after a few rounds whose sum it had to discard: no site's update makes a sum fail so."""
     if announcement.protection.plan.keyed and len(discarded) >= MOST_DISCARDED_SUMS:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.DISCARDED_SUMS,
             f"the sums of rounds {list(discarded)} were not those of the released sites, {MOST_DISCARDED_SUMS} end the "
             "study for this site: compare server a's records, and start another one",
@@ -283,7 +290,7 @@ def check_discarded_sums(announcement: Announcement, discarded: tuple[int, ...])
 def check_altered_sums(announcement: Announcement, altered: tuple[int, ...]) -> None:
     """After a sum whose tags contradict what a server signed, a site contributes to nothing more of the study."""
     if altered:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.ALTERED_SUM,
             f"the sum of round {altered[0]} had wrong tags, against a server's signature: this site's log says whose; "
             "verify the kept messages with moiety study verify, and start another study when it is cleared up",
@@ -295,7 +302,7 @@ def check_left_out_twice(announcement: Announcement, memory: SiteMemory) -> None
     for record in memory.left_out:
         if record.site in announcement.listed and len(record.rounds) >= TIMES_LEFT_OUT:
             found = f"site {record.site!r} is listed, but was left out in rounds {list(record.rounds)}"
-            raise refusal(Clause.LEFT_OUT_TWICE, f"{found} without a failed check; {TIMES_LEFT_OUT} times end it")
+            raise PolicyRefusal(Clause.LEFT_OUT_TWICE, f"{found} without a failed check; {TIMES_LEFT_OUT} times end it")
 
 
 def _released_against(announcement: Announcement, memory: SiteMemory) -> ReleasedSum | None:
@@ -436,7 +443,7 @@ def _refusal(study: Study, listed: tuple[str, ...], terms: Terms) -> PolicyRefus
     digest = study.digest()
     if len(listed) < least:
         detail = f"the study needs {least} contributors, {len(listed)} are there"
-        return refusal(Clause.ENOUGH_CONTRIBUTORS, detail)
+        return PolicyRefusal(Clause.ENOUGH_CONTRIBUTORS, detail)
     weights = tuple(ListedWeight(site=site, numerator=grid) for site in listed)
     weight_list = WeightList(study_digest=digest, round=1, grid=grid, weights=weights, salt=_UNSAID)
     announcement = Announcement(

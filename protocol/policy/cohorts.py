@@ -1,7 +1,5 @@
 """The same sites and the same question each time that data are summed (docs/protocol.md 17).
 
-Over whom a site's data were summed: the same sites each time (docs/protocol.md 17).
-
 Class counts and summaries are sums of the data as they are. Two of them whose sites differ in one show that one's; the
 requester's data are in the sum too, so over the same contributors for two requesters they show the one's to the other.
 Three whose sites differ in many can show one as well, and no site need be in all three: so the data of a site are in
@@ -15,7 +13,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from protocol.errors import Clause, refusal
+from protocol.errors import Clause, PolicyRefusal
 from protocol.policy.exposure import MOST_RELEASE_SETS, UNKNOWN_REQUESTER, release_sets, release_sets_number
 from protocol.summary.protection import Question
 
@@ -68,7 +66,7 @@ def check_cohort(new: Cohort, known: Sequence[Cohort], colluders: int, most: int
         "least number"
     )
     if release_sets_number(len(new.listed), new.least) > MOST_RELEASE_SETS:
-        raise refusal(Clause.COHORT, f"too many sets of sites could be summed to look at them; {advice}")
+        raise PolicyRefusal(Clause.COHORT, f"too many sets of sites could be summed to look at them; {advice}")
     others = [one for one in known if one.name != new.name]
     earlier = {(chosen, one.asked_by(new)): one for one in others for chosen in one.sums()}
     sets = {chosen | {requester} for chosen, requester in earlier}
@@ -83,7 +81,7 @@ def check_cohort(new: Cohort, known: Sequence[Cohort], colluders: int, most: int
             demanded = (
                 f"at least {apart} are demanded and {most} sets of sites in all, or" if most > 1 else "allowed are"
             )
-            raise refusal(
+            raise PolicyRefusal(
                 Clause.COHORT,
                 f"class counts or summaries over this data were summed in round {one.round} of study "
                 f"{one.study_digest[:16]}, and this round may sum {found}, {demanded} the same sites (most_cohorts = "
@@ -113,7 +111,7 @@ def _check(question: Question, now: Sequence[Question], earlier: Sequence[Questi
         "most_questions in its policy"
     )
     what = f"column {question.named!r} would answer another question than before, and the difference of both counts"
-    raise refusal(
+    raise PolicyRefusal(
         Clause.QUESTION,
         f"{what} single patients: {_difference(question, other)}, {most} allowed: {advice}",
         f"{what} single patients (another range, bins, categories, rounding or columns beside it, or other rows): "

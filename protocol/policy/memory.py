@@ -1,14 +1,13 @@
 """A site's memory of past rounds, so that its policy holds over a whole study (docs/protocol.md 9).
 
-A kept update, to compare later ones with: all of a short one, a sketch of a long one.
-
-The sketch is four blocks of buckets; each coordinate falls in each block into one pseudo-random bucket with a
-pseudo-random sign (sparse Johnson-Lindenstrauss, Kane & Nelson 2014), from a seed that the site draws once and tells
-nobody. Isolation is the residual of a least-squares problem in the span of at most 200 updates. Solved on sketches it
-is at most the sketched length of the one residual that is truly best, and that vector's length, like the newest
-update's, is kept with a relative standard deviation of sqrt(1/2k), 1.1 % at k = 4096: so the figure, their quotient,
-comes out more than 5 % too high with a probability of about 1e-3. It comes out too low, where 200 rows are fitted, by
-a factor of about sqrt(1 - 200/k): 2.5 %.
+Updates are kept to compare later ones with: all of a short one, a sketch of a long one. The sketch is four blocks of
+buckets; each coordinate falls in each block into one pseudo-random bucket with a pseudo-random sign (sparse
+Johnson-Lindenstrauss, Kane & Nelson 2014), from a seed that the site draws once and tells nobody. Isolation is the
+residual of a least-squares problem in the span of at most 200 updates. Solved on sketches it is at most the sketched
+length of the one residual that is truly best, and that vector's length, like the newest update's, is kept with a
+relative standard deviation of sqrt(1/2k), 1.1 % at k = 4096: so the figure, their quotient, comes out more than 5 % too
+high with a probability of about 1e-3. It comes out too low, where 200 rows are fitted, by a factor of about sqrt(1 -
+200/k): 2.5 %.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import Annotated, Final, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from protocol.arithmetic import kernels
 from protocol.arithmetic.fixed_point import Real, Update
-from protocol.arithmetic.kernels import NUMBA, Kernels
 from protocol.arithmetic.ring import Usage, expand_into
 from protocol.messages.control import Announcement, ListedWeight, Purpose, WeightList
 
@@ -202,7 +201,7 @@ def kept_update(update: Update, seed: bytes, layers: Layers = ()) -> Real:
     return update.astype(np.float64) if update.size <= KEPT_LENGTH else sketched(update, seed, layers)
 
 
-def sketched(update: Update, seed: bytes, layers: Layers = (), kernels: Kernels = NUMBA) -> Real:
+def sketched(update: Update, seed: bytes, layers: Layers = ()) -> Real:
     """The sketch, also of a short update: the product of two is that of what their first, second, ... layers share.
 
     Why: a model with one class more than another has other lengths, and nearly the same updates.
@@ -213,13 +212,13 @@ def sketched(update: Update, seed: bytes, layers: Layers = (), kernels: Kernels 
     kept: Real = np.zeros(KEPT_LENGTH)
     first = 0
     for number, (_, size) in enumerate(layers or (("", update.size),)):
-        _sketch_into(kept, update[first : first + size], seed, number * _LAYER, kernels)
+        _sketch_into(kept, update[first : first + size], seed, number * _LAYER)
         first += size
     kept /= np.sqrt(_BLOCKS)
     return kept
 
 
-def _sketch_into(kept: Real, layer: Update, seed: bytes, place: int, kernels: Kernels) -> None:
+def _sketch_into(kept: Real, layer: Update, seed: bytes, place: int) -> None:
     words = np.empty(min(_PIECE, layer.size), dtype=np.uint64)
     for start in range(0, layer.size, _PIECE):
         piece = layer[start : start + _PIECE]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from protocol.errors import Clause, refusal
+from protocol.errors import Clause, PolicyRefusal
 from protocol.messages.control import (
     LEAST_EXAMPLES,
     LEAST_PENALTY,
@@ -113,7 +113,7 @@ def check_study_allowed(study: Study, policy: SitePolicy) -> None:
 def check_protection_allowed(protection: StudyProtection, policy: SitePolicy) -> None:
     """The site takes part under this protection; asked before a study starts, which has one for all its rounds."""
     if protection.plan.keyed and not policy.allow_ckks:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.ALLOW_CKKS,
             "the study is under CKKS, where server A together with any one site can open every site's update; this "
             "site's policy does not allow that: set allow_ckks = true, or ask for a study of shares",
@@ -123,7 +123,7 @@ def check_protection_allowed(protection: StudyProtection, policy: SitePolicy) ->
 def check_pretrained_allowed(study: Study, policy: SitePolicy) -> None:
     """The site takes a first model that it cannot derive; asked before a study starts."""
     if study.pretrained_digest is not None and not policy.may_pretrain:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.MAY_PRETRAIN,
             "the study begins with a model of the requester's choice, and a crafted one makes single records readable "
             "from the sum of all sites; this site's policy does not allow that: set may_pretrain = true if you trust "
@@ -136,13 +136,13 @@ def check_steps_allowed(study: Study, policy: SitePolicy) -> None:
     step = largest_step(study)
     if step > policy.largest_step:
         found = f"this study can move the model by {step:g} in a round"
-        raise refusal(
+        raise PolicyRefusal(
             Clause.LARGEST_STEP, f"{found}, allowed is {policy.largest_step:g}: take a smaller rate or clip_norm"
         )
     path = study.rounds * step
     if path > policy.largest_path:
         found = f"this study can move the model by {path:g} in its {study.rounds} rounds"
-        raise refusal(
+        raise PolicyRefusal(
             Clause.LARGEST_PATH,
             f"{found}, allowed is {policy.largest_path:g}: take a smaller rate, clip_norm, or fewer rounds",
         )
@@ -151,17 +151,17 @@ def check_steps_allowed(study: Study, policy: SitePolicy) -> None:
 def check_noise_allowed(study: Study, policy: SitePolicy) -> None:
     """Updates have the noise that the site asks for; asked before a study starts. What it spends is asked elsewhere."""
     if study.unsupported is not None:
-        raise refusal(Clause.NOISE, study.unsupported)
+        raise PolicyRefusal(Clause.NOISE, study.unsupported)
     if policy.epsilon is None and policy.least_noise == 0:
         return
     if study.privacy is None:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.NOISE,
             "the study's updates have no noise, and this site asks for some (epsilon, least_noise): ask for a "
             "study with a [privacy] table",
         )
     if study.privacy.noise_multiplier < policy.least_noise:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.NOISE,
             f"the study has a noise multiplier of {study.privacy.noise_multiplier:g}, at least {policy.least_noise:g} "
             "is demanded",
@@ -177,7 +177,7 @@ def check_needs_allowed(needs: Needs, policy: SitePolicy) -> None:
 def check_ranking_allowed(policy: SitePolicy) -> None:
     """The site lets its requester rank it; asked before a study starts, and in the round."""
     if not policy.may_rank:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.MAY_RANK,
             "the study ranks sites before training, which tells the requester one number of its choice about each "
             "site's own model; this site's policy does not allow that: set may_rank = true, or ask for a study "
@@ -189,7 +189,7 @@ def check_ranking_allowed(policy: SitePolicy) -> None:
 def check_penalty_allowed(ranking: RankingSpec, policy: SitePolicy) -> None:
     """The penalty hides single patients enough for this site, whatever the study's own bound lets through."""
     if not ranking.penalty >= policy.least_ranking_penalty:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.RANKING_PENALTY,
             f"the study ranks sites with a penalty of {ranking.penalty:g}, at least {policy.least_ranking_penalty:g} "
             "is demanded: under a small one a rare feature's coefficient shows its patient's residual",
@@ -199,14 +199,14 @@ def check_penalty_allowed(ranking: RankingSpec, policy: SitePolicy) -> None:
 def check_summary_allowed(summary: SummarySpec, policy: SitePolicy) -> None:
     """The site lets sums over its table be opened; asked before a study starts."""
     if not policy.may_summarise:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.MAY_SUMMARISE,
             "the study opens sums over the sites' tables (counts, means, histograms), which is not differential "
             "privacy; this site's policy does not allow that: set may_summarise = true, or ask for a study without a "
             "[summary] table",
         )
     if summary.second_moments and not policy.may_share_second_moments:
-        raise refusal(
+        raise PolicyRefusal(
             Clause.SECOND_MOMENTS,
             "the summary holds sums of products of numeric columns; this site's policy does not allow that: set "
             "may_share_second_moments = true, or ask for a study without second_moments",
@@ -216,6 +216,6 @@ def check_summary_allowed(summary: SummarySpec, policy: SitePolicy) -> None:
 def _require_may_open(who: str, needs: Needs, policy: SitePolicy) -> None:
     if needs not in policy.may_open:
         allowed = ", ".join(one.value for one in policy.may_open) or "nothing"
-        raise refusal(
+        raise PolicyRefusal(
             Clause.MAY_OPEN, f"the study's {who} opens {needs.value} of this site to the requester, allowed: {allowed}"
         )

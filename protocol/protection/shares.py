@@ -2,13 +2,12 @@
 
 Class counts, ranking vectors and probes leave a site in the same way, each encoded by a function of its own.
 
-Tags at a site: append them to its vector, check those of a sum while it is opened (section 15).
-
-The sum's kept tags, whose key no server has, say in one pass whether it is the sum of what the sites shared. Only
-where they are wrong is it fetched and looked at again, for whose doing that is: the halves are those that both servers
-signed, else they are asked for anew; then the coordinates and the length, then the shown tags. A sum whose shown tags
-are wrong although the servers' checks added up to zero contradicts the check of a server, which is named. Where they
-are right, a site made its kept tags wrong, and the sum is what it should be.
+A site appends tags to its vector, and checks those of a sum while it is opened (section 15). The sum's kept tags, whose
+key no server has, say in one pass whether it is the sum of what the sites shared. Only where they are wrong is it
+fetched and looked at again, for whose doing that is: the halves are those that both servers signed, else they are asked
+for anew; then the coordinates and the length, then the shown tags. A sum whose shown tags are wrong although the
+servers' checks added up to zero contradicts the check of a server, which is named. Where they are right, a site made
+its kept tags wrong, and the sum is what it should be.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from typing import Final, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.arithmetic import kernels
 from protocol.arithmetic.fixed_point import Layers, Real, Update, encode_into, packed, scaling_of
-from protocol.arithmetic.kernels import NUMBA, Kernels, Scaling
+from protocol.arithmetic.kernels import Scaling
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Signed, Usage, expand_into, from_bytes, octets, to_bytes
 from protocol.channel.sealing import Octets
 from protocol.errors import AggregateOutOfBounds, SumAltered, Unavailable
@@ -50,13 +50,13 @@ from protocol.rounds.evidence import PastRelease, require_go, sum_of_numerators
 from protocol.rules.fedavg import counts_vector
 from protocol.sharing import Side, split_chunk_into
 from protocol.summary.table_one import TableOne, table_one
-from protocol.tag_verdicts import contradicted
 from protocol.tags import (
     TagErrors,
     TagPair,
     TagSums,
     VectorDigest,
     attempt_key,
+    contradicted,
     errors_of,
     kept_key,
     mask_digest,
@@ -104,21 +104,19 @@ class CheckedHalves:
         length: int,
         *,
         closely: bool = False,
-        kernels: Kernels = NUMBA,
     ) -> None:
         self._go: Go = require_go(past, roster)
         self._mask_seed = mask_seed
         self._from_vector = masking_side(past.announcement.round).other
         self._values = length - TAG_COORDINATES
         self._length = length
-        self._kernels = kernels
         self._closely = closely
         drawn = require_seed(past.announcement, past.weight_list.tag_seed) or b""
         self._shown_key = attempt_key(past.announcement, self._go.attempt, shown_seed(drawn))
         key, pair = self._shown_key, TagPair.SHOWN
         if not closely:
             key, pair = kept_key(past.announcement, self._go.attempt, drawn), TagPair.KEPT
-        self._errors = TagErrors(key, length, kernels=kernels, pair=pair)
+        self._errors = TagErrors(key, length, pair=pair)
         self._digest = VectorDigest()
         self._opened = np.empty(0, dtype=np.uint64)
         self._require_half(self._from_vector.other, mask_digest(mask_seed))
@@ -161,7 +159,7 @@ class CheckedHalves:
             self._opened = np.empty(masked.size, dtype=np.uint64)
         opened = self._opened[: masked.size]
         expand_into(self._mask_seed, Usage.OUTPUT_MASK, opened, start=start)
-        self._kernels.add_into(opened, masked)
+        kernels.add_into(opened, masked)
         return opened
 
     def _kept_tags_fit(self) -> bool:

@@ -1,7 +1,5 @@
 """The chain of a federation's rosters, and the demands on every further link (docs/protocol.md 20).
 
-The chain of a federation's rosters, and what every further link must satisfy (docs/protocol.md 20).
-
 A name belongs to one party for ever, and so does a key: what was removed or replaced never comes back, so that words
 signed with it once can never be another's, and lists and sums that name a site mean one site for ever.
 """
@@ -42,7 +40,6 @@ class RosterChain:
 
     @property
     def number(self) -> int:
-        """The number of changes."""
         return len(self.changes)
 
     @cached_property
@@ -115,7 +112,7 @@ class RosterChain:
 
 def signers(roster: Roster) -> tuple[str, str, str]:
     """Return the parties that must sign the change after this roster, with their keys in it."""
-    return roster.operator_a.name, roster.operator_b.name, roster.requester
+    return (*roster.operators, roster.requester)
 
 
 def require_chain(chain: RosterChain) -> RosterChain:

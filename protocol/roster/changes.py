@@ -8,7 +8,7 @@ signed shows whether it was read as it was meant. A party file may end with the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,6 +119,22 @@ def standing(chain: RosterChain, signed: Signed[RosterChange]) -> dict[str, str]
     return found
 
 
+def _replaced(before: Roster, given: Mapping[str, Party], removed: Sequence[str]) -> Roster:
+    """The roster with parties in place of those of their names, or added at the end. Raises: ValidationError"""
+
+    def of(party: Party) -> Party:
+        return given.get(party.name, party)
+
+    added = tuple(party for name, party in given.items() if before.party(name) is None)
+    return Roster(
+        federation=before.federation,
+        operator_a=of(before.operator_a),
+        operator_b=of(before.operator_b),
+        requester=before.requester,
+        sites=(*(of(site) for site in before.sites if site.name not in removed), *added),
+    )
+
+
 def _after(head: Roster, given: dict[str, Given], remove: Sequence[str]) -> Roster:
     sites = {site.name for site in head.sites}
     strangers = [name for name in remove if name not in sites - {head.requester}]
@@ -130,18 +146,8 @@ def _after(head: Roster, given: dict[str, Given], remove: Sequence[str]) -> Rost
     if twice := sorted(set(remove) & given.keys()):
         raise ConfigurationError(f"{', '.join(twice)}: removed and given; do one")
 
-    def of(party: Party) -> Party:
-        return given[party.name].party if party.name in given else party
-
-    added = tuple(one.party for name, one in given.items() if head.party(name) is None)
     try:
-        return Roster(
-            federation=head.federation,
-            operator_a=of(head.operator_a),
-            operator_b=of(head.operator_b),
-            requester=head.requester,
-            sites=(*(of(site) for site in head.sites if site.name not in remove), *added),
-        )
+        return _replaced(head, {name: one.party for name, one in given.items()}, remove)
     except ValidationError as wrong:
         raise ConfigurationError(f"no roster can be made of this: {explain(Roster, wrong)}") from None
 
@@ -212,27 +218,14 @@ class _ChangeTable(BaseModel):
     def signed(self, chain: RosterChain, source: str) -> Signed[RosterChange]:
         """Raises: ConfigurationError, MalformedMessage"""
         before, given = chain.head, {party.name: party.strict() for party in self.parties}
-
-        def of(party: Party) -> Party:
-            return given.get(party.name, party)
-
-        added = tuple(party for name, party in given.items() if before.party(name) is None)
-        sites = (*(of(site) for site in before.sites if site.name not in self.removed), *added)
         try:
-            roster = Roster(
-                federation=before.federation,
-                operator_a=of(before.operator_a),
-                operator_b=of(before.operator_b),
-                requester=before.requester,
-                sites=sites,
-            )
             change = RosterChange(
                 federation=before.federation,
                 first=self.first,
                 number=self.number,
                 previous=self.previous,
                 reason=self.reason,
-                roster=roster,
+                roster=_replaced(before, given, self.removed),
                 claims=self.claims,
             )
         except ValidationError as wrong:

@@ -1,6 +1,6 @@
 """Enrolment: operators' cards, invitations, and questions by a site that no roster names yet.
 
-An operator's invitation of one site: a line that is copied, good for one registration until it expires.
+An invitation is a line that is copied, good for one registration until it expires:
 
     moiety-invitation:BASE64URL.CHECK
 
@@ -8,21 +8,16 @@ The check finds a line that was cut off or mistyped; it keeps nobody from writin
 is its secret of 256 bits, of which the operator's server keeps a hash, and the digest of the operator's card, which
 ties everything that follows to that operator's keys.
 
-Questions to an operator by a site that no roster names yet, and their answers.
-
 Every question is signed with the site's key and sealed to the operator; every answer is signed by the operator and
-sealed to the site (``exchange``). A site is known by its registration, once it has one, else by the secret of its
+sealed to the site. A site is known by its registration, once it has one, else by the secret of its
 invitation.
-
-Questions and answers of enrolment on their way: signed, framed, padded and sealed, in one piece each.
 
 A proxy that opens TLS sees lengths (padded), times and addresses. What it changes opens nowhere; what it repeats is
 answered again, sealed to the same site; a question that is older than a minute is refused.
 
-Fingerprints of public cards, to be read aloud over the phone: forty decimal digits in groups of five.
-
-They are SHA-256 modulo 10^40, 132 bits: whoever wants another card with the same digits
-tries 2^132 of them. Digits are read the same way in every language, and need no list of words.
+Fingerprints of public cards are read aloud over the phone: forty decimal digits in groups of five. They are SHA-256
+modulo 10^40, 132 bits: whoever wants another card with the same digits tries 2^132 of them. Digits are read the same
+way in every language, and need no list of words.
 """
 
 from __future__ import annotations
@@ -141,12 +136,10 @@ class OperatorCard(Message):
 
     @property
     def url(self) -> str:
-        """The server's address."""
         return self.party.url or ""
 
 
 def dump_card(card: OperatorCard) -> str:
-    """The card's file, TOML."""
     table = card.model_dump(mode="json", exclude_none=True)
     party = table.pop("party")
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in table.items()]
@@ -333,7 +326,6 @@ def require_asked_by(signed: Signed[Asked], party: Party, now_s: float) -> Asked
 
 
 def close_answered(answered: Answered, keys: PartyKeys, to: Party) -> bytes:
-    """Signed by the operator and sealed to the site."""
     framed = pack_frame(sign(answered, keys.name, keys.signing))
     return seal_small(framed.ljust(padded_length(len(framed)), b"\0"), to.sealing, _answer_to(answered.asked))
 

@@ -31,7 +31,6 @@ class PartyKeys:
 
     @property
     def key_id(self) -> str:
-        """The name of the signing key in requests and answers."""
         return key_id_of(self.signing.public.to_bytes())
 
     def party(self, *, url: str | None = None, samples: int | None = None) -> Party:
@@ -55,7 +54,6 @@ class _SecretFile(BaseModel):
 
 
 def dump_party_keys(keys: PartyKeys) -> str:
-    """The secret key file's text."""
     return _KEY_FILE_NOTICE + table_text(
         {
             "name": keys.name,
@@ -87,7 +85,6 @@ def parse_party_keys(text: str, source: str) -> PartyKeys:
 
 
 def dump_party(party: Party) -> str:
-    """A public party file's text."""
     return table_text({k: v for k, v in party.model_dump(mode="json").items() if v is not None})
 
 

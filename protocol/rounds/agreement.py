@@ -81,7 +81,6 @@ class Shortfall:
 
     @property
     def reason(self) -> str:
-        """In words, for people."""
         return outcome_text(self.cause, self.found, self.needed, self.site)
 
 

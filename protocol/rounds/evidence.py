@@ -1,11 +1,7 @@
 """Evidence in signed messages: a released round, a site's transcript, deviations (docs/protocol.md 9, 11, 15).
 
-The signed messages of one attempt, as one site has them (docs/protocol.md 15).
-
-Nothing here is secret from the study's parties: no weight, no update, nothing of what was opened. ``altered`` is there
-after a sum whose tags were wrong, and shows that sum to whoever reads it.
-
-Find deviations by signed messages alone (docs/protocol.md 15).
+Nothing in a transcript is secret from the study's parties: no weight, no update, nothing of what was opened.
+``altered`` is there after a sum whose tags were wrong, and shows that sum to whoever reads it.
 
 A deviation is two messages of one signer where the protocol allows one, or one that says what nobody signs who follows
 the protocol. A signature that is missing or wrong proves nothing about anybody: it is listed, and not looked at.
@@ -17,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from protocol.arithmetic.ring import octets
-from protocol.channel.message import Attempt, Digest, Message, PartyName, RoundNumber, Secret32
+from protocol.channel.message import Attempt, Digest, Message, PartyName, RoundNumber, Secret32, omitted
 from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,
@@ -54,8 +50,17 @@ from protocol.messages.control import (
 from protocol.messages.purpose import RoundStep
 from protocol.release import mask_source, masking_side
 from protocol.sharing import ChunkSource, Side
-from protocol.tag_verdicts import contradicted, require_judged, wrong_tags
-from protocol.tags import VectorDigest, attempt_key, errors_of, mask_digest, require_seed, shown_seed
+from protocol.tags import (
+    VectorDigest,
+    attempt_key,
+    contradicted,
+    errors_of,
+    mask_digest,
+    require_judged,
+    require_seed,
+    shown_seed,
+    wrong_tags,
+)
 
 
 class PastRelease(Message):
@@ -71,7 +76,7 @@ class PastRelease(Message):
     agreed_set: Signed[AgreedSet]
     release_set: Signed[ReleaseSet]
     sum_release: Signed[SumRelease] | None = None
-    go: Signed[Go] | None = Field(default=None, exclude_if=lambda found: found is None)
+    go: Signed[Go] | None = omitted()
 
 
 def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
@@ -79,7 +84,7 @@ def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
 
     Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
     """
-    agreed = require_signatures(past.agreed_set, roster, (roster.operator_a.name, roster.operator_b.name))
+    agreed = require_signatures(past.agreed_set, roster, roster.operators)
     release = require_signatures(past.release_set, roster, (roster.requester,))
     announcement = past.announcement
     if not announcement.purpose.plan.summed:
@@ -123,7 +128,7 @@ def require_sum_release(past: PastRelease, roster: Roster) -> SumRelease:
     number, release = past.announcement.round, past.release_set.message
     if past.sum_release is None:
         raise BadSignature(f"round {number}: its sum comes without both servers' signatures under it; it is not opened")
-    ended = require_signatures(past.sum_release, roster, (roster.operator_a.name, roster.operator_b.name))
+    ended = require_signatures(past.sum_release, roster, roster.operators)
     named = (ended.study_digest, ended.round, ended.attempt, ended.release_digest)
     if named != (release.study_digest, release.round, release.attempt, release.digest()):
         raise AnnouncementMismatch(f"round {number}: what both servers signed is the sum of another round or release")
@@ -188,7 +193,7 @@ class RoundTranscript(BaseModel):
     goes: tuple[Signed[Go], ...] = ()
     tags_failed: tuple[Signed[TagsFailed], ...] = ()
     tag_shares: tuple[Signed[TagShares], ...] = ()
-    altered: AlteredSum | None = Field(default=None, exclude_if=lambda found: found is None)
+    altered: AlteredSum | None = omitted()
 
 
 def shown(
@@ -394,13 +399,13 @@ def _shares_of_errors(
         wrong = wrong_tags(failed, release, (of[Side.A], of[Side.B]), roster)
     except MoietyError as broken:
         yield Deviation(
-            one.round, _operators(roster), f"showed shares of errors that do not belong here: {broken.detail}"
+            one.round, roster.operators, f"showed shares of errors that do not belong here: {broken.detail}"
         )
         return
     if wrong.server_lied:
         yield Deviation(
             one.round,
-            _operators(roster),
+            roster.operators,
             "one of them signed a check, or shares of single sites' errors, that its half of the sum does not have",
         )
     else:
@@ -437,7 +442,3 @@ def _altered(one: RoundTranscript, roster: Roster, vector: ReadVector | None) ->
     for side in contradicted(go, of_mask, of_vector):
         operator = roster.operator(side).name
         yield Deviation(one.round, (operator,), "signed a check that is not that of the half that it served")
-
-
-def _operators(roster: Roster) -> tuple[str, str]:
-    return roster.operator_a.name, roster.operator_b.name

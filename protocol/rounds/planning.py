@@ -99,7 +99,6 @@ class Situation:
 
     @property
     def listing(self) -> RuleState:
-        """The rule's state as it is for listing."""
         return without(self.rule_state, self.away)
 
     @property

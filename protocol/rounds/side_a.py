@@ -458,7 +458,6 @@ def _end_refused(state: Ending, error: MoietyError) -> Step:
 
 
 def _deadline_s(attempt: Attempt, facts: Facts) -> float:
-    """Until when queries and release set are waited for."""
     return attempt.closes_at_s + facts.grace_s
 
 

@@ -56,8 +56,7 @@ from protocol.rounds.states import (
     Undecided,
     Unlocked,
 )
-from protocol.tag_verdicts import require_about, require_own
-from protocol.tags import require_shown
+from protocol.tags import require_about, require_own, require_shown
 
 Message: TypeAlias = (
     LockRequest

@@ -1,7 +1,5 @@
 """States of a round at one server, and the tables of its and a study's transitions (docs/protocol.md 4, 7, 8, 11).
 
-A round's and a study's life as tables of transitions; no I/O (docs/protocol.md 4, 7, 8, 9).
-
     announced -> collecting -> locked -> measured -> released
          \\____________\\__________\\________\\-> skipped      (never after a release)
                                   \\-> burnt -> announced     (the next attempt, never after an opening has left)
@@ -18,9 +16,8 @@ A study is open or paused until it is completed, local_only, cancelled or failed
 
 ``step`` and ``study_step`` refuse what the tables do not list; whoever sends the event learns which states take it.
 
-States of a round at one server: one frozen type per state, each with its own data (docs/protocol.md 4, 7, 8, 11).
-
-A state follows from what is stored, so after a restart it is the same one. ``Tossed`` alone lives between two messages.
+There is one frozen type per state. A state follows from what is stored, so after a restart it is the same one.
+``Tossed`` alone lives between two messages.
 """
 
 from __future__ import annotations
@@ -123,7 +120,6 @@ class RoundProgress:
 
 
 def open_round(number: int) -> RoundProgress:
-    """A freshly announced round."""
     return RoundProgress(round=number, attempt=1, state=RoundState.ANNOUNCED)
 
 
@@ -143,22 +139,6 @@ def study_step(state: StudyState, event: StudyEvent) -> StudyState:
     if following is None:
         raise WrongRound(f"the study is {state}; '{event}' is not possible")
     return following
-
-
-def transition_diagram() -> str:
-    """A round's table as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", "    [*] --> announced"]
-    lines += [f"    {old} --> {new}: {event}" for (old, event), new in TRANSITIONS.items()]
-    lines += [f"    {state} --> [*]" for state in sorted(FINAL_STATES)]
-    return "\n".join(lines)
-
-
-def study_diagram() -> str:
-    """A study's table, likewise."""
-    lines = ["stateDiagram-v2", "    [*] --> open"]
-    lines += [f"    {old} --> {new}: {event}" for (old, event), new in STUDY_TRANSITIONS.items()]
-    lines += [f"    {state} --> [*]" for state in sorted(s for s in StudyState if s.ended)]
-    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -193,19 +173,22 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Collecting:
+class _OfAttempt:
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Collecting(_OfAttempt):
     """``absent`` sites declined or were removed. ``contributors`` is empty until everybody may have answered."""
 
-    attempt: Attempt
     contributors: frozenset[str]
     absent: frozenset[str]
 
 
 @dataclass(frozen=True)
-class Locked:
+class Locked(_OfAttempt):
     """A has signed which contributions count, and drawn n_A."""
 
-    attempt: Attempt
     agreed: Signed[AgreedSet]
     own_nonce: bytes = field(repr=False)
 
@@ -218,102 +201,77 @@ class Tossed:
     transcript: ChallengeTranscript
 
 
-@dataclass(frozen=True)
-class AwaitingQueries:
+class AwaitingQueries(_OfAttempt):
     """Set and challenge are signed by both; the requester's queries are missing."""
 
-    attempt: Attempt
 
-
-@dataclass(frozen=True)
-class Measuring:
+class Measuring(_OfAttempt):
     """All is there that the products need."""
 
-    attempt: Attempt
 
-
-@dataclass(frozen=True)
-class Spent:
+class Spent(_OfAttempt):
     """Correlations of the locked attempt are marked as used, and the process that had them is gone."""
 
-    attempt: Attempt
-
 
 @dataclass(frozen=True)
-class Countersigning:
+class Countersigning(_OfAttempt):
     """A round of ciphertexts: A has signed the set, B has not."""
 
-    attempt: Attempt
     agreed: Signed[AgreedSet]
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(_OfAttempt):
     """A's opening is stored; under CKKS, both have signed the set."""
 
-    attempt: Attempt
-
 
 @dataclass(frozen=True)
-class Chosen:
+class Chosen(_OfAttempt):
     """The requester's release set is here, and nothing that was made of it has left."""
 
-    attempt: Attempt
     release_set: Signed[ReleaseSet]
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(_OfAttempt):
     """The mask is drawn: A's sum over this release set may have left."""
 
-    attempt: Attempt
     release_set: Signed[ReleaseSet]
 
 
 @dataclass(frozen=True)
-class Committed:
+class Committed(_OfAttempt):
     """A round with tags: both sides have fixed what they would serve, and nothing is served. Go is missing."""
 
-    attempt: Attempt
     committed_at_s: float
 
 
 @dataclass(frozen=True)
-class Gone:
+class Gone(_OfAttempt):
     """Go is stored: A signs no skip any more, and serves once B has it too."""
 
-    attempt: Attempt
     go: Signed[Go]
 
 
-@dataclass(frozen=True)
-class TagsWrong:
+class TagsWrong(_OfAttempt):
     """The requester says, over both sides' checks, that the sum's tags are wrong."""
 
-    attempt: Attempt
-
 
 @dataclass(frozen=True)
-class SumSigned:
+class SumSigned(_OfAttempt):
     """A has signed the sum of a round of ciphertexts, B has not."""
 
-    attempt: Attempt
     sum_release: Signed[SumRelease]
 
 
 @dataclass(frozen=True)
-class Ending:
+class Ending(_OfAttempt):
     """A has signed an end without a release, B has not; ``attempt.state`` is the state that it ends."""
 
-    attempt: Attempt
     outcome: Signed[RoundOutcome]
 
 
-@dataclass(frozen=True)
-class Over:
+class Over(_OfAttempt):
     """Released, or ended with both signatures."""
-
-    attempt: Attempt
 
 
 AtA: TypeAlias = (

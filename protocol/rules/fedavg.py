@@ -6,10 +6,9 @@ Paper:  McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficie
         from Decentralized Data", AISTATS 2017; here weighted 1 / n, as the Weight Erosion papers compare with.
 Needs:  nothing but the range check; the norms where updates beyond a bound are left out.
 
-Federated averaging by sample count: a site counts as much as it has training samples.
+By sample count a site counts as much as it has training samples.
 
-Paper:  McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep Networks
-        from Decentralized Data", AISTATS 2017: sum n_i g_i / sum n_i.
+Paper:  the same: sum n_i g_i / sum n_i.
 Needs:  nothing but the range check; with a norm bound the weighted norms. Each site scales its update by its own weight
         (``sample_weight``) and shares that weight as one more coordinate, so that nobody else sees it (a norm
         bound shows it to the requester); the list says 1 for every site.
@@ -29,8 +28,6 @@ Paper:  Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adapt
         Algorithm 2; the step itself is in ``protocol/shared_model.py``.
 Needs:  nothing but the range check; the norms where updates beyond a bound are left out.
 
-The weight that a site gives itself, and its class counts as a vector to share (docs/protocol.md 9).
-
 A self-weighted site scales its clipped update by w in [1/grid, 1] and shares w C as one more coordinate, so nobody
 else sees w and the sum can still be divided by the sum of weights.
 """
@@ -47,18 +44,13 @@ from pydantic import Field
 
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.interface import (
     Declared,
+    EqualRule,
     Measured,
     Options,
     RuleState,
-    SiteFacts,
-    counted,
-    listed,
-    newcomers,
-    standings,
     within_bound,
 )
 
@@ -72,7 +64,7 @@ class NormBound(Options):
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(EqualRule):
     """Weight 1 for everybody, always; ``norm_bound`` leaves out longer updates."""
 
     grid: int
@@ -91,21 +83,8 @@ class FedAvg:
     def needs(self) -> Needs:
         return Needs.NOTHING if self.norm_bound is None else self.BOUNDED_BY
 
-    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=standings(sites, 1.0))
-
-    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=state.sites + standings(newcomers(state, sites), 1.0))
-
     def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
         return within_bound(measured, self.norm_bound)
-
-    def apply(self, state: RuleState, measured: Measured) -> RuleState:
-        """Counts who took part; no weight changes."""
-        return counted(state, measured)
-
-    def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
-        return listed(state, self.grid)
 
 
 FEDAVG: Final = Declared("fedavg", FedAvg.made, options=("norm_bound",), only_averages=True)

@@ -20,19 +20,15 @@ from pydantic import Field
 
 from protocol.arithmetic.fixed_point import quantise_weight
 from protocol.errors import LocalOptimumReached, ProtocolViolation
-from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.interface import (
     Declared,
+    EqualRule,
     Measured,
     Options,
     RuleState,
-    SiteFacts,
     SiteStanding,
     counted,
-    listed,
-    newcomers,
-    standings,
 )
 
 
@@ -43,7 +39,7 @@ class InfluenceOptions(Options):
 
 
 @dataclass(frozen=True)
-class Influence:
+class Influence(EqualRule):
     """``step``, in (0, 1], is how far a weight moves in a round."""
 
     step: float
@@ -51,16 +47,6 @@ class Influence:
     needs: Needs = Needs.INNER_PRODUCTS
     weights_never_rise: bool = False
     selects: bool = False
-
-    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=standings(sites, 1.0))
-
-    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
-        """Late joiners start at 1, like everybody."""
-        return RuleState(sites=state.sites + standings(newcomers(state, sites), 1.0))
-
-    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
-        return measured.took_part
 
     def apply(self, state: RuleState, measured: Measured) -> RuleState:
         """Weights after one released round.
@@ -86,9 +72,6 @@ class Influence:
                 for site in counted(state, measured).sites
             )
         )
-
-    def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
-        return listed(state, self.grid)
 
     def _moved(self, site: SiteStanding, influence: float, best: float) -> SiteStanding:
         target = influence / best if influence > 0 else 0.0

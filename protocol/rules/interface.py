@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -28,11 +28,6 @@ class _Frozen(BaseModel):
 
 class Options(_Frozen):
     """A rule's options, or some that several rules share, as a study has them; each has a default."""
-
-
-def omitted(default: Any) -> Any:  # noqa: ANN401 -- stands for a field of any type, as Field() does
-    """An option that a study's bytes leave out where it has its default: studies from before it stay as they are."""
-    return Field(default=default, exclude_if=lambda value: bool(value == default))
 
 
 class SiteFacts(_Frozen):
@@ -59,7 +54,6 @@ class RunningMean(_Frozen):
     rounds: Annotated[int, Field(ge=0)]
 
     def with_value(self, value: float) -> Self:
-        """One round more."""
         rounds = self.rounds + 1
         return self.model_copy(update={"value": self.value + (value - self.value) / rounds, "rounds": rounds})
 
@@ -256,6 +250,30 @@ def listed(state: RuleState, grid: int, second_weight: Callable[[str], float] = 
     """
     rounded = ((site.name, quantise_weight(site.alpha * second_weight(site.name), grid)) for site in state.sites)
     return tuple(ListedWeight(site=name, numerator=numerator) for name, numerator in rounded if numerator > 0)
+
+
+class EqualRule:
+    """Weight ``START`` for everybody, always, and no update is left out: what other rules change step by step."""
+
+    START: ClassVar[float] = 1.0
+    grid: int
+
+    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
+        return RuleState(sites=standings(sites, self.START))
+
+    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
+        joined = standings(newcomers(state, sites), self.START)
+        return RuleState(sites=state.sites + joined, means=state.means, since_measured=state.since_measured)
+
+    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
+        return measured.took_part
+
+    def apply(self, state: RuleState, measured: Measured) -> RuleState:
+        """Counts who was released; no weight changes."""
+        return counted(state, measured)
+
+    def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
+        return listed(state, self.grid)
 
 
 MOST_MEASURE_TRIES: Final = 3

@@ -6,30 +6,22 @@ Needs:  nothing; no round is ever announced, the requester trains alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from protocol.errors import ProtocolViolation
 from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
-from protocol.rules.interface import Declared, Measured, RuleState, SiteFacts, newcomers, standings
+from protocol.rules.interface import Declared, EqualRule, Measured, RuleState
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(EqualRule):
     """Weight 0 for everybody, always."""
 
+    START: ClassVar[float] = 0.0
     needs: Needs = Needs.NOTHING
     weights_never_rise: bool = True
     selects: bool = False
-
-    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=standings(sites, 0.0))
-
-    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=state.sites + standings(newcomers(state, sites), 0.0))
-
-    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
-        return measured.took_part
 
     def apply(self, state: RuleState, measured: Measured) -> RuleState:
         """Nothing to learn; ProtocolViolation if a contributor took part after all."""
@@ -38,7 +30,6 @@ class Local:
         return state
 
     def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
-        """Always empty."""
         return ()
 
 

@@ -18,26 +18,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import combinations_with_replacement
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field
 
+from protocol.channel.message import omitted
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.interface import (
     Declared,
+    EqualRule,
     ListTerms,
     Measured,
     Options,
     RuleState,
     RunningMean,
-    SiteFacts,
     counted,
-    newcomers,
-    omitted,
-    standings,
 )
 from protocol.rules.risk import Choice, Reals, Risk, best_choice, plug_in_risk, raw_risk
 
@@ -62,9 +60,13 @@ class MallowsOptions(Options):
 
 
 @dataclass(frozen=True)
-class Mallows:
-    """``terms`` are the sites' policies and noise; without them no list is refused and all sites have equal noise."""
+class Mallows(EqualRule):
+    """``terms`` are the sites' policies and noise; without them no list is refused and all sites have equal noise.
 
+    Nobody weighs anything before it is measured.
+    """
+
+    START: ClassVar[float] = 0.0
     options: MallowsOptions
     grid: int
     terms: ListTerms = field(default_factory=ListTerms)
@@ -75,16 +77,6 @@ class Mallows:
 
     def within(self, terms: ListTerms) -> Self:
         return replace(self, terms=terms)
-
-    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=standings(sites, 0.0))
-
-    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
-        """Nobody weighs anything before it is measured."""
-        return state.model_copy(update={"sites": state.sites + standings(newcomers(state, sites), 0.0)})
-
-    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
-        return measured.took_part
 
     def measures_next(self, state: RuleState) -> bool:
         return state.since_measured is None or state.since_measured >= self.options.measure_every - 1

@@ -20,19 +20,8 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from protocol.errors import ConfigurationError, ProtocolViolation
-from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
-from protocol.rules.interface import (
-    Declared,
-    Measured,
-    Options,
-    RuleState,
-    SiteFacts,
-    counted,
-    listed,
-    newcomers,
-    standings,
-)
+from protocol.rules.interface import Declared, EqualRule, Measured, Options, RuleState
 
 
 def least_sites(byzantine: int) -> int:
@@ -48,7 +37,7 @@ class KrumOptions(Options):
 
 
 @dataclass(frozen=True)
-class MultiKrum:
+class MultiKrum(EqualRule):
     """f = ``byzantine``; m = ``selected``, at most and by default n - f."""
 
     grid: int
@@ -57,12 +46,6 @@ class MultiKrum:
     needs: Needs = Needs.PAIRS
     weights_never_rise: bool = True
     selects: bool = True
-
-    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=standings(sites, 1.0))
-
-    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=state.sites + standings(newcomers(state, sites), 1.0))
 
     def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
         """The selected contributors, in the order in which they took part; nobody when too few sites did.
@@ -76,13 +59,6 @@ class MultiKrum:
         most = len(sites) - self.byzantine
         best = sorted(sites, key=lambda site: (scores[site], sites.index(site)))[: min(self.selected or most, most)]
         return tuple(site for site in measured.took_part if site in best)
-
-    def apply(self, state: RuleState, measured: Measured) -> RuleState:
-        """Counts who was released; no weight changes."""
-        return counted(state, measured)
-
-    def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
-        return listed(state, self.grid)
 
     def _scores(self, sites: Sequence[str], squared: Mapping[frozenset[str], float]) -> dict[str, float]:
         nearest = len(sites) - self.byzantine - 2

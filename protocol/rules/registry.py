@@ -1,7 +1,5 @@
 """Make a rule from a study's specification, and refuse bad ones before the study starts.
 
-Rules of other packages, and the demands on them; loading one is not the protocol's business.
-
 A package's rule runs in plain simulations only. Its answers are checked in every round: nobody here has read it.
 """
 
@@ -133,11 +131,9 @@ class CheckedRule:
         return self.inner.selects
 
     def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
-        """See :class:`Rule`."""
         return self._state(self.inner.init(sites), "init")
 
     def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
-        """See :class:`Rule`."""
         return self._state(self.inner.admit(state, sites), "admit")
 
     def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
@@ -149,11 +145,9 @@ class CheckedRule:
         return selected
 
     def apply(self, state: RuleState, measured: Measured) -> RuleState:
-        """See :class:`Rule`."""
         return self._state(self.inner.apply(state, measured), "apply")
 
     def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
-        """See :class:`Rule`."""
         listed = self.inner.numerators(state)
         names = [weight.site for weight in listed]
         admitted = {site.name for site in state.sites}

@@ -1,6 +1,6 @@
 """The list of least risk among those that every site's policy accepts (docs/protocol.md 9, 10).
 
-Strictly convex quadratic programmes whose constraints an oracle names one by one, exactly by an active set.
+Solver: strictly convex quadratic programmes whose constraints an oracle names one by one, exactly by an active set.
 
 Source: Goldfarb, Idnani, "A numerically stable dual method for solving strictly convex quadratic programs", Math.
         Programming 27, 1983. The oracle makes room for constraints that are too many to write down.
@@ -15,8 +15,6 @@ Source: Hansen, "Least Squares Model Averaging", Econometrica 2007. The step is 
 
         The raw form gives all weight to a site that replays an estimate of g_0; in the other a site's weight is
         limited by its declared number of samples. Neither is a defence against sites that lie.
-
-The list of least risk among those that every site's policy accepts (docs/protocol.md 9, 10).
 
 With k others sure to be in the sum and s the largest share, a list passes if for its heaviest site, of weight u,
 (1 - s) u <= s times the k lightest weights: one linear constraint for every choice of the heaviest and the k lightest,

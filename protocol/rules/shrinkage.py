@@ -23,19 +23,18 @@ from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.interface import (
     Declared,
+    EqualRule,
     ListTerms,
     Measured,
     RuleState,
     RunningMean,
     SiteFacts,
     counted,
-    newcomers,
-    standings,
 )
 
 
 @dataclass(frozen=True)
-class Shrinkage:
+class Shrinkage(EqualRule):
     """One weight for all sites, between a step of the grid and 1."""
 
     grid: int
@@ -48,15 +47,9 @@ class Shrinkage:
     def within(self, terms: ListTerms) -> Self:
         return replace(self, terms=terms)
 
-    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=standings(sites, 1.0))
-
     def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
         """Late joiners weigh what everybody weighs."""
-        return self._shown(state.model_copy(update={"sites": state.sites + standings(newcomers(state, sites), 1.0)}))
-
-    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
-        return measured.took_part
+        return self._shown(super().admit(state, sites))
 
     def measures_next(self, state: RuleState) -> bool:
         return False

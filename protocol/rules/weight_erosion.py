@@ -30,6 +30,7 @@ from protocol.messages.round import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.interface import (
     Declared,
+    EqualRule,
     Measured,
     Options,
     RuleState,
@@ -63,7 +64,7 @@ class ErosionOptions(Options):
 
 
 @dataclass(frozen=True)
-class WeightErosion:
+class WeightErosion(EqualRule):
     """Algorithm 1 with p_d = ``distance_penalty`` and p_s = ``size_penalty``."""
 
     distance_penalty: float
@@ -76,17 +77,11 @@ class WeightErosion:
     weights_never_rise: bool = True
     selects: bool = False
 
-    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
-        return RuleState(sites=standings(sites, 1.0))
-
     def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
         """Late joiners start at the median of the weights that are still above 0 (1 when there is none)."""
         alive = [site.alpha for site in state.sites if site.alpha > 0]
         start = median(alive) if alive else 1.0
         return RuleState(sites=state.sites + standings(newcomers(state, sites), start))
-
-    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
-        return measured.took_part
 
     def apply(self, state: RuleState, measured: Measured) -> RuleState:
         """One round of erosion.

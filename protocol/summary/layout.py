@@ -51,7 +51,6 @@ class Numeric:
 
     @property
     def half(self) -> float:
-        """Half the width of the range."""
         return (self.high - self.low) / 2
 
 
@@ -115,7 +114,6 @@ class Layout:
 
     @cached_property
     def length(self) -> int:
-        """Entries of the whole vector."""
         return sum(self.sizes())
 
     @property
@@ -162,5 +160,4 @@ def summary_parameters(length: int, *, least_contributors: int, assumed_colluder
 
 
 def largest_share() -> int:
-    """Return the largest sum of the absolute entries of one site's vector."""
     return _LARGEST_SUM

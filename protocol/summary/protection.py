@@ -1,7 +1,5 @@
 """Protection of a site's table before it is shared, and its one answer to each question (docs/protocol.md 17).
 
-Protect a site's table before it is shared, since what is opened is opened (docs/protocol.md 17).
-
 A column with too few values is replaced by zeros, every count and every sum is rounded up or down to a multiple by a
 keyed hash of its rows, and rare categories are counted together. This is not differential privacy: who knows all rows
 but one learns something about it.
@@ -9,8 +7,6 @@ but one learns something about it.
 Source: rounding by a key of the cell's records, so that the same records are rounded the same however they are asked
         for: Fraser & Wooton 2005, the Australian Bureau of Statistics' cell keys. Cells that are each rounded by
         themselves average out over many tables of the same rows: Asghar & Kaafar 2020, PoPETs
-
-The question that a summary or class counts put to one column, so that a site answers it once (docs/protocol.md 17).
 
 The same question about the same values has the same answer, since what is rounded is rounded by a key. The difference
 of two answers, to other ranges, bins, categories or rows, counts the patients between them exactly.

@@ -1,12 +1,10 @@
 """Table one and a common scaling, read from the sum of all sites' summaries (docs/protocol.md 17).
 
-Read the sum of all sites' summaries: table one and a common scaling (docs/protocol.md 17).
-
 Everything here follows from the opened sum, which all sites of the round have. Counts are right to a few multiples of
 the study's ``rounded_to`` a site; quantiles lie within one bin of the histogram. Sites round their sums too: a figure's
 ``within`` says by how much that moves it at most. Sites weigh in it by their rounded counts.
 
-A common scaling from a summary, as a file that data are prepared with: one mean and SD per column for all sites.
+A common scaling is a file that data are prepared with, one mean and SD per column for all sites:
 
     {"scaling": {"study": "...", "round": 1, "columns": [{"name": "age", "mean": 61.2, "sd": 11.4}]}, "digest": "..."}
 
@@ -297,7 +295,6 @@ def spread_unknown(column: NumericSummary) -> bool:
 
 
 def scaling_text(scaling: CommonScaling) -> str:
-    """The file's content."""
     return ScalingFile(scaling=scaling, digest=scaling.digest).model_dump_json(indent=2) + "\n"
 
 

@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from host import log
 from protocol.channel import session
-from protocol.channel.answers import sign_answer
 from protocol.channel.commitment import head_digest
 from protocol.channel.envelope import (
     ANSWER_TYPE,
@@ -30,7 +29,7 @@ from protocol.channel.envelope import (
     envelope_length,
     open_request,
 )
-from protocol.channel.signing import DigestField, only_line, signed_digest
+from protocol.channel.signing import DigestField, only_line, sign_answer, signed_digest
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, MoietyError, NotListed
 from protocol.messages.control import MAX_CONTROL_BYTES, Party
 from protocol.messages.paths import PEER_SEALED, SEALED

@@ -36,8 +36,16 @@ from protocol.messages.purpose import RoundStep
 from protocol.protection.registry import output_header
 from protocol.rounds.side_b import Reply, answer
 from protocol.rounds.states import RoundEvent, step
-from protocol.tag_verdicts import check_of, commitment_to, require_judged, shares_of
-from protocol.tags import TagErrors, attempt_key, errors_of, mask_digest
+from protocol.tags import (
+    TagErrors,
+    attempt_key,
+    check_of,
+    commitment_to,
+    errors_of,
+    mask_digest,
+    require_judged,
+    shares_of,
+)
 from servers.failpoints import Point
 from servers.rounds.contributions import expected_sites, roster_of
 from servers.rounds.state import known_round, standing

@@ -25,7 +25,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from protocol.arithmetic.fixed_point import element_bytes, unpacked
-from protocol.arithmetic.kernels import NUMBA
 from protocol.arithmetic.ring import Ring
 from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, Octets, octets
 from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind, chunk_bytes
@@ -249,7 +248,7 @@ class StoredVector:
             return out
         raw = scratch.packed(element_bytes(self.bits) * out.size)
         self._read(raw, start)
-        return unpacked(raw, out.size, self.bits, NUMBA, out)
+        return unpacked(raw, out.size, self.bits, out)
 
     def _read(self, into: memoryview, start: int) -> None:
         """Whole chunks, of which those at the ends may hold more than is wanted."""

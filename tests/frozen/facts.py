@@ -29,7 +29,7 @@ from harness.engine.parties import OPERATOR_NAMES, SiteEntry, make_parties
 from harness.simulate import case, comparison, study_files
 from harness.simulate.run_line import RunLine
 from protocol import errors
-from protocol.channel import answers, envelope, sealing, session, signing
+from protocol.channel import envelope, sealing, session, signing
 from protocol.channel.keys import SigningKey
 from protocol.messages import paths
 from protocol.messages.control import RuleName, RuleSpec
@@ -134,7 +134,7 @@ def wire() -> Json:
         )
         for field in signing.DigestField
     }
-    answered = answers.sign_answer(
+    answered = signing.sign_answer(
         200,
         envelope.ANSWER_TYPE,
         bytes(32),
@@ -147,7 +147,6 @@ def wire() -> Json:
         "paths": {name: value for name, value in vars(paths).items() if name[0].isupper() and name.isupper()},
         "signed_request": asked,
         "signed_answer": answered,
-        "covered": signing.COMPONENTS,
         "label": signing.LABEL,
         "tag": signing.TAG,
         "seconds": {"age": signing.MAX_AGE_S, "skew": signing.MAX_SKEW_S},

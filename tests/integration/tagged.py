@@ -18,7 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import paths
 from protocol.messages.control import Announcement, OutcomeCause, RoundState, RoundView
 from protocol.sharing import Side
-from protocol.tag_verdicts import wrong_tags
+from protocol.tags import wrong_tags
 from tests.kit.processes import Federation
 
 P = ParamSpec("P")

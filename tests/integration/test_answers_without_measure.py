@@ -25,10 +25,9 @@ from client_agent.net.answers import LongAnswer, UnsignedAnswer
 from client_agent.net.ledger import Ledger
 from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.net.transport import CountingTransport, tls_context
-from protocol.channel.answers import sign_answer
 from protocol.channel.envelope import ANSWER_TYPE, SEALED_TYPE
 from protocol.channel.keys import SealingPublicKey, VerifyKey
-from protocol.channel.signing import DigestField
+from protocol.channel.signing import DigestField, sign_answer
 from protocol.errors import MoietyError, PeerUnreachable
 from protocol.sharing import Side
 from servers.monitoring import Metrics, Recent

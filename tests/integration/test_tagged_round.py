@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import paths
 from protocol.messages.control import Go, OutcomeCause, RoundState, Signed, TagShares, sign
 from protocol.sharing import Side
-from protocol.tag_verdicts import wrong_tags
+from protocol.tags import wrong_tags
 from tests.integration.tagged import (
     SITES,
     finish,

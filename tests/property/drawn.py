@@ -1,20 +1,17 @@
-"""Strategies of the property tests: ring vectors rich in edge values, seeds, studies; and both kernel twins."""
+"""Strategies of the property tests: ring vectors rich in edge values, seeds, studies."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from protocol.arithmetic.kernels import NUMBA, NUMPY
 from protocol.arithmetic.ring import Ring
 from protocol.parameters import StudyParameters
 
 MODULUS = 2**64
 EDGES = [0, 1, 2, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**63 + 1, MODULUS - 2**32, MODULUS - 1]
 
-KERNELS = pytest.mark.parametrize("kernels", [NUMBA, NUMPY], ids=lambda kernels: kernels.name)
 EXACTLY_AGAIN = settings(derandomize=True, deadline=None, database=None, max_examples=60)
 """The same examples every time, whatever the machine's speed."""
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocol import release
 from protocol.arithmetic import fixed_point
+from protocol.arithmetic.kernels import transpose_bits
 from protocol.mpc import measurement
 from protocol.mpc.sketch import projections, sketch_vector
 from protocol.ot import extension
@@ -23,7 +24,7 @@ from tests.reference import release as slow_release
 from tests.reference import ring as slow
 from tests.reference import sketch as slow_sketch
 
-from .drawn import EXACTLY_AGAIN, KERNELS, ring, ring_vectors, seeds, study
+from .drawn import EXACTLY_AGAIN, ring, ring_vectors, seeds, study
 
 K = 2048
 
@@ -32,7 +33,6 @@ def words(number: int, length: int) -> list[int]:
     return slow.expand(number.to_bytes(32, "big"), "SEEDED", length)
 
 
-@KERNELS
 @given(
     values=st.lists(st.floats(-1, 1), min_size=1, max_size=20),
     exponent=st.integers(-5, 30),
@@ -40,16 +40,15 @@ def words(number: int, length: int) -> list[int]:
     start=st.integers(0, 2**20),
 )
 @EXACTLY_AGAIN
-def test_encoding(kernels, values, exponent, seed, start):
+def test_encoding(values, exponent, seed, start):
     parameters = study(len(values), fraction_bits=exponent)
     x = [v * parameters.clip_norm for v in values]
     expected = numbers.encode(x, exponent, numbers.uniform_draws(seed, len(x), start))
-    found = fixed_point.encode(np.array(x), parameters, seed, start=start, kernels=kernels)
+    found = fixed_point.encode(np.array(x), parameters, seed, start=start)
     assert found.tolist() == expected
     assert fixed_point.decode(found, parameters).tolist() == numbers.decode(expected, exponent)
 
 
-@KERNELS
 @given(
     values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=20),
     log2_size=st.integers(-120, 20),
@@ -58,7 +57,7 @@ def test_encoding(kernels, values, exponent, seed, start):
     seed=seeds,
 )
 @EXACTLY_AGAIN
-def test_clipping_weighting_and_encoding_in_one_pass(kernels, values, log2_size, numerator, exponent, seed):
+def test_clipping_weighting_and_encoding_in_one_pass(values, log2_size, numerator, exponent, seed):
     """Within one unit of the exact real, but for the floating-point steps before the rounding.
 
     Those have a relative error of at most (n/2 + 8) 2^-53 (sum of n squares, root, factor, four products) on at most
@@ -66,9 +65,9 @@ def test_clipping_weighting_and_encoding_in_one_pass(kernels, values, log2_size,
     """
     parameters, n = study(len(values), fraction_bits=exponent), len(values)
     x = np.ldexp(np.array(values), log2_size)
-    scaling = fixed_point.scaling_of(x, [("all", n)], parameters, numerator / 32, kernels)
+    scaling = fixed_point.scaling_of(x, [("all", n)], parameters, numerator / 32)
     found = np.empty(n, dtype=np.uint64)
-    fixed_point.encode_into(found, x, scaling, seed, 0, kernels)
+    fixed_point.encode_into(found, x, scaling, seed, 0)
     exact = numbers.clipped_and_weighted(x.tolist(), parameters.clip_norm, Fraction(numerator, 32))
     for word, real in zip(found.tolist(), exact, strict=True):
         assert abs(slow.signed(word) - real * Fraction(2) ** exponent) < 1 + Fraction(1, 2**26)
@@ -80,12 +79,11 @@ def test_grid_points(alpha, grid):
     assert fixed_point.quantise_weight(alpha, grid) == numbers.nearest_grid_point(alpha, grid)
 
 
-@KERNELS
 @given(challenge=seeds, number=st.integers(0, 2**60), dimension=st.sampled_from([1, 5, K, K + 1, 2300]))
 @EXACTLY_AGAIN
-def test_sketch(kernels, challenge, number, dimension):
+def test_sketch(challenge, number, dimension):
     x = words(number, dimension)
-    found = sketch_vector(challenge, ring(x), study(dimension), kernels)
+    found = sketch_vector(challenge, ring(x), study(dimension))
     assert found.tolist() == slow_sketch.sketch(challenge, x, K)
 
 
@@ -133,14 +131,13 @@ def test_column_hash(chi, data, eighths):
     assert [row.tobytes() for row in found] == [field.polynomial_hash(chi, column) for column in columns]
 
 
-@KERNELS
 @given(number=st.integers(0, 2**60), words_per_column=st.integers(1, 3))
 @EXACTLY_AGAIN
-def test_transposed_rows(kernels, number, words_per_column):
+def test_transposed_rows(number, words_per_column):
     length = 8 * words_per_column
     data = slow.stream(number.to_bytes(32, "big"), "SEEDED", 0, 128 * length)
     columns = [data[length * j : length * (j + 1)] for j in range(128)]
-    rows = kernels.transpose_bits(np.frombuffer(data, dtype=np.uint8).reshape(128, -1))
+    rows = transpose_bits(np.frombuffer(data, dtype=np.uint8).reshape(128, -1))
     assert [row.tobytes() for row in rows] == field.rows_of(columns)
 
 
@@ -173,11 +170,10 @@ def test_bit_by_bit_products(a, number, data):
     assert [(x + s[0]) % 2**64 for x, s in zip(got, sent, strict=True)] == [
         x * y % 2**64 for x, y in zip(a, b, strict=True)
     ]
-    for twin in (ot_kernels.NUMBA, ot_kernels.NUMPY):
-        packed, terms = twin.sender_products(ring(zero), ring(one), ring(b))
-        assert packed.astype("<u4").tobytes() == b"".join(message for _, message in sent)
-        assert terms.tolist() == [share for share, _ in sent]
-        assert twin.receiver_products(ring(chosen), packed, ring(a)).tolist() == got
+    packed, terms = ot_kernels.sender_products(ring(zero), ring(one), ring(b))
+    assert packed.astype("<u4").tobytes() == b"".join(message for _, message in sent)
+    assert terms.tolist() == [share for share, _ in sent]
+    assert ot_kernels.receiver_products(ring(chosen), packed, ring(a)).tolist() == got
 
 
 @given(

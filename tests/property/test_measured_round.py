@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.arithmetic.kernels import Kernels
 from protocol.mpc import measurement
 from protocol.mpc.product import dealer_corrections, dealer_half_a, dealer_half_b
 from protocol.mpc.sketch import sketch_shares
@@ -20,7 +19,7 @@ from tests.reference import range_check as slow_range
 from tests.reference import ring as slow
 from tests.reference import sketch as slow_sketch
 
-from .drawn import EXACTLY_AGAIN, KERNELS, elements, ring, seeds, study
+from .drawn import EXACTLY_AGAIN, elements, ring, seeds, study
 
 pytestmark = pytest.mark.uncounted
 K, GRID, CONTEXT = 2048, 32, "round 1"
@@ -113,20 +112,20 @@ def by_the_reference(drawn: Round) -> list[tuple[measuring.Messages, bool]]:
 
 
 def by_the_protocol(
-    drawn: Round, kernels: Kernels, expected: list[tuple[measuring.Messages, bool]]
+    drawn: Round, expected: list[tuple[measuring.Messages, bool]]
 ) -> tuple[measurement.OpenedSite, ...]:
     """The servers' steps one after the other, each against the reference; -> what the requester opens."""
     parameters, queries = drawn.parameters, drawn.queries()
     operands: dict[Side, list[measurement.Operands]] = {}
     for i, side in enumerate(Side):
-        sources = [chunk_source(split(ring(x), drawn.key(n), kernels)[i]) for n, x in enumerate(drawn.updates)]
-        shares = sketch_shares(drawn.challenge, sources, parameters, kernels, chunk=1024)
+        sources = [chunk_source(split(ring(x), drawn.key(n))[i]) for n, x in enumerate(drawn.updates)]
+        shares = sketch_shares(drawn.challenge, sources, parameters, chunk=1024)
         query = None if queries is None else ring(queries[i])
         given_ = [
             measurement.SiteSketch(site, share, query if place else None)
             for place, (site, share) in enumerate(zip(SITES, shares, strict=True))
         ]
-        operands[side] = measurement.prepare_all(side, drawn.challenge, given_, parameters, kernels, drawn.opens)
+        operands[side] = measurement.prepare_all(side, drawn.challenge, given_, parameters, drawn.opens)
     opening: dict[Side, list[measurement.OpeningShare]] = {side: [] for side in Side}
     for place, (messages, _) in enumerate(expected):
         own = [operands[side][place] for side in Side]
@@ -148,13 +147,12 @@ def by_the_protocol(
     return measurement.open_all(opening[Side.A], opening[Side.B], numerators, parameters, drawn.opens)
 
 
-@KERNELS
 @given(drawn=rounds())
 @EXACTLY_AGAIN
-def test_a_measured_round(kernels, drawn):
+def test_a_measured_round(drawn):
     """Every message of both servers about every site, honest or not, and what the requester opens."""
     expected = by_the_reference(drawn)
-    opened = by_the_protocol(drawn, kernels, expected)
+    opened = by_the_protocol(drawn, expected)
     blocks = 1 if drawn.parameters.exact_distances else 4
     in_range = [passed for _, passed in expected]
     assert [site.in_range for site in opened] == in_range

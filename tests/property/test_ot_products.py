@@ -12,23 +12,21 @@ from protocol.mpc import product
 from protocol.ot import gilboa
 from protocol.ot.base import IKNP, SOFTSPOKEN, Extension
 from protocol.ot.gilboa import RowHash
-from protocol.ot.kernels import NUMBA, NUMPY, OtKernels
 from protocol.ot.session import CorrelationHalf, OtReceiver, OtSender
 
 EDGES = st.sampled_from([0, 1, 2, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1])
 ELEMENT = EDGES | st.integers(0, 2**64 - 1)
 SEED = st.binary(min_size=32, max_size=32)
 LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple), min_size=1, max_size=4)
-KERNELS = st.sampled_from([NUMBA, NUMPY])
 
 
 EXTENSION = st.sampled_from([IKNP, Extension(32), SOFTSPOKEN, Extension(16)])
 
 
 @functools.cache
-def session(kernels: OtKernels, extension: Extension) -> tuple[OtReceiver, OtSender]:
+def session(extension: Extension) -> tuple[OtReceiver, OtSender]:
     """One for all examples: as between servers, it serves batch after batch."""
-    return product.open_ot_sessions(bytes(32), bytes(32), bytes([1]) * 32, kernels, extension)
+    return product.open_ot_sessions(bytes(32), bytes(32), bytes([1]) * 32, extension)
 
 
 def assert_exact(halves_a: list[CorrelationHalf], halves_b: list[CorrelationHalf]) -> None:
@@ -40,9 +38,9 @@ def assert_exact(halves_a: list[CorrelationHalf], halves_b: list[CorrelationHalf
 
 
 @settings(max_examples=40, deadline=None)
-@given(lengths=LENGTHS, rand=SEED, kernels=KERNELS, extension=EXTENSION)
-def test_ot_source(lengths: list[tuple[int, ...]], rand: bytes, kernels: OtKernels, extension: Extension):
-    assert_exact(*product.ot_batch(*session(kernels, extension), lengths, rand))
+@given(lengths=LENGTHS, rand=SEED, extension=EXTENSION)
+def test_ot_source(lengths: list[tuple[int, ...]], rand: bytes, extension: Extension):
+    assert_exact(*product.ot_batch(*session(extension), lengths, rand))
 
 
 @settings(max_examples=40, deadline=None)
@@ -52,25 +50,14 @@ def test_dealer_source(lengths: list[tuple[int, ...]], rand: bytes):
 
 
 @settings(max_examples=60, deadline=None)
-@given(a=st.lists(ELEMENT, min_size=1, max_size=6), seed=st.integers(0, 2**32), kernels=KERNELS)
-def test_bit_by_bit_product_of_chosen_values(a: list[int], seed: int, kernels: OtKernels):
+@given(a=st.lists(ELEMENT, min_size=1, max_size=6), seed=st.integers(0, 2**32))
+def test_bit_by_bit_product_of_chosen_values(a: list[int], seed: int):
     rng = np.random.default_rng(seed)
     own = np.array(a, dtype=np.uint64)
     t = rng.integers(0, 256, (128, 8 * own.size), dtype=np.uint8)
     delta, key = rng.bytes(16), rng.bytes(32)
     chosen = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, np.newaxis]
     q = t ^ chosen * own.astype("<u8").view(np.uint8)
-    b, message, terms_b = gilboa.sender_terms(RowHash(key), q, delta, own.size, first_row=seed, kernels=kernels)
-    terms_a = gilboa.receiver_terms(RowHash(key), t, own, message, first_row=seed, kernels=kernels)
+    b, message, terms_b = gilboa.sender_terms(RowHash(key), q, delta, own.size, first_row=seed)
+    terms_a = gilboa.receiver_terms(RowHash(key), t, own, message, first_row=seed)
     assert (terms_a + terms_b).tolist() == [x * y % 2**64 for x, y in zip(a, b.tolist(), strict=True)]
-
-
-@settings(max_examples=60, deadline=None)
-@given(pairs=st.lists(st.tuples(ELEMENT, ELEMENT), min_size=1, max_size=6), seed=st.integers(0, 2**32), kernels=KERNELS)
-def test_kernels_multiply_any_two_values(pairs: list[tuple[int, int]], seed: int, kernels: OtKernels):
-    a, b = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
-    zero, one = np.random.default_rng(seed).integers(0, 2**64, (2, 64 * a.size), dtype=np.uint64)
-    packed, terms_b = kernels.sender_products(zero, one, b)
-    bits = np.unpackbits(a.astype("<u8").view(np.uint8), bitorder="little")
-    terms_a = kernels.receiver_products(np.where(bits, one, zero), packed, a)
-    assert (terms_a + terms_b).tolist() == [x * y % 2**64 for x, y in pairs]

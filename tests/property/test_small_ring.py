@@ -15,7 +15,7 @@ from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.parameters import StudyParameters
 from protocol.sharing import VectorShare, chunk_source, expand_share, split
 
-from .drawn import EXACTLY_AGAIN, KERNELS, seeds, study
+from .drawn import EXACTLY_AGAIN, seeds, study
 from .test_range_check_soundness import attacks, opened, raw_update
 
 HALF = 2**47
@@ -35,31 +35,29 @@ def vector(x: list[int]) -> Ring:
     return np.array(x, dtype=np.int64).view(np.uint64)
 
 
-@KERNELS
 @given(x=st.lists(small, min_size=1, max_size=30), seed=seeds)
 @EXACTLY_AGAIN
-def test_both_shares_add_up_modulo_two_to_the_48(kernels, x, seed):
-    seed_share, vector_share = split(vector(x), seed, kernels)
+def test_both_shares_add_up_modulo_two_to_the_48(x, seed):
+    seed_share, vector_share = split(vector(x), seed)
     both = expand_share(seed_share, 0, len(x)) + over_the_wire(vector_share).vector
     assert to_signed(lifted(both, 48)).tolist() == x
 
 
-@KERNELS
 @given(data=st.data(), length=st.integers(1, 30), mask=seeds, number=st.integers(1, 6))
 @EXACTLY_AGAIN
-def test_a_masked_sum_of_packed_shares_opens_to_the_sum(kernels, data, length, mask, number):
+def test_a_masked_sum_of_packed_shares_opens_to_the_sum(data, length, mask, number):
     bound = 2**40
     updates = [data.draw(st.lists(st.integers(-bound, bound), min_size=length, max_size=length)) for _ in range(number)]
     held: tuple[list[Ring], list[Ring]] = ([], [])
     for i, x in enumerate(updates):
-        seed_share, vector_share = split(vector(x), derive(mask, f"share {i}"), kernels)
+        seed_share, vector_share = split(vector(x), derive(mask, f"share {i}"))
         shares = [expand_share(seed_share, 0, length), over_the_wire(vector_share).vector]
         for side, share in zip(held, shares if i % 2 else shares[::-1], strict=True):
             side.append(share)
     sums: list[Ring] = [np.array(side).sum(axis=0, dtype=np.uint64) for side in held]
-    sent = packed(release.masked_sum_chunk(sums[0], mask, 0, kernels), 48)
-    served = packed(release.combine_chunk(unpacked(sent, length, 48), sums[1], kernels), 48)
-    opened_sum = release.open_aggregate_chunk(unpacked(served, length, 48), mask, 0, number * bound, kernels, 48)
+    sent = packed(release.masked_sum_chunk(sums[0], mask, 0), 48)
+    served = packed(release.combine_chunk(unpacked(sent, length, 48), sums[1]), 48)
+    opened_sum = release.open_aggregate_chunk(unpacked(served, length, 48), mask, 0, number * bound, 48)
     assert opened_sum.tolist() == [sum(column) for column in zip(*updates, strict=True)]
 
 
@@ -68,16 +66,15 @@ def test_a_bound_beyond_the_ring_is_refused():
         release.open_aggregate_chunk(np.zeros(1, np.uint64), None, 0, HALF, bits=48)
 
 
-@KERNELS
 @pytest.mark.parametrize("dimension", [7, 3000])
-def test_sketches_of_both_servers_add_up_modulo_two_to_the_64(kernels, dimension):
+def test_sketches_of_both_servers_add_up_modulo_two_to_the_64(dimension):
     parameters, rng = narrow(study(dimension)), np.random.default_rng(20)
     x = rng.integers(-(2**21), 2**21, dimension)
     challenge = derive(bytes(32), "challenge")
-    whole = sketch_vector(challenge, vector(x.tolist()), parameters, kernels)
-    seed_share, vector_share = split(vector(x.tolist()), derive(bytes(32), "share"), kernels)
+    whole = sketch_vector(challenge, vector(x.tolist()), parameters)
+    seed_share, vector_share = split(vector(x.tolist()), derive(bytes(32), "share"))
     sources = [chunk_source(seed_share), chunk_source(over_the_wire(vector_share))]
-    a, b = sketch_shares(challenge, sources, parameters, kernels)
+    a, b = sketch_shares(challenge, sources, parameters)
     assert np.array_equal(a + b, whole)
     assert all(np.all(np.abs(to_signed(one)) <= HALF) for one in (a, b))
 

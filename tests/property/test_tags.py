@@ -13,7 +13,7 @@ from protocol.tags import TagErrors, TagSums, errors_of
 from tests.reference import ring as slow
 from tests.reference import tags as slow_tags
 
-from .drawn import EXACTLY_AGAIN, KERNELS, MODULUS, elements, ring, ring_vectors, seeds
+from .drawn import EXACTLY_AGAIN, MODULUS, elements, ring, ring_vectors, seeds
 
 cuts = st.lists(st.integers(0, 60), max_size=4)
 
@@ -23,37 +23,34 @@ def pieces(x: list[int], places: list[int]) -> list[list[int]]:
     return [x[a:b] for a, b in pairwise(ends)]
 
 
-@KERNELS
 @given(x=ring_vectors(max_size=60), key=seeds, places=cuts)
 @EXACTLY_AGAIN
-def test_tags(kernels, x, key, places):
-    sums = TagSums(key, kernels=kernels)
+def test_tags(x, key, places):
+    sums = TagSums(key)
     for piece in pieces(x, places):
         sums.add(ring(piece))
     assert sums.values().tolist() == [slow_tags.tags(key, x)]
 
 
-@KERNELS
 @given(x=ring_vectors(min_size=5, max_size=60), y=st.data(), key=seeds, places=cuts)
 @EXACTLY_AGAIN
-def test_errors_of_two_vectors_at_once(kernels, x, y, key, places):
+def test_errors_of_two_vectors_at_once(x, y, key, places):
     other = y.draw(ring_vectors(min_size=len(x), max_size=len(x)))
-    errors = TagErrors(key, len(x), 2, kernels)
+    errors = TagErrors(key, len(x), 2)
     for one, two in zip(pieces(x, places), pieces(other, places), strict=True):
         errors.add(ring(one), ring(two))
     assert errors.values().tolist() == [slow_tags.errors(key, x), slow_tags.errors(key, other)]
 
 
-@KERNELS
 @given(x=ring_vectors(), key=seeds, share=seeds, wrong=st.tuples(elements, elements))
 @EXACTLY_AGAIN
-def test_shares_have_the_vectors_errors(kernels, x, key, share, wrong):
+def test_shares_have_the_vectors_errors(x, key, share, wrong):
     """Both servers' errors add up to what a site put behind its vector in place of its tags."""
     tags = slow_tags.tags(key, x)
     vector = [*x, *((tag - off) % MODULUS for tag, off in zip(tags, wrong, strict=True)), 0, 0]
     other = ring(slow.split(vector, share))
     sources = [lambda a, b: expand(share, Usage.SHARE, b - a, start=a), lambda a, b: other[a:b]]
-    errors = errors_of(key, len(vector), sources, kernels)
+    errors = errors_of(key, len(vector), sources)
     assert (errors[0] + errors[1]).tolist() == list(wrong)
 
 

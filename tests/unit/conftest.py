@@ -5,13 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.arithmetic.kernels import NUMBA, NUMPY, Kernels
 from protocol.parameters import StudyParameters
-
-
-@pytest.fixture(params=[NUMBA, NUMPY], ids=lambda kernels: kernels.name)
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return request.param
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.ring import to_signed
-from protocol.channel.sealing import SealedReader, seal_stream
+from protocol.channel.sealing import SealedReader, seal_message
 from protocol.errors import BadSignature, BrokenSeal, ConsistencyCheckFailed, MalformedMessage
 from protocol.messages.control import (
     Announcement,
@@ -122,7 +122,7 @@ def test_copying_another_sites_sealed_share_under_an_own_header_fails(change: di
     """A share seen on the wire cannot be contributed again: by another site, in another round, attempt or study."""
     keys = parties().keys["operator-a"]
     old = contribution_header("hospital-1").canonical()
-    sealed = b"".join(seal_stream(old, [b"x" * 32], keys.sealing.public, CONTENT_KEY, SALT))
+    sealed = seal_message(old, [b"x" * 32], keys.sealing.public, CONTENT_KEY, SALT).whole()
     new = json.dumps(json.loads(old) | change, sort_keys=True, separators=(",", ":")).encode()
 
     def parsed(raw: bytes) -> None:
@@ -137,7 +137,7 @@ def test_a_header_of_the_same_meaning_in_other_bytes_does_not_open():
     """Spaces or another order of keys parse to the same header, but the seal is bound to the bytes."""
     keys = parties().keys["operator-a"]
     old = contribution_header("hospital-1").canonical()
-    sealed = b"".join(seal_stream(old, [b"x" * 32], keys.sealing.public, CONTENT_KEY, SALT))
+    sealed = seal_message(old, [b"x" * 32], keys.sealing.public, CONTENT_KEY, SALT).whole()
     new = json.dumps(json.loads(old)).encode()
     assert ContributionHeader.parse(new) == ContributionHeader.parse(old)
     with pytest.raises(BrokenSeal):

@@ -19,9 +19,7 @@ from protocol.rounds.states import (
     StudyEvent,
     open_round,
     step,
-    study_diagram,
     study_step,
-    transition_diagram,
 )
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
@@ -120,12 +118,6 @@ def test_a_study_takes_the_events_of_its_table_and_no_other(state: StudyState, e
 def test_nothing_leaves_an_ended_study_and_every_end_can_be_reached() -> None:
     assert not any(state.ended for state, _ in STUDY_TRANSITIONS)
     assert set(STUDY_TRANSITIONS.values()) == set(StudyState)
-
-
-def test_the_diagrams_show_every_transition() -> None:
-    for diagram, table in ((transition_diagram(), TRANSITIONS), (study_diagram(), STUDY_TRANSITIONS)):
-        for (old, event), new in table.items():
-            assert f"{old} --> {new}: {event}" in diagram
 
 
 # --- lock -------------------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ from protocol.sharing import (
     VectorShare,
     chunk_source,
     expand_share,
-    reconstruct,
     split,
     split_chunk,
     vector_side,
 )
+from tests.chunks import reconstruct
 from tests.unit.client_agent.federation import ROSTER, announcement, release, study
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
@@ -32,13 +32,13 @@ SEED = bytes(range(32))
 EDGES = np.array([0, 1, 2**32, 2**63, 2**64 - 1], dtype=np.uint64)
 
 
-def test_a_vector_is_reconstructed_from_both_shares_in_either_order(kernels, rng):
+def test_a_vector_is_reconstructed_from_both_shares_in_either_order(rng):
     for n in (0, 1, 1001):
         x = rng.integers(0, 2**64, n, dtype=np.uint64)
         x[: min(n, 5)] = EDGES[: min(n, 5)]
-        seed_share, vector_share = split(x, SEED, kernels)
-        assert np.array_equal(reconstruct(seed_share, vector_share, kernels), x)
-        assert np.array_equal(reconstruct(vector_share, seed_share, kernels), x)
+        seed_share, vector_share = split(x, SEED)
+        assert np.array_equal(reconstruct(seed_share, vector_share), x)
+        assert np.array_equal(reconstruct(vector_share, seed_share), x)
 
 
 def test_the_vector_share_is_the_vector_minus_the_seeds_stream():
@@ -47,10 +47,10 @@ def test_the_vector_share_is_the_vector_minus_the_seeds_stream():
     assert vector_share.vector.tolist() == [(int(a) - int(b)) % 2**64 for a, b in zip(EDGES, stream, strict=True)]
 
 
-def test_pieces_are_shared_and_read_as_the_whole(kernels, rng):
+def test_pieces_are_shared_and_read_as_the_whole(rng):
     x = rng.integers(0, 2**64, 1001, dtype=np.uint64)
-    seed_share, vector_share = split(x, SEED, kernels)
-    pieces = [split_chunk(x[a:b], SEED, a, kernels) for a, b in ((0, 334), (334, 999), (999, 1001))]
+    seed_share, vector_share = split(x, SEED)
+    pieces = [split_chunk(x[a:b], SEED, a) for a, b in ((0, 334), (334, 999), (999, 1001))]
     assert np.array_equal(np.concatenate(pieces), vector_share.vector)
     for share in (seed_share, vector_share):
         whole = expand_share(share, 0, 1001)
@@ -68,12 +68,6 @@ def test_pieces_outside_the_share_are_refused(start, stop):
     for share in split(EDGES, SEED):
         with pytest.raises(MalformedMessage, match="5 elements"):
             expand_share(share, start, stop)
-
-
-def test_shares_of_different_lengths_do_not_belong_together():
-    seed_share, _ = split(EDGES, SEED)
-    with pytest.raises(MalformedMessage, match="5 and 4"):
-        reconstruct(seed_share, VectorShare(EDGES[:4]))
 
 
 @pytest.mark.parametrize(("seed", "length"), [(bytes(31), 5), (bytes(33), 5), (bytes(32), -1)])

@@ -8,15 +8,11 @@ from protocol.channel.keys import generate_signing_key
 from protocol.channel.signing import sign_request, verify_request
 from protocol.errors import BadSignature, MalformedMessage, OtherVersion, Unavailable
 from protocol.messages.control import Signed, Study
-from protocol.parameters import PROTOCOL_VERSION, RELEASES, first_release, is_version, other_version, require_version
+from protocol.parameters import PROTOCOL_VERSION, first_release, is_version, other_version, require_version
 from tests.unit.parties import study
 
 KEY = generate_signing_key(bytes(32))
 NOW = 1_800_000_000
-
-
-def test_this_party_has_a_release() -> None:
-    assert PROTOCOL_VERSION in RELEASES
 
 
 @pytest.mark.parametrize(

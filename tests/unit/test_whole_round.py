@@ -11,7 +11,8 @@ import pytest
 from protocol import round as whole
 from protocol.arithmetic.ring import to_signed
 from protocol.round import CONTRIBUTORS, EXAMPLE_SEED, PARAMETERS, REQUESTER, SITES, Transcript, run_round
-from protocol.sharing import Side, VectorShare, reconstruct
+from protocol.sharing import Side, VectorShare
+from tests.chunks import reconstruct
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 

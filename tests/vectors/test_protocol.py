@@ -1,4 +1,4 @@
-"""protocol/ against the committed vectors, bit for bit, with the compiled kernels and with their numpy twins."""
+"""protocol/ against the committed vectors, bit for bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from protocol import release, sharing
-from protocol.arithmetic import fixed_point, kernels, ring
+from protocol.arithmetic import fixed_point, ring
 from protocol.channel.commitment import MessageDigest, check_commitment, message_digest
 from protocol.channel.sealing import encrypt_body
 from protocol.errors import (
@@ -35,12 +35,9 @@ from protocol.rounds.agreement import nonce_commitment, transcript
 from protocol.rules.interface import Measured, RuleState, SiteFacts, SiteStanding
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.sharing import Side
-from tests.chunks import chunks_of
+from tests.chunks import chunks_of, reconstruct
 from tests.vectors import build_measurement, build_transfer
 from tests.vectors.material import LOG2_E, honest, load
-
-KERNELS = pytest.mark.parametrize("twin", [kernels.NUMBA, kernels.NUMPY], ids=lambda twin: twin.name)
-OT_KERNELS = pytest.mark.parametrize("twin", [ot_kernels.NUMBA, ot_kernels.NUMPY], ids=["numba", "numpy"])
 
 
 def parameters(
@@ -68,9 +65,9 @@ def sha256(x) -> str:
     return hashlib.sha256(ring.to_bytes(x)).hexdigest()
 
 
-def shares_of(x, key: bytes, twin):
+def shares_of(x, key: bytes):
     """Chunk sources of the seed share (server A) and the vector share (server B)."""
-    return [sharing.chunk_source(share) for share in sharing.split(x, key, twin)]
+    return [sharing.chunk_source(share) for share in sharing.split(x, key)]
 
 
 # --- streams, numbers, shares ------------------------------------------------------------------------------------
@@ -92,25 +89,23 @@ def test_streams():
             ring.expand(bytes.fromhex(bad), ring.Usage.SHARE, 1)
 
 
-@KERNELS
-def test_fixed_point(twin):
+def test_fixed_point():
     vectors = load("fixed_point")
     for case in vectors["encode"]:
         study = parameters(len(case["values"]), fraction_bits=case["fraction_bits"])
         values, seed = np.array(case["values"]), bytes.fromhex(case["seed"])
-        encoded = fixed_point.encode(values, study, seed, start=case["start"], kernels=twin)
+        encoded = fixed_point.encode(values, study, seed, start=case["start"])
         assert hexes(encoded) == case["ring"]
         assert fixed_point.decode(encoded, study).tolist() == case["decoded"]
     for case in vectors["grid"]:
         assert fixed_point.quantise_weight(case["alpha"], case["grid"]) == case["numerator"]
     for case in vectors["clip"]:
-        clipped, was_clipped = fixed_point.clip(np.array(case["values"]), case["clip_norm"], twin)
+        clipped, was_clipped = fixed_point.clip(np.array(case["values"]), case["clip_norm"])
         assert was_clipped is case["clipped"]
         assert was_clipped or clipped.tolist() == case["values"]
 
 
-@KERNELS
-def test_unusable_numbers(twin):
+def test_unusable_numbers():
     vectors = load("fixed_point")
     for alpha in vectors["bad_alphas"]:
         with pytest.raises(ProtocolViolation):
@@ -120,17 +115,16 @@ def test_unusable_numbers(twin):
         with pytest.raises(UnusableUpdate, match="second"):
             fixed_point.check_finite(update, [("first", 2), ("second", 1)])
         with pytest.raises(UnusableUpdate):
-            fixed_point.encode(update, parameters(3), bytes(32), kernels=twin)
+            fixed_point.encode(update, parameters(3), bytes(32))
 
 
-@KERNELS
-def test_sharing_and_commitments(twin):
+def test_sharing_and_commitments():
     vectors = load("sharing")
     for case in vectors["split"]:
         x, seed = vector(case["x"]), bytes.fromhex(case["seed"])
-        seed_share, vector_share = sharing.split(x, seed, twin)
+        seed_share, vector_share = sharing.split(x, seed)
         assert hexes(vector_share.vector) == case["vector"]
-        assert hexes(sharing.reconstruct(seed_share, vector_share, twin)) == case["x"]
+        assert hexes(reconstruct(seed_share, vector_share)) == case["x"]
         for share, name in ((seed, "seed"), (ring.to_bytes(vector_share.vector), "vector")):
             check_share(case, share, case[f"commitment_of_{name}"])
     for bad in vectors["bad_commitments"]:
@@ -156,17 +150,16 @@ def test_digests_of_sealed_messages():
 # --- sketch, range check, products, distances --------------------------------------------------------------------
 
 
-@KERNELS
-def test_sketches(twin):
+def test_sketches():
     vectors = load("sketch")
     for case in vectors["sketch"]:
         study = parameters(case["dimension"], k=case["sketch_length"])
         x = ring.expand(bytes.fromhex(case["input_seed"]), ring.Usage.SEEDED, case["dimension"])
         challenge = bytes.fromhex(case["challenge"])
-        found = sketch.sketch_vector(challenge, x, study, twin)
+        found = sketch.sketch_vector(challenge, x, study)
         assert (found.size, sha256(found), hexes(found[:4])) == (case["length"], case["sha256"], case["first"])
         for chunk in (64, 1000):
-            (again,) = sketch.sketch_shares(challenge, [chunks_of(x)], study, twin, chunk=chunk)
+            (again,) = sketch.sketch_shares(challenge, [chunks_of(x)], study, chunk=chunk)
             assert np.array_equal(again, found)
 
 
@@ -178,12 +171,11 @@ def test_projections():
         assert hashlib.sha256(rows.tobytes()).hexdigest() == case["sha256"]
 
 
-@KERNELS
-def test_range_checks(twin):
+def test_range_checks():
     for case in load("range_check")["checks"]:
         study, challenge = parameters(case["dimension"]), bytes.fromhex(case["challenge"])
         x = vector(build_measurement.rebuild(case))
-        sketches = sketch.sketch_shares(challenge, shares_of(x, bytes.fromhex(case["share_seed"]), twin), study, twin)
+        sketches = sketch.sketch_shares(challenge, shares_of(x, bytes.fromhex(case["share_seed"])), study)
         rows = sketch.projections(challenge, study)
         u, v = (sketch.range_operand(side, s, rows, study) for side, s in zip(Side, sketches, strict=True))
         assert (sha256(u), sha256(v)) == (case["operand_a_sha256"], case["operand_b_sha256"]), case["name"]
@@ -221,8 +213,7 @@ def test_queries():
         )
 
 
-@KERNELS
-def test_distances(twin):
+def test_distances():
     vectors = load("distance")
     for case in vectors["distances"]:
         study, challenge = parameters(case["dimension"]), bytes.fromhex(case["challenge"])
@@ -231,13 +222,11 @@ def test_distances(twin):
             for who in ("requester", "site")
         )
         q = measurement.distance_query(
-            sketch.sketch_vector(challenge, own, study, twin), case["numerator"], study.weight_grid
+            sketch.sketch_vector(challenge, own, study), case["numerator"], study.weight_grid
         )
         assert sha256(q) == case["query_sha256"]
         q_a = ring.expand(bytes.fromhex(case["query_seed"]), ring.Usage.QUERY, q.size)
-        sketches = sketch.sketch_shares(
-            challenge, shares_of(site, bytes.fromhex(case["share_seed"]), twin), study, twin
-        )
+        sketches = sketch.sketch_shares(challenge, shares_of(site, bytes.fromhex(case["share_seed"])), study)
         d_a, d_b = distance_factor(sketches[0], q_a), distance_factor(sketches[1], q - q_a)
         assert (sha256(d_a.own), sha256(d_b.own)) == (case["difference_a_sha256"], case["difference_b_sha256"])
         a, b = d_a.share(int(case["product_a"], 16)), d_b.share(int(case["product_b"], 16))
@@ -261,22 +250,21 @@ def test_challenges():
         assert (found.commitment_a, found.challenge) == (case["commitment"], case["challenge"])
 
 
-@KERNELS
-def test_a_released_sum(twin):
+def test_a_released_sum():
     case = load("release")["round"]
     study = parameters(len(case["opened"]))
     updates, keys = [vector(x) for x in case["updates"]], [bytes.fromhex(key) for key in case["share_seeds"]]
-    sources = [shares_of(x, key, twin) for x, key in zip(updates, keys, strict=True)]
+    sources = [shares_of(x, key) for x, key in zip(updates, keys, strict=True)]
     t, bound = bytes.fromhex(case["mask_seed"]), case["bound"]
     opened = []
     for start in range(0, study.dimension, 8):
         stop = min(start + 8, study.dimension)
-        y_a, y_b = (release.sum_chunk([pair[i] for pair in sources], start, stop, twin) for i in (0, 1))
-        masked = release.masked_sum_chunk(y_a, t, start, twin)
-        combined = release.combine_chunk(masked, y_b, twin)
+        y_a, y_b = (release.sum_chunk([pair[i] for pair in sources], start, stop) for i in (0, 1))
+        masked = release.masked_sum_chunk(y_a, t, start)
+        combined = release.combine_chunk(masked, y_b)
         found = {"sum_a": y_a, "sum_b": y_b, "masked": masked, "combined": combined}
         assert {name: hexes(x) for name, x in found.items()} == {name: case[name][start:stop] for name in found}
-        opened.append(release.open_aggregate_chunk(combined, t, start, bound, twin))
+        opened.append(release.open_aggregate_chunk(combined, t, start, bound))
     whole = np.concatenate(opened)
     assert whole.tolist() == case["opened"]
     average = release.average_chunk(whole, sum(case["numerators"]) / case["grid"], study)
@@ -284,18 +272,17 @@ def test_a_released_sum(twin):
     assert average.tolist() == case["average"]
 
 
-@KERNELS
-def test_coordinate_bounds(twin):
+def test_coordinate_bounds():
     vectors = load("release")
     for case in vectors["bounds"]:
         study = parameters(1, log2_e=case["encoded_norm_log2"], grid=case["grid"])
         assert release.coordinate_bound(study, case["numerators"], case["sites"], case["measured"]) == case["bound"]
     t, bound = bytes.fromhex(vectors["round"]["mask_seed"]), vectors["round"]["bound"]
     for within in vectors["within_bound"]:
-        assert abs(int(release.open_aggregate_chunk(vector([within]), t, 0, bound, twin)[0])) == bound
+        assert abs(int(release.open_aggregate_chunk(vector([within]), t, 0, bound)[0])) == bound
     for beyond in vectors["out_of_bound"]:
         with pytest.raises(AggregateOutOfBounds):
-            release.open_aggregate_chunk(vector([beyond]), t, 0, bound, twin)
+            release.open_aggregate_chunk(vector([beyond]), t, 0, bound)
 
 
 # --- oblivious transfer ------------------------------------------------------------------------------------------
@@ -339,15 +326,14 @@ def test_row_hash():
     assert hexes(RowHash(bytes.fromhex(case["key"]))(rows, case["first_index"])) == case["hashes"]
 
 
-@OT_KERNELS
-def test_bit_by_bit_products(twin):
+def test_bit_by_bit_products():
     for case in load("transfer")["gilboa"]:
         zero, one = (ring.expand(bytes.fromhex(case[f"{p}_seed"]), ring.Usage.SEEDED, 64) for p in ("zero", "one"))
         a, b = vector([case["a"]]), vector([case["b"]])
-        packed, sender = twin.sender_products(zero, one, b)
+        packed, sender = ot_kernels.sender_products(zero, one, b)
         assert packed.astype("<u4").tobytes().hex() == case["packed"]
         chosen = np.where((a >> np.arange(64, dtype=np.uint64)) & np.uint64(1), one, zero)
-        receiver = twin.receiver_products(chosen, packed, a)
+        receiver = ot_kernels.receiver_products(chosen, packed, a)
         assert (hexes(sender), hexes(receiver)) == ([case["sender"]], [case["receiver"]])
 
 

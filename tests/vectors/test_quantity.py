@@ -8,15 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from protocol.arithmetic import kernels
 from protocol.arithmetic.ring import Ring, Usage, dot, expand, to_bytes
 from protocol.mpc import measurement
 from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side, chunk_source, split
 from tests.vectors.material import GRID, LOG2_E, honest, load
-
-KERNELS = pytest.mark.parametrize("twin", [kernels.NUMBA, kernels.NUMPY], ids=lambda twin: twin.name)
 
 
 def update(label: str, case: dict) -> Ring:
@@ -27,11 +24,10 @@ def sha256(x: Ring) -> str:
     return hashlib.sha256(to_bytes(x)).hexdigest()
 
 
-@KERNELS
 @pytest.mark.parametrize(
     "case", load("quantity")["quantities"], ids=lambda case: f"{case['opens']} {case['dimension']}"
 )
-def test_quantities(twin, case):
+def test_quantities(case):
     parameters = StudyParameters(
         dimension=case["dimension"],
         clip_norm=1.0,
@@ -40,16 +36,16 @@ def test_quantities(twin, case):
         least_contributors=3,
     )
     opens, challenge = Needs(case["opens"]), bytes.fromhex(case["challenge"])
-    own = sketch_vector(challenge, update(case["sites"][0]["label"], case), parameters, twin)
+    own = sketch_vector(challenge, update(case["sites"][0]["label"], case), parameters)
     asked = measurement.distance_query(own, 0 if opens is Needs.NORMS else GRID, GRID)
     stream = expand(bytes.fromhex(case["query_seed"]), Usage.QUERY, asked.size)
     found = []
     for i, (side, query) in enumerate(zip(Side, (stream, asked - stream), strict=True)):
         sources = [
-            chunk_source(split(update(site["label"], case), bytes.fromhex(site["share_seed"]), twin)[i])
+            chunk_source(split(update(site["label"], case), bytes.fromhex(site["share_seed"]))[i])
             for site in case["sites"]
         ]
-        *earlier, last = sketch_shares(challenge, sources, parameters, twin)
+        *earlier, last = sketch_shares(challenge, sources, parameters)
         found.append(measurement.factors(side, opens, last, query, earlier))
     assert len(found[0]) == len(found[1]) == len(case["quantities"]) == (2 if opens is Needs.PAIRS else 1)
     for at_a, at_b, expected in zip(*found, case["quantities"], strict=True):

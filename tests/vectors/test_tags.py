@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from protocol.arithmetic.kernels import NUMBA, NUMPY
 from protocol.arithmetic.ring import Ring, Usage, expand, to_bytes
 from protocol.sharing import VectorShare, chunk_source
 from protocol.tags import (
@@ -23,8 +21,6 @@ from protocol.tags import (
 from tests.unit.parties import announcement
 from tests.vectors.material import load
 
-TWINS = pytest.mark.parametrize("twin", [NUMBA, NUMPY], ids=lambda twin: twin.name)
-
 
 def ring(written: list[str]) -> Ring:
     return np.array([int(word, 16) for word in written], dtype=np.uint64)
@@ -40,22 +36,21 @@ def test_hash_and_key():
         assert kept_key(of, case["attempt"], seed).hex() == case["kept_key"]
 
 
-@TWINS
-def test_a_round(twin):
+def test_a_round():
     case = load("tags")["round"]
     key, t = bytes.fromhex(case["key"]), bytes.fromhex(case["mask_seed"])
     for update, tags in zip(case["updates"], case["tags"], strict=True):
         for pair, under in enumerate((key, bytes.fromhex(case["kept_key"]))):
-            sums = TagSums(under, kernels=twin)
+            sums = TagSums(under)
             sums.add(ring(update))
             assert sums.values()[0].tolist() == ring(tags)[2 * pair :][:2].tolist()
     vector = ring(case["vector"])
     halves = [lambda start, stop: expand(t, Usage.OUTPUT_MASK, stop - start, start=start), lambda a, b: vector[a:b]]
-    of_seed, of_vector = errors_of(key, vector.size, halves, twin)
+    of_seed, of_vector = errors_of(key, vector.size, halves)
     assert of_seed.tolist() == ring(case["check_of_seed"]).tolist()
     assert of_vector.tolist() == ring(case["check_of_vector"]).tolist()
     assert (of_seed + of_vector).tolist() == [0, 0]
-    kept = TagErrors(bytes.fromhex(case["kept_key"]), vector.size, kernels=twin, pair=TagPair.KEPT)
+    kept = TagErrors(bytes.fromhex(case["kept_key"]), vector.size, pair=TagPair.KEPT)
     kept.add(vector + halves[0](0, vector.size))
     assert kept.values().tolist() == [[0, 0]]
     digest = VectorDigest()
@@ -63,14 +58,13 @@ def test_a_round(twin):
     assert (mask_digest(t), digest.hexdigest()) == (case["mask_digest"], case["vector_digest"])
 
 
-@TWINS
-def test_changed_sums(twin):
+def test_changed_sums():
     case, changed = load("tags")["round"], load("tags")["changed"]
     key, of_seed = bytes.fromhex(case["key"]), ring(case["check_of_seed"])
     for change in changed:
         vector = ring(case["vector"])
         place = change["place"]
         vector[place : place + 1] += ring([change["by"]])
-        errors = of_seed + errors_of(key, vector.size, [chunk_source(VectorShare(vector))], twin)[0]
+        errors = of_seed + errors_of(key, vector.size, [chunk_source(VectorShare(vector))])[0]
         assert errors.tolist() == ring(change["errors"]).tolist()
         assert errors.any()

@@ -72,19 +72,19 @@ def test_what_is_not_finite_cannot_be_clipped(bad):
         fixed_point.clip(np.array([bad, 1.0]), 1.0)
 
 
-def test_the_norm_is_compared_exactly_on_the_boundary(kernels):
+def test_the_norm_is_compared_exactly_on_the_boundary():
     """(3, 4) has norm 5: one unit in the last place more is clipped, whatever the blocks' sizes."""
     for scale in (2.0**-1060, 2.0**-30, 1.0, 2.0**1000):
         update = np.zeros(9000)
         update[[0, 8000]] = 3 * scale, 4 * scale
-        assert not fixed_point.clip(update, 5 * scale, kernels)[1]
-        assert fixed_point.clip(update, np.nextafter(5 * scale, 0), kernels)[1]
+        assert not fixed_point.clip(update, 5 * scale)[1]
+        assert fixed_point.clip(update, np.nextafter(5 * scale, 0))[1]
 
 
-def test_blocks_of_very_different_sizes_make_one_norm(kernels):
+def test_blocks_of_very_different_sizes_make_one_norm():
     update = np.zeros(3 * 4096)
     update[4096], update[8192] = 1e-300, 1e-200
-    values, was_clipped = fixed_point.clip(update, 1e-250, kernels)
+    values, was_clipped = fixed_point.clip(update, 1e-250)
     assert was_clipped
     # a unit, a root, a quotient and a product: four roundings of at most 2^-53
     assert math.isclose(values[8192], 1e-250, rel_tol=2**-50)
@@ -94,35 +94,35 @@ def test_blocks_of_very_different_sizes_make_one_norm(kernels):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e30])
 @pytest.mark.parametrize("weight", [1.0, 5 / 32, 0.0])
-def test_piece_by_piece_gives_the_bits_of_clip_weight_encode(kernels, blocks, rng, dtype, size, weight):
+def test_piece_by_piece_gives_the_bits_of_clip_weight_encode(blocks, rng, dtype, size, weight):
     update = (rng.normal(size=blocks.dimension) * size).astype(dtype)
     layers = (("first", 5000), ("last", 1))
-    scaling = fixed_point.scaling_of(update, layers, blocks, weight, kernels)
+    scaling = fixed_point.scaling_of(update, layers, blocks, weight)
     clipped, was_clipped = fixed_point.clip(update, blocks.clip_norm)
     assert scaling.clips == was_clipped == (size > 1e-6)
     expected = fixed_point.encode(clipped * weight, blocks, SEED)
     buffer = np.empty(1000, dtype=np.uint64)
     for start in range(0, update.size, buffer.size):
         values = update[start : start + buffer.size]
-        fixed_point.encode_into(buffer[: values.size], values, scaling, SEED, start, kernels)
+        fixed_point.encode_into(buffer[: values.size], values, scaling, SEED, start)
         assert np.array_equal(buffer[: values.size], expected[start : start + buffer.size])
 
 
-def test_scaling_of_an_update_names_the_layer_that_is_not_finite(kernels, identity):
+def test_scaling_of_an_update_names_the_layer_that_is_not_finite(identity):
     update = np.zeros(101, dtype=np.float32)
     update[100] = math.nan
     with pytest.raises(UnusableUpdate, match="'last': 1 of 1"):
-        fixed_point.scaling_of(update, (("first", 100), ("last", 1)), identity, kernels=kernels)
+        fixed_point.scaling_of(update, (("first", 100), ("last", 1)), identity)
     with pytest.raises(UnusableUpdate, match=r"float64\[101\]"):
-        fixed_point.scaling_of(update[:100], (("first", 101),), identity, kernels=kernels)
+        fixed_point.scaling_of(update[:100], (("first", 101),), identity)
     with pytest.raises(ProtocolViolation, match=r"\[0, 1\]"):
-        fixed_point.scaling_of(update, (("first", 101),), identity, 1.01, kernels)
+        fixed_point.scaling_of(update, (("first", 101),), identity, 1.01)
 
 
-def test_encode_into_refuses_what_does_not_fit(kernels):
+def test_encode_into_refuses_what_does_not_fit():
     buffer = np.empty(2, dtype=np.uint64)
     with pytest.raises(UnusableUpdate, match="3 fraction bits"):
-        fixed_point.encode_into(buffer, np.array([0.0, 2.0**59]), Scaling(scale=8.0), SEED, 0, kernels)
+        fixed_point.encode_into(buffer, np.array([0.0, 2.0**59]), Scaling(scale=8.0), SEED, 0)
 
 
 def test_encoding_errs_by_less_than_one_unit_and_is_exact_on_the_grid(identity, rng):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import httpx
 
-from protocol.channel.answers import sign_answer
 from protocol.channel.commitment import head_digest
 from protocol.channel.envelope import (
     ANSWER_TYPE,
@@ -20,7 +19,7 @@ from protocol.channel.envelope import (
     open_request,
 )
 from protocol.channel.keys import SealingPublicKey, VerifyKey
-from protocol.channel.signing import DigestField, VerifiedRequest, signed_digest, verify_request
+from protocol.channel.signing import DigestField, VerifiedRequest, sign_answer, signed_digest, verify_request
 from protocol.messages.control import Party
 from protocol.messages.paths import SEALED
 from protocol.roster.keyfile import PartyKeys

@@ -32,7 +32,8 @@ from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.protection.interface import AtSite, Encoded
 from protocol.protection.shares import Shares
-from protocol.sharing import SeedShare, Share, Side, VectorShare, reconstruct, vector_side
+from protocol.sharing import SeedShare, Share, Side, VectorShare, vector_side
+from tests.chunks import reconstruct
 from tests.kit.present import present
 from tests.unit.client_agent.federation import DIGEST, PARAMETERS, ROSTER, announcement, layered, operator_keys, study
 from tests.unit.client_agent.uploads import UploadServer

@@ -74,3 +74,9 @@ def measure_all(
                 )
             )
     return opening
+
+
+def open_site(
+    a: measurement.OpeningShare, b: measurement.OpeningShare, numerator: int, parameters: StudyParameters
+) -> measurement.OpenedSite:
+    return measurement.open_all([a], [b], {a.site: numerator}, parameters)[0]

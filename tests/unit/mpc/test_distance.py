@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from harness.attack.chosen_queries import opened_values
-from protocol.arithmetic.kernels import NUMBA, NUMPY
 from protocol.arithmetic.ring import Ring, Usage, expand, from_signed, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import measurement
@@ -19,7 +18,7 @@ from protocol.ot.session import CorrelationHalf
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import Side, chunk_source, split
 
-from .dealt import measure, ring, uniform
+from .dealt import measure, open_site, ring, uniform
 
 # --- distance ---------------------------------------------------------------------------------------------------------
 
@@ -58,7 +57,7 @@ def test_the_measured_distance_is_the_exact_integers(parameters, rng):
         a, b = measure(rng, CHALLENGE, sketch, query, parameters)
         squared = sum((s - q) ** 2 for s, q in zip(to_signed(sketch).tolist(), to_signed(query).tolist(), strict=True))
         assert (a.values + b.values).tolist() == [squared]
-        opened = measurement.open_site(a, b, numerator, parameters)
+        opened = open_site(a, b, numerator, parameters)
         weight = Fraction(numerator, parameters.weight_grid)
         expected = math.sqrt(Fraction(squared, parameters.sketch_blocks)) / parameters.scale / float(weight)
         assert opened.in_range
@@ -72,7 +71,7 @@ def test_the_distance_is_that_of_the_unweighted_updates(identity, rng):
     numerator = 8
     encoded = np.rint(g_i * (numerator / 32) * identity.scale).astype(np.int64)
     query = measurement.distance_query(ring(np.rint(g_0 * identity.scale).astype(np.int64)), numerator, 32)
-    opened = measurement.open_site(*measure(rng, CHALLENGE, ring(encoded), query, identity), numerator, identity)
+    opened = open_site(*measure(rng, CHALLENGE, ring(encoded), query, identity), numerator, identity)
     # every entry is off by at most 1/2 + 1/8 + 1/2 units of 2^-f, before the division by the weight 1/4
     tolerance = math.sqrt(identity.dimension) * 1.125 / identity.scale * 4
     assert opened.distance == pytest.approx(float(np.linalg.norm(g_i - g_0)), abs=tolerance, rel=0)
@@ -111,30 +110,30 @@ def test_an_unlisted_weight_opens_no_distance(identity, numerator):
 # --- sketch -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_map_is_the_documented_one(blocks, kernels, rng):
+def test_the_map_is_the_documented_one(blocks, rng):
     x = uniform(rng, blocks.dimension)
     expected = [0] * 2048
     for word, value in zip(expand(CHALLENGE, Usage.SKETCH, x.size).tolist(), x.tolist(), strict=True):
         for block in range(4):
             lane = (word >> (16 * block)) & 0xFFFF
             expected[512 * block + lane % 512] += -value if lane >> 15 else value
-    assert sketch_vector(CHALLENGE, x, blocks, kernels).tolist() == [value % 2**64 for value in expected]
+    assert sketch_vector(CHALLENGE, x, blocks).tolist() == [value % 2**64 for value in expected]
 
 
-def test_short_vectors_are_left_as_they_are(identity, kernels, rng):
+def test_short_vectors_are_left_as_they_are(identity, rng):
     x = uniform(rng, identity.dimension)
-    sketch = sketch_vector(CHALLENGE, x, identity, kernels)
+    sketch = sketch_vector(CHALLENGE, x, identity)
     assert np.array_equal(sketch, x)
     assert not np.shares_memory(sketch, x)
 
 
-def test_sketches_of_shares_are_shares_of_the_sketch(parameters, kernels, rng):
+def test_sketches_of_shares_are_shares_of_the_sketch(parameters, rng):
     sites = [uniform(rng, parameters.dimension) for _ in range(3)]
     shares = [split(x, rng.bytes(32)) for x in sites]
-    side_a = sketch_shares(CHALLENGE, [chunk_source(a) for a, _ in shares], parameters, kernels)
-    side_b = sketch_shares(CHALLENGE, [chunk_source(b) for _, b in shares], parameters, kernels)
+    side_a = sketch_shares(CHALLENGE, [chunk_source(a) for a, _ in shares], parameters)
+    side_b = sketch_shares(CHALLENGE, [chunk_source(b) for _, b in shares], parameters)
     for x, a, b in zip(sites, side_a, side_b, strict=True):
-        assert np.array_equal(a + b, sketch_vector(CHALLENGE, x, parameters, kernels))
+        assert np.array_equal(a + b, sketch_vector(CHALLENGE, x, parameters))
 
 
 def test_the_sketch_is_linear_over_the_ring(parameters, rng):
@@ -148,7 +147,7 @@ def test_the_sketch_is_linear_over_the_ring(parameters, rng):
 @pytest.mark.parametrize("chunk", [1, 7, 1000, 5001, 10**6])
 def test_the_chunk_length_does_not_matter(parameters, rng, chunk):
     x = uniform(rng, parameters.dimension)
-    [sketch] = sketch_shares(CHALLENGE, [lambda a, b: x[a:b]], parameters, NUMPY, chunk)
+    [sketch] = sketch_shares(CHALLENGE, [lambda a, b: x[a:b]], parameters, chunk)
     assert np.array_equal(sketch, sketch_vector(CHALLENGE, x, parameters))
 
 
@@ -159,17 +158,17 @@ def test_no_more_than_a_chunk_of_a_share_is_asked_for_and_each_only_once(blocks)
         asked.append((start, stop))
         return np.zeros(stop - start, dtype=np.uint64)
 
-    sketch_shares(CHALLENGE, [source, source], blocks, NUMPY, 2000)
+    sketch_shares(CHALLENGE, [source, source], blocks, 2000)
     assert asked == [(0, 2000)] * 2 + [(2000, 4000)] * 2 + [(4000, 5001)] * 2
 
 
 def test_no_shares_no_sketches(parameters):
-    assert sketch_shares(CHALLENGE, [], parameters, NUMPY) == []
+    assert sketch_shares(CHALLENGE, [], parameters) == []
 
 
 def test_a_share_that_is_too_short_is_refused(parameters):
     with pytest.raises(MalformedMessage, match="shorter than"):
-        sketch_shares(CHALLENGE, [lambda start, stop: np.zeros(3, dtype=np.uint64)], parameters, NUMPY)
+        sketch_shares(CHALLENGE, [lambda start, stop: np.zeros(3, dtype=np.uint64)], parameters)
 
 
 def test_a_vector_of_another_length_is_refused(parameters):
@@ -188,7 +187,7 @@ def test_the_squared_norm_is_estimated_without_bias_and_with_the_documented_spre
     trials = 400
     ratios = []
     for _ in range(trials):
-        sketch = to_signed(sketch_vector(rng.bytes(32), from_signed(x), blocks, NUMBA)).astype(np.float64)
+        sketch = to_signed(sketch_vector(rng.bytes(32), from_signed(x), blocks)).astype(np.float64)
         ratios.append(float(np.sum(sketch**2)) / blocks.sketch_blocks / norm)
     spread = math.sqrt(2 / blocks.sketch_length)
     assert abs(np.mean(ratios) - 1) < 5 * spread / math.sqrt(trials)

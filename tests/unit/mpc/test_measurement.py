@@ -15,7 +15,7 @@ from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 
-from .dealt import correlation, measure, measure_all, ring, uniform
+from .dealt import correlation, measure, measure_all, open_site, ring, uniform
 
 CHALLENGE = bytes(range(32))
 SITES = ("requester", "b", "c", "d")
@@ -204,14 +204,14 @@ def test_no_value_is_opened_twice_under_the_same_refreshing(identity, rng, opens
 def test_a_round_without_distances_opens_the_range_check_alone(parameters, rng):
     sketch = sketch_vector(CHALLENGE, ring(rng.integers(-9, 9, parameters.dimension)), parameters)
     a, b = measure(rng, CHALLENGE, sketch, None, parameters)
-    assert measurement.open_site(a, b, 32, parameters) == measurement.OpenedSite("site-1", True, None)
+    assert open_site(a, b, 32, parameters) == measurement.OpenedSite("site-1", True, None)
 
 
 def test_a_site_out_of_range_opens_no_distance(parameters, rng):
     x = np.full(parameters.dimension, 2**40, dtype=np.uint64)
     sketch = sketch_vector(CHALLENGE, x, parameters)
     a, b = measure(rng, CHALLENGE, sketch, np.zeros_like(sketch), parameters)
-    assert measurement.open_site(a, b, 32, parameters) == measurement.OpenedSite("site-1", False, None)
+    assert open_site(a, b, 32, parameters) == measurement.OpenedSite("site-1", False, None)
 
 
 def test_opening_shares_are_fresh_and_carry_nothing_in_repr(identity, rng):
@@ -273,4 +273,4 @@ def test_shares_that_do_not_belong_together_are_refused(identity, rng):
     )
     for stranger in strangers:
         with pytest.raises(MalformedMessage):
-            measurement.open_site(a, stranger, 32, identity)
+            open_site(a, stranger, 32, identity)

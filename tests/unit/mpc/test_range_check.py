@@ -24,7 +24,7 @@ from protocol.release import coordinate_bound, open_aggregate_chunk, sum_chunk
 from protocol.sharing import Side
 from tests.chunks import chunks_of
 
-from .dealt import correlation, measure, ring, share, uniform
+from .dealt import correlation, measure, open_site, ring, share, uniform
 
 CHALLENGE = bytes(range(32))
 
@@ -37,7 +37,7 @@ def honest(rng, parameters, norm=1.0):
 
 def passes(rng, x, parameters, challenge=CHALLENGE):
     sketch = sketch_vector(challenge, ring(x), parameters)
-    return measurement.open_site(*measure(rng, challenge, sketch, None, parameters), 32, parameters).in_range
+    return open_site(*measure(rng, challenge, sketch, None, parameters), 32, parameters).in_range
 
 
 def test_projections_follow_the_documented_bits(parameters):
@@ -173,20 +173,20 @@ def test_without_the_check_multiples_of_two_to_the_32_look_like_the_requesters_o
     assert not passes(rng, bad, blocks)
 
 
-def test_all_sites_are_prepared_as_each_alone(parameters, rng, kernels):
+def test_all_sites_are_prepared_as_each_alone(parameters, rng):
     length = parameters.sketched_length
     for side in Side:
         sketches = [
             measurement.SiteSketch(str(i), uniform(rng, length), uniform(rng, length) if i % 2 else None)
             for i in range(5)
         ]
-        together = measurement.prepare_all(side, CHALLENGE, sketches, parameters, kernels)
+        together = measurement.prepare_all(side, CHALLENGE, sketches, parameters)
         for given, found in zip(sketches, together, strict=True):
             (alone,) = measurement.prepare_all(side, CHALLENGE, [given], parameters)
             assert found.site == given.site
             assert found.lengths == alone.lengths
             assert np.array_equal(measurement.operand_vector(found), measurement.operand_vector(alone))
-    assert measurement.prepare_all(Side.A, CHALLENGE, [], parameters, kernels) == []
+    assert measurement.prepare_all(Side.A, CHALLENGE, [], parameters) == []
     assert "sketch_share" not in repr(sketches[0])
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic.fixed_point import Update, decode, encode
-from protocol.arithmetic.kernels import NUMBA, NUMPY, Kernels
 from protocol.arithmetic.ring import Usage, expand
 from protocol.errors import ProtocolViolation
 from protocol.parameters import StudyParameters
-from protocol.policy.isolation import MOST_COALITIONS, SeenSums
+from protocol.policy.exposure import MOST_COALITIONS, SeenSums
 from protocol.policy.memory import KEPT_LENGTH, kept_update, rounding_noise, sketched
 
 # --- isolation --------------------------------------------------------------------------------------------------------
@@ -205,9 +204,8 @@ def test_short_updates_are_kept_as_they_are() -> None:
     assert kept_update(update, SEED).dtype == np.float64
 
 
-@pytest.mark.parametrize("kernels", [NUMBA, NUMPY], ids=lambda kernels: kernels.name)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_sketch_is_what_was_kept_before(kernels: Kernels, dtype: type[Any]) -> None:
+def test_a_sketch_is_what_was_kept_before(dtype: type[Any]) -> None:
     """To the bit: what a site keeps now is compared with sketches that it wrote long ago."""
     update: Update = np.random.default_rng(5).normal(size=140_000).astype(dtype)
     layers = (("weights", 139_000), ("biases", 1_000))
@@ -220,7 +218,7 @@ def test_a_sketch_is_what_was_kept_before(kernels: Kernels, dtype: type[Any]) ->
                 lane = (words >> np.uint64(16 * block)).astype(np.int64)
                 sign = 1.0 - 2.0 * ((lane >> 15) & 1)
                 expected[block] += np.bincount(lane & 1023, weights=sign * piece, minlength=1024)
-    np.testing.assert_array_equal(sketched(update, SEED, layers, kernels), expected.reshape(-1) / 2)
+    np.testing.assert_array_equal(sketched(update, SEED, layers), expected.reshape(-1) / 2)
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.3])

@@ -39,8 +39,7 @@ from protocol.rounds.side_a import outcome_of
 from protocol.rounds.side_b import Answer, Message, Move, Reply
 from protocol.rounds.states import TRANSITIONS, RoundKey, Standing, step
 from protocol.sharing import Side
-from protocol.tag_verdicts import check_of, commitment_to, judged
-from protocol.tags import shown_seed
+from protocol.tags import check_of, commitment_to, judged, shown_seed
 from servers.rounds.state import standing
 from servers.store.records import RoundRecord
 from tests.unit.parties import REQUESTER, SITES

@@ -28,8 +28,19 @@ from protocol.parameters import TAG_COORDINATES
 from protocol.release import masking_side
 from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side, VectorShare, chunk_source
-from protocol.tag_verdicts import check_of, commitment_to, judged, shares_of
-from protocol.tags import TagSums, VectorDigest, attempt_key, errors_of, mask_digest, seed_hash, shown_seed
+from protocol.tags import (
+    TagSums,
+    VectorDigest,
+    attempt_key,
+    check_of,
+    commitment_to,
+    errors_of,
+    judged,
+    mask_digest,
+    seed_hash,
+    shares_of,
+    shown_seed,
+)
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 PARTIES = parties()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.arithmetic.kernels import NUMBA, NUMPY
+from protocol.arithmetic.kernels import multiply_into
 from protocol.errors import AnnouncementMismatch, BadSignature, CommitmentMismatch, MalformedMessage, ProtocolViolation
 from protocol.messages.contribution import content_bytes
 from protocol.messages.control import Announcement, RuleName, RuleSpec, ShareKind, Study
@@ -166,24 +166,22 @@ def zeros(length: int) -> np.ndarray:
     return np.zeros(length, dtype=np.uint64)
 
 
-def test_a_long_vector_in_any_pieces_and_by_either_kernel(rng):
+def test_a_long_vector_in_any_pieces(rng):
     x = rng.integers(0, 2**64, 600_001, dtype=np.uint64)
-    sums = TagSums(KEY, kernels=NUMPY)
+    sums = TagSums(KEY)
     for start in range(0, x.size, 70_000):
         sums.add(x[start : start + 70_000])
     tags = sums.values()[0]
     whole = np.concatenate([x, tags, zeros(2)])
-    for kernels in (NUMBA, NUMPY):
-        assert errors_of(KEY, whole.size, [lambda a, b: whole[a:b]] * 2, kernels).tolist() == [[0, 0], [0, 0]]
+    assert errors_of(KEY, whole.size, [lambda a, b: whole[a:b]] * 2).tolist() == [[0, 0], [0, 0]]
 
 
 def test_over_several_blocks_tags_are_those_of_the_reference(rng):
     x = rng.integers(0, 2**64, 2 * BLOCK + 3, dtype=np.uint64)
-    for kernels in (NUMBA, NUMPY):
-        sums = TagSums(KEY, kernels=kernels)
-        for piece in (x[:5], x[5 : BLOCK + 1], x[BLOCK + 1 :]):
-            sums.add(piece)
-        assert sums.values()[0].tolist() == slow.tags(KEY, x.tolist())
+    sums = TagSums(KEY)
+    for piece in (x[:5], x[5 : BLOCK + 1], x[BLOCK + 1 :]):
+        sums.add(piece)
+    assert sums.values()[0].tolist() == slow.tags(KEY, x.tolist())
 
 
 def test_each_pair_is_compared_with_its_own_tags(rng):
@@ -220,16 +218,15 @@ def test_a_mask_seed_of_another_length_is_not_committed_to():
         mask_digest(bytes(31))
 
 
-@pytest.mark.parametrize("kernels", [NUMBA, NUMPY], ids=lambda kernels: kernels.name)
-def test_shifted_products(kernels):
+def test_shifted_products():
     """A block of two elements; the vector begins with a block's second one."""
     words, scales = np.array([1, 10, 100], dtype=np.uint64), np.array([1, 1, 5, 7], dtype=np.uint64)
     totals = np.array([1, 2], dtype=np.uint64)
-    kernels.multiply_into(totals, words, scales, np.array([2, 3, 4], dtype=np.uint64), 1)
+    multiply_into(totals, words, scales, np.array([2, 3, 4], dtype=np.uint64), 1)
     assert totals.tolist() == [1 + 2 * 10 + 5 * (3 + 40), 2 + 2 * 100 + 7 * (30 + 400)]
     with pytest.raises(ProtocolViolation, match="two products of a vector"):
-        kernels.multiply_into(zeros(3), words, scales, zeros(2), 0)
+        multiply_into(zeros(3), words, scales, zeros(2), 0)
     with pytest.raises(ProtocolViolation, match="two products of a vector"):
-        kernels.multiply_into(totals, words, scales, zeros(2), 2)
+        multiply_into(totals, words, scales, zeros(2), 2)
     with pytest.raises(ProtocolViolation, match="take two scales a block"):
-        kernels.multiply_into(totals, words, scales, zeros(4), 1)
+        multiply_into(totals, words, scales, zeros(4), 1)

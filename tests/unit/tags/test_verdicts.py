@@ -8,7 +8,7 @@ import pytest
 from protocol.errors import AnnouncementMismatch, BadSignature, ProtocolViolation, TranscriptMismatch
 from protocol.messages.control import Go, ShareKind, TagSeed, TagsFailed
 from protocol.sharing import Side
-from protocol.tag_verdicts import (
+from protocol.tags import (
     contradicted,
     judged,
     numbers,

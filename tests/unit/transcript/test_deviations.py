@@ -30,7 +30,7 @@ from protocol.messages.purpose import OutcomeCause
 from protocol.release import masking_side
 from protocol.rounds.evidence import AlteredSum, Deviation, RoundTranscript, findings, shown
 from protocol.sharing import ChunkSource, Side
-from protocol.tag_verdicts import shares_of
+from protocol.tags import shares_of
 
 M = TypeVar("M", bound=Message)
 A, B = ROSTER.operator_a.name, ROSTER.operator_b.name

@@ -30,7 +30,7 @@ def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
 
 
 def seal(plaintext: bytes, header: bytes = HEADER, content_key: bytes = CONTENT_KEY) -> bytes:
-    return b"".join(sealing.seal_stream(header, [plaintext], KEY.public, content_key, SALT))
+    return sealing.seal_message(header, [plaintext], KEY.public, content_key, SALT).whole()
 
 
 def read(sealed: bytes, key: SealingKey = KEY) -> bytes:

@@ -30,7 +30,7 @@ from protocol.channel.sealing import (
     MAX_HEADER_BYTES,
     SealedReader,
     encrypt_body,
-    seal_stream,
+    seal_message,
     sealed_head_length,
 )
 from protocol.errors import CommitmentMismatch, MalformedMessage
@@ -40,7 +40,7 @@ HEADER = b'{"round":3}'
 HEAD_BYTES = sealed_head_length(len(HEADER))
 SHARE = np.random.default_rng(1).bytes(CHUNK_BYTES + 1000)
 KEY = generate_sealing_key(bytes(range(96)))
-SEALED = b"".join(seal_stream(HEADER, [SHARE], KEY.public, CONTENT_KEY, SALT))
+SEALED = seal_message(HEADER, [SHARE], KEY.public, CONTENT_KEY, SALT).whole()
 BODY_HASH = hashlib.sha256(SEALED[HEAD_BYTES:]).digest()
 
 

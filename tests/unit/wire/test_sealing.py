@@ -103,7 +103,7 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
 @given(length=st.sampled_from(EDGES), sent=cuts, received=cuts)
 def test_any_split_gives_the_same(length: int, sent: list[int], received: list[int]) -> None:
     plaintext = content(length)
-    sealed = b"".join(sealing.seal_stream(HEADER, split(plaintext, sent), KEY.public, CONTENT_KEY, SALT))
+    sealed = sealing.seal_message(HEADER, split(plaintext, sent), KEY.public, CONTENT_KEY, SALT).whole()
     assert sealed[BODY_PART:] == b"".join(sealing.encrypt_body(CONTENT_KEY, [plaintext]))
     reader = SealedReader(KEY)
     opened = [piece for part in split(sealed, received) for piece in reader.feed(part)]
@@ -144,9 +144,9 @@ def test_wrong_lengths_of_secrets() -> None:
     with pytest.raises(MalformedMessage, match="content key has 33"):
         BodyReader(b"k" * 33)
     with pytest.raises(MalformedMessage, match="content key has 0"):
-        sealing.seal_stream(HEADER, [], KEY.public, b"", SALT)
+        sealing.seal_message(HEADER, [], KEY.public, b"", SALT)
     with pytest.raises(MalformedMessage, match="salt has 31"):
-        sealing.seal_stream(HEADER, [], KEY.public, CONTENT_KEY, SALT[1:])
+        sealing.seal_message(HEADER, [], KEY.public, CONTENT_KEY, SALT[1:])
 
 
 @pytest.mark.parametrize("length", EDGES)
@@ -292,11 +292,9 @@ def test_streaming_keeps_memory_flat() -> None:
     reader = SealedReader(KEY)
     tracemalloc.start()
     try:
-        total = sum(
-            len(piece)
-            for part in sealing.seal_stream(HEADER, pieces(), KEY.public, CONTENT_KEY, SALT)
-            for piece in reader.feed(part)
-        )
+        sealed = sealing.seal_message(HEADER, pieces(), KEY.public, CONTENT_KEY, SALT)
+        assert reader.feed(sealed.head) == []
+        total = sum(len(piece) for part in sealed.body for piece in reader.feed(part))
         total += len(reader.finish())
         _, peak = tracemalloc.get_traced_memory()
     finally:

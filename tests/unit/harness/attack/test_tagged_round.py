@@ -16,7 +16,7 @@ from protocol.messages.control import ShareKind
 from protocol.protection.shares import CheckedHalves
 from protocol.release import masking_side, open_output_chunk
 from protocol.sharing import Side
-from protocol.tag_verdicts import WrongTags
+from protocol.tags import WrongTags
 
 EVEN_AND_ODD = pytest.mark.parametrize("number", [1, 2])
 EACH_SIDE = pytest.mark.parametrize("liar", list(Side))

@@ -8,7 +8,6 @@ import pytest
 
 from protocol.mpc.product import open_ot_sessions
 from protocol.ot.base import DEFAULT_EXTENSION, IKNP, SOFTSPOKEN, Extension
-from protocol.ot.kernels import NUMBA, OtKernels
 from protocol.ot.session import CorrelationHalf, OtReceiver, OtSender
 
 SESSION = b"session-identifier-0001"
@@ -20,10 +19,8 @@ def seed(label: str) -> bytes:
     return hashlib.sha256(label.encode()).digest()
 
 
-def open_pair(
-    label: str = "pair", kernels: OtKernels = NUMBA, extension: Extension = DEFAULT_EXTENSION
-) -> tuple[OtReceiver, OtSender]:
-    return open_ot_sessions(SESSION, seed(label + "a"), seed(label + "b"), kernels, extension)
+def open_pair(label: str = "pair", extension: Extension = DEFAULT_EXTENSION) -> tuple[OtReceiver, OtSender]:
+    return open_ot_sessions(SESSION, seed(label + "a"), seed(label + "b"), extension)
 
 
 class Exchange:

@@ -13,7 +13,6 @@ from protocol.ot import base as tree
 from protocol.ot import extension as check
 from protocol.ot.base import IKNP, SOFTSPOKEN, Extension
 from protocol.ot.extension import receiver_columns, sender_columns
-from protocol.ot.kernels import NUMPY
 
 # --- base -------------------------------------------------------------------------------------------------------------
 
@@ -343,8 +342,8 @@ def wrong_columns(message: bytes, delta: bytes) -> np.ndarray:
     bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None]
     keys, _ = tree.grow_trees(SESSION, SIXTEEN, KEYS0, KEYS1)
     seen = tree.puncture_trees(SESSION, SIXTEEN, delta, np.where(bits, KEYS1, KEYS0), message)
-    x, t, u = receiver_columns(SIXTEEN, keys, 40, 0, NUMPY)
-    return (sender_columns(SIXTEEN, seen, delta, u, 0, NUMPY) != t ^ bits * x).any(axis=1)
+    x, t, u = receiver_columns(SIXTEEN, keys, 40, 0)
+    return (sender_columns(SIXTEEN, seen, delta, u, 0) != t ^ bits * x).any(axis=1)
 
 
 def test_without_the_check_wrong_sums_open_sessions_whose_rows_tell_delta(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""The row hash, the packed messages and Gilboa's sums, against Python integers; compiled and numpy twins agree."""
+"""The row hash, the packed messages and Gilboa's sums, against Python integers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from protocol.arithmetic.kernels import transpose_bits
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation
-from protocol.ot import gilboa
+from protocol.ot import gilboa, kernels
 from protocol.ot.base import Extension
 from protocol.ot.extension import column_bytes, next_position, receiver_columns, row_count, sender_columns
 from protocol.ot.gilboa import RowHash
-from protocol.ot.kernels import NUMBA, NUMPY, OtKernels
 
-BOTH = pytest.mark.parametrize("kernels", [NUMBA, NUMPY], ids=["numba", "numpy"])
 EDGES = np.array([0, 1, 2**63, 2**64 - 1, 2**32, 2**63 - 1], dtype=np.uint64)
 
 
@@ -21,19 +20,8 @@ def random_ring(seed: int, n: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 2**64, n, dtype=np.uint64)
 
 
-def pack(values: list[int]) -> bytes:
-    """64 - t bits of value t, one after the other, lowest first."""
-    whole, at = 0, 0
-    for t, value in enumerate(values):
-        whole |= (value & ((1 << (64 - t)) - 1)) << at
-        at += 64 - t
-    assert at == 8 * 260
-    return whole.to_bytes(260, "little")
-
-
-@BOTH
 @pytest.mark.parametrize("rows", [1, 5, (1 << 14) + 3])
-def test_row_hash_is_the_formula(kernels: OtKernels, rows: int):
+def test_row_hash_is_the_formula(rows: int):
     key, first = bytes(range(32)), 2**40 + 7
     data = np.random.default_rng(rows).integers(0, 256, (rows, 16), dtype=np.uint8)
     offset = bytes(range(100, 116))
@@ -42,51 +30,14 @@ def test_row_hash_is_the_formula(kernels: OtKernels, rows: int):
     def pi(block: int) -> int:
         return int.from_bytes(aes.encryptor().update(block.to_bytes(16, "little")), "little")
 
-    found = RowHash(key, kernels)(data, first, offset)
+    found = RowHash(key)(data, first, offset)
     for i in {0, rows // 2, rows - 1}:
         once = pi(int.from_bytes(data[i].tobytes(), "little") ^ int.from_bytes(offset, "little"))
         assert int(found[i]) == (pi(once ^ (first + i)) ^ once) % 2**64
-    assert len(np.unique(RowHash(key, kernels)(np.zeros((rows, 16), np.uint8), 0))) == rows
+    assert len(np.unique(RowHash(key)(np.zeros((rows, 16), np.uint8), 0))) == rows
 
 
-@BOTH
-def test_sender_products_match_integers(kernels: OtKernels):
-    own = np.concatenate([EDGES, random_ring(1, 3)])
-    zero, one = random_ring(2, 64 * own.size), random_ring(3, 64 * own.size)
-    packed, terms = kernels.sender_products(zero, one, own)
-    for j, b in enumerate(own.tolist()):
-        h0, h1 = zero[64 * j : 64 * j + 64].tolist(), one[64 * j : 64 * j + 64].tolist()
-        assert packed[j].astype("<u4").tobytes() == pack([x + b - y for x, y in zip(h0, h1, strict=True)])
-        assert int(terms[j]) == -sum(x << t for t, x in enumerate(h0)) % 2**64
-
-
-@BOTH
-def test_receiver_products_match_integers(kernels: OtKernels):
-    own = np.concatenate([EDGES, random_ring(4, 3)])
-    pads, messages = random_ring(5, 64 * own.size), random_ring(6, 64 * own.size)
-    rows = [pack(messages[64 * j : 64 * j + 64].tolist()) for j in range(own.size)]
-    packed = np.frombuffer(b"".join(rows), "<u4").reshape(-1, 65).astype(np.uint32)
-    terms = kernels.receiver_products(pads, packed, own)
-    for j, a in enumerate(own.tolist()):
-        place = range(64 * j, 64 * j + 64)
-        total = sum((int(pads[i]) + (a >> t & 1) * int(messages[i])) << t for t, i in enumerate(place))
-        assert int(terms[j]) == total % 2**64
-
-
-def test_twins_agree_beyond_one_chunk():
-    n = 1030
-    own, zero, one = random_ring(7, n), random_ring(8, 64 * n), random_ring(9, 64 * n)
-    packed, terms = NUMBA.sender_products(zero, one, own)
-    twin_packed, twin_terms = NUMPY.sender_products(zero, one, own)
-    np.testing.assert_array_equal(packed, twin_packed)
-    np.testing.assert_array_equal(terms, twin_terms)
-    np.testing.assert_array_equal(
-        NUMBA.receiver_products(zero, packed, own), NUMPY.receiver_products(zero, packed, own)
-    )
-
-
-@BOTH
-def test_shapes_that_do_not_fit_are_refused(kernels: OtKernels):
+def test_shapes_that_do_not_fit_are_refused():
     own, pads, packed = random_ring(1, 2), random_ring(2, 128), np.zeros((2, 65), np.uint32)
     for zero, one, mine in ((pads[:-1], pads, own), (pads, pads[:-1], own), (pads, pads, own[:1])):
         with pytest.raises(ProtocolViolation, match="64 pads"):
@@ -96,8 +47,7 @@ def test_shapes_that_do_not_fit_are_refused(kernels: OtKernels):
             kernels.receiver_products(some, words, mine)
 
 
-@BOTH
-def test_folding_sums_the_streams_by_the_bits_of_their_number(kernels: OtKernels):
+def test_folding_sums_the_streams_by_the_bits_of_their_number():
     for bits, words in ((0, 2), (1, 3), (2, 1), (3, 513), (4, 2), (8, 5)):
         streams = random_ring(bits, words << bits).reshape(1 << bits, words)
         number = np.arange(1 << bits)
@@ -111,24 +61,21 @@ def test_folding_sums_the_streams_by_the_bits_of_their_number(kernels: OtKernels
         np.testing.assert_array_equal(total, np.bitwise_xor.reduce(streams, axis=0))
 
 
-@BOTH
 @pytest.mark.parametrize("shape", [(3, 4), (4,), (0, 4)])
-def test_streams_that_are_no_power_of_two_are_refused(kernels: OtKernels, shape: tuple[int, ...]):
+def test_streams_that_are_no_power_of_two_are_refused(shape: tuple[int, ...]):
     with pytest.raises(ProtocolViolation, match="power of two"):
         kernels.fold(np.zeros(shape, np.uint64), np.zeros((2, 4), np.uint64), np.zeros(4, np.uint64))
 
 
-@BOTH
 @pytest.mark.parametrize("shape", [(1, 4), (3, 4), (2, 3)])
-def test_columns_that_do_not_fit_their_streams_are_refused(kernels: OtKernels, shape: tuple[int, ...]):
+def test_columns_that_do_not_fit_their_streams_are_refused(shape: tuple[int, ...]):
     with pytest.raises(ProtocolViolation, match="are folded into 2 columns"):
         kernels.fold(np.zeros((4, 4), np.uint64), np.zeros(shape, np.uint64), np.zeros(4, np.uint64))
     with pytest.raises(ProtocolViolation, match="are folded into 2 columns"):
         kernels.fold(np.zeros((4, 4), np.uint64), np.zeros((2, 4), np.uint64), np.zeros(3, np.uint64))
 
 
-@BOTH
-def test_rows_that_do_not_fit_are_refused(kernels: OtKernels):
+def test_rows_that_do_not_fit_are_refused():
     four, three, two = (np.zeros(n, np.uint64) for n in (4, 3, 2))
     for step in (
         lambda: kernels.shift_rows(four, two, two),
@@ -151,28 +98,27 @@ def correlated(own: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, byte
     return t, t ^ np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None] * choices, delta
 
 
-@BOTH
-def test_gilboa_terms_sum_to_products(kernels: OtKernels):
+def test_gilboa_terms_sum_to_products():
     a = np.concatenate([EDGES, random_ring(12, 2)])
     t, q, delta = correlated(a, 11)
     row_hash = RowHash(bytes(32))
-    b, message, terms_b = gilboa.sender_terms(row_hash, q, delta, a.size, first_row=640, kernels=kernels)
+    b, message, terms_b = gilboa.sender_terms(row_hash, q, delta, a.size, first_row=640)
     assert len(message) == 252 * a.size
-    terms_a = gilboa.receiver_terms(row_hash, t, a, message, first_row=640, kernels=kernels)
+    terms_a = gilboa.receiver_terms(row_hash, t, a, message, first_row=640)
     expected = [x * y % 2**64 for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     assert (terms_a + terms_b).tolist() == expected
-    other = gilboa.receiver_terms(row_hash, t, a, message, first_row=641, kernels=kernels)
+    other = gilboa.receiver_terms(row_hash, t, a, message, first_row=641)
     assert (other + terms_b).tolist() != expected
     with pytest.raises(MalformedMessage, match="bytes, found"):
-        gilboa.receiver_terms(row_hash, t, a, message + b"\0", first_row=640, kernels=kernels)
+        gilboa.receiver_terms(row_hash, t, a, message + b"\0", first_row=640)
 
 
 def test_b_is_the_difference_of_the_pads_of_its_first_row():
     a = random_ring(1, 5)
     t, q, delta = correlated(a, 2)
     row_hash = RowHash(bytes(32))
-    b, _, _ = gilboa.sender_terms(row_hash, q, delta, a.size, first_row=0, kernels=NUMPY)
-    rows = NUMPY.ring.transpose_bits(t)[: 64 * a.size]
+    b, _, _ = gilboa.sender_terms(row_hash, q, delta, a.size, first_row=0)
+    rows = transpose_bits(t)[: 64 * a.size]
     known = row_hash(rows, 0)[::64]
     other = row_hash(rows, 0, delta)[::64]
     signs = np.where(a & np.uint64(1), -np.ones(5, np.int64), np.ones(5, np.int64)).astype(np.uint64)
@@ -199,21 +145,20 @@ def test_other_numbers_of_digits_are_refused(digits: int):
         Extension(digits)
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("digits", "length"),
     [(128, 40), (127, 40), (64, 40), (32, 40), (21, 40), (16, 40), (128, (1 << 16) + 8), (16, (1 << 16) + 8)],
 )
-def test_columns_follow_the_bits_of_delta(kernels: OtKernels, digits: int, length: int):
+def test_columns_follow_the_bits_of_delta(digits: int, length: int):
     rng = np.random.default_rng(3)
     extension, delta = Extension(digits), rng.bytes(16)
     keys = rng.integers(0, 256, (extension.leaves, 32), dtype=np.uint8)
     bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")
-    x, t, u = receiver_columns(extension, keys, length, 48, kernels)
-    q = sender_columns(extension, punctured(extension, keys, bits), delta, u, 48, kernels)
+    x, t, u = receiver_columns(extension, keys, length, 48)
+    q = sender_columns(extension, punctured(extension, keys, bits), delta, u, 48)
     assert u.shape == (digits - 1, length)
     np.testing.assert_array_equal(q, t ^ bits[:, None] * x)
-    elsewhere, columns, _ = receiver_columns(extension, keys, length, 48 + length + -length % 16, kernels)
+    elsewhere, columns, _ = receiver_columns(extension, keys, length, 48 + length + -length % 16)
     assert (columns != t).any(axis=1).all()
     assert (elsewhere != x).any()
 
@@ -232,7 +177,7 @@ def punctured(extension: Extension, keys: np.ndarray, bits: np.ndarray) -> np.nd
 def test_pieces_of_a_stream_differ():
     extension = Extension(128)
     keys = np.random.default_rng(1).integers(0, 256, (256, 32), dtype=np.uint8)
-    _, t, _ = receiver_columns(extension, keys, 3 << 16, 0, NUMPY)
+    _, t, _ = receiver_columns(extension, keys, 3 << 16, 0)
     first, second, third = t.reshape(128, 3, -1).transpose(1, 0, 2)
     assert not (first == second).all(axis=1).any()
     assert not (second == third).all(axis=1).any()

@@ -7,12 +7,12 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
+from protocol.arithmetic.kernels import transpose_bits
 from protocol.arithmetic.ring import derive
 from protocol.errors import ConsistencyCheckFailed, ProtocolViolation
 from protocol.ot import extension as check
 from protocol.ot import gilboa, session
 from protocol.ot.base import Extension
-from protocol.ot.kernels import NUMBA
 from protocol.ot.session import OtReceiver, OtSender
 from tests.unit.mpc.ot.exchange import EXTENSIONS, Exchange, open_pair, seed
 
@@ -124,7 +124,7 @@ def read_delta(a: OtReceiver, done: Exchange, extension: Extension) -> np.ndarra
             bits = guess >> np.arange(place.stop - place.start) & 1
             columns[place, 8 * digit] ^= bits.astype(np.uint8)
         terms = gilboa.receiver_terms(
-            a._row_hash, columns, own, done.sent["products"][8:], first_row=done.batch_a.first_row, kernels=NUMBA
+            a._row_hash, columns, own, done.sent["products"][8:], first_row=done.batch_a.first_row
         )
         right = terms + done.halves_b[0].products == own * done.halves_b[0].vector
         found[right & (guess < 1 << np.array(extension.digit_bits))] = guess
@@ -134,7 +134,7 @@ def read_delta(a: OtReceiver, done: Exchange, extension: Extension) -> np.ndarra
 def read_masks(a: OtReceiver, done: Exchange, delta: np.ndarray) -> np.ndarray:
     """With Delta, A computes both pads of every lowest row and so B's vector."""
     packed_delta = np.packbits(delta, bitorder="little")
-    rows = NUMBA.ring.transpose_bits(done.batch_a.columns)[: 64 * done.batch_a.own.size]
+    rows = transpose_bits(done.batch_a.columns)[: 64 * done.batch_a.own.size]
     bits = np.unpackbits(done.batch_a.choices, bitorder="little")[: len(rows), None]
     q = rows ^ bits * packed_delta
     h0 = a._row_hash(q, done.batch_a.first_row)[::64]
