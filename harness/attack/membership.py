@@ -39,7 +39,7 @@ from client_agent.learning.sampling import drawing_probability, steps_of
 from client_agent.learning.trainer import take
 from client_agent.learning.update_noise import sample_gradients
 from client_agent.site.privacy_budget import Steps, epsilon_of
-from harness.attack.attacked_study import AttackedStudy, Line, Recorder, program_versions, rounded, timed
+from harness.attack.attacked_study import AttackedStudy, Line, Recorder, line_of, rounded, timed
 from harness.datasets.site_data import Federation, SiteData, parts_of, split_random
 from harness.engine.history import RunHistory, alpha_series, distance_series
 from harness.engine.run_state import Progress
@@ -269,14 +269,11 @@ class MemorisedRun:
             model, last = build_model(study.model, 0), seen.models[-1]
             right, confidence = _answers(model, last, half.records)
             inside = half.members
-            return MemorisedLine(
-                study=of.case.name,
-                variant=of.variant,
-                rule=seen.history.rule.value,
-                seed=of.seed,
-                end=seen.history.end.value,
+            return line_of(
+                MemorisedLine,
+                of,
+                seen.history,
                 parameters=study.parameters.dimension,
-                released=seen.history.shared_rounds,
                 known=rounded(right[inside].mean(), _DIGITS),
                 unknown=rounded(right[~inside].mean(), _DIGITS),
                 rounds=tuple(one.round for one in seen.history.rounds if one.kind.value == "released"),
@@ -287,7 +284,6 @@ class MemorisedRun:
                 confidence=tuple(rounded(one, _DIGITS) for one in confidence),
                 epsilon=_epsilons(study, half.federation.contributors),
                 seconds=seconds(),
-                versions=program_versions(),
             )
 
 
@@ -400,17 +396,13 @@ class WatchedRun:
         averages = None
         if seen.rounds:
             averages = told(*(by_averages(model, seen.rounds, data) for data in (inside, outside)))
-        return InferenceLine(
-            study=self.attacked.case.name,
-            variant=self.attacked.variant,
-            rule=history.rule.value,
-            requester=history.requester,
+        return line_of(
+            InferenceLine,
+            self.attacked,
+            history,
             site=site.name,
-            seed=self.attacked.seed,
-            sites=len(federation.sites),
             members=len(inside),
             others=len(outside),
-            released=history.shared_rounds,
             by_loss=told(*(by_loss(model, last, data) for data in (inside, outside))),
             by_reference=told(*(by_reference(model, last, reference, data) for data in (inside, outside))),
             by_averages=averages,

@@ -30,7 +30,8 @@ from harness.attack.attacked_study import (
     OpenedSum,
     Reals,
     Recorder,
-    program_versions,
+    length_of,
+    line_of,
     rounded,
     timed,
 )
@@ -171,10 +172,9 @@ def fitted_estimate(equations: Equations) -> Reals:
 
 
 def _error(estimate: Reals, truth: NDArray[np.float32] | None) -> float | None:
-    length = 0.0 if truth is None else float(np.linalg.norm(truth))
-    if truth is None or length == 0:
+    if truth is None or not truth.any():
         return None
-    return float(np.linalg.norm(estimate - truth)) / length
+    return length_of(estimate - truth) / length_of(truth)
 
 
 # --- a study, attacked by everybody in it ---------------------------------------------------------------------------
@@ -263,14 +263,10 @@ class AttackedRun:
             recorder = Recorder(Noisy(PlainSum(), of.setting.noise, of.seed) if of.setting.noise else PlainSum())
             history = of.run(study, federation, recorder)
             sums = recorder.sums
-            return AttackLine(
-                study=of.case.name,
-                variant=of.variant,
-                setting=of.setting.name,
-                requester=history.requester,
-                seed=of.seed,
-                rule=history.rule.value,
-                end=history.end.value,
+            return line_of(
+                AttackLine,
+                of,
+                history,
                 reason=history.reason,
                 ended_by=history.ended_by,
                 parameters=study.parameters.dimension,
@@ -281,7 +277,6 @@ class AttackedRun:
                 isolation={one.site: _values(one.values) for one in isolation_series(history)},
                 attacks=attacks_on(sums, (of.setting.noise * study.parameters.clip_norm) ** 2),
                 seconds=seconds(),
-                versions=program_versions(),
             )
 
 
@@ -396,23 +391,16 @@ class DifferencedRun:
             history, sums = self._run(study, federation, away)
             requester = federation.requester.name
             errors = {prior: Reconstruction((requester,), prior).errors(sums)[site][0] for prior in Prior}
-            return DifferencedLine(
-                study=of.case.name,
-                variant=of.variant,
-                setting=of.setting.name,
-                requester=requester,
+            return line_of(
+                DifferencedLine,
+                of,
+                history,
                 site=site,
-                seed=of.seed,
-                rule=history.rule.value,
-                sites=len(federation.sites),
                 parameters=study.parameters.dimension,
                 weight=_rounded(sums[0].weights[site]),
                 predicted=_rounded(_predicted(history, sums[1].round)),
                 difference=_rounded(difference_error(sums, site)),
-                average=_rounded(errors[Prior.AVERAGE]),
-                own=_rounded(errors[Prior.OWN]),
-                fitted=_rounded(errors[Prior.FITTED]),
-                true=_rounded(errors[Prior.TRUE]),
+                **{prior.value: _rounded(error) for prior, error in errors.items()},
                 seconds=seconds(),
             )
 
@@ -433,7 +421,7 @@ def difference_error(sums: list[OpenedSum], site: str) -> float:
     left = [one.total - one.weights[one.requester] * one.updates[one.requester] for one in sums]
     truth = sums[0].updates[site].astype(np.float64)
     guess = (left[0] - left[1]) / sums[0].weights[site]
-    return float(np.linalg.norm(guess - truth) / np.linalg.norm(truth))
+    return length_of(guess - truth) / length_of(truth)
 
 
 def _predicted(history: RunHistory, number: int) -> float:
