@@ -183,12 +183,9 @@ class OpenRound(Generic[R]):
             self.sites.announce(self.announcement)
             for site in (REQUESTER, EARLY):
                 self.contribute(site)
-        if phase >= Phase.LOCKED:
-            self.lock()
-        if phase >= Phase.MEASURED:
-            self.measure()
-        if phase >= Phase.RELEASED:
-            self.release()
+        for at, step in ((Phase.LOCKED, self.lock), (Phase.MEASURED, self.measure), (Phase.RELEASED, self.release)):
+            if phase >= at:
+                step()
 
     def contribute(self, site: str, contribution: Contribution | None = None) -> None:
         """Both halves; the honest ones unless others are given."""
@@ -205,11 +202,7 @@ class OpenRound(Generic[R]):
         self.view = self.sites.wait_transcript(Side.A, self.number)
 
     def measure(self) -> None:
-        if self.announcement.opens.queried:
-            numerators = dict.fromkeys(self.agreed, GRID)
-            self.sites.send_queries(self.current, self.x[REQUESTER], numerators)
-        for side in Side:
-            self.view = self.sites.wait_round(side, self.number, RoundState.MEASURED)
+        self.view = self.sites.measured(self.number, self.x[REQUESTER], dict.fromkeys(self.agreed, GRID))
 
     def in_range(self) -> dict[str, bool]:
         opened = self.sites.openings(self.current, {})
@@ -220,8 +213,7 @@ class OpenRound(Generic[R]):
         self.wait_released()
 
     def wait_released(self) -> None:
-        for side in Side:
-            self.view = self.sites.wait_round(side, self.number, RoundState.RELEASED)
+        self.view = self.sites.released(self.number)[Side.B]
 
     def finish(self) -> None:
         """Walk from wherever the round is to its released sum, which is exact."""

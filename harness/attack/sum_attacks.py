@@ -20,7 +20,6 @@ from harness.attack.attack import Attempt, Found, passes
 from harness.attack.memory_attacks import ATTACKS, FEATURES, Claim, MemoryAttack, start
 from harness.attack.scripted_agents import (
     GRID,
-    PARTIES,
     REQUESTER,
     SITES,
     START,
@@ -28,11 +27,12 @@ from harness.attack.scripted_agents import (
     How,
     Round,
     announced,
+    by_requester,
     study,
 )
 from harness.attack.signed_client import there
 from protocol.errors import PolicyRefusal
-from protocol.messages.control import LayerShape, Purpose, ReleaseSet, RoundState, RoundView, Signed, Study, sign
+from protocol.messages.control import LayerShape, Purpose, ReleaseSet, RoundState, RoundView, Signed, Study
 from protocol.parameters import Needs
 from protocol.policy import clauses, cohorts
 from protocol.policy.cohorts import Cohort
@@ -148,7 +148,7 @@ def _after_a_refusal(sites: Federation) -> float | None:
 
 def _set_without_first(summed: Round) -> Signed[ReleaseSet]:
     told = summed.past.release_set.message.model_copy(update={"sites": (REQUESTER, *_WITHOUT_FIRST)})
-    return sign(told, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+    return by_requester(told)
 
 
 def _another_release_set(sites: Federation) -> float | None:
@@ -191,7 +191,7 @@ def _told_by_one_server(sites: Federation) -> float | None:
         round=1,
         attempt=1,
         state=RoundState.RELEASED,
-        announcement=sign(first.past.announcement, REQUESTER, PARTIES.keys_of(REQUESTER).signing),
+        announcement=by_requester(first.past.announcement),
         agreed_set=first.past.agreed_set,
         release_set=first.past.release_set,
     )

@@ -19,11 +19,12 @@ from harness.attack.forgeries import release_set
 from harness.attack.scripted_agents import (
     DIMENSION,
     GRID,
-    PARTIES,
     REQUESTER,
     ROSTER,
     SITES,
     agreed_over,
+    by_operator,
+    by_requester,
     signed_by_both,
     study,
 )
@@ -35,7 +36,6 @@ from protocol.messages.control import (
     Go,
     LayerShape,
     ListedWeight,
-    Message,
     ModelSpec,
     OutputCommitment,
     OutputHeader,
@@ -45,7 +45,6 @@ from protocol.messages.control import (
     TagCheck,
     TagsFailed,
     WeightList,
-    sign,
 )
 from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
 from protocol.protection.interface import AtSite
@@ -58,7 +57,6 @@ from protocol.tag_verdicts import WrongTags, check_of, commitment_to, judged, re
 from protocol.tags import VectorDigest, attempt_key, errors_of, mask_digest, seed_hash, shown_seed
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Message)
 CONTRIBUTORS = SITES[:4]
 RELEASED = (REQUESTER, *CONTRIBUTORS)
 _ATTEMPT = 1
@@ -197,13 +195,13 @@ class TaggedRound:
 
     @cached_property
     def commitments(self) -> tuple[Signed[OutputCommitment], Signed[OutputCommitment]]:
-        a, b = (_by(side, commitment_to(self.release, side, _digest(self.halves[side]))) for side in Side)
+        a, b = (by_operator(side, commitment_to(self.release, side, _digest(self.halves[side]))) for side in Side)
         return a, b
 
     @cached_property
     def checks(self) -> tuple[Signed[TagCheck], Signed[TagCheck]]:
         a, b = (
-            _by(
+            by_operator(
                 side,
                 check_of(
                     commitment.message, self.checked(side, self.errors([self.halves[side].vector(self.length)])[0])
@@ -216,7 +214,7 @@ class TaggedRound:
     @cached_property
     def said(self) -> Signed[Go | TagsFailed]:
         said = self.judged(judged(self.release, self.commitments, self.checks))
-        return sign(said, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+        return by_requester(said)
 
     @property
     def goes(self) -> bool:
@@ -229,7 +227,7 @@ class TaggedRound:
     def wrong(self) -> WrongTags:
         """Return the sites whose tags are wrong, as the requester finds after it said that tags failed."""
         shares = [
-            _by(side, shares_of(self.release, side, self.site_errors(side, self.errors(self.shares_at(side)))))
+            by_operator(side, shares_of(self.release, side, self.site_errors(side, self.errors(self.shares_at(side)))))
             for side in Side
         ]
         failed = require_judged(cast(Signed[TagsFailed], self.said), self.release, ROSTER)
@@ -237,12 +235,11 @@ class TaggedRound:
 
     def past(self) -> PastRelease:
         """The evidence, as a site has it."""
-        released = sign(self.release, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
         return PastRelease(
             announcement=self.announcement,
             weight_list=self.weight_list,
             agreed_set=self.agreed_set,
-            release_set=released,
+            release_set=by_requester(self.release),
             go=cast(Signed[Go], self.said),
         )
 
@@ -281,8 +278,3 @@ def _digest(half: Half) -> str:
     found = VectorDigest()
     found.update(half.content)
     return found.hexdigest()
-
-
-def _by(side: Side, message: M) -> Signed[M]:
-    operator = ROSTER.operator(side).name
-    return sign(message, operator, PARTIES.keys_of(operator).signing)
