@@ -25,15 +25,14 @@ from harness.attack import (
     curious_servers,
     edge_floods,
     enrolment_attacks,
-    hostile_answers,
     list_attacks,
     model_attacks,
-    network_attacks,
     proxy_attacks,
     refused_messages,
     round_attacks,
     second_ends,
     sum_attacks,
+    troubled_study,
     wrong_sums,
     wrong_updates,
 )
@@ -47,7 +46,7 @@ from protocol.text import printable
 _MODULES: Final = (
     *(refused_messages, wrong_updates, wrong_sums, round_attacks, second_ends, list_attacks, sum_attacks),
     *(model_attacks, chosen_queries, curious_servers, ckks_attacks, proxy_attacks, edge_floods),
-    *(enrolment_attacks, hostile_answers, network_attacks),
+    *(enrolment_attacks, troubled_study),
 )
 _WITH_TENSEAL: Final = ("ckks-", "ciphertext")
 
