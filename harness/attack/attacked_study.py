@@ -174,6 +174,10 @@ def length_of(vector: Reals) -> float:
     return float(np.linalg.norm(vector))
 
 
+def relative_error(estimate: Reals, truth: Reals) -> float:
+    return length_of(estimate - truth) / length_of(truth)
+
+
 def direction_of(vector: Reals) -> Reals:
     """The vector, 1 long; zeros stay zeros."""
     return vector / (length_of(vector) or 1.0)

@@ -78,13 +78,13 @@ def catalogue() -> dict[str, Attack]:
         )
     return {
         row["name"]: Attack(
-            name=row["name"],
-            party=Party(row["party"]),
-            promised=row["promised"] == "yes",
-            tries=row["tries"],
-            defence=row["defence"],
-            figure=row["figure"],
-            how=attempts[row["name"]],
+            row["name"],
+            Party(row["party"]),
+            row["promised"] == "yes",
+            row["tries"],
+            row["defence"],
+            row["figure"],
+            attempts[row["name"]],
         )
         for row in rows
         if has_ckks() or not row["name"].startswith(_WITH_TENSEAL)

@@ -36,8 +36,8 @@ from harness.attack.attacked_study import (
     OpenedSum,
     Reals,
     Recorder,
-    length_of,
     line_of,
+    relative_error,
     rounded,
     timed,
 )
@@ -101,10 +101,6 @@ def located_over(rounds: Sequence[Round], covariance: Reals, ridge: float) -> Re
     system += ridge * np.trace(system) / len(system) * np.eye(len(system))
     solved = np.linalg.lstsq(system, products, rcond=_NONE)[0]
     return np.asarray(origins + (covariance[:, of_round] * solved) @ basis, dtype=np.float64)
-
-
-def relative_error(estimate: Reals, truth: Reals) -> float:
-    return length_of(estimate - truth) / length_of(truth)
 
 
 # --- a study's updates, located ---------------------------------------------------------------------------------------

@@ -21,8 +21,7 @@ import httpx
 from harness.attack import forgeries
 from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
 from harness.attack.refused_messages import ANY_LETTER
-from harness.attack.scripted_requester import ScriptedRequester, make_study
-from harness.attack.scripted_rounds import SITES, SMALL, VICTIM
+from harness.attack.scripted_rounds import SMALL, VICTIM, pair_in_memory
 from harness.attack.signed_client import (
     HEALTH,
     Deployment,
@@ -36,7 +35,6 @@ from harness.attack.signed_client import (
 )
 from harness.federation.learners import light_sites
 from harness.federation.processes import FederationSpec, RunningFederation
-from harness.federation.server_apps import ServersInMemory
 from protocol.errors import BrokenSeal, Unavailable
 from protocol.messages import paths
 from protocol.sharing import Side
@@ -258,13 +256,9 @@ def _taken(ask: Ask, client: SignedClient, study: str) -> Found:
 
 
 def _on_own_pair(ask: Ask, folder: Path) -> Found:
-    with ServersInMemory(folder, SITES) as servers:
-        sites = ScriptedRequester(servers, make_study(servers, SMALL))
-        try:
-            sites.create()
-            return _taken(ask, sites.clients[VICTIM], sites.study.name)
-        finally:
-            sites.close()
+    with pair_in_memory(folder) as pair:
+        sites = pair.new_study(SMALL)
+        return _taken(ask, sites.clients[VICTIM], sites.study.name)
 
 
 def _on_running_pair(ask: Ask, place: Deployment) -> Found:

@@ -30,8 +30,8 @@ from harness.attack.attacked_study import (
     OpenedSum,
     Reals,
     Recorder,
-    length_of,
     line_of,
+    relative_error,
     rounded,
     timed,
 )
@@ -174,7 +174,7 @@ def fitted_estimate(equations: Equations) -> Reals:
 def _error(estimate: Reals, truth: NDArray[np.float32] | None) -> float | None:
     if truth is None or not truth.any():
         return None
-    return length_of(estimate - truth) / length_of(truth)
+    return relative_error(estimate, truth)
 
 
 # --- a study, attacked by everybody in it ---------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def difference_error(sums: list[OpenedSum], site: str) -> float:
     left = [one.total - one.weights[one.requester] * one.updates[one.requester] for one in sums]
     truth = sums[0].updates[site].astype(np.float64)
     guess = (left[0] - left[1]) / sums[0].weights[site]
-    return length_of(guess - truth) / length_of(truth)
+    return relative_error(guess, truth)
 
 
 def _predicted(history: RunHistory, number: int) -> float:

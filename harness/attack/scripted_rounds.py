@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -49,33 +49,30 @@ class Phase(IntEnum):
     RELEASED = 4
 
 
+def data_folder(federation: Reached, side: Side) -> Path:
+    return federation.folder / federation.roster.operator(side).name / "data"
+
+
 def database(federation: Reached, side: Side) -> sqlite3.Connection:
-    place = federation.folder / federation.roster.operator(side).name / "data" / "server.db"
-    return sqlite3.connect(f"file:{place}?mode=ro", uri=True)
+    return sqlite3.connect(f"file:{data_folder(federation, side) / 'server.db'}?mode=ro", uri=True)
 
 
 def stored(federation: Reached, side: Side) -> dict[str, list[Any]]:
     """Everything durable at one server: the rows of every table, cursors included, and the names of its files."""
-    connection = database(federation, side)
-    try:
+    with closing(database(federation, side)) as connection:
         names = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
         tables = [name for name in names if name not in _KEPT_OUT and not name.startswith("sqlite_")]
         found: dict[str, list[Any]] = {t: list(connection.execute(_ALL_OF.format(t))) for t in tables}
-    finally:
-        connection.close()
-    shares = federation.folder / federation.roster.operator(side).name / "data" / "shares"
-    return {**found, "files": sorted(path.name for path in shares.iterdir())}
+    return {**found, "files": sorted(path.name for path in (data_folder(federation, side) / "shares").iterdir())}
 
 
 def refusals(federation: Reached) -> list[tuple[str, str, str]]:
     """Side, party and code of every refusal that was kept."""
     kept = []
     for side in Side:
-        connection = database(federation, side)
-        kept += [
-            (at_s, side.value, *row) for at_s, *row in connection.execute("select at_s, party, code from refusals")
-        ]
-        connection.close()
+        with closing(database(federation, side)) as connection:
+            rows = connection.execute("select at_s, party, code from refusals")
+            kept += [(at_s, side.value, *row) for at_s, *row in rows]
     return [(side, party, code) for _, side, party, code in sorted(kept)]
 
 

@@ -17,6 +17,7 @@ from client_agent.net.roster import HeldRoster
 from client_agent.site.sum_memory import SumMemory
 from harness.attack import memory_attacks as memory
 from harness.attack.attack import Attempt, Found, passes
+from harness.attack.attacked_study import relative_error
 from harness.attack.memory_attacks import ATTACKS, FEATURES, Claim, MemoryAttack, start
 from harness.attack.scripted_agents import (
     GRID,
@@ -48,10 +49,6 @@ _READ: Final = 0.15
 _AT_AGENTS: Final[Mapping[str, object]] = {"client_agent.site.sum_memory.check_isolation": passes}
 
 
-def _error(estimate: np.ndarray, truth: np.ndarray) -> float:
-    return float(np.linalg.norm(estimate - truth) / np.linalg.norm(truth))
-
-
 # --- against the memory of sums alone; no servers, no files -----------------------------------------------------------
 
 _ONE_SUM: Final = 0.4
@@ -78,7 +75,7 @@ def _between_models(_: Path) -> Found:
     last = sites.ask(memory.PARTS[2], third, Claim(study="2"), told=memory.PARTS[2])
     if last is None or np.isnan(combined).any():
         return Found(False, 1.0)
-    error = _error(combined - last - sites.update(memory.REQUESTER, third), sites.update("one", third))
+    error = relative_error(combined - last - sites.update(memory.REQUESTER, third), sites.update("one", third))
     return Found(error < _READ, error)
 
 
@@ -101,7 +98,7 @@ def _difference(
     """The distance of one sum less another from so many times the victim's update at the first model."""
     if larger.refused or smaller.refused:
         return None
-    return _error((larger.sum - smaller.sum) / times, sites.learners[victim].gradient(START))
+    return relative_error((larger.sum - smaller.sum) / times, sites.learners[victim].gradient(START))
 
 
 def _serve(sites: Federation, of: Study, names: Sequence[str], model: np.ndarray, version: int) -> None:
@@ -290,7 +287,7 @@ class Patients:
         common = _CLASSES * self._features
         first = np.sum([self.update(site, _CLASSES)[:common] for site in _ABCD], axis=0)
         second = np.sum([self.update(site, _CLASSES + 1)[:common] for site in _ABCD[1:]], axis=0)
-        return _error(first - second, self.update("a", _CLASSES)[:common])
+        return relative_error(first - second, self.update("a", _CLASSES)[:common])
 
     def agreed_to(self, folder: Path) -> bool:
         kept = SumMemory(folder, lambda: bytes(32))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import moiety
-from harness.attack.attacked_study import AttackedStudy
+from harness.attack.attacked_study import AttackedStudy, relative_error
 from harness.attack.distances import (
     LocatingLine,
     LocatingRun,
@@ -18,7 +18,6 @@ from harness.attack.distances import (
     expected_error,
     located,
     located_over,
-    relative_error,
 )
 from harness.simulate.case import read_case
 from harness.simulate.store import read_lines
