@@ -21,11 +21,11 @@ from scipy.stats import norm
 from client_agent.requester.judgement import Judgement, RequesterFacts, RoundRule, judge, longest_norm
 from harness.attack.attack import passes, taken_out
 from harness.attack.attacked_study import Line, program_versions, timed
-from harness.attack.scripted_agents import study
+from harness.attack.scripted_agents import How, announced, study
 from harness.engine.protected_sum import Measuring, correlations_from
 from protocol.arithmetic.ring import MODULUS, Ring, derive, to_signed
 from protocol.errors import PolicyRefusal, ProtocolViolation
-from protocol.messages.control import Announcement, RuleName, RuleSpec
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.mpc import measurement, sketch
 from protocol.mpc.measurement import OpenedSite, Operands, SiteSketch
 from protocol.parameters import Needs, StudyParameters
@@ -136,19 +136,8 @@ def updates_of(seed: int, lengths: Sequence[float]) -> dict[str, Ring]:
 
 def _takes_part(number: int, memory: SiteMemory) -> bool:
     """Return whether the victim's clause on sites left out lets it contribute to a round."""
-    announced = Announcement(
-        study_digest=study().digest(),
-        round=number,
-        listed=SITES[1:],
-        least_contributors=3,
-        opens=Needs.NOTHING,
-        model_version=number,
-        model_digest="00" * 32,
-        weight_list_digest="11" * 32,
-        closes_at_s=10**9,
-    )
     try:
-        clauses.check_left_out_twice(announced, memory)
+        clauses.check_left_out_twice(announced(study(), number, SITES[1:], How(version=number))[1], memory)
     except PolicyRefusal:
         return False
     return True

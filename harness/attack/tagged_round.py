@@ -18,11 +18,12 @@ from client_agent.study.release import own_key_id
 from harness.attack.forgeries import release_set
 from harness.attack.scripted_agents import (
     DIMENSION,
-    GRID,
     REQUESTER,
     ROSTER,
     SITES,
+    How,
     agreed_over,
+    announced,
     by_operator,
     by_requester,
     signed_by_both,
@@ -35,7 +36,6 @@ from protocol.messages.control import (
     Announcement,
     Go,
     LayerShape,
-    ListedWeight,
     ModelSpec,
     OutputCommitment,
     OutputHeader,
@@ -46,7 +46,7 @@ from protocol.messages.control import (
     TagsFailed,
     WeightList,
 )
-from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
+from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.protection.interface import AtSite
 from protocol.protection.registry import output_header, protection_of
 from protocol.protection.shares import with_tags
@@ -61,7 +61,6 @@ CONTRIBUTORS = SITES[:4]
 RELEASED = (REQUESTER, *CONTRIBUTORS)
 _ATTEMPT = 1
 _CLIP_NORM = 4.0
-_DIGEST = "ab" * 32
 
 
 @dataclass(frozen=True)
@@ -133,30 +132,17 @@ class TaggedRound:
 
     @cached_property
     def weight_list(self) -> WeightList:
-        weights = tuple(ListedWeight(site=site, numerator=GRID) for site in CONTRIBUTORS)
-        return WeightList(
-            study_digest=self.study.digest(),
-            round=self.number,
-            grid=GRID,
-            weights=weights,
-            salt="cd" * 32,
-            tag_seed=self.tag_seed.hex(),
-        )
+        return self._announced[0].model_copy(update={"tag_seed": self.tag_seed.hex()})
 
     @cached_property
     def announcement(self) -> Announcement:
-        return Announcement(
-            study_digest=self.study.digest(),
-            round=self.number,
-            listed=CONTRIBUTORS,
-            least_contributors=3,
-            opens=Needs.NOTHING,
-            model_version=0,
-            model_digest=_DIGEST,
-            weight_list_digest=self.weight_list.digest(),
-            closes_at_s=10**9,
-            tag_seed_hash=seed_hash(self.study.digest(), self.number, self.tag_seed),
-        )
+        of_seed = seed_hash(self.study.digest(), self.number, self.tag_seed)
+        named = {"weight_list_digest": self.weight_list.digest(), "tag_seed_hash": of_seed}
+        return self._announced[1].model_copy(update=named)
+
+    @property
+    def _announced(self) -> tuple[WeightList, Announcement]:
+        return announced(self.study, self.number, CONTRIBUTORS, How(version=0))
 
     @cached_property
     def shares(self) -> dict[str, dict[Side, Ring]]:

@@ -32,7 +32,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from servers.store.interface import Store
-from servers.store.records import Answer, AnswerKind, RoundRecord, StudyRecord
+from servers.store.records import Answer, AnswerKind, RoundRecord
 from servers.store.sql import SqlStore
 
 SITES: Final = ("requester", "c1", "c2", "c3")
@@ -89,7 +89,8 @@ class Left:
 
 def ended(running: InMemoryFederation, *sites: str) -> bool:
     """At these sites, all of them when none is named."""
-    return all(_ended(running, site) for site in sites or SITES)
+    states = [StudyJournal(running.state(site), NAME).site_state() for site in sites or SITES]
+    return all(state is not None and state.finished is not None for state in states)
 
 
 def left(running: InMemoryFederation) -> Left:
@@ -109,22 +110,16 @@ def left(running: InMemoryFederation) -> Left:
     )
 
 
-def _ended(running: InMemoryFederation, site: str) -> bool:
-    state = StudyJournal(running.state(site), NAME).site_state()
-    return state is not None and state.finished is not None
-
-
 def _broken(running: InMemoryFederation, journals: dict[str, StudyJournal]) -> Iterator[str]:
     stores = {side: store_of(running, side) for side in Side}
-    known = {side: _study_at(store) for side, store in stores.items()}
-    a, b = known[Side.A], known[Side.B]
-    if a is None or b is None:
+    known = [one.digest for store in stores.values() for one in store.studies() if one.name == NAME]
+    if len(known) < len(stores):
         return
-    attempts = {side: _attempts(stores[side], known_study.digest) for side, known_study in ((Side.A, a), (Side.B, b))}
-    for key in sorted(attempts[Side.A].keys() & attempts[Side.B].keys(), key=str):
-        yield from _apart(key, attempts[Side.A][key], attempts[Side.B][key])
+    a, b = (_attempts(store, digest) for store, digest in zip(stores.values(), known, strict=True))
+    for key in sorted(a.keys() & b.keys(), key=str):
+        yield from _apart(key, a[key], b[key])
     for site, own in journals.items():
-        yield from _lost(site, own, stores, a.digest)
+        yield from _lost(site, own, stores, known[0])
 
 
 def _apart(key: RoundKey, a: RoundRecord, b: RoundRecord) -> Iterator[str]:
@@ -151,10 +146,6 @@ def store_of(running: InMemoryFederation, side: Side) -> Store:
     """A server's own; only read it while nobody works."""
     store: Store = running.servers.apps[side].state.server.store
     return store
-
-
-def _study_at(store: Store) -> StudyRecord | None:
-    return next((one for one in store.studies() if one.name == NAME), None)
 
 
 def _attempts(store: Store, digest: str) -> dict[RoundKey, RoundRecord]:
