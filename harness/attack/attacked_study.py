@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, SupportsFloat, TypeVar
+from typing import Any, ClassVar, Final, SupportsFloat, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,14 @@ Reals = NDArray[np.float64]
 
 
 class Line(BaseModel):
-    """An experiment's findings, as a line of JSON."""
+    """An experiment's findings, as a line of JSON; ``KEYS`` are the fields that tell lines of one kind apart."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    KEYS: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.KEYS)
 
 
 L = TypeVar("L", bound=Line)

@@ -37,8 +37,8 @@ from harness.attack import (
     wrong_updates,
 )
 from harness.attack.attack import Attack, Attempt, Party, taken_out
+from harness.attack.attacked_study import program_versions
 from harness.attack.signed_client import Deployment
-from harness.versions import versions
 from host.output_files import rewrite, writable
 from protocol.errors import ConfigurationError
 from protocol.text import printable
@@ -185,7 +185,7 @@ def collected(outcomes: Iterable[Outcome]) -> Outcomes:
     return Outcomes(
         attacks=attacks,
         seconds=round(sum(one.seconds for one in attacks), 3),
-        versions={one.name: one.version for one in versions()},
+        versions=program_versions(),
     )
 
 

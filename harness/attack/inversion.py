@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -288,7 +288,6 @@ def _variation(images: torch.Tensor) -> torch.Tensor:
 
 
 FORMAT: Final = "moiety-inversion/1"
-InversionKey: TypeAlias = tuple[str, int, int, int]
 
 
 class How(StrEnum):
@@ -310,6 +309,7 @@ class Inverted(Hit):
 class InversionLine(Line):
     """One average over ``sites`` sites' gradients, ``batch`` records each."""
 
+    KEYS = ("target", "sites", "batch", "seed")
     format: str = FORMAT
     target: str
     sites: int
@@ -319,10 +319,6 @@ class InversionLine(Line):
     attacks: tuple[Inverted, ...]
     seconds: float
     versions: dict[str, str]
-
-    @property
-    def key(self) -> InversionKey:
-        return (self.target, self.sites, self.batch, self.seed)
 
     def by(self, how: How) -> Inverted:
         return next(one for one in self.attacks if one.how is how)
@@ -351,7 +347,7 @@ class InvertedRun:
     steps: int = _STEPS
 
     @property
-    def key(self) -> InversionKey:
+    def key(self) -> tuple[Any, ...]:
         return (self.target.key, self.sites, self.batch, self.seed)
 
     def line(self) -> InversionLine:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -168,7 +168,6 @@ def watched(attacked: AttackedStudy, study: Study, federation: Federation, *, wo
 # --- a study over a random half of every site's records ---------------------------------------------------------------
 
 FORMAT: Final = "moiety-memorised/1"
-MemorisedKey: TypeAlias = tuple[str, str, int]
 
 
 class Told(Line):
@@ -192,6 +191,7 @@ class MemorisedLine(Line):
     log p / (1 - p) of its class under the last model. ``known`` and ``unknown`` are that model's accuracy on both.
     """
 
+    KEYS = ("study", "variant", "seed")
     format: str = FORMAT
     study: str
     variant: str
@@ -211,10 +211,6 @@ class MemorisedLine(Line):
     epsilon: dict[str, float] = Field(default_factory=dict)
     seconds: float
     versions: dict[str, str]
-
-    @property
-    def key(self) -> MemorisedKey:
-        return (self.study, self.variant, self.seed)
 
 
 DELTA: Final = 1e-3
@@ -256,7 +252,7 @@ class MemorisedRun:
     attacked: AttackedStudy
 
     @property
-    def key(self) -> MemorisedKey:
+    def key(self) -> tuple[Any, ...]:
         return (self.attacked.case.name, self.attacked.variant, self.attacked.seed)
 
     def line(self) -> MemorisedLine:
@@ -336,6 +332,7 @@ class InferenceLine(Line):
     last weight; None where the rule opens or changes none.
     """
 
+    KEYS = ("study", "variant", "requester", "seed")
     format: str = INFERENCE_FORMAT
     study: str
     variant: str
@@ -354,10 +351,6 @@ class InferenceLine(Line):
     distance: float | None
     weight: float | None
     seconds: float
-
-    @property
-    def key(self) -> tuple[str, str, str, int]:
-        return (self.study, self.variant, self.requester, self.seed)
 
 
 _MANY: Final = 60

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,6 +210,7 @@ class AttackLine(Line):
     policy's clause that ended the shared part, None where none did.
     """
 
+    KEYS = ("study", "variant", "setting", "requester", "seed")
     format: str = FORMAT
     study: str
     variant: str
@@ -244,10 +245,6 @@ class AttackLine(Line):
             if value is not None and place in opened
         ]
         return min(found, default=None)
-
-    @property
-    def key(self) -> tuple[str, str, str, str, int]:
-        return (self.study, self.variant, self.setting, self.requester, self.seed)
 
 
 @dataclass(frozen=True)
@@ -324,7 +321,6 @@ def _values(values: Sequence[float | None]) -> Values:
 
 DIFFERENCING_FORMAT: Final = "moiety-differencing/1"
 _DIFFERENCING_DIGITS: Final = 5
-DifferencedKey: TypeAlias = tuple[str, str, str, str, int]
 
 
 class DifferencedLine(Line):
@@ -335,6 +331,7 @@ class DifferencedLine(Line):
     ``predicted`` is the least isolation that anybody worked out before the second sum, about whomever's update.
     """
 
+    KEYS = AttackLine.KEYS
     format: str = DIFFERENCING_FORMAT
     study: str
     variant: str
@@ -355,10 +352,6 @@ class DifferencedLine(Line):
     seconds: float
 
     @property
-    def key(self) -> DifferencedKey:
-        return (self.study, self.variant, self.setting, self.requester, self.seed)
-
-    @property
     def achieved(self) -> float:
         """The least error of all estimates that the requester can make."""
         return min(self.difference, self.average, self.own, self.fitted)
@@ -374,7 +367,7 @@ class DifferencedRun:
     attacked: AttackedStudy
 
     @property
-    def key(self) -> DifferencedKey:
+    def key(self) -> tuple[Any, ...]:
         of = self.attacked
         return (of.case.name, of.variant, of.setting.name, of.requester or "", of.seed)
 
