@@ -148,7 +148,6 @@ def test_the_list_names_every_attack_and_an_unknown_name_is_refused() -> None:
 
 def test_without_tenseal_attacks_on_ciphertexts_are_left_out_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.attack.catalogue.has_ckks", lambda: False)
-    monkeypatch.setattr("harness.attack.catalogue.has_ckks", lambda: False)
     assert {name for name in catalogue() if name not in catalogue.__wrapped__()} == {
         name for name in catalogue() if name.startswith(("ckks-", "ciphertext"))
     }
