@@ -270,12 +270,12 @@ def _of_something_else(_: Path) -> Found:
     return found(taken)
 
 
-def _taken(process: CkksProcess, key: SecretKey, body: bytes, piece: int = 5000) -> bool:
+def _taken(process: CkksProcess, key: SecretKey, body: bytes) -> bool:
     """As it would arrive, in pieces."""
     check = ContributionCheck(process, key.id, DIMENSION + 1)
     try:
-        for at in range(0, len(body), piece):
-            check.write(body[at : at + piece])
+        for at in range(0, len(body), 5000):
+            check.write(body[at : at + 5000])
         check.finish()
     except MalformedMessage:
         return False

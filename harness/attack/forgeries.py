@@ -108,8 +108,8 @@ def two_faced(contribution: Contribution, elsewhere: Contribution) -> Contributi
 # --- after sealing ----------------------------------------------------------------------------------------------------
 
 
-def truncated(sealed: bytes, by: int = 1) -> bytes:
-    return sealed[:-by]
+def truncated(sealed: bytes) -> bytes:
+    return sealed[:-1]
 
 
 def over_long(sealed: bytes, by: int = 1) -> bytes:

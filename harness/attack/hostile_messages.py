@@ -141,9 +141,9 @@ def flat_digest_of_a_contribution(r: Round) -> httpx.Response:
 # --- shares that are sealed, bound or sent wrongly --------------------------------------------------------------------
 
 
-def share(make: Callable[[Round], bytes], side: Side = Side.B, site: str = VICTIM) -> Act:
-    """Send what ``make`` returns to ``side``, which holds the victim's vector when it is B."""
-    return lambda r: r.put(site, side, make(r))
+def share(make: Callable[[Round], bytes]) -> Act:
+    """Send what ``make`` returns to server B, which holds the victim's vector."""
+    return lambda r: r.put(VICTIM, Side.B, make(r))
 
 
 def sealed_then(change: Callable[[bytes], bytes]) -> Act:

@@ -245,8 +245,8 @@ class OpenRound(Generic[R]):
     def put(self, site: str, side: Side, body: bytes, **place: int) -> httpx.Response:
         return self.client(site).send(side, "PUT", self.path(paths.CONTRIBUTION, **place), body)
 
-    def announce_as_is(self, signed: Signed[Announcement], side: Side = Side.A) -> httpx.Response:
-        return self.sites.me.send(side, "POST", self.path(paths.ANNOUNCEMENT), signed.canonical())
+    def announce_as_is(self, signed: Signed[Announcement]) -> httpx.Response:
+        return self.sites.me.send(Side.A, "POST", self.path(paths.ANNOUNCEMENT), signed.canonical())
 
     def everything_stored(self) -> list[object]:
         """Both servers' durable state, and what a site that is not concerned sees."""
