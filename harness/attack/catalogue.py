@@ -182,11 +182,7 @@ def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None
 
 def collected(outcomes: Iterable[Outcome]) -> Outcomes:
     attacks = tuple(outcomes)
-    return Outcomes(
-        attacks=attacks,
-        seconds=round(sum(one.seconds for one in attacks), 3),
-        versions=program_versions(),
-    )
+    return Outcomes(attacks=attacks, seconds=round(sum(one.seconds for one in attacks), 3), versions=program_versions())
 
 
 def show_list() -> None:

@@ -30,18 +30,8 @@ if TYPE_CHECKING:
 
 QUESTIONS: Final = ("norm", "projection", "gap")
 TARGETS: Final = (
-    "breast-linear",
-    "breast-mlp",
-    "heart-linear",
-    "heart-mlp",
-    "digits-linear",
-    "digits-mlp",
-    "mnist-mlp",
-    "mnist-cnn",
-    "heart-noise-little",
-    "heart-noise",
-    "digits-noise-little",
-    "digits-noise",
+    *("breast-linear", "breast-mlp", "heart-linear", "heart-mlp", "digits-linear", "digits-mlp"),
+    *("mnist-mlp", "mnist-cnn", "heart-noise-little", "heart-noise", "digits-noise-little", "digits-noise"),
 )
 """Names in help texts: those of ``leak.Question`` and ``inversion.TARGETS``, which load torch."""
 

@@ -316,8 +316,7 @@ _OF_A_SITE: Final = {
     "request-in-anothers-name": _anywhere(_in_anothers_name, NO_SIGNATURE_COUNTS),
     "request-replayed": _anywhere(_replayed, {"servers.store.sql.SqlStore.remember_nonce": passes}),
     "request-delayed": _anywhere(
-        _delayed,
-        {"protocol.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
+        _delayed, {"protocol.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes}
     ),
     "letter-of-a-megabyte": _anywhere(_long_letter, ANY_LETTER),
 }

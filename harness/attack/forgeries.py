@@ -170,14 +170,7 @@ def signature_bit_flipped(headers: Sequence[tuple[str, str]]) -> Headers:
 
 
 def signed_over_less(
-    url: str,
-    envelope_digest: bytes,
-    key: SigningKey,
-    key_id: str,
-    *,
-    created: int,
-    nonce: str,
-    without: str = "",
+    url: str, envelope_digest: bytes, key: SigningKey, key_id: str, *, created: int, nonce: str, without: str = ""
 ) -> Headers:
     """A valid Ed25519 signature over an envelope, with one component or parameter left out of what it covers.
 

@@ -324,12 +324,7 @@ def letter_without_a_length(size: int) -> Act:
 def as_peer(template: str, body: bytes, **values: str | int) -> Act:
     """A frame that carries side A's own signature."""
     return lambda r: _as_somebody(
-        r,
-        r.federation.keys("operator-a"),
-        Side.B,
-        r.path(template, session=_SESSION, batch=0, **values),
-        body,
-        "POST",
+        r, r.federation.keys("operator-a"), Side.B, r.path(template, session=_SESSION, batch=0, **values), body, "POST"
     )
 
 

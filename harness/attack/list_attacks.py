@@ -203,10 +203,7 @@ _DECLINED: Final[Mapping[str, tuple[Row, ...]]] = {
     ),
 }
 _DECLINED_WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
-    "lists-other-than-announced": {
-        f"{_DECISIONS}_weight_mail": _any_mail,
-        **_without("same_round", "announced_sites"),
-    },
+    "lists-other-than-announced": {f"{_DECISIONS}_weight_mail": _any_mail, **_without("same_round", "announced_sites")},
     "lists-of-hostile-weights": _without("grid", "largest_share", "never_rises", "enough_contributors"),
     "lists-against-a-memory": _without(
         "model_version", "outcome_known", "same_sum_again", "opens", "measured_twice", "left_out_twice"

@@ -578,10 +578,7 @@ ATTEMPTS: Final = {
     ),
     "session-requests-replayed": _attempt(
         _replays_in_a_session,
-        {
-            "protocol.channel.session.CounterWindow.take": passes,
-            "servers.identity.sessions.require_time": passes,
-        },
+        {"protocol.channel.session.CounterWindow.take": passes, "servers.identity.sessions.require_time": passes},
         in_sessions=True,
     ),
     "session-answers-made-up": _attempt(

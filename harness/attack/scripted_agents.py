@@ -308,13 +308,7 @@ class Federation:
         """Let the site have taken this model for this version; what else would refuse it is tested elsewhere."""
         self.agent(site, of).adopt_model(np.asarray(model, dtype=np.float32), version)
 
-    def round(
-        self,
-        of: Study,
-        number: int,
-        listed: tuple[str, ...],
-        **how: Unpack[How],
-    ) -> Round:
+    def round(self, of: Study, number: int, listed: tuple[str, ...], **how: Unpack[How]) -> Round:
         """Announce to the listed sites; whoever accepts is in the sum, which is released, skipped, or neither."""
         weights, plain = announced(of, number, listed, how)
         told = plain.model_copy(update={"roster_head": self._chain.named_head})

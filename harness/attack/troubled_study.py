@@ -392,15 +392,11 @@ ATTEMPTS: Final = {
         },
     ),
     "network-trickles-answers": _attempt(
-        Trouble(_trickles, _IMPATIENT, everybody=False),
-        {"client_agent.net.answers.Answer._require_speed": passes},
+        Trouble(_trickles, _IMPATIENT, everybody=False), {"client_agent.net.answers.Answer._require_speed": passes}
     ),
     "network-keeps-a-site-out": _attempt(
         Trouble(
-            _keeps_out,
-            Plan(rounds=2, deadline_s=60.0, within_s=400.0),
-            everybody=False,
-            cut_off=frozenset({_VICTIM}),
+            _keeps_out, Plan(rounds=2, deadline_s=60.0, within_s=400.0), everybody=False, cut_off=frozenset({_VICTIM})
         ),
         {"servers.rounds.contributions.RoundRecord": _without_deadline},
     ),

@@ -121,8 +121,7 @@ class World:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         counted = iter(range(10**6))
         drawn = SimpleNamespace(
-            token_bytes=lambda n: derive(b"secrets", str(next(counted)))[:n],
-            token_urlsafe=secrets.token_urlsafe,
+            token_bytes=lambda n: derive(b"secrets", str(next(counted)))[:n], token_urlsafe=secrets.token_urlsafe
         )
         asked = defaultdict[str, Iterator[int]](itertools.count)  # of each label, one for every round
         queries = SimpleNamespace(bytes=lambda n, label: derive(b"queries", f"{label} {next(asked[label])}")[:n])

@@ -79,12 +79,7 @@ def test_a_refusal_that_trickles_keeps_no_thread_although_nobody_signed_it() -> 
     trickle = Trickle(100.0)
     transport = httpx.MockTransport(lambda request: httpx.Response(403, stream=trickle))
     client = ServerClient(
-        Side.A,
-        ROSTER.operator_a,
-        keys("c1"),
-        transport,
-        retry=RetryPolicy(attempts=1),
-        clock=lambda: trickle.now_s,
+        Side.A, ROSTER.operator_a, keys("c1"), transport, retry=RetryPolicy(attempts=1), clock=lambda: trickle.now_s
     )
     with pytest.raises(UnsignedAnswer, match="answered 403"):
         client.opening("unit", 1, 1, 2**20)

@@ -118,10 +118,7 @@ def measured(spec: RuleSpec, opens: Needs, seed: int = 7) -> Measured:
 
 @pytest.mark.parametrize(
     ("spec", "opens"),
-    [
-        (RuleSpec(name=RuleName.FEDAVG, norm_bound=1.0), Needs.NORMS),
-        (RuleSpec(name=RuleName.FEDAVG), Needs.NOTHING),
-    ],
+    [(RuleSpec(name=RuleName.FEDAVG, norm_bound=1.0), Needs.NORMS), (RuleSpec(name=RuleName.FEDAVG), Needs.NOTHING)],
 )
 def test_an_honest_server_leaves_nobody_out(spec: RuleSpec, opens: Needs) -> None:
     judged = measured(spec, opens).judged(Falsehood(), 1)
