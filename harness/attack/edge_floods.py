@@ -92,10 +92,6 @@ def _on_own_server(at: At, limits: Mapping[str, object], folder: Path) -> Found:
         return at(stranger, Limits.model_validate(limits))
 
 
-def _on_a_running_server(at: At, place: Deployment) -> Found:
-    return at(Stranger(place.url(Side.B), place.ca_file), Limits())
-
-
 _BEGUN: Final[Mapping[str, bytes]] = {
     "nothing": b"",
     "a newline": b"\r\n",
@@ -225,7 +221,10 @@ def _without_end(stranger: Stranger, limits: Limits) -> Found:
 
 
 def _attempt(at: At, without: Mapping[str, object], limits: Mapping[str, object]) -> Attempt:
-    return Attempt(partial(_on_own_server, at, limits), without, partial(_on_a_running_server, at))
+    def running(place: Deployment) -> Found:
+        return at(Stranger(place.url(Side.B), place.ca_file), Limits())
+
+    return Attempt(partial(_on_own_server, at, limits), without, running)
 
 
 _ANY_RATE: Final[Mapping[str, object]] = {"servers.api.admission.Allowance.take": lambda *_: True}

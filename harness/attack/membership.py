@@ -238,7 +238,7 @@ def halved(federation: Federation, seed: int) -> Halved:
         whole = _whole(site)
         train, test = parts_of(np.asarray(whole.y), (0.5, 0.5), draw)
         parts = [Examples(whole.X[rows], whole.y[rows]) for rows in (train, test)]
-        sites.append(replace(site, train=parts[0], validation=_part(whole, 0), test=parts[1]))
+        sites.append(replace(site, train=parts[0], validation=Examples(whole.X[:0], whole.y[:0]), test=parts[1]))
         inside.append(np.isin(np.arange(len(whole)), train))
     records = [_whole(site) for site in federation.contributors]
     everybody = Examples(np.concatenate([one.X for one in records]), np.concatenate([one.y for one in records]))
@@ -314,10 +314,6 @@ def _answers(model: torch.nn.Module, vector: Vector, data: Examples) -> tuple[ND
 def _whole(site: SiteData) -> Examples:
     parts = (site.train, site.validation, site.test)
     return Examples(np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts]))
-
-
-def _part(data: Examples, number: int) -> Examples:
-    return Examples(data.X[:number], data.y[:number])
 
 
 INFERENCE_FORMAT: Final = "moiety-inference/1"

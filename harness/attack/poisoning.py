@@ -196,7 +196,8 @@ def tampered(federation: Federation, poison: Poison, sites: Sequence[str]) -> Fe
     for site in federation.sites:
         train = site.train
         if site.name in sites:
-            train = _flipped(train, classes) if poison is Poison.LABELS else _with_trigger_at_some(train)
+            flipped = Examples(train.X, classes - 1 - train.y)
+            train = flipped if poison is Poison.LABELS else _with_trigger_at_some(train)
         changed.append(replace(site, train=train))
     return replace(federation, sites=tuple(changed))
 
@@ -206,10 +207,6 @@ def with_trigger(X: NDArray[np.float32]) -> NDArray[np.float32]:
     marked = X.copy()
     marked.reshape(len(X), -1)[:, :_FEATURES] = X.max()
     return marked
-
-
-def _flipped(train: Examples, classes: int) -> Examples:
-    return Examples(train.X, classes - 1 - train.y)
 
 
 def _with_trigger_at_some(train: Examples) -> Examples:

@@ -21,13 +21,13 @@ from harness.federation.server_apps import ServersInMemory
 from protocol.channel.sealing import SealedReader
 from protocol.errors import BrokenSeal, MoietyError
 from protocol.errors import ErrorCode as E
-from protocol.messages.control import ContributionHeader, Message, QueryHeader, Receipt, Signed
+from protocol.messages.control import ContributionHeader, Message, QueryHeader, Signed
 from protocol.parameters import Needs
 from protocol.rounds.side_b import Reply
 from protocol.rounds.states import RoundKey
 from servers.rounds.intake import _Opening
 from servers.rounds.side_b import Answering
-from servers.store.records import AnswerKind, ContributionRecord, StudyRecord
+from servers.store.records import AnswerKind, StudyRecord
 
 _PROBLEM = {"type", "title", "status", "detail", "code"}
 _STATUS: Final = {
@@ -120,10 +120,6 @@ def _without_its_end(reader: SealedReader) -> bytes:
         return b""
 
 
-def _first_receipt(server: object, study: object, known: ContributionRecord, digest: str) -> Signed[Receipt]:
-    return known.receipt
-
-
 def unsigned(signed: Signed[Message], *_: object) -> Message:
     """Takes the place of ``require_signatures``."""
     return signed.message
@@ -175,7 +171,7 @@ _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
         f"{_COLLECT}_require_open": passes,
         f"{_COLLECT}expected_sites": lambda *_: frozenset((*SITES, STRANGER)),
     },
-    "share-sent-twice": {f"{_COLLECT}same_receipt": _first_receipt},
+    "share-sent-twice": {f"{_COLLECT}same_receipt": lambda server, study, known, digest: known.receipt},
     "letters-of-every-size": ANY_LETTER,
     "letters-of-made-up-topics": {"servers.api.mail.require_announced": passes},
     "studies-with-a-dealer": {"servers.studies._require_own_correlations": passes},

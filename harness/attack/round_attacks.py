@@ -422,10 +422,6 @@ def _encrypted_message(
     return Parts(header.canonical(), body, recipient, content_key, salt).sealed()
 
 
-def _emptied(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_TRUNC, 0o600)
-
-
 _IN_PARTS: Final = "servers.store.upload_parts."
 _WRITERS_GO_ON: Final[Mapping[str, object]] = {
     f"{_IN_PARTS}ShareInParts._require_going": passes,
@@ -433,7 +429,7 @@ _WRITERS_GO_ON: Final[Mapping[str, object]] = {
     f"{_IN_PARTS}ShareInParts._forget_files": passes,
     f"{_IN_PARTS}ShareInParts._leave_nothing": passes,
     f"{_IN_PARTS}_own_name": lambda: "content",
-    f"{_IN_PARTS}_new_file": _emptied,
+    f"{_IN_PARTS}_new_file": lambda path: os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_TRUNC, 0o600),
     "servers.store.chunk_tags.ChunkTags.require": passes,
 }
 """Taken out: that an upload which is given up writes nothing, that each has a file of its own, and both comparisons."""

@@ -178,11 +178,6 @@ _ALL, _WITHOUT_LAST = _release_of(*SITES), _release_of(*SITES[:-1])
 Script = Callable[[HonestServer], bool]
 
 
-def _ended_twice(script: Script, side: Side, state: RoundState, told: Announcement, folder: Path) -> Found:
-    """It succeeds when the honest server does what it must not do any more."""
-    return _unless_refused(script, HonestServer(folder, side, state, told))
-
-
 def _unless_refused(script: Callable[[T], bool], by: T) -> Found:
     try:
         reached = script(by)
@@ -231,10 +226,6 @@ def _burnt_in_private(honest: HonestServer) -> bool:
 # --- with the defence taken out ---------------------------------------------------------------------------------------
 
 
-def _any_end(state: object, message: Any, roster: object) -> Move:  # noqa: ANN401  # of a round with or without tags
-    return Move(RoundEvent(message.outcome.value))
-
-
 def _any_step(progress: RoundProgress, event: RoundEvent) -> RoundProgress:
     """Every way leads from every state."""
     again = event is RoundEvent.RETRIED
@@ -250,10 +241,14 @@ def _any_signature(server: Server, state: AtA, answer: FromB | None = None, aske
 def _attempt(
     script: Script, without: Mapping[str, object], side: Side, state: RoundState, told: Announcement = _UPDATE
 ) -> Attempt:
-    return Attempt(partial(_ended_twice, script, side, state, told), without)
+    """It succeeds when the honest server does what it must not do any more."""
+    return Attempt(lambda folder: _unless_refused(script, HonestServer(folder, side, state, told)), without)
 
 
-_SIGNS: Final = {"servers.rounds.endings.answer": _any_end, "servers.rounds.endings.step": _any_step}
+_SIGNS: Final = {
+    "servers.rounds.endings.answer": lambda state, message, roster: Move(RoundEvent(message.outcome.value)),
+    "servers.rounds.endings.step": _any_step,
+}
 _ANY_STEP: Final = {"servers.rounds.release.step": _any_step}
 _ANY_SET: Final = {"servers.rounds.endings.next_step": lambda server, state, *_: Act.TAKE}
 _ANY_SIGNATURE: Final = {"servers.rounds.endings.next_step": _any_signature}

@@ -11,9 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
-from client_agent.net.roster import HeldRoster
 from client_agent.site.sum_memory import SumMemory
 from harness.attack import memory_attacks as memory
 from harness.attack.attack import Attempt, Found, passes
@@ -206,17 +204,8 @@ def _renewed(sites: Federation) -> float | None:
     return _difference(sites, first, sites.round(of, 2, _WITHOUT_FIRST, version=1))
 
 
-def _key_of_the_day(held: HeldRoster, site: str) -> str:
-    """A site is named by the key that it has now."""
-    return there(held.head.party(site), site).signing_key
-
-
+_AT: Final = "client_agent.contributor.run.Contributor."
 _SETTLE: Final = Contributor._settle_unseen
-
-
-def _believes_one(agent: Contributor, decision: Decision, view: RoundView, other: RoundView) -> None:
-    """Take what one server shows for what was summed."""
-    _SETTLE(agent, decision, view, view)
 
 
 _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
@@ -228,11 +217,18 @@ _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
     "agents-two-release-sets": (_another_release_set, _AT_AGENTS),
     "agents-second-study": (_side_by_side, _AT_AGENTS),
     "agents-lighter-weight": (_lighter, _AT_AGENTS),
-    "agents-renewed-keys": (_renewed, {"client_agent.net.roster.HeldRoster.name_of": _key_of_the_day}),
+    "agents-renewed-keys": (  # a site is named by the key that it has now
+        _renewed,
+        {
+            "client_agent.net.roster.HeldRoster.name_of": lambda held, site: (
+                there(held.head.party(site), site).signing_key
+            )
+        },
+    ),
     "agents-late-joiner": (_joiner, _AT_AGENTS),
     "agents-told-by-one-server": (
         _told_by_one_server,
-        {"client_agent.contributor.run.Contributor._settle_unseen": _believes_one},
+        {f"{_AT}_settle_unseen": lambda agent, decision, view, other: _SETTLE(agent, decision, view, view)},
     ),
 }
 

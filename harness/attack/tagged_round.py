@@ -251,10 +251,10 @@ class TaggedRound:
     def errors(self, vectors: Iterable[Ring]) -> Ring:
         """Return the errors of vectors' tags. Shapes: uint64[length] each -> uint64[vectors, 2]"""
         key = attempt_key(self.announcement, _ATTEMPT, shown_seed(self.tag_seed))
-        return errors_of(key, self.length, [_source(vector) for vector in vectors])
+        return errors_of(key, self.length, [source(vector) for vector in vectors])
 
 
-def _source(vector: Ring) -> Callable[[int, int], Ring]:
+def source(vector: Ring) -> Callable[[int, int], Ring]:
     return lambda start, stop: vector[start:stop]
 
 

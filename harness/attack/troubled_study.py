@@ -27,12 +27,12 @@ from harness.federation.learners import EROSION, light_learner, light_sites, lig
 from harness.federation.network import Fate, Judge, Network, Passing
 from harness.federation.processes import FederationSpec
 from protocol.errors import ConflictingMessage
-from protocol.messages.control import Announcement, Receipt, RoundState, RuleSpec, Signed, Study
+from protocol.messages.control import Receipt, RuleSpec, Signed, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from servers.store.interface import Store
-from servers.store.records import Answer, AnswerKind, RoundRecord
+from servers.store.records import AnswerKind, RoundRecord
 from servers.store.sql import SqlStore
 
 SITES: Final = ("requester", "c1", "c2", "c3")
@@ -294,21 +294,11 @@ def _loses(drawn: random.Random, passing: Passing) -> Fate:
     return Fate(arrives=chance > 0.1, answer_arrives=not 0.1 < chance < 0.2)
 
 
-def _doubles(drawn: random.Random, passing: Passing) -> Fate:
-    """Everything; the copy comes first, or up to a second later."""
-    return Fate(held_s=drawn.uniform(0.0, 0.2), again_after_s=drawn.uniform(0.0, 1.0))
-
-
 def _delays(drawn: random.Random, passing: Passing) -> Fate:
     """So differently that messages overtake each other, and the halves of one site's share by most of a minute."""
     if passing.sender == _VICTIM and passing.to is Side.B:
         return Fate(held_s=drawn.uniform(20.0, 40.0))
     return Fate(held_s=drawn.uniform(0.0, 4.0), answer_held_s=drawn.uniform(0.0, 4.0))
-
-
-def _holds_back(drawn: random.Random, passing: Passing) -> Fate:
-    """One request in ten, for so long that its sender has sent it again."""
-    return Fate(held_s=_HELD_BACK_S) if drawn.random() < 0.1 else Fate(held_s=0.05)
 
 
 def _cuts(drawn: random.Random, passing: Passing) -> Fate:
@@ -323,35 +313,11 @@ def _cuts(drawn: random.Random, passing: Passing) -> Fate:
     return Fate(answer_cut_to=share) if kind < 0.3 else Fate()
 
 
-def _silences(drawn: random.Random, passing: Passing) -> Fate:
-    """One request in twenty-five is never answered, and its connection stays open."""
-    return Fate(silent=drawn.random() < 0.04)
-
-
-def _keeps_out(drawn: random.Random, passing: Passing) -> Fate:
-    """One site, from the twelfth request to a server on."""
-    return Fate(arrives=passing.sender != _VICTIM or passing.number < 12)
-
-
-def _trickles(drawn: random.Random, passing: Passing) -> Fate:
-    """One answer in twenty-five comes by a sixteenth every hundred seconds: no read is given up for that."""
-    return Fate(pause_s=100.0) if drawn.random() < 0.04 else Fate()
-
-
 # --- defences, taken out ----------------------------------------------------------------------------------------------
 
 
 def _came_before(*_: object) -> NoReturn:
     raise ConflictingMessage("it came before")
-
-
-def _nothing_stored(store: SqlStore, key: RoundKey, kind: AnswerKind) -> Answer | None:
-    """Forget the answer to the products, which cannot be made a second time."""
-    return None if kind is AnswerKind.PRODUCTS else _ANSWER(store, key, kind)
-
-
-def _without_deadline(key: RoundKey, state: RoundState, announced: Signed[Announcement], _: float) -> RoundRecord:
-    return RoundRecord(key, state, announced, START_S + _NEVER_S)
 
 
 def _nobody(*_: object) -> frozenset[str]:
@@ -367,12 +333,24 @@ ATTEMPTS: Final = {
         Trouble(_loses),
         {
             "servers.rounds.contributions.same_receipt": _came_before,
-            "servers.store.sql.SqlStore.answer": _nothing_stored,
+            # The answer to the products, which cannot be made a second time, is forgotten.
+            "servers.store.sql.SqlStore.answer": lambda store, key, kind: (
+                None if kind is AnswerKind.PRODUCTS else _ANSWER(store, key, kind)
+            ),
         },
     ),
-    "network-doubles-messages": _attempt(Trouble(_doubles), {"servers.store.sql.SqlStore.remember_nonce": passes}),
+    # Everything; the copy comes first, or up to a second later.
+    "network-doubles-messages": _attempt(
+        Trouble(lambda drawn, _: Fate(held_s=drawn.uniform(0.0, 0.2), again_after_s=drawn.uniform(0.0, 1.0))),
+        {"servers.store.sql.SqlStore.remember_nonce": passes},
+    ),
+    # One request in ten, for so long that its sender has sent it again.
     "network-holds-messages-back": _attempt(
-        Trouble(_holds_back, everybody=False, afterwards_s=_HELD_BACK_S),
+        Trouble(
+            lambda drawn, _: Fate(held_s=_HELD_BACK_S if drawn.random() < 0.1 else 0.05),
+            everybody=False,
+            afterwards_s=_HELD_BACK_S,
+        ),
         {"protocol.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
     ),
     "network-cuts-messages": _attempt(Trouble(_cuts), {"client_agent.net.exchange._ALTERED": ()}),
@@ -384,20 +362,31 @@ ATTEMPTS: Final = {
             "protocol.rounds.side_a.still_awaited": _nobody,
         },
     ),
+    # One request in twenty-five is never answered, and its connection stays open.
     "network-goes-silent": _attempt(
-        Trouble(_silences, _IMPATIENT, everybody=False),
+        Trouble(lambda drawn, _: Fate(silent=drawn.random() < 0.04), _IMPATIENT, everybody=False),
         {
             "servers.peer_client.httpx.Timeout": lambda *_, **__: _TIMEOUT(_NEVER_S),
             "servers.peer_client.PeerClient._longest_s": lambda *_: _NEVER_S,
         },
     ),
+    # One answer in twenty-five comes by a sixteenth every hundred seconds: no read is given up for that.
     "network-trickles-answers": _attempt(
-        Trouble(_trickles, _IMPATIENT, everybody=False), {"client_agent.net.answers.Answer._require_speed": passes}
+        Trouble(lambda drawn, _: Fate(pause_s=100.0 * (drawn.random() < 0.04)), _IMPATIENT, everybody=False),
+        {"client_agent.net.answers.Answer._require_speed": passes},
     ),
+    # From the twelfth request to a server on.
     "network-keeps-a-site-out": _attempt(
         Trouble(
-            _keeps_out, Plan(rounds=2, deadline_s=60.0, within_s=400.0), everybody=False, cut_off=frozenset({_VICTIM})
+            lambda _, passing: Fate(arrives=passing.sender != _VICTIM or passing.number < 12),
+            Plan(rounds=2, deadline_s=60.0, within_s=400.0),
+            everybody=False,
+            cut_off=frozenset({_VICTIM}),
         ),
-        {"servers.rounds.contributions.RoundRecord": _without_deadline},
+        {
+            "servers.rounds.contributions.RoundRecord": lambda key, state, announced, _: RoundRecord(
+                key, state, announced, START_S + _NEVER_S
+            )
+        },
     ),
 }
