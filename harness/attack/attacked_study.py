@@ -175,11 +175,11 @@ def rounded(value: SupportsFloat, digits: int) -> float:
     return float(f"{float(value):.{digits}g}")
 
 
-def length_of(vector: Reals) -> float:
+def length_of(vector: NDArray[np.floating[Any]]) -> float:
     return float(np.linalg.norm(vector))
 
 
-def relative_error(estimate: Reals, truth: Reals) -> float:
+def relative_error(estimate: NDArray[np.floating[Any]], truth: NDArray[np.floating[Any]]) -> float:
     return length_of(estimate - truth) / length_of(truth)
 
 
