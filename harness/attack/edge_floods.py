@@ -10,7 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -261,11 +261,8 @@ def _on_own_pair(ask: Ask, folder: Path) -> Found:
 
 
 def _on_running_pair(ask: Ask, place: Deployment) -> Found:
-    client = SignedClient(place, place.own)
-    try:
+    with closing(SignedClient(place, place.own)) as client:
         return _taken(ask, client, place.study)
-    finally:
-        client.close()
 
 
 def _view(client: SignedClient, study: str, side: Side, created: int | None = None) -> Outgoing:
@@ -275,11 +272,8 @@ def _view(client: SignedClient, study: str, side: Side, created: int | None = No
 def _in_anothers_name(client: SignedClient, study: str) -> list[httpx.Response]:
     other = next(site.name for site in client.federation.roster.sites if site.name != client.keys.name)
     pretended = replace(forgeries.impostor(client.keys, secrets.token_bytes(32)), name=other)
-    forged = SignedClient(client.federation, pretended)
-    try:
+    with closing(SignedClient(client.federation, pretended)) as forged:
         return [_believed(forged, _view(forged, study, side)) for side in Side]
-    finally:
-        forged.close()
 
 
 def _believed(forged: SignedClient, asked: Outgoing) -> httpx.Response:

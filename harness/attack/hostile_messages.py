@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -62,11 +63,8 @@ def _asked_view(r: Round, created: int | None = None) -> Outgoing:
 def _as_somebody(
     r: Round, keys: PartyKeys, side: Side, path: str, body: bytes = b"", method: str = "GET"
 ) -> httpx.Response:
-    client = SignedClient(r.federation, keys)
-    try:
+    with closing(SignedClient(r.federation, keys)) as client:
         return client.send(side, method, path, body)
-    finally:
-        client.close()
 
 
 def unknown_study(r: Round) -> httpx.Response:

@@ -13,7 +13,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import closing, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -150,11 +150,8 @@ def _behind(reaches: Callable[[Between], Iterator[str]], in_sessions: bool, fold
         opened = pair.round(_DIMENSION, opens=Needs.NOTHING)
         opened.sites.announce(opened.announcement)
         proxy = Proxy(there(pair.federation.connect, "way to the servers")())
-        client = agents_client(pair.federation, Side.B, VICTIM, proxy, in_sessions=in_sessions)
-        try:
+        with closing(agents_client(pair.federation, Side.B, VICTIM, proxy, in_sessions=in_sessions)) as client:
             return found(list(reaches(Between(opened, proxy, client, folder))))
-        finally:
-            client.close()
 
 
 def _answered(ask: Callable[[], object]) -> bool:
@@ -530,13 +527,10 @@ def _without_end(folder: Path) -> Found:
         return httpx.Response(200, headers=list(signed), stream=bodies[-1])
 
     transport, once = httpx.MockTransport(answer), RetryPolicy(attempts=1)
-    client = ServerClient(Side.A, ROSTER.operator_a, PARTIES.keys_of(_SITE), transport, retry=once)
-    try:
+    with closing(ServerClient(Side.A, ROSTER.operator_a, PARTIES.keys_of(_SITE), transport, retry=once)) as client:
         for question in _QUESTIONS:
             with suppress(UnsignedAnswer):
                 question(client, folder)
-    finally:
-        client.close()
     taken = max(body.taken for body in bodies)
     return Found(taken > 2 or len(bodies) < len(_QUESTIONS), taken)
 
