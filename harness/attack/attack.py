@@ -75,9 +75,6 @@ class Attack:
     figure: str
     how: Attempt
 
-    def attempt(self, folder: Path) -> Found:
-        return self.how.run(folder)
-
 
 @contextmanager
 def taken_out(defence: Mapping[str, object]) -> Iterator[None]:

@@ -159,7 +159,7 @@ def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None
     with tempfile.TemporaryDirectory(prefix="moiety-attack-") as folder:
         try:
             with capture_logs(), nullcontext() if defended else taken_out(attack.how.without):
-                found = attack.attempt(Path(folder)) if on is None or at is None else at(on)
+                found = attack.how.run(Path(folder)) if on is None or at is None else at(on)
         except Exception as failure:  # whatever it is, the attack was not tried, and that is no defence
             error = printable(f"{type(failure).__name__}: {failure}")
         else:
