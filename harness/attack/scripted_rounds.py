@@ -199,7 +199,7 @@ class OpenRound(Generic[R]):
         self.view = self.sites.wait_transcript(Side.A, self.number)
 
     def measure(self) -> None:
-        self.view = self.sites.measured(self.number, self.x[REQUESTER], dict.fromkeys(self.agreed, GRID))
+        self.view = self.sites.measured(self.number, self.x[REQUESTER], dict.fromkeys(self.announcement.listed, GRID))
 
     def in_range(self) -> dict[str, bool]:
         opened = self.sites.openings(self.current, {})

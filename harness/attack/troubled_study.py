@@ -89,7 +89,7 @@ class Left:
 
 def ended(running: InMemoryFederation, *sites: str) -> bool:
     """At these sites, all of them when none is named."""
-    states = [StudyJournal(running.state(site), NAME).site_state() for site in sites or SITES]
+    states = (StudyJournal(running.state(site), NAME).site_state() for site in sites or SITES)
     return all(state is not None and state.finished is not None for state in states)
 
 
