@@ -85,10 +85,6 @@ def bad_signature(r: Round) -> httpx.Response:
     return r.sites.me.post(replace(asked, headers=forged.signature_bit_flipped(asked.headers)))
 
 
-def missing_signature(r: Round) -> httpx.Response:
-    return r.sites.me.post(replace(_asked_view(r), headers=[]))
-
-
 def signed_at(later_s: int) -> Act:
     return lambda r: r.sites.me.post(_asked_view(r, int(r.federation.clock.now()) + later_s))
 
@@ -176,10 +172,6 @@ def altered_header(parts: forged.Parts) -> bytes:
 def the_others_share(site: str) -> Act:
     """Server B's share of a site at server A, dressed up as A's."""
     return lambda r: r.put(site, Side.A, forged.both_shares_to_one_server(r.honest[site], Side.A))
-
-
-def in_another_name(r: Round) -> httpx.Response:
-    return r.put(VICTIM, Side.A, r.honest[OTHER][Side.A].sealed())
 
 
 def for_another_announcement(r: Round) -> httpx.Response:
@@ -274,10 +266,6 @@ def release(*sites: str, signer: str = REQUESTER, side: Side = Side.A, **changes
         return r.sites.me.send(side, "PUT", r.path(paths.RELEASE_SET), body)
 
     return attack
-
-
-def output_for_an_outsider(r: Round) -> httpx.Response:
-    return r.client(STRANGER).send(Side.A, "GET", r.path(paths.OUTPUT))
 
 
 def _empty_set(r: Round, number: int) -> AgreedSet:
@@ -375,7 +363,7 @@ _TOPICS: Final = (
 )
 ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
     "share-of-something-else": (
-        Row("in another site's name", in_another_name, _UNLISTED),
+        Row("in another site's name", lambda r: r.put(VICTIM, Side.A, r.honest[OTHER][Side.A].sealed()), _UNLISTED),
         Row("bound to another announcement", for_another_announcement, _MISMATCH),
         Row("another study's digest", header(study_digest="00" * 32), _MISMATCH),
         Row("wrong round in the header", header(round=999), _ROUND),
@@ -509,7 +497,9 @@ ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
         Row("at server B", release(*SITES[:4], side=Side.B), _CONFLICT, _RELEASED, recorded=True),
         Row("of an older round", release_of_an_older_round, _ROUND),
     ),
-    "output-for-an-outsider": (Row("not listed", output_for_an_outsider, _UNLISTED, _RELEASED),),
+    "output-for-an-outsider": (
+        Row("not listed", lambda r: r.client(STRANGER).send(Side.A, "GET", r.path(paths.OUTPUT)), _UNLISTED, _RELEASED),
+    ),
     "server-lies-about-who-contributed": (
         Row("a set that B does not hold", other_set_to_lock, E.PROTOCOL_VIOLATION),
         Row("another set after the lock", other_set_to_lock, _CONFLICT, _LOCKED),
@@ -526,7 +516,7 @@ ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
         Row("site not in the roster", site_not_in_the_roster, _UNSIGNED, says="does not match"),
         Row("signature of another key", signature_of_another_key, _UNSIGNED),
         Row("bad signature", bad_signature, _UNSIGNED),
-        Row("missing signature", missing_signature, _UNSIGNED),
+        Row("missing signature", lambda r: r.sites.me.post(replace(_asked_view(r), headers=[])), _UNSIGNED),
         *(Row(f"{name} left out of the signature", component_left_out(name), _UNSIGNED) for name in _COMPONENTS),
         Row("a peer with another key", peer_with_another_key, _UNSIGNED),
     ),
