@@ -26,7 +26,7 @@ from client_agent.site.letters import WeightMail, Welcome
 from client_agent.study.sum_rows import drop_sum
 from harness.attack.forgeries import release_set
 from harness.attack.signed_client import there
-from harness.engine.parties import Parties, SiteEntry, make_parties
+from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.clocks import ToldClock
 from harness.federation.learners import LightLearner, Odd
 from host.randomness import SeededRandomness, SystemRandomness
@@ -44,7 +44,6 @@ from protocol.messages.control import (
     Message,
     ModelSpec,
     Purpose,
-    RosterChange,
     RoundState,
     RoundView,
     RuleName,
@@ -229,9 +228,15 @@ class Federation:
 
     def renew(self, *sites: str) -> None:
         """These sites have other keys from now on, by a change that everybody has; all agents start again."""
-        number = self._chain.number + 1
-        self._keys |= {site: renewed_keys(self._keys[site], number) for site in sites}
-        self._chain = renewed(self._chain, PARTIES, tuple(self._keys[site] for site in sites))
+        chain = self._chain
+        self._keys |= {site: renewed_keys(self._keys[site], chain.number + 1) for site in sites}
+        samples = {site: there(chain.head.party(site), site).samples for site in sites}
+        given = tuple(claimed(self._keys[site], chain.first_digest, samples=samples[site]) for site in sites)
+        first, *others = signers(chain.head)
+        change = sign(proposed(chain, Wanted(given=given), "keys are renewed"), first, PARTIES.keys_of(first).signing)
+        for name in others:
+            change = countersign(change, name, PARTIES.keys_of(name).signing)
+        self._chain = chain.extended_by(change)
         for site in SITES:
             self.restart(site)
 
@@ -416,19 +421,3 @@ def renewed_keys(keys: PartyKeys, number: int) -> PartyKeys:
     signing = drawn.bytes(SIGNING_KEY_BYTES, f"signing key of {keys.name} {number}")
     sealing = drawn.bytes(SEALING_KEY_BYTES, f"sealing key of {keys.name} {number}")
     return replace(keys, signing=generate_signing_key(signing), sealing=generate_sealing_key(sealing))
-
-
-def renewed(chain: RosterChain, parties: Parties, sites: tuple[PartyKeys, ...]) -> RosterChain:
-    """The chain with one more change, under which these sites have these keys."""
-
-    def given(keys: PartyKeys) -> int | None:
-        return there(chain.head.party(keys.name), keys.name).samples
-
-    wanted = Wanted(given=tuple(claimed(keys, chain.first_digest, samples=given(keys)) for keys in sites))
-    first, *others = signers(chain.head)
-    change: Signed[RosterChange] = sign(
-        proposed(chain, wanted, "keys are renewed"), first, parties.keys_of(first).signing
-    )
-    for name in others:
-        change = countersign(change, name, parties.keys_of(name).signing)
-    return chain.extended_by(change)
