@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Final
 
 from harness.attack.signed_client import Deployment
@@ -75,9 +75,6 @@ class Attack:
     figure: str
     how: Attempt
 
-    def attempt(self, folder: Path) -> Found:
-        return self.how.run(folder)
-
 
 @contextmanager
 def taken_out(defence: Mapping[str, object]) -> Iterator[None]:
@@ -87,8 +84,8 @@ def taken_out(defence: Mapping[str, object]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for place, instead in defence.items():
-            owner, name = _owner(place)
-            stack.enter_context(replaced(owner, name, instead))
+            owner, _, name = place.rpartition(".")
+            stack.enter_context(replaced(resolve_name(owner), name, instead))
         yield
 
 
@@ -105,16 +102,6 @@ def replaced(owner: Any, name: str, instead: object) -> Iterator[None]:  # noqa:
             delattr(owner, name)
         else:
             setattr(owner, name, own)
-
-
-def _owner(place: str) -> tuple[object, str]:
-    """A module, or a class in it, and the name of what is replaced there."""
-    path, _, name = place.rpartition(".")
-    try:
-        return importlib.import_module(path), name
-    except ModuleNotFoundError:
-        module, _, holder = path.rpartition(".")
-        return getattr(importlib.import_module(module), holder), name
 
 
 def passes(*_: object, **__: object) -> None:

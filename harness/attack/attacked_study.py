@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, SupportsFloat
+from typing import Any, ClassVar, Final, SupportsFloat, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +31,26 @@ from harness.simulate.study_files import refuse_package, simulated_study
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Announcement, Study
+from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 
 Reals = NDArray[np.float64]
 
 
 class Line(BaseModel):
-    """An experiment's findings, as a line of JSON."""
+    """An experiment's findings, as a line of JSON; ``KEYS`` are the fields that tell lines of one kind apart."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    KEYS: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.KEYS)
+
+
+L = TypeVar("L", bound=Line)
+MEASURED: Final = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS})
+"""Openings that show where an update lies, and not its length alone."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +153,44 @@ def program_versions() -> dict[str, str]:
     return {one.name: one.version for one in versions()}
 
 
+def line_of(kind: type[L], of: AttackedStudy, history: RunHistory, **found: Any) -> L:  # noqa: ANN401
+    """A line of this kind: as much as it has fields for of what every study has, and what was found."""
+    facts = {
+        "study": of.case.name,
+        "variant": of.variant,
+        "setting": of.setting.name,
+        "requester": history.requester,
+        "seed": of.seed,
+        "sites": len(history.contributors) + 1,
+        "rule": history.rule.value,
+        "end": history.end.value,
+        "released": history.shared_rounds,
+        "versions": program_versions(),
+    }
+    return kind(**{name: fact for name, fact in facts.items() if name in kind.model_fields}, **found)
+
+
 def rounded(value: SupportsFloat, digits: int) -> float:
     """To significant digits, as lines keep figures."""
     return float(f"{float(value):.{digits}g}")
+
+
+def length_of(vector: NDArray[np.floating[Any]]) -> float:
+    return float(np.linalg.norm(vector))
+
+
+def relative_error(estimate: NDArray[np.floating[Any]], truth: NDArray[np.floating[Any]]) -> float:
+    return length_of(estimate - truth) / length_of(truth)
+
+
+def direction_of(vector: Reals) -> Reals:
+    """The vector, 1 long; zeros stay zeros."""
+    return vector / (length_of(vector) or 1.0)
+
+
+def clipped(vector: Reals, clip_norm: float) -> Reals:
+    """No longer than what passes where norms are opened."""
+    return np.asarray(vector * min(1.0, clip_norm / max(length_of(vector), clip_norm)))
 
 
 # --- opened sums ------------------------------------------------------------------------------------------------------

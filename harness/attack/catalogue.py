@@ -25,21 +25,20 @@ from harness.attack import (
     curious_servers,
     edge_floods,
     enrolment_attacks,
-    hostile_answers,
     list_attacks,
     model_attacks,
-    network_attacks,
     proxy_attacks,
     refused_messages,
     round_attacks,
     second_ends,
     sum_attacks,
+    troubled_study,
     wrong_sums,
     wrong_updates,
 )
 from harness.attack.attack import Attack, Attempt, Party, taken_out
+from harness.attack.attacked_study import program_versions
 from harness.attack.signed_client import Deployment
-from harness.versions import versions
 from host.output_files import rewrite, writable
 from protocol.errors import ConfigurationError
 from protocol.text import printable
@@ -47,7 +46,7 @@ from protocol.text import printable
 _MODULES: Final = (
     *(refused_messages, wrong_updates, wrong_sums, round_attacks, second_ends, list_attacks, sum_attacks),
     *(model_attacks, chosen_queries, curious_servers, ckks_attacks, proxy_attacks, edge_floods),
-    *(enrolment_attacks, hostile_answers, network_attacks),
+    *(enrolment_attacks, troubled_study),
 )
 _WITH_TENSEAL: Final = ("ckks-", "ciphertext")
 
@@ -79,13 +78,13 @@ def catalogue() -> dict[str, Attack]:
         )
     return {
         row["name"]: Attack(
-            name=row["name"],
-            party=Party(row["party"]),
-            promised=row["promised"] == "yes",
-            tries=row["tries"],
-            defence=row["defence"],
-            figure=row["figure"],
-            how=attempts[row["name"]],
+            row["name"],
+            Party(row["party"]),
+            row["promised"] == "yes",
+            row["tries"],
+            row["defence"],
+            row["figure"],
+            attempts[row["name"]],
         )
         for row in rows
         if has_ckks() or not row["name"].startswith(_WITH_TENSEAL)
@@ -160,7 +159,7 @@ def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None
     with tempfile.TemporaryDirectory(prefix="moiety-attack-") as folder:
         try:
             with capture_logs(), nullcontext() if defended else taken_out(attack.how.without):
-                found = attack.attempt(Path(folder)) if on is None or at is None else at(on)
+                found = attack.how.run(Path(folder)) if on is None or at is None else at(on)
         except Exception as failure:  # whatever it is, the attack was not tried, and that is no defence
             error = printable(f"{type(failure).__name__}: {failure}")
         else:
@@ -183,11 +182,7 @@ def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None
 
 def collected(outcomes: Iterable[Outcome]) -> Outcomes:
     attacks = tuple(outcomes)
-    return Outcomes(
-        attacks=attacks,
-        seconds=round(sum(one.seconds for one in attacks), 3),
-        versions={one.name: one.version for one in versions()},
-    )
+    return Outcomes(attacks=attacks, seconds=round(sum(one.seconds for one in attacks), 3), versions=program_versions())
 
 
 def show_list() -> None:

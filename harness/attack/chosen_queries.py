@@ -26,7 +26,7 @@ from protocol.policy import site_policy
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.summary.layout import Layout, Numeric
-from protocol.summary.protection import Numbers, Protection, Rows, shared_vector
+from protocol.summary.protection import Numbers, Protection, shared_vector
 
 _LABEL: Final = "opened values"
 _CHALLENGE: Final = bytes(range(32))
@@ -189,16 +189,6 @@ _MOST_GUESSED: Final = 35
 _ROUNDED_TO: Final = 5
 
 
-def _exactly(protection: Protection, value: float, rows: Rows, grid: float) -> float:
-    """Takes the place of ``Protection.total``."""
-    return value
-
-
-def _each_by_itself(protection: Protection, cells: object, most: int) -> list[int]:
-    """Takes the place of ``Protection.parts``."""
-    return [protection.count(rows) for rows in cells]  # type: ignore[attr-defined]
-
-
 def panel(layout: Layout, rng: np.random.Generator) -> tuple[Numbers, ...]:
     """Values that a laboratory measured together: whole numbers, missing for the same patients in every column."""
     rows = int(rng.integers(90, 140))
@@ -306,11 +296,15 @@ def _columns(number: int) -> tuple[Numeric, ...]:
 _COUNTS: Final = {
     "summary-exact-count-from-means": Attempt(
         partial(_read_counts, Layout(_columns(3), most_rows=200, second_moments=True)),
-        {"protocol.summary.protection.Protection.total": _exactly},
+        {"protocol.summary.protection.Protection.total": lambda protection, value, rows, grid: value},
     ),
     "summary-exact-count-from-cells": Attempt(
         partial(_read_counts, Layout(_columns(20), bins=2, most_rows=200)),
-        {"protocol.summary.protection.Protection.parts": _each_by_itself},
+        {
+            "protocol.summary.protection.Protection.parts": lambda protection, cells, most: [
+                protection.count(one) for one in cells
+            ]
+        },
     ),
 }
 ATTEMPTS: Final = {**_QUERIES, **_COUNTS}

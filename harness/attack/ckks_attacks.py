@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ ROUND, EARLIER = "a0" * 32, "a1" * 32
 SITES: Final = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
 DIMENSION: Final = 2500
 CHUNKS: Final = 3
+_ONES: Final = [1] * len(SITES)
 
 
 def study_key(secret: bytes = bytes(range(32)), parameters: CkksParameters = PARAMETERS) -> SecretKey:
@@ -72,7 +73,7 @@ class Held:
         return made
 
     def honest(self) -> Body:
-        return self.combined([1] * len(SITES))
+        return self.combined(_ONES)
 
     def encoded(self, slots: NDArray[np.float64], scale: float = PARAMETERS.scale) -> NDArray[np.uint64]:
         """A plaintext's values, which anybody can compute."""
@@ -152,11 +153,6 @@ def _out_of_place(held: Held) -> Body:
     return [first, third, second]
 
 
-def _of_an_earlier_round(held: Held) -> Body:
-    """The same site, the same update."""
-    return held.combined([1] * len(SITES), [held.bodies[0], held.earlier, *held.bodies[2:]])
-
-
 def _plus_a_vector(checks_moved_by: float) -> Forgery:
     """A thousandth of the clip norm on one coordinate, with the check values left alone or moved at a guess."""
 
@@ -213,7 +209,8 @@ _FORGED: Final[Mapping[str, Mapping[str, Forgery]]] = {
     "ckks-other-sums": {
         **{f"sites times {factors}": _of(*factors) for factors in _COMBINATIONS},
         "out of place": _out_of_place,
-        "of an earlier round": _of_an_earlier_round,
+        # The same site, the same update.
+        "of an earlier round": lambda held: held.combined(_ONES, [held.bodies[0], held.earlier, *held.bodies[2:]]),
     },
     "ckks-something-added": {
         **{f"a vector, checks moved by {by:.0e}": _plus_a_vector(by) for by in (0.0, 1e-3 / 32, -1e-3 / 32)},
@@ -270,12 +267,12 @@ def _of_something_else(_: Path) -> Found:
     return found(taken)
 
 
-def _taken(process: CkksProcess, key: SecretKey, body: bytes, piece: int = 5000) -> bool:
+def _taken(process: CkksProcess, key: SecretKey, body: bytes) -> bool:
     """As it would arrive, in pieces."""
     check = ContributionCheck(process, key.id, DIMENSION + 1)
     try:
-        for at in range(0, len(body), piece):
-            check.write(body[at : at + piece])
+        for at in range(0, len(body), 5000):
+            check.write(body[at : at + 5000])
         check.finish()
     except MalformedMessage:
         return False
@@ -300,12 +297,8 @@ def _under_its_own_key(_: Path) -> Found:
     return Found(True, 1)
 
 
-def _unchecked(checks: Any, number: int, slots: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ANN401  # not looked at
-    return slots[: PARAMETERS.value_slots]
-
-
 _NO_CHECKS: Final[Mapping[str, object]] = {
-    "protocol.ckks.update.SumChecks.require": _unchecked,
+    "protocol.ckks.update.SumChecks.require": lambda checks, number, slots: slots[: PARAMETERS.value_slots],
     "protocol.ckks.update._checked_weights": lambda found, summed, least, parameters: float(summed),
     "protocol.ckks.update._require_norm": passes,
 }

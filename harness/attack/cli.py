@@ -5,8 +5,7 @@ Experiments, and with them torch, are loaded when one is asked for.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
@@ -31,18 +30,8 @@ if TYPE_CHECKING:
 
 QUESTIONS: Final = ("norm", "projection", "gap")
 TARGETS: Final = (
-    "breast-linear",
-    "breast-mlp",
-    "heart-linear",
-    "heart-mlp",
-    "digits-linear",
-    "digits-mlp",
-    "mnist-mlp",
-    "mnist-cnn",
-    "heart-noise-little",
-    "heart-noise",
-    "digits-noise-little",
-    "digits-noise",
+    *("breast-linear", "breast-mlp", "heart-linear", "heart-mlp", "digits-linear", "digits-mlp"),
+    *("mnist-mlp", "mnist-cnn", "heart-noise-little", "heart-noise", "digits-noise-little", "digits-noise"),
 )
 """Names in help texts: those of ``leak.Question`` and ``inversion.TARGETS``, which load torch."""
 
@@ -97,16 +86,30 @@ def _attack(
 # --- what commands have in common -------------------------------------------------------------------------------------
 
 
-def _keep(out: Path | None, line: BaseModel) -> None:
+def _told(line: BaseModel, text: str, out: Path | None, *, as_json: bool) -> None:
+    """Keep a line, and print it or what it says."""
     from harness.simulate.store import append_line
 
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         append_line(out, line)
+    if as_json or text:
+        typer.echo(line.model_dump_json() if as_json else text)
+
+
+def _names(text: str | None, option: str, known: Iterable[str], what: str) -> tuple[str, ...]:
+    """All known names where none is given. Raises: ConfigurationError"""
+    from harness.simulate.study_files import parse_names
+
+    names = tuple(known) if text is None else parse_names(text, option)
+    unknown = [repr(name) for name in names if name not in tuple(known)]
+    if unknown:
+        raise ConfigurationError(f"{option}: found {', '.join(unknown)}; {what} are {', '.join(known)}")
+    return names
 
 
 @dataclass(frozen=True)
-class _OverCase(ABC):
+class _OverCase:
     """Options of every attack on a whole study."""
 
     study_file: Annotated[Path, typer.Argument(help="A case, such as harness/studies/breast_cancer.toml.")]
@@ -115,10 +118,11 @@ class _OverCase(ABC):
     rounds: Annotated[int | None, typer.Option(min=1, help="At most so many rounds.")] = None
     out: Annotated[Path | None, typer.Option(callback=writable, help="File that the JSON lines are added to.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of tables.")] = False
+    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise the first.")] = None
 
-    @abstractmethod
-    def chosen(self, case: Case) -> tuple[str, ...]:
-        """The variants that are attacked."""
+    def variants(self, case: Case) -> tuple[str, ...]:
+        """The variants that are attacked where ``--only`` names none."""
+        return case.names[:1]
 
     def studies(self, setting: Setting | None = None) -> Iterator[AttackedStudy]:
         """Every seed, requester and variant in turn, variants innermost. Raises: ConfigurationError"""
@@ -126,47 +130,32 @@ class _OverCase(ABC):
         from harness.datasets.registry import load_data
         from harness.simulate.case import read_case
         from harness.simulate.case_run import request_for, requesters_of
-        from harness.simulate.study_files import parse_seeds
+        from harness.simulate.study_files import parse_names, parse_seeds
 
         case = read_case(self.study_file)
         requesters = requesters_of(case, load_data(request_for(case, self.data, None, case.table.seeds[0])))
-        for seed in case.table.seeds[:1] if self.seeds is None else parse_seeds(self.seeds):
-            for requester in requesters:
-                for variant in self.chosen(case):
-                    of = setting or AS_IT_IS
-                    yield AttackedStudy(case, variant, seed, requester, of, self.data, self.rounds)
+        seeds = case.table.seeds[:1] if self.seeds is None else parse_seeds(self.seeds)
+        variants = self.variants(case) if self.only is None else parse_names(self.only, "--only")
+        for seed, requester, variant in product(seeds, requesters, variants):
+            yield AttackedStudy(case, variant, seed, requester, setting or AS_IT_IS, self.data, self.rounds)
 
     def told(self, line: BaseModel, text: str) -> None:
-        """Keep a line, and print it or what it says."""
-        _keep(self.out, line)
-        typer.echo(line.model_dump_json() if self.as_json else text)
-
-
-@dataclass(frozen=True)
-class _FirstVariant(_OverCase):
-    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise the first.")] = None
-
-    def chosen(self, case: Case) -> tuple[str, ...]:
-        from harness.simulate.study_files import parse_names
-
-        return case.names[:1] if self.only is None else parse_names(self.only, "--only")
+        _told(line, text, self.out, as_json=self.as_json)
 
 
 @dataclass(frozen=True)
 class _AllVariants(_OverCase):
     only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
 
-    def chosen(self, case: Case) -> tuple[str, ...]:
-        from harness.simulate.study_files import parse_names
-
-        return case.names if self.only is None else parse_names(self.only, "--only")
+    def variants(self, case: Case) -> tuple[str, ...]:
+        return case.names
 
 
 # --- experiments ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Reconstruction(_FirstVariant):
+class _Reconstruction(_OverCase):
     """Estimate every site's updates from the sums and lists of each party.
 
     Example: moiety attack reconstruction harness/studies/breast_cancer.toml
@@ -179,13 +168,11 @@ def _reconstruct(asked: _Reconstruction) -> None:
     console = console_for(stderr=asked.as_json)
     for attacked in asked.studies():
         line = AttackedRun(attacked).line()
-        _keep(asked.out, line)
-        if asked.as_json:
-            typer.echo(line.model_dump_json())
-            continue
-        head, table = _errors_of_requester(line)
-        console.print(head, soft_wrap=True, highlight=False)
-        console.print(table)
+        asked.told(line, "")
+        if not asked.as_json:
+            head, table = _errors_of_requester(line)
+            console.print(head, soft_wrap=True, highlight=False)
+            console.print(table)
 
 
 def _errors_of_requester(line: AttackLine) -> tuple[str, Table]:
@@ -223,13 +210,8 @@ class _Lies(_AllVariants):
 def _lie(asked: _Lies) -> None:
     from harness.attack.attacked_study import AS_IT_IS, Setting
     from harness.attack.lies import Lie, LyingRun
-    from harness.simulate.study_files import parse_names
 
-    names = tuple(Lie) if asked.lies is None else parse_names(asked.lies, "--lies")
-    unknown = [name for name in names if name not in tuple(Lie)]
-    if unknown:
-        raise ConfigurationError(f"--lies: found {unknown[0]!r}; the lies are {', '.join(Lie)}")
-    chosen = tuple(Lie(name) for name in names)
+    chosen = tuple(map(Lie, _names(asked.lies, "--lies", Lie, "the lies")))
     clip = asked.clip_norm
     setting = AS_IT_IS if clip is None else Setting("clipped", {"parameters": {"clip_norm": clip}})
     for attacked in asked.studies(setting):
@@ -252,9 +234,6 @@ class _Distances(_OverCase):
     only: Annotated[str, typer.Option(help="A variant that sums everybody.")] = "fedavg"
     colluders: Annotated[str, typer.Option(help="Numbers of accomplices, separated by commas.")] = "0,1,2"
     every: Annotated[int, typer.Option(min=1, help="All pairs are opened in every so-manieth round.")] = 1
-
-    def chosen(self, case: Case) -> tuple[str, ...]:
-        return (self.only,)
 
 
 def _locate(asked: _Distances) -> None:
@@ -292,20 +271,16 @@ class _Inversion:
 def _invert(asked: _Inversion) -> None:
     from harness.attack import inversion
     from harness.attack.inversion import InvertedRun
-    from harness.simulate.study_files import parse_names, parse_seeds
+    from harness.simulate.study_files import parse_seeds
 
     by_key = {target.key: target for target in inversion.TARGETS}
-    names = parse_names(asked.targets, "TARGETS")
-    unknown = [name for name in names if name not in by_key]
-    if unknown:
-        raise ConfigurationError(f"found {', '.join(unknown)}; data and model are one of {', '.join(by_key)}")
+    names = _names(asked.targets, "TARGETS", by_key, "data and model")
     counts = product(parse_seeds(asked.sites), parse_seeds(asked.batches), parse_seeds(asked.seeds))
     for target, (sites, batch, seed) in product([by_key[name] for name in names], counts):
         line = InvertedRun(target, sites, batch, seed, asked.data).line()
-        _keep(asked.out, line)
         cells = ", ".join(f"{one.how.value} {one.exact:.3f} ({one.close:.3f})" for one in line.attacks)
         head = f"{line.target}, {line.sites} sites of {line.batch} records, seed {line.seed}"
-        typer.echo(line.model_dump_json() if asked.as_json else f"{head}: read exactly (closely): {cells}")
+        _told(line, f"{head}: read exactly (closely): {cells}", asked.out, as_json=asked.as_json)
 
 
 @dataclass(frozen=True)
@@ -331,7 +306,7 @@ def _tell_members(asked: _Membership) -> None:
 
 
 @dataclass(frozen=True)
-class _Differencing(_FirstVariant):
+class _Differencing(_OverCase):
     """Subtract two sums that differ by one site.
 
     Compares the error of the difference with the sites' isolation.
@@ -390,20 +365,15 @@ def share_of_canaries(text: str) -> float:
 
 def _count(given: _Leak) -> None:
     from harness.attack.leak import Asked, LeakRun, Question, leaked
-    from harness.simulate.study_files import parse_names, parse_seeds
+    from harness.simulate.study_files import parse_seeds
 
-    names = parse_names(given.questions, "--questions")
-    unknown = [name for name in names if name not in tuple(Question)]
-    if unknown:
-        raise ConfigurationError(f"--questions: found {', '.join(unknown)}; they are {', '.join(Question)}")
+    names = _names(given.questions, "--questions", Question, "they")
     share = share_of_canaries(given.canaries)
     for asked in (Asked(Question(name), not given.without_clause, share, given.rounds) for name in names):
         lines = []
         for failures, seed in product(asked.plans, parse_seeds(given.seeds)):
             lines.append(LeakRun(asked, failures, seed).line())
-            _keep(given.out, lines[-1])
-            if given.as_json:
-                typer.echo(lines[-1].model_dump_json())
+            _told(lines[-1], "", given.out, as_json=given.as_json)
         found = leaked(lines, asked)
         if found is not None and not given.as_json:
             typer.echo(

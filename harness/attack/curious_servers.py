@@ -6,8 +6,10 @@ chance, and better than chance is a leak.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,6 +17,7 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
@@ -25,8 +28,8 @@ from client_agent.site.letters import WeightMail
 from harness.attack.attack import Attempt, Found
 from harness.attack.forgeries import honest_contribution
 from harness.attack.scripted_agents import GRID, PARTIES, REQUESTER, ROSTER, SITES, How, announced, study
-from harness.attack.scripted_requester import ScriptedRequester, make_study
-from harness.attack.scripted_rounds import SMALL, database
+from harness.attack.scripted_requester import ScriptedRequester
+from harness.attack.scripted_rounds import SMALL, data_folder, database, pair_in_memory
 from harness.attack.signed_client import there
 from harness.federation.server_apps import ServersInMemory
 from protocol.arithmetic.fixed_point import clip, encode
@@ -50,18 +53,11 @@ def found_by_classifier(first: Floats, second: Floats) -> Found:
         return Found(False, 0.5, "nothing differs between any two of them; chance is 0.5")
     scaled = (rows - rows.mean(axis=0)) / np.maximum(rows.std(axis=0), 1e-12)
     predicted = cross_val_predict(LogisticRegression(max_iter=500), scaled, kind, cv=5)
-    accuracy = float(np.mean(predicted == kind))
-    low, high = proportion_confint(accuracy, len(kind))
+    right = int(np.count_nonzero(predicted == kind))
+    accuracy = right / len(kind)
+    low, high = binomtest(right, len(kind)).proportion_ci(method="wilson")
     leak = accuracy - 0.5 > _SURE * 0.5 / np.sqrt(len(kind))
     return Found(bool(leak), accuracy, f"95 % interval {low:.2f} to {high:.2f} over {len(kind)}; chance is 0.5")
-
-
-def proportion_confint(share: float, of: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
-    z = 1.959964
-    middle = (share + z * z / (2 * of)) / (1 + z * z / of)
-    half = z / (1 + z * z / of) * float(np.sqrt(share * (1 - share) / of + z * z / (4 * of * of)))
-    return middle - half, middle + half
 
 
 def _classified(seen: Callable[[int, int], Floats], _: Path) -> Found:
@@ -125,17 +121,13 @@ def _all_they_store(folder: Path) -> Found:
     """
     draw = np.random.default_rng(12)
     seen: dict[tuple[Side, bool], list[tuple[int, Floats]]] = {(s, v): [] for s in Side for v in (False, True)}
-    with ServersInMemory(folder, _HOSPITALS) as servers:
-        for number in range(3):
-            sites = ScriptedRequester(servers, make_study(servers, SMALL, name=f"round-{number}"))
-            try:
-                kind = _contributed(sites, draw)
-                for side in Side:
-                    for site, stored in _stored(sites, side):
-                        vector = vector_side(servers.roster.place(site)) is side
-                        seen[side, vector].append((kind[site], stored))
-            finally:
-                sites.close()
+    with pair_in_memory(folder, _HOSPITALS) as pair:
+        for sites in [pair.new_study(SMALL) for _ in range(3)]:
+            kind = _contributed(sites, draw)
+            for side in Side:
+                for site, stored in _stored(sites, side):
+                    vector = vector_side(pair.federation.roster.place(site)) is side
+                    seen[side, vector].append((kind[site], stored))
     results = [
         found_by_classifier(*(np.array([stored for of, stored in rows if of == kind]) for kind in (0, 1)))
         for rows in seen.values()
@@ -145,7 +137,6 @@ def _all_they_store(folder: Path) -> Found:
 
 def _contributed(sites: ScriptedRequester[ServersInMemory], draw: np.random.Generator) -> dict[str, int]:
     """One round of which the requester's contribution is missing, so that it stays open. -> each site's kind"""
-    sites.create()
     announcement = sites.announcement(1, opens=Needs.NOTHING)
     sites.announce(announcement)
     kind: dict[str, int] = {}
@@ -161,19 +152,13 @@ def _contributed(sites: ScriptedRequester[ServersInMemory], draw: np.random.Gene
 
 def _stored(sites: ScriptedRequester[ServersInMemory], side: Side) -> Iterator[tuple[str, Floats]]:
     """Yield each site's contribution to this round: its row in numbers, and the beginning of its file."""
-    connection = database(sites.federation, side)
-    try:
-        found = connection.execute("select * from contributions where study = ?", [sites.study.digest()])
-        columns = [column[0] for column in found.description]
-        rows = list(found)
-    finally:
-        connection.close()
-    folder = sites.federation.folder / sites.federation.roster.operator(side).name / "data" / "shares"
+    with closing(database(sites.federation, side)) as connection:
+        connection.row_factory = sqlite3.Row
+        rows = list(connection.execute("select * from contributions where study = ?", [sites.study.digest()]))
     for place, row in enumerate(rows):
-        named = dict(zip(columns, row, strict=True))
-        content = (folder / named["file"]).read_bytes()
+        content = (data_folder(sites.federation, side) / "shares" / row["file"]).read_bytes()
         head = np.frombuffer(content[:_BYTES].ljust(_BYTES, b"\0"), dtype=np.uint8).astype(np.float64)
-        yield named["site"], np.array([float(place), float(len(content)), *map(_number, row), *head])
+        yield row["site"], np.array([float(place), float(len(content)), *map(_number, row), *head])
 
 
 def _number(value: object) -> float:

@@ -36,7 +36,8 @@ from harness.attack.attacked_study import (
     OpenedSum,
     Reals,
     Recorder,
-    program_versions,
+    line_of,
+    relative_error,
     rounded,
     timed,
 )
@@ -102,10 +103,6 @@ def located_over(rounds: Sequence[Round], covariance: Reals, ridge: float) -> Re
     return np.asarray(origins + (covariance[:, of_round] * solved) @ basis, dtype=np.float64)
 
 
-def relative_error(estimate: Reals, truth: Reals) -> float:
-    return float(np.linalg.norm(estimate - truth) / np.linalg.norm(truth))
-
-
 # --- a study's updates, located ---------------------------------------------------------------------------------------
 
 
@@ -168,31 +165,17 @@ class LocatingRun:
 
     def line(self) -> LocatingLine:
         """Run and locate. Raises: ConfigurationError for data or settings that do not fit, or too few honest sites"""
+        of = self.attacked
         with timed() as seconds:
-            sums, dimension = self._run()
-            return LocatingLine(
-                study=self.attacked.case.name,
-                variant=self.attacked.variant,
-                setting=self.attacked.setting.name,
-                requester=sums[0].requester,
-                seed=self.attacked.seed,
-                sites=len(sums[0].updates),
-                parameters=dimension,
-                located=tuple(self._located(sums[:: self.every], dimension)),
-                seconds=seconds(),
-                versions=program_versions(),
-            )
-
-    def _run(self) -> tuple[list[OpenedSum], int]:
-        federation = self.attacked.federation()
-        study, recorder = self.attacked.study(federation), Recorder(PlainSum())
-        self.attacked.run(study, federation, recorder)
-        everybody = [one for one in recorder.sums if len(one.updates) == len(federation.sites)]
-        if not everybody:
-            raise ConfigurationError(
-                f"variant {self.attacked.variant!r} has no sum with everybody in it: choose fedavg"
-            )
-        return everybody, study.model_dimension
+            federation = of.federation()
+            study, recorder = of.study(federation), Recorder(PlainSum())
+            history = of.run(study, federation, recorder)
+            sums = [one for one in recorder.sums if len(one.updates) == len(federation.sites)]
+            if not sums:
+                raise ConfigurationError(f"variant {of.variant!r} has no sum with everybody in it: choose fedavg")
+            dimension = study.model_dimension
+            located = tuple(self._located(sums[:: self.every], dimension))
+            return line_of(LocatingLine, of, history, parameters=dimension, located=located, seconds=seconds())
 
     def _located(self, measured: Sequence[OpenedSum], dimension: int) -> Iterator[Located]:
         contributors = [site for site in measured[0].updates if site != measured[0].requester]

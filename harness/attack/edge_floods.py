@@ -10,7 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,7 @@ import httpx
 from harness.attack import forgeries
 from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
 from harness.attack.refused_messages import ANY_LETTER
-from harness.attack.scripted_requester import ScriptedRequester, make_study
-from harness.attack.scripted_rounds import SITES, SMALL, VICTIM
+from harness.attack.scripted_rounds import SMALL, VICTIM, pair_in_memory
 from harness.attack.signed_client import (
     HEALTH,
     Deployment,
@@ -36,7 +35,6 @@ from harness.attack.signed_client import (
 )
 from harness.federation.learners import light_sites
 from harness.federation.processes import FederationSpec, RunningFederation
-from harness.federation.server_apps import ServersInMemory
 from protocol.errors import BrokenSeal, Unavailable
 from protocol.messages import paths
 from protocol.sharing import Side
@@ -92,10 +90,6 @@ def _server(settings: ServerSettings) -> BoundedServer:
 def _on_own_server(at: At, limits: Mapping[str, object], folder: Path) -> Found:
     with server_with(folder, limits) as stranger:
         return at(stranger, Limits.model_validate(limits))
-
-
-def _on_a_running_server(at: At, place: Deployment) -> Found:
-    return at(Stranger(place.url(Side.B), place.ca_file), Limits())
 
 
 _BEGUN: Final[Mapping[str, bytes]] = {
@@ -227,7 +221,10 @@ def _without_end(stranger: Stranger, limits: Limits) -> Found:
 
 
 def _attempt(at: At, without: Mapping[str, object], limits: Mapping[str, object]) -> Attempt:
-    return Attempt(partial(_on_own_server, at, limits), without, partial(_on_a_running_server, at))
+    def running(place: Deployment) -> Found:
+        return at(Stranger(place.url(Side.B), place.ca_file), Limits())
+
+    return Attempt(partial(_on_own_server, at, limits), without, running)
 
 
 _ANY_RATE: Final[Mapping[str, object]] = {"servers.api.admission.Allowance.take": lambda *_: True}
@@ -258,21 +255,14 @@ def _taken(ask: Ask, client: SignedClient, study: str) -> Found:
 
 
 def _on_own_pair(ask: Ask, folder: Path) -> Found:
-    with ServersInMemory(folder, SITES) as servers:
-        sites = ScriptedRequester(servers, make_study(servers, SMALL))
-        try:
-            sites.create()
-            return _taken(ask, sites.clients[VICTIM], sites.study.name)
-        finally:
-            sites.close()
+    with pair_in_memory(folder) as pair:
+        sites = pair.new_study(SMALL)
+        return _taken(ask, sites.clients[VICTIM], sites.study.name)
 
 
 def _on_running_pair(ask: Ask, place: Deployment) -> Found:
-    client = SignedClient(place, place.own)
-    try:
+    with closing(SignedClient(place, place.own)) as client:
         return _taken(ask, client, place.study)
-    finally:
-        client.close()
 
 
 def _view(client: SignedClient, study: str, side: Side, created: int | None = None) -> Outgoing:
@@ -282,11 +272,8 @@ def _view(client: SignedClient, study: str, side: Side, created: int | None = No
 def _in_anothers_name(client: SignedClient, study: str) -> list[httpx.Response]:
     other = next(site.name for site in client.federation.roster.sites if site.name != client.keys.name)
     pretended = replace(forgeries.impostor(client.keys, secrets.token_bytes(32)), name=other)
-    forged = SignedClient(client.federation, pretended)
-    try:
+    with closing(SignedClient(client.federation, pretended)) as forged:
         return [_believed(forged, _view(forged, study, side)) for side in Side]
-    finally:
-        forged.close()
 
 
 def _believed(forged: SignedClient, asked: Outgoing) -> httpx.Response:
@@ -322,8 +309,7 @@ _OF_A_SITE: Final = {
     "request-in-anothers-name": _anywhere(_in_anothers_name, NO_SIGNATURE_COUNTS),
     "request-replayed": _anywhere(_replayed, {"servers.store.sql.SqlStore.remember_nonce": passes}),
     "request-delayed": _anywhere(
-        _delayed,
-        {"protocol.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
+        _delayed, {"protocol.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes}
     ),
     "letter-of-a-megabyte": _anywhere(_long_letter, ANY_LETTER),
 }

@@ -89,13 +89,11 @@ class Operator:
         self.registers(invitation, keys, keys)
         self.desk.register.admit(keys.name, fingerprint_of(_card(keys)))
 
-    def registers(
-        self, by: Invitation | str, of: PartyKeys, signs: PartyKeys, name: str = "", at_s: float | None = None
-    ) -> bool:
-        """Register ``of``'s public card, asked by ``name``. -> whether it is registered afterwards"""
+    def registers(self, by: Invitation | str, of: PartyKeys, signs: PartyKeys, at_s: float | None = None) -> bool:
+        """Register ``of``'s public card. -> whether it is registered afterwards"""
         party = _card(of)
         secret = by if isinstance(by, str) else by.secret
-        question = self._question(name or of.name, Registration(secret=secret, party=party), at_s)
+        question = self._question(of.name, Registration(secret=secret, party=party), at_s)
         try:
             self.desk.answer(close_asked(question, signs, self.desk.card))
         except MoietyError:

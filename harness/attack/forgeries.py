@@ -108,8 +108,8 @@ def two_faced(contribution: Contribution, elsewhere: Contribution) -> Contributi
 # --- after sealing ----------------------------------------------------------------------------------------------------
 
 
-def truncated(sealed: bytes, by: int = 1) -> bytes:
-    return sealed[:-by]
+def truncated(sealed: bytes) -> bytes:
+    return sealed[:-1]
 
 
 def over_long(sealed: bytes, by: int = 1) -> bytes:
@@ -170,14 +170,7 @@ def signature_bit_flipped(headers: Sequence[tuple[str, str]]) -> Headers:
 
 
 def signed_over_less(
-    url: str,
-    envelope_digest: bytes,
-    key: SigningKey,
-    key_id: str,
-    *,
-    created: int,
-    nonce: str,
-    without: str = "",
+    url: str, envelope_digest: bytes, key: SigningKey, key_id: str, *, created: int, nonce: str, without: str = ""
 ) -> Headers:
     """A valid Ed25519 signature over an envelope, with one component or parameter left out of what it covers.
 

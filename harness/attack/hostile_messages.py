@@ -1,37 +1,57 @@
-"""Messages that servers refuse, one function each; ``refused_messages.py`` says by which defence, and how."""
+"""Messages that servers refuse: functions that send them, and the table of what each is refused for.
+
+``refused_messages.py`` sends the rows of the table and says which defence refuses them.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias
 
 import httpx
 import numpy as np
 
 from harness.attack import forgeries as forged
-from harness.attack.scripted_rounds import EARLY, OTHER, REQUESTER, SITES, SMALL, STRANGER, VICTIM, RoundInMemory
+from harness.attack.scripted_rounds import (
+    EARLY,
+    LARGE,
+    LAST,
+    OTHER,
+    REQUESTER,
+    SITES,
+    SMALL,
+    STRANGER,
+    VICTIM,
+    Phase,
+    RoundInMemory,
+)
 from harness.attack.signed_client import Outgoing, SignedClient, there
 from protocol.arithmetic.ring import to_bytes
 from protocol.channel.commitment import head_digest
 from protocol.channel.message import pack_frame
+from protocol.channel.sealing import sealed_length, sealed_small_length
 from protocol.channel.signing import DigestField
+from protocol.errors import ErrorCode as E
 from protocol.messages import paths
 from protocol.messages.bodies import Queries
 from protocol.messages.control import AgreedSet, QueryHeader, ReadyNotice, sign
+from protocol.messages.letter import NOTICE_BYTES
 from protocol.messages.peer import BatchHeader, ProductsHeader
-from protocol.parameters import PROTOCOL_VERSION
+from protocol.parameters import PROTOCOL_VERSION, Needs
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
 
 Round: TypeAlias = RoundInMemory
 Act: TypeAlias = Callable[[Round], httpx.Response]
-NO_VERSION = "moiety/999"
+_NO_VERSION = "moiety/999"
 _HOUR_S = 3600
 _SESSION = "00" * 32
-BATCH = pack_frame(BatchHeader(session=_SESSION, batch=0, lengths=((1,),)))
-PRODUCTS = pack_frame(ProductsHeader(transcript_digest=_SESSION, correlations=()))
+_BATCH = pack_frame(BatchHeader(session=_SESSION, batch=0, lengths=((1,),)))
+_PRODUCTS = pack_frame(ProductsHeader(transcript_digest=_SESSION, correlations=()))
 
 # --- requests whose signature, time or body is wrong ------------------------------------------------------------------
 
@@ -43,11 +63,8 @@ def _asked_view(r: Round, created: int | None = None) -> Outgoing:
 def _as_somebody(
     r: Round, keys: PartyKeys, side: Side, path: str, body: bytes = b"", method: str = "GET"
 ) -> httpx.Response:
-    client = SignedClient(r.federation, keys)
-    try:
+    with closing(SignedClient(r.federation, keys)) as client:
         return client.send(side, method, path, body)
-    finally:
-        client.close()
 
 
 def unknown_study(r: Round) -> httpx.Response:
@@ -66,10 +83,6 @@ def signature_of_another_key(r: Round) -> httpx.Response:
 def bad_signature(r: Round) -> httpx.Response:
     asked = _asked_view(r)
     return r.sites.me.post(replace(asked, headers=forged.signature_bit_flipped(asked.headers)))
-
-
-def missing_signature(r: Round) -> httpx.Response:
-    return r.sites.me.post(replace(_asked_view(r), headers=[]))
 
 
 def signed_at(later_s: int) -> Act:
@@ -122,9 +135,9 @@ def flat_digest_of_a_contribution(r: Round) -> httpx.Response:
 # --- shares that are sealed, bound or sent wrongly --------------------------------------------------------------------
 
 
-def share(make: Callable[[Round], bytes], side: Side = Side.B, site: str = VICTIM) -> Act:
-    """Send what ``make`` returns to ``side``, which holds the victim's vector when it is B."""
-    return lambda r: r.put(site, side, make(r))
+def share(make: Callable[[Round], bytes]) -> Act:
+    """Send what ``make`` returns to server B, which holds the victim's vector."""
+    return lambda r: r.put(VICTIM, Side.B, make(r))
 
 
 def sealed_then(change: Callable[[bytes], bytes]) -> Act:
@@ -159,10 +172,6 @@ def altered_header(parts: forged.Parts) -> bytes:
 def the_others_share(site: str) -> Act:
     """Server B's share of a site at server A, dressed up as A's."""
     return lambda r: r.put(site, Side.A, forged.both_shares_to_one_server(r.honest[site], Side.A))
-
-
-def in_another_name(r: Round) -> httpx.Response:
-    return r.put(VICTIM, Side.A, r.honest[OTHER][Side.A].sealed())
 
 
 def for_another_announcement(r: Round) -> httpx.Response:
@@ -207,7 +216,7 @@ def too_few_listed(r: Round) -> httpx.Response:
 
 def wrong_version_of_a_study(r: Round) -> httpx.Response:
     body = sign(r.sites.study, REQUESTER, r.sites.me.keys.signing).canonical()
-    return r.sites.me.send(Side.A, "POST", paths.STUDIES, body.replace(PROTOCOL_VERSION.encode(), NO_VERSION.encode()))
+    return r.sites.me.send(Side.A, "POST", paths.STUDIES, body.replace(PROTOCOL_VERSION.encode(), _NO_VERSION.encode()))
 
 
 def study_with(signer: str = REQUESTER, **changes: object) -> Act:
@@ -247,7 +256,7 @@ def queries(sender: str = REQUESTER, side: Side = Side.B, short_by: int = 0, **c
     return attack
 
 
-def released(*sites: str, signer: str = REQUESTER, side: Side = Side.A, **changes: object) -> Act:
+def release(*sites: str, signer: str = REQUESTER, side: Side = Side.A, **changes: object) -> Act:
     """A release set over these sites, whoever signs it."""
 
     def attack(r: Round) -> httpx.Response:
@@ -257,10 +266,6 @@ def released(*sites: str, signer: str = REQUESTER, side: Side = Side.A, **change
         return r.sites.me.send(side, "PUT", r.path(paths.RELEASE_SET), body)
 
     return attack
-
-
-def output_for_an_outsider(r: Round) -> httpx.Response:
-    return r.client(STRANGER).send(Side.A, "GET", r.path(paths.OUTPUT))
 
 
 def _empty_set(r: Round, number: int) -> AgreedSet:
@@ -305,12 +310,7 @@ def letter_without_a_length(size: int) -> Act:
 def as_peer(template: str, body: bytes, **values: str | int) -> Act:
     """A frame that carries side A's own signature."""
     return lambda r: _as_somebody(
-        r,
-        r.federation.keys("operator-a"),
-        Side.B,
-        r.path(template, session=_SESSION, batch=0, **values),
-        body,
-        "POST",
+        r, r.federation.keys("operator-a"), Side.B, r.path(template, session=_SESSION, batch=0, **values), body, "POST"
     )
 
 
@@ -327,3 +327,207 @@ def other_set_to_lock(r: Round) -> httpx.Response:
     signed = sign(_empty_set(r, r.number), "operator-a", r.federation.keys("operator-a").signing)
     body = b'{"agreed_set":' + signed.canonical() + b',"commitment_a":"' + b"00" * 32 + b'"}'
     return as_peer(paths.PEER_LOCK, body)(r)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One hostile message and the refusal that it gets; without a code, any refusal that is the sender's fault.
+
+    ``says`` stands in the refusal's text. ``recorded``: the server keeps a note of who sent it.
+    """
+
+    name: str
+    act: Act
+    code: E | None
+    phase: Phase = Phase.COLLECTING
+    says: str = ""
+    recorded: bool = False
+    dimension: int = SMALL
+
+
+_MALFORMED, _SEAL, _LARGE, _CONFLICT = E.MALFORMED_MESSAGE, E.BROKEN_SEAL, E.TOO_LARGE, E.CONFLICTING_MESSAGE
+_UNSIGNED, _UNLISTED, _ROUND, _MISMATCH = E.BAD_SIGNATURE, E.NOT_LISTED, E.WRONG_ROUND, E.ANNOUNCEMENT_MISMATCH
+_SETTLED, _LOCKED, _MEASURED, _RELEASED = Phase.SETTLED, Phase.LOCKED, Phase.MEASURED, Phase.RELEASED
+_MEGABYTE: Final = 2**20
+_NOTICE: Final = sealed_small_length(NOTICE_BYTES)
+_MODEL: Final = sealed_length(4 * SMALL)
+_EVERYBODY: Final = paths.EVERY_SITE
+_COMPONENTS: Final = ("@method", "@target-uri", "sealed-head-digest", "created", "keyid", "alg", "nonce", "tag")
+_WORDS: Final = ("decline", "x", "refusal", "weights", "welcome")
+_TOPICS: Final = (
+    *(f"{word}-{number}" for number in range(2, 5) for word in _WORDS),
+    *("decline", "decline-01", "decline-1-1", "decline--1", "refusal-0", "checkpoint", "every-site"),
+)
+ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
+    "share-of-something-else": (
+        Row("in another site's name", lambda r: r.put(VICTIM, Side.A, r.honest[OTHER][Side.A].sealed()), _UNLISTED),
+        Row("bound to another announcement", for_another_announcement, _MISMATCH),
+        Row("another study's digest", header(study_digest="00" * 32), _MISMATCH),
+        Row("wrong round in the header", header(round=999), _ROUND),
+        Row("wrong attempt in the header", header(attempt=2), _ROUND),
+        Row("wrong length in the header", header(length=SMALL + 1), _MALFORMED),
+        Row("wrong protocol version", header(version=_NO_VERSION), E.OTHER_VERSION, says="moiety/9"),
+        Row("unknown field in the header", header(note="x"), _MALFORMED, says="note"),
+        Row(
+            "share for the other side", share(lambda r: r.honest[VICTIM][Side.A].sealed()), _MALFORMED, says="side 'a'"
+        ),
+        Row("the other side's share first", the_others_share(VICTIM), _MALFORMED, says="vector"),
+    ),
+    "share-sealed-wrongly": (
+        Row(
+            "sealed to the wrong key", share(lambda r: forged.sealed_to_the_wrong_key(r.honest[VICTIM], Side.B)), _SEAL
+        ),
+        Row("truncated", sealed_then(forged.truncated), _SEAL),
+        Row("over-long", sealed_then(forged.over_long), _SEAL),
+        Row("a megabyte over-long", sealed_then(partial(forged.over_long, by=_MEGABYTE)), _LARGE),
+        Row("bit flipped", sealed_then(forged.bit_flipped), _SEAL),
+        Row("header changed after sealing", parts_then(altered_header), _SEAL),
+        Row("not sealed at all", share(lambda r: b"\x00" * 3000), _MALFORMED),
+        Row("empty body", share(lambda r: b""), _SEAL),
+        Row("chunks swapped", parts_then(forged.chunks_swapped), _SEAL, dimension=LARGE),
+        Row("last chunk missing", parts_then(forged.last_chunk_missing), _SEAL, says="last chunk", dimension=LARGE),
+    ),
+    "share-not-as-committed": (
+        Row(
+            "wrong commitment",
+            share(lambda r: forged.another_share_than_committed(r.honest[VICTIM], Side.B)),
+            E.COMMITMENT_MISMATCH,
+        ),
+    ),
+    "share-of-another-length": (
+        Row("vector too short", vector_of(by=-1), _MALFORMED, says="152"),
+        Row("vector too long", vector_of(by=1), _MALFORMED, says="168"),
+        Row("fifty times as long", vector_of(times=50), _MALFORMED, says="8000"),
+    ),
+    "share-out-of-turn": (
+        Row("a site that is not listed", of_a_stranger, _UNLISTED, says="is not listed"),
+        Row("wrong round in the address", lambda r: r.put(VICTIM, Side.A, b"x", round=999), _ROUND),
+        Row("after the lock, a late site", of_a_stranger, _ROUND, _LOCKED),
+        Row("before the announcement", share(lambda r: b"x"), _ROUND, _SETTLED),
+    ),
+    "share-sent-twice": (
+        Row("same place, other bytes", same_id_other_bytes, _CONFLICT, recorded=True),
+        Row("both shares to one server", the_others_share(EARLY), _CONFLICT, recorded=True),
+        Row("after the lock", same_id_other_bytes, _CONFLICT, _LOCKED, recorded=True),
+        Row("after the release", same_id_other_bytes, _CONFLICT, _RELEASED, recorded=True),
+    ),
+    "letters-of-every-size": (
+        *(
+            Row(f"a notice of {size} bytes", letter("refusal", size), _MALFORMED, _SETTLED)
+            for size in (0, 1, 74, _NOTICE - 1)
+        ),
+        *(
+            Row(f"a notice of {size} bytes", letter("refusal", size), _LARGE, _SETTLED)
+            for size in (_NOTICE + 1, 2 * _NOTICE, _MEGABYTE)
+        ),
+        Row("a megabyte without a stated length", letter_without_a_length(_MEGABYTE), _LARGE, _SETTLED),
+        Row("a model a byte too long", letter("checkpoint-0", _MODEL + 1, REQUESTER, _EVERYBODY), _LARGE),
+        Row("fifty models in one", letter("checkpoint-0", 50 * _MODEL, REQUESTER, _EVERYBODY), _LARGE),
+    ),
+    "letters-of-made-up-topics": (
+        *(Row(f"topic {topic}", letter(topic, _NOTICE), None) for topic in _TOPICS),
+        Row("a model that no round made", letter("checkpoint-1", _MODEL, REQUESTER, _EVERYBODY), _ROUND),
+        Row("a welcome to it", letter("welcome-1", 1000, REQUESTER, VICTIM), _ROUND),
+        Row("a model for one site", letter("checkpoint-0", _MODEL, REQUESTER, VICTIM), _UNLISTED),
+        Row("a decline of who is not listed", letter("decline-1", _NOTICE, STRANGER), _UNLISTED),
+    ),
+    "studies-with-a-dealer": (
+        Row("a dealer's correlations", study_with(correlation_source="dealer"), _MALFORMED),
+        Row("another roster", study_with(roster_digest="00" * 32), _MISMATCH),
+        Row("created by a site", study_with(signer=VICTIM), _UNLISTED),
+    ),
+    "announcements-out-of-turn": (
+        Row("another announcement of this round", announced(model_digest="22" * 32), _CONFLICT, recorded=True),
+        Row("of a later round", announced(round=10**5), _ROUND, _SETTLED),
+        Row("names unknown sites", announced(listed=(*SITES[1:], "nobody")), _MALFORMED, _SETTLED, says="nobody"),
+        Row(
+            "below the study's least number",
+            announced(least_contributors=2),
+            _MALFORMED,
+            _SETTLED,
+            says="below the study's 3",
+        ),
+        Row("fewer sites than it promises", too_few_listed, _MALFORMED, _SETTLED),
+    ),
+    "announcements-that-open-more": (
+        Row("of another study", announced(study_digest="00" * 32), _MISMATCH, _SETTLED),
+        Row("closes in centuries", announced(closes_at_s=10**10), _MALFORMED, _SETTLED, says="round_deadline_s"),
+        *(
+            Row(f"opens {opens.value}", announced(opens=opens), _MALFORMED, _SETTLED)
+            for opens in (Needs.PAIRS, Needs.NORMS, Needs.INNER_PRODUCTS)
+        ),
+    ),
+    "messages-in-the-requesters-place": (
+        Row("announcement by a site", announced(signer=VICTIM), _UNSIGNED, _SETTLED),
+        Row("ready for somebody else", ready_for_somebody_else, _UNLISTED),
+        Row("queries of a site", queries(sender=VICTIM), _UNLISTED, _LOCKED),
+        Row("a site as the other server", site_as_peer, _UNLISTED),
+        Row("release by a site", release(signer=VICTIM), _UNSIGNED, _MEASURED),
+    ),
+    "messages-that-do-not-parse": (
+        Row("malformed JSON", post(paths.ANNOUNCEMENT, b'{"message":'), _MALFORMED, says="JSON"),
+        Row("JSON of another kind", post(paths.ANNOUNCEMENT, b"[1, 2]"), _MALFORMED),
+        Row("five megabytes", post(paths.ANNOUNCEMENT, b" " * 5 * _MEGABYTE), _LARGE),
+        Row("another version", wrong_version_of_a_study, E.OTHER_VERSION, says=_NO_VERSION),
+        Row("unknown study", unknown_study, E.UNKNOWN_STUDY, says="elsewhere"),
+    ),
+    "queries-of-its-own-choice": (
+        Row("wrong length", queries(length=SMALL + 1), _MALFORMED, _LOCKED, says="length"),
+        Row("cut short", queries(short_by=8), _MALFORMED, _LOCKED, says="bytes"),
+        Row("sites not in the set", queries(targets=(STRANGER, *SITES[2:])), _MALFORMED, _LOCKED),
+        Row("one site only", queries(targets=(VICTIM,)), _MALFORMED, _LOCKED),
+        Row("another challenge", queries(transcript_digest="00" * 32), E.TRANSCRIPT_MISMATCH, _LOCKED),
+        Row("for the other side", queries(side=Side.A), _MALFORMED, _LOCKED),
+        Row("before the lock", post(paths.QUERIES, b"x"), _ROUND),
+        Row("other ones, later", queries(), _CONFLICT, _MEASURED, recorded=True),
+    ),
+    "release-of-two": (
+        Row("below the announced number", release(*SITES[:3]), _MALFORMED, _MEASURED, says="at least 3"),
+        Row("beyond the agreed set", release(*SITES, STRANGER), _MALFORMED, _MEASURED),
+        Row("a site twice", release(*SITES, LAST), _MALFORMED, _MEASURED),
+        Row("without the requester", release(*SITES[1:]), _MALFORMED, _MEASURED),
+        Row("for another agreed set", release(agreed_set_digest="00" * 32), _MISMATCH, _MEASURED),
+        Row("before the opening", release(), _ROUND, _LOCKED),
+    ),
+    "release-twice": (
+        Row("at server A", release(*SITES[:4]), _CONFLICT, _RELEASED, recorded=True),
+        Row("at server B", release(*SITES[:4], side=Side.B), _CONFLICT, _RELEASED, recorded=True),
+        Row("of an older round", release_of_an_older_round, _ROUND),
+    ),
+    "output-for-an-outsider": (
+        Row("not listed", lambda r: r.client(STRANGER).send(Side.A, "GET", r.path(paths.OUTPUT)), _UNLISTED, _RELEASED),
+    ),
+    "server-lies-about-who-contributed": (
+        Row("a set that B does not hold", other_set_to_lock, E.PROTOCOL_VIOLATION),
+        Row("another set after the lock", other_set_to_lock, _CONFLICT, _LOCKED),
+    ),
+    "server-sends-broken-frames": (
+        Row("shorter than its length", as_peer(paths.PEER_EXTEND, b"\x00"), _MALFORMED),
+        Row("says too much", as_peer(paths.PEER_EXTEND, b"\xff\xff\xff\xff{}"), _MALFORMED),
+        Row("a broken message", as_peer(paths.PEER_EXTEND, b"\x00\x00\x00\x02{]"), _MALFORMED),
+        Row("of another kind", as_peer(paths.PEER_PRODUCTS, _BATCH), _MALFORMED, _LOCKED),
+        Row("for a session that is not open", as_peer(paths.PEER_EXTEND, _BATCH), E.UNKNOWN_RESOURCE),
+        Row("other products for the same attempt", as_peer(paths.PEER_PRODUCTS, _PRODUCTS), _CONFLICT, _MEASURED),
+    ),
+    "requests-badly-signed": (
+        Row("site not in the roster", site_not_in_the_roster, _UNSIGNED, says="does not match"),
+        Row("signature of another key", signature_of_another_key, _UNSIGNED),
+        Row("bad signature", bad_signature, _UNSIGNED),
+        Row("missing signature", lambda r: r.sites.me.post(replace(_asked_view(r), headers=[])), _UNSIGNED),
+        *(Row(f"{name} left out of the signature", component_left_out(name), _UNSIGNED) for name in _COMPONENTS),
+        Row("a peer with another key", peer_with_another_key, _UNSIGNED),
+    ),
+    "requests-out-of-their-minute": (
+        Row("expired signature", signed_at(-3600), _UNSIGNED, says="s ago"),
+        Row("future-dated signature", signed_at(3600), _UNSIGNED, says="future"),
+        Row("replayed signature", replayed, _UNSIGNED, says="nonce"),
+        Row("replayed at the other server", replayed_at_the_other_server, _UNSIGNED),
+    ),
+    "requests-with-another-body": (
+        Row("wrong content digest", wrong_content_digest, _UNSIGNED, says="digest"),
+        Row("flat digest of a contribution", flat_digest_of_a_contribution, _UNSIGNED, says="sealed-digest"),
+    ),
+}

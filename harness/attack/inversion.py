@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, model_vector
 from client_agent.learning.layers import shared_parameters
 from client_agent.learning.losses import cross_entropy
-from client_agent.learning.models import build_model, model_spec
+from client_agent.learning.models import BuiltIn, build_model, model_spec
 from client_agent.learning.private_training import NOISE_STEPS, Grid, clipped_sum
 from client_agent.learning.trainer import loss_gradient, take
 from harness.attack.attacked_study import Line, Reals, program_versions, rounded, timed
@@ -73,23 +73,28 @@ class Pool:
 
 @dataclass(frozen=True)
 class Target:
-    """A data set with a model; ``scale`` takes an image's inputs to pixels of [0, 1], None for a table.
+    """A data set with a model of this kind and these widths.
 
-    ``privacy``: sites clip every record's gradient and add noise, as in a study with that table.
+    ``scale``: factor and summand that take an image's inputs to pixels of [0, 1], None for a table. ``privacy``: sites
+    clip every record's gradient and add noise, as in a study with that table.
     """
 
     key: str
     title: str
     data: str
-    spec: Callable[[Pool], ModelSpec]
+    kind: BuiltIn
+    widths: tuple[int, ...] = ()
     split: str = ""
     sites: int | None = None
-    scale: Callable[[Reals], Reals] | None = None
+    scale: tuple[float, float] | None = None
     privacy: PrivacySpec | None = None
 
     @property
     def is_image(self) -> bool:
         return self.scale is not None
+
+    def spec(self, pool: Pool) -> ModelSpec:
+        return model_spec(self.kind, pool.shape, self.widths, pool.classes)
 
     def pool(self, folder: Path | None) -> Pool:
         """Raises: ConfigurationError, where public data are missing"""
@@ -106,8 +111,8 @@ class Target:
     def pixels(self, records: Reals, shape: tuple[int, ...]) -> Reals:
         """Flat inputs as images of [0, 1], float64[n, side, side]. Requires: an image"""
         assert self.scale is not None
-        side = round(float(np.sqrt(np.prod(shape))))
-        return np.clip(self.scale(records), 0.0, 1.0).reshape(len(records), side, side)
+        (factor, summand), side = self.scale, round(float(np.sqrt(np.prod(shape))))
+        return np.clip(records * factor + summand, 0.0, 1.0).reshape(len(records), side, side)
 
 
 def structural_similarity(one: Reals, other: Reals) -> float:
@@ -127,43 +132,23 @@ def signal_to_noise(one: Reals, other: Reals) -> float:
     return float(min(60.0, -10 * np.log10(max(float(np.mean((one - other) ** 2)), 1e-12))))
 
 
-def _linear(pool: Pool) -> ModelSpec:
-    return model_spec("linear", pool.shape, (), pool.classes)
-
-
-def _network(width: int) -> Callable[[Pool], ModelSpec]:
-    return lambda pool: model_spec("mlp", pool.shape, (width,), pool.classes)
-
-
-def _convolutions(pool: Pool) -> ModelSpec:
-    return model_spec("cnn", pool.shape, (16, 32, 64), pool.classes)
-
-
-def _normalised(records: Reals) -> Reals:
-    return records * DEVIATION + MEAN
-
-
-def _as_they_are(records: Reals) -> Reals:
-    return records
-
-
 _LITTLE: Final = PrivacySpec(record_clip=1.0, noise_multiplier=0.1)
 _USUAL: Final = PrivacySpec(record_clip=1.0, noise_multiplier=1.0)
+_PIXELS: Final = (1.0, 0.0)
+_MNIST: Final = (DEVIATION, MEAN)
 TARGETS: Final = (
-    Target("breast-linear", "breast cancer, linear", "breast_cancer", _linear),
-    Target("breast-mlp", "breast cancer, MLP of 64", "breast_cancer", _network(64)),
-    Target("heart-linear", "heart disease, linear", "heart_disease", _linear),
-    Target("heart-mlp", "heart disease, MLP of 64", "heart_disease", _network(64)),
-    Target("digits-linear", "digits, linear", "digits", _linear, sites=10, scale=_as_they_are),
-    Target("digits-mlp", "digits, MLP of 144", "digits", _network(144), sites=10, scale=_as_they_are),
-    Target("mnist-mlp", "MNIST, MLP of 128", "mnist", _network(128), "A", 10, _normalised),
-    Target("mnist-cnn", "MNIST, convolutions", "mnist", _convolutions, "A", 10, _normalised),
-    Target("heart-noise-little", "heart disease, MLP of 64, noise 0.1", "heart_disease", _network(64), privacy=_LITTLE),
-    Target("heart-noise", "heart disease, MLP of 64, noise 1", "heart_disease", _network(64), privacy=_USUAL),
-    Target(
-        "digits-noise-little", "digits, MLP of 144, noise 0.1", "digits", _network(144), "", 10, _as_they_are, _LITTLE
-    ),
-    Target("digits-noise", "digits, MLP of 144, noise 1", "digits", _network(144), "", 10, _as_they_are, _USUAL),
+    Target("breast-linear", "breast cancer, linear", "breast_cancer", "linear"),
+    Target("breast-mlp", "breast cancer, MLP of 64", "breast_cancer", "mlp", (64,)),
+    Target("heart-linear", "heart disease, linear", "heart_disease", "linear"),
+    Target("heart-mlp", "heart disease, MLP of 64", "heart_disease", "mlp", (64,)),
+    Target("digits-linear", "digits, linear", "digits", "linear", (), "", 10, _PIXELS),
+    Target("digits-mlp", "digits, MLP of 144", "digits", "mlp", (144,), "", 10, _PIXELS),
+    Target("mnist-mlp", "MNIST, MLP of 128", "mnist", "mlp", (128,), "A", 10, _MNIST),
+    Target("mnist-cnn", "MNIST, convolutions", "mnist", "cnn", (16, 32, 64), "A", 10, _MNIST),
+    Target("heart-noise-little", "heart disease, MLP of 64, noise 0.1", "heart_disease", "mlp", (64,), privacy=_LITTLE),
+    Target("heart-noise", "heart disease, MLP of 64, noise 1", "heart_disease", "mlp", (64,), privacy=_USUAL),
+    Target("digits-noise-little", "digits, MLP of 144, noise 0.1", "digits", "mlp", (144,), "", 10, _PIXELS, _LITTLE),
+    Target("digits-noise", "digits, MLP of 144, noise 1", "digits", "mlp", (144,), "", 10, _PIXELS, _USUAL),
 )
 """A small network for tables, the demo's for digits, and two for MNIST, the second without a dense first layer."""
 
@@ -176,8 +161,7 @@ RECOGNISED: Final = 20.0
 """PSNR in dB from which an image counts as read: so near to another image of the same digit, guesses hardly come."""
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(Line):
     """Shares of the true records. ``close`` is by columns for tables, by PSNR for images; ``noise`` and ``alike`` are
     mean PSNR (dB) and SSIM, None for tables.
     """
@@ -191,13 +175,14 @@ class Hit:
 def hit(target: Target, pool: Pool, truth: Reals, candidates: Reals) -> Hit:
     """Shapes: truth float64[n, inputs], candidates float64[m, inputs]; without candidates nothing is hit"""
     if not len(candidates):
-        return Hit(0.0, 0.0, 0.0, 0.0) if target.is_image else Hit(0.0, 0.0)
+        none = 0.0 if target.is_image else None
+        return Hit(exact=0.0, close=0.0, noise=none, alike=none)
     if target.is_image:
         return _images(target, pool, truth, candidates)
     nearest = _nearest(truth / pool.spread, candidates / pool.spread)
     off = (candidates[nearest] - truth) / pool.spread
-    exact = np.max(np.abs(off), axis=1) <= EXACT
-    return Hit(float(np.mean(exact)), float(np.mean(np.sqrt(np.mean(off**2, axis=1)) <= CLOSE)))
+    exact = float(np.mean(np.max(np.abs(off), axis=1) <= EXACT))
+    return Hit(exact=exact, close=float(np.mean(np.sqrt(np.mean(off**2, axis=1)) <= CLOSE)))
 
 
 def guesses(others: Reals, number: int, draw: np.random.Generator) -> tuple[Reals, Reals]:
@@ -303,7 +288,6 @@ def _variation(images: torch.Tensor) -> torch.Tensor:
 
 
 FORMAT: Final = "moiety-inversion/1"
-InversionKey: TypeAlias = tuple[str, int, int, int]
 
 
 class How(StrEnum):
@@ -315,20 +299,17 @@ class How(StrEnum):
     GUESSED = "guessed"
 
 
-class Inverted(Line):
-    """One attack: shares of the true records that it has exactly and closely; PSNR and SSIM of images."""
+class Inverted(Hit):
+    """One attack and its hits."""
 
     how: How
     candidates: int
-    exact: float
-    close: float
-    noise: float | None
-    alike: float | None
 
 
 class InversionLine(Line):
     """One average over ``sites`` sites' gradients, ``batch`` records each."""
 
+    KEYS = ("target", "sites", "batch", "seed")
     format: str = FORMAT
     target: str
     sites: int
@@ -338,10 +319,6 @@ class InversionLine(Line):
     attacks: tuple[Inverted, ...]
     seconds: float
     versions: dict[str, str]
-
-    @property
-    def key(self) -> InversionKey:
-        return (self.target, self.sites, self.batch, self.seed)
 
     def by(self, how: How) -> Inverted:
         return next(one for one in self.attacks if one.how is how)
@@ -370,7 +347,7 @@ class InvertedRun:
     steps: int = _STEPS
 
     @property
-    def key(self) -> InversionKey:
+    def key(self) -> tuple[Any, ...]:
         return (self.target.key, self.sites, self.batch, self.seed)
 
     def line(self) -> InversionLine:
@@ -401,7 +378,14 @@ class InvertedRun:
             batch=self.batch,
             seed=self.seed,
             parameters=len(model_vector(model)),
-            attacks=tuple(_inverted(how, number, one) for how, number, one in found),
+            attacks=tuple(
+                Inverted(
+                    how=how,
+                    candidates=number,
+                    **{name: None if value is None else rounded(value, _DIGITS) for name, value in one},
+                )
+                for how, number, one in found
+            ),
             seconds=seconds(),
             versions=program_versions(),
         )
@@ -438,14 +422,3 @@ def true_part(true: Examples, batch: int, site: int) -> Examples:
 
 def _flat(examples: Examples) -> Reals:
     return examples.X.reshape(len(examples), -1).astype(np.float64)
-
-
-def _inverted(how: How, candidates: int, found: Hit) -> Inverted:
-    return Inverted(
-        how=how,
-        candidates=candidates,
-        exact=rounded(found.exact, _DIGITS),
-        close=rounded(found.close, _DIGITS),
-        noise=None if found.noise is None else rounded(found.noise, _DIGITS),
-        alike=None if found.alike is None else rounded(found.alike, _DIGITS),
-    )

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from statistics import mean, stdev
 from typing import Final, TypeAlias
@@ -21,11 +21,11 @@ from scipy.stats import norm
 from client_agent.requester.judgement import Judgement, RequesterFacts, RoundRule, judge, longest_norm
 from harness.attack.attack import passes, taken_out
 from harness.attack.attacked_study import Line, program_versions, timed
-from harness.attack.scripted_agents import study
+from harness.attack.scripted_agents import How, announced, study
 from harness.engine.protected_sum import Measuring, correlations_from
 from protocol.arithmetic.ring import MODULUS, Ring, derive, to_signed
 from protocol.errors import PolicyRefusal, ProtocolViolation
-from protocol.messages.control import Announcement, RuleName, RuleSpec
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.mpc import measurement, sketch
 from protocol.mpc.measurement import OpenedSite, Operands, SiteSketch
 from protocol.parameters import Needs, StudyParameters
@@ -134,44 +134,17 @@ def updates_of(seed: int, lengths: Sequence[float]) -> dict[str, Ring]:
     return found
 
 
-def chance_below(threshold: float) -> float:
-    """Return the chance that a projection of a random update of length C is below a number, in ring units."""
-    return float(norm.cdf(threshold / (PARAMETERS.encoded_norm * np.sqrt(0.5))))
-
-
-class Victim:
-    """The victim's memory of being left out. Under a rule that selects, the clause on it is off."""
-
-    def __init__(self, *, selects: bool) -> None:
-        self._selects = selects
-        self._memory = SiteMemory()
-
-    def takes_part(self, number: int) -> bool:
-        announced = Announcement(
-            study_digest=study().digest(),
-            round=number,
-            listed=SITES[1:],
-            least_contributors=3,
-            opens=Needs.NOTHING,
-            model_version=number,
-            model_digest="00" * 32,
-            weight_list_digest="11" * 32,
-            closes_at_s=10**9,
-        )
-        try:
-            if not self._selects:
-                clauses.check_left_out_twice(announced, self._memory)
-        except PolicyRefusal:
-            return False
-        return True
-
-    def saw(self, number: int, released: tuple[str, ...], failed: tuple[str, ...]) -> None:
-        """A release set with the requester's word on who failed a check."""
-        self._memory = remember_left_out(self._memory, number, SITES, released, failed, own=VICTIM)
+def _takes_part(number: int, memory: SiteMemory) -> bool:
+    """Return whether the victim's clause on sites left out lets it contribute to a round."""
+    try:
+        clauses.check_left_out_twice(announced(study(), number, SITES[1:], How(version=number))[1], memory)
+    except PolicyRefusal:
+        return False
+    return True
 
 
 def cases(rounds: int, failures: int) -> int:
-    """Count the cases that rounds tell apart of which at most ``failures`` fail."""
+    """Count the sequences of answers in so many rounds, of which at most ``failures`` fail."""
     return sum(math.comb(rounds, failed) for failed in range(min(rounds, failures) + 1))
 
 
@@ -183,11 +156,6 @@ def most_bits(rounds: int, failures: int) -> float:
 def share_that_fails(rounds: int, failures: int) -> float:
     """Return the share of cases that the next question should let fail, so that all answers together say most."""
     return cases(rounds - 1, failures - 1) / cases(rounds, failures) if failures else 0.0
-
-
-def told_by(chance: float) -> float:
-    """Return the bits in an answer that had this chance beforehand."""
-    return -math.log2(chance)
 
 
 _SQUARED: Final = PARAMETERS.encoded_norm**2
@@ -202,18 +170,6 @@ class Question(StrEnum):
     GAP = "gap"
 
 
-@dataclass(frozen=True)
-class Left:
-    """The rounds left, this one included, and the failures that the plan has to spend."""
-
-    rounds: int
-    failures: int
-
-    @property
-    def share_that_fails(self) -> float:
-        return share_that_fails(self.rounds, self.failures)
-
-
 class Search(ABC):
     """One study's questions. Lengths are parts of the clip norm; ``opens`` is what the rule has opened."""
 
@@ -225,8 +181,8 @@ class Search(ABC):
         """The sites' updates, the same in every round: the worst case, as updates that move tell less."""
 
     @abstractmethod
-    def ask(self, measured: Measured, left: Left) -> Falsehood | None:
-        """The next question; None when there is nothing left to find."""
+    def ask(self, measured: Measured, share: float) -> Falsehood | None:
+        """The next question, which fails in this share of cases if it can; None when nothing is left to find."""
 
     @abstractmethod
     def answered(self, stays: bool, *, about_the_update: bool) -> None:
@@ -250,10 +206,10 @@ class NormSearch(Search):
         length = 0.1 + 0.8 * float(np.random.default_rng(seed).random())
         return updates_of(seed, (0.5, length, 0.5, 0.6, 0.7, 0.4))
 
-    def ask(self, measured: Measured, left: Left) -> Falsehood | None:
+    def ask(self, measured: Measured, share: float) -> Falsehood | None:
         if self._high - self._low < 2:
             return None
-        self._middle = self._high - (self._high - self._low) * left.share_that_fails
+        self._middle = self._high - (self._high - self._low) * share
         return Falsehood(added=math.floor(self._bound**2 - self._middle))
 
     def answered(self, stays: bool, *, about_the_update: bool) -> None:
@@ -278,15 +234,17 @@ class ProjectionSearch(Search):
     def updates(self, seed: int) -> dict[str, Ring]:
         return updates_of(seed, (0.5, 1.0, 0.5, 0.6, 0.7, 0.4))
 
-    def ask(self, measured: Measured, left: Left) -> Falsehood | None:
-        chances = [chance_below(one) for one in measured.own_thresholds()]
-        chosen = min(range(len(chances)), key=lambda i: abs(chances[i] - left.share_that_fails))
+    def ask(self, measured: Measured, share: float) -> Falsehood | None:
+        # The chance that a projection of a random update, as long as the clip norm, is below each threshold.
+        deviation = PARAMETERS.encoded_norm * np.sqrt(0.5)
+        chances = [float(norm.cdf(one / deviation)) for one in measured.own_thresholds()]
+        chosen = min(range(len(chances)), key=lambda i: abs(chances[i] - share))
         self._chance = chances[chosen]
         return Falsehood(raised=chosen)
 
     def answered(self, stays: bool, *, about_the_update: bool) -> None:
         if about_the_update:
-            self._bits += told_by(1 - self._chance if stays else self._chance)
+            self._bits -= math.log2(1 - self._chance if stays else self._chance)
 
     def bits(self, measured: Measured) -> float:
         return self._bits
@@ -305,7 +263,7 @@ class GapSearch(Search):
         draw = np.random.default_rng(seed).uniform(0.3, 0.6, len(SITES))
         return updates_of(seed, tuple(float(x) for x in draw))
 
-    def ask(self, measured: Measured, left: Left) -> Falsehood | None:
+    def ask(self, measured: Measured, share: float) -> Falsehood | None:
         self._middle = (self._low + self._high) / 2
         return Falsehood(added=math.floor(self._middle))
 
@@ -349,6 +307,9 @@ class Asked:
         """Numbers of failures that a server may plan to spend: as many as a site bears, or as if it bore any number."""
         return (TIMES_LEFT_OUT, self.rounds + 1)
 
+    def key(self, failures: int, seed: int) -> LeakKey:
+        return (self.question, self.clause, failures, self.canaries, self.rounds, seed)
+
 
 class LeakLine(Line):
     """``bits`` about one site's update, in at most ``rounds`` rounds, by a plan that means to spend ``failures``.
@@ -379,7 +340,7 @@ class LeakLine(Line):
 
     @property
     def key(self) -> LeakKey:
-        return (self.question, self.clause, self.failures, self.canaries, self.rounds, self.seed)
+        return self.answers.key(self.failures, self.seed)
 
 
 @dataclass(frozen=True)
@@ -402,25 +363,17 @@ class LeakRun:
 
     @property
     def key(self) -> LeakKey:
-        asked = self.asked
-        return (asked.question, asked.clause, self.failures, asked.canaries, asked.rounds, self.seed)
+        return self.asked.key(self.failures, self.seed)
 
     def line(self) -> LeakLine:
-        asked = self.asked
         with timed() as seconds:
-            with nullcontext() if asked.clause else taken_out(CLAUSE):
-                found = self.learned()
+            with nullcontext() if self.asked.clause else taken_out(CLAUSE):
+                found = asdict(self.learned())
             return LeakLine(
-                question=asked.question,
-                clause=asked.clause,
+                **asdict(self.asked),
                 failures=self.failures,
-                canaries=asked.canaries,
-                rounds=asked.rounds,
                 seed=self.seed,
-                bits=round(found.bits, 4),
-                asked=found.asked,
-                failed=found.failed,
-                caught=found.caught,
+                **found | {"bits": round(found["bits"], 4)},
                 seconds=seconds(),
                 versions=program_versions(),
             )
@@ -428,13 +381,14 @@ class LeakRun:
     def learned(self) -> Learned:
         """With the defences as they are in this process."""
         search, canary = SEARCHES[self.asked.question](), np.random.default_rng(_CANARY + self.seed)
-        victim = Victim(selects=rule_for(search.spec, batch_size=16, grid=PARAMETERS.weight_grid).selects)
-        asked, failed, spent, caught = 0, 0, 0, None
+        selects = rule_for(search.spec, batch_size=16, grid=PARAMETERS.weight_grid).selects
+        memory, asked, failed, spent, caught = SiteMemory(), 0, 0, 0, None
         for number in range(1, self.asked.rounds + 1):
             real = bool(canary.random() >= self.asked.canaries)
             measured = self._measured(search, number, real=real)
-            left = Left(self.asked.rounds + 1 - number, max(0, self.failures - spent))
-            if not victim.takes_part(number) or (falsehood := search.ask(measured, left)) is None:
+            share = share_that_fails(self.asked.rounds + 1 - number, max(0, self.failures - spent))
+            takes_part = selects or _takes_part(number, memory)  # a rule that selects turns the clause off
+            if not takes_part or (falsehood := search.ask(measured, share)) is None:
                 break
             asked += 1
             judged = _judged(measured, falsehood, number, real=real)
@@ -443,7 +397,8 @@ class LeakRun:
                 break
             stays = VICTIM in judged.measured.took_part
             search.answered(stays, about_the_update=real)
-            victim.saw(number, (REQUESTER, *judged.measured.took_part), judged.failed)
+            released = (REQUESTER, *judged.measured.took_part)
+            memory = remember_left_out(memory, number, SITES, released, judged.failed, own=VICTIM)
             spent += not stays
             failed += VICTIM in judged.failed
         return Learned(search.bits(self._measured(search, 0, real=True)), asked, failed, caught)

@@ -18,23 +18,23 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from harness.attack.attacked_study import (
+    MEASURED,
     AttackedStudy,
     DeviatingSum,
     Line,
     Reals,
     Released,
-    program_versions,
+    clipped,
+    direction_of,
+    length_of,
+    line_of,
     rounded,
     timed,
 )
-from harness.engine.history import RunHistory
 from harness.engine.updates import PlainSum, RoundInputs, Summing
-from protocol.messages.control import Study
-from protocol.parameters import Needs
 from protocol.shared_model import first_model
 
 Written: TypeAlias = dict[str, Reals]
-_SMALL: Final = 0.01
 
 
 class Lie(StrEnum):
@@ -72,17 +72,17 @@ class Seen:
     @property
     def harm(self) -> Reals:
         """The direction, of length 1, that raises the liars' own loss the most, as far as they know."""
-        return -_direction(np.sum(list(self.own.values()), axis=0))
+        return -direction_of(np.sum(list(self.own.values()), axis=0))
 
     def reach(self, site: str) -> float:
         """Distance of the site's honest update from what it takes for the requester's: nobody expects it nearer."""
         own = self.own[site]
-        return _length(own if self.rest is None else own - self.rest)
+        return length_of(own if self.rest is None else own - self.rest)
 
 
 def shown(lie: Lie, seen: Seen) -> Written:
     """Return the vectors that liars send where they are measured and not summed."""
-    return {site: _clipped(vector, seen.clip_norm) for site, vector in _FACES[lie](seen).items()}
+    return {site: clipped(vector, seen.clip_norm) for site, vector in _FACES[lie](seen).items()}
 
 
 def summed(lie: Lie, seen: Seen, *, measured: bool) -> Written:
@@ -91,29 +91,23 @@ def summed(lie: Lie, seen: Seen, *, measured: bool) -> Written:
         return dict.fromkeys(seen.own, seen.clip_norm * seen.harm)
     faces = _FACES[lie](seen)
     harmful = {site: face + seen.reach(site) * seen.harm for site, face in faces.items()}
-    return {site: _clipped(vector, seen.clip_norm) for site, vector in harmful.items()}
+    return {site: clipped(vector, seen.clip_norm) for site, vector in harmful.items()}
 
 
-def _reversed(seen: Seen) -> Written:
-    return dict.fromkeys(seen.own, seen.clip_norm * seen.harm)
+def _all_send(face: Callable[[Seen], Reals | None]) -> Callable[[Seen], Written]:
+    """One vector of all of them; their own honest updates before there is one."""
+
+    def written(seen: Seen) -> Written:
+        vector = face(seen)
+        return dict(seen.own) if vector is None else dict.fromkeys(seen.own, vector)
+
+    return written
 
 
 def _near(seen: Seen) -> Written:
     if seen.rest is None:
         return dict(seen.own)
-    return {site: _length(own) * _direction(seen.rest) for site, own in seen.own.items()}
-
-
-def _small(seen: Seen) -> Written:
-    return {site: _SMALL * own for site, own in seen.own.items()}
-
-
-def _copy(seen: Seen) -> Written:
-    return dict(seen.own) if seen.average is None else dict.fromkeys(seen.own, seen.average)
-
-
-def _replay(seen: Seen) -> Written:
-    return dict(seen.own) if seen.rest is None else dict.fromkeys(seen.own, seen.rest)
+    return {site: length_of(own) * direction_of(seen.rest) for site, own in seen.own.items()}
 
 
 def _opposed(seen: Seen) -> Written:
@@ -126,33 +120,15 @@ def _opposed(seen: Seen) -> Written:
     return {site: seen.rest + side * apart * seen.harm for site, side in zip(sites, sides, strict=True)}
 
 
-def _oracle(seen: Seen) -> Written:
-    return dict.fromkeys(seen.own, seen.requester)
-
-
 _FACES: Final[Mapping[Lie, Callable[[Seen], Written]]] = {
-    Lie.REVERSED: _reversed,
+    Lie.REVERSED: _all_send(lambda seen: seen.clip_norm * seen.harm),
     Lie.NEAR: _near,
-    Lie.SMALL: _small,
-    Lie.COPY: _copy,
-    Lie.REPLAY: _replay,
+    Lie.SMALL: lambda seen: {site: 0.01 * own for site, own in seen.own.items()},
+    Lie.COPY: _all_send(lambda seen: seen.average),
+    Lie.REPLAY: _all_send(lambda seen: seen.rest),
     Lie.OPPOSED: _opposed,
-    Lie.ORACLE: _oracle,
+    Lie.ORACLE: _all_send(lambda seen: seen.requester),
 }
-
-
-def _length(vector: Reals) -> float:
-    return float(np.linalg.norm(vector))
-
-
-def _direction(vector: Reals) -> Reals:
-    length = _length(vector)
-    return vector if length == 0 else vector / length
-
-
-def _clipped(vector: Reals, clip_norm: float) -> Reals:
-    """No longer than what passes where norms are opened."""
-    return vector * min(1.0, clip_norm / max(_length(vector), clip_norm))
 
 
 # --- a study with liars -----------------------------------------------------------------------------------------------
@@ -196,9 +172,6 @@ class LyingLine(Line):
         return self.log_loss - self.honest_log_loss
 
 
-_MEASURED = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS})
-
-
 class LyingSum(DeviatingSum):
     """Sums what ``liars`` made of their updates; they learn from the averages that they were in.
 
@@ -221,7 +194,7 @@ class LyingSum(DeviatingSum):
         seen = Seen(own, self._average, self._rest, inputs.own.values, inputs.clip_norm)
         if not inputs.announcement.purpose.plan.summed:
             return shown(self._lie, seen)
-        return summed(self._lie, seen, measured=inputs.announcement.opens in _MEASURED)
+        return summed(self._lie, seen, measured=inputs.announcement.opens in MEASURED)
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
         self.weight.append(opened.share(inputs, sent))
@@ -258,37 +231,18 @@ class LyingRun:
                 summing = LyingSum(PlainSum(), liars, lie)
                 history = self.attacked.run(study, federation, summing, finish=table.finish)
                 honest = honest or history
-                line = self._line(study, history, honest, summing, lie, liars, seconds())
+                line = line_of(
+                    LyingLine,
+                    self.attacked,
+                    history,
+                    liars=liars,
+                    lie=lie,
+                    clip_norm=study.parameters.clip_norm,
+                    weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
+                    moved=rounded(length_of(history.final_model - honest.final_model), _DIGITS),
+                    path=rounded(length_of(honest.final_model - first_model(study)), _DIGITS),
+                    log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
+                    honest_log_loss=rounded(honest.rounds[-1].test_loss, _DIGITS),
+                    seconds=seconds(),
+                )
             yield line
-
-    def _line(
-        self,
-        study: Study,
-        history: RunHistory,
-        honest: RunHistory,
-        summing: LyingSum,
-        lie: Lie | None,
-        liars: tuple[str, ...],
-        seconds: float,
-    ) -> LyingLine:
-        return LyingLine(
-            study=self.attacked.case.name,
-            variant=self.attacked.variant,
-            setting=self.attacked.setting.name,
-            requester=history.requester,
-            seed=self.attacked.seed,
-            sites=len(history.contributors) + 1,
-            liars=liars,
-            lie=lie,
-            rule=history.rule.value,
-            end=history.end.value,
-            released=history.shared_rounds,
-            clip_norm=study.parameters.clip_norm,
-            weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
-            moved=rounded(np.linalg.norm(history.final_model - honest.final_model), _DIGITS),
-            path=rounded(np.linalg.norm(honest.final_model - first_model(study)), _DIGITS),
-            log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
-            honest_log_loss=rounded(honest.rounds[-1].test_loss, _DIGITS),
-            seconds=seconds,
-            versions=program_versions(),
-        )

@@ -19,6 +19,7 @@ from client_agent.contributor.decisions import Decision, Decisions
 from client_agent.site.context import RELAY
 from client_agent.site.letters import WeightMail
 from harness.attack.attack import Attempt, Found, found, passes
+from harness.attack.attacked_study import relative_error
 from harness.attack.scripted_agents import (
     GRID,
     REQUESTER,
@@ -74,7 +75,7 @@ def _one_sum(of: _List, folder: Path) -> Found:
     weight = {site: of.numerators.get(site, GRID) / GRID for site in of.listed}
     known = np.sum([weight[site] * truth[site] for site in of.accomplices], axis=0) if of.accomplices else 0.0
     estimate = (made.sum - known) / weight[victim]
-    error = float(np.linalg.norm(estimate - truth[victim]) / np.linalg.norm(truth[victim]))
+    error = relative_error(estimate, truth[victim])
     return Found(error < _READ, error)
 
 
@@ -202,10 +203,7 @@ _DECLINED: Final[Mapping[str, tuple[Row, ...]]] = {
     ),
 }
 _DECLINED_WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
-    "lists-other-than-announced": {
-        f"{_DECISIONS}_weight_mail": _any_mail,
-        **_without("same_round", "announced_sites"),
-    },
+    "lists-other-than-announced": {f"{_DECISIONS}_weight_mail": _any_mail, **_without("same_round", "announced_sites")},
     "lists-of-hostile-weights": _without("grid", "largest_share", "never_rises", "enough_contributors"),
     "lists-against-a-memory": _without(
         "model_version", "outcome_known", "same_sum_again", "opens", "measured_twice", "left_out_twice"

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from client_agent.learning.sampling import drawing_probability, steps_of
 from client_agent.learning.trainer import take
 from client_agent.learning.update_noise import sample_gradients
 from client_agent.site.privacy_budget import Steps, epsilon_of
-from harness.attack.attacked_study import AttackedStudy, Line, Recorder, program_versions, rounded, timed
+from harness.attack.attacked_study import AttackedStudy, Line, Recorder, line_of, rounded, timed
 from harness.datasets.site_data import Federation, SiteData, parts_of, split_random
 from harness.engine.history import RunHistory, alpha_series, distance_series
 from harness.engine.run_state import Progress
@@ -168,7 +168,6 @@ def watched(attacked: AttackedStudy, study: Study, federation: Federation, *, wo
 # --- a study over a random half of every site's records ---------------------------------------------------------------
 
 FORMAT: Final = "moiety-memorised/1"
-MemorisedKey: TypeAlias = tuple[str, str, int]
 
 
 class Told(Line):
@@ -192,6 +191,7 @@ class MemorisedLine(Line):
     log p / (1 - p) of its class under the last model. ``known`` and ``unknown`` are that model's accuracy on both.
     """
 
+    KEYS = ("study", "variant", "seed")
     format: str = FORMAT
     study: str
     variant: str
@@ -211,10 +211,6 @@ class MemorisedLine(Line):
     epsilon: dict[str, float] = Field(default_factory=dict)
     seconds: float
     versions: dict[str, str]
-
-    @property
-    def key(self) -> MemorisedKey:
-        return (self.study, self.variant, self.seed)
 
 
 DELTA: Final = 1e-3
@@ -242,7 +238,7 @@ def halved(federation: Federation, seed: int) -> Halved:
         whole = _whole(site)
         train, test = parts_of(np.asarray(whole.y), (0.5, 0.5), draw)
         parts = [Examples(whole.X[rows], whole.y[rows]) for rows in (train, test)]
-        sites.append(replace(site, train=parts[0], validation=_part(whole, 0), test=parts[1]))
+        sites.append(replace(site, train=parts[0], validation=Examples(whole.X[:0], whole.y[:0]), test=parts[1]))
         inside.append(np.isin(np.arange(len(whole)), train))
     records = [_whole(site) for site in federation.contributors]
     everybody = Examples(np.concatenate([one.X for one in records]), np.concatenate([one.y for one in records]))
@@ -256,7 +252,7 @@ class MemorisedRun:
     attacked: AttackedStudy
 
     @property
-    def key(self) -> MemorisedKey:
+    def key(self) -> tuple[Any, ...]:
         return (self.attacked.case.name, self.attacked.variant, self.attacked.seed)
 
     def line(self) -> MemorisedLine:
@@ -269,14 +265,11 @@ class MemorisedRun:
             model, last = build_model(study.model, 0), seen.models[-1]
             right, confidence = _answers(model, last, half.records)
             inside = half.members
-            return MemorisedLine(
-                study=of.case.name,
-                variant=of.variant,
-                rule=seen.history.rule.value,
-                seed=of.seed,
-                end=seen.history.end.value,
+            return line_of(
+                MemorisedLine,
+                of,
+                seen.history,
                 parameters=study.parameters.dimension,
-                released=seen.history.shared_rounds,
                 known=rounded(right[inside].mean(), _DIGITS),
                 unknown=rounded(right[~inside].mean(), _DIGITS),
                 rounds=tuple(one.round for one in seen.history.rounds if one.kind.value == "released"),
@@ -287,7 +280,6 @@ class MemorisedRun:
                 confidence=tuple(rounded(one, _DIGITS) for one in confidence),
                 epsilon=_epsilons(study, half.federation.contributors),
                 seconds=seconds(),
-                versions=program_versions(),
             )
 
 
@@ -324,10 +316,6 @@ def _whole(site: SiteData) -> Examples:
     return Examples(np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts]))
 
 
-def _part(data: Examples, number: int) -> Examples:
-    return Examples(data.X[:number], data.y[:number])
-
-
 INFERENCE_FORMAT: Final = "moiety-inference/1"
 
 
@@ -340,6 +328,7 @@ class InferenceLine(Line):
     last weight; None where the rule opens or changes none.
     """
 
+    KEYS = ("study", "variant", "requester", "seed")
     format: str = INFERENCE_FORMAT
     study: str
     variant: str
@@ -358,10 +347,6 @@ class InferenceLine(Line):
     distance: float | None
     weight: float | None
     seconds: float
-
-    @property
-    def key(self) -> tuple[str, str, str, int]:
-        return (self.study, self.variant, self.requester, self.seed)
 
 
 _MANY: Final = 60
@@ -400,17 +385,13 @@ class WatchedRun:
         averages = None
         if seen.rounds:
             averages = told(*(by_averages(model, seen.rounds, data) for data in (inside, outside)))
-        return InferenceLine(
-            study=self.attacked.case.name,
-            variant=self.attacked.variant,
-            rule=history.rule.value,
-            requester=history.requester,
+        return line_of(
+            InferenceLine,
+            self.attacked,
+            history,
             site=site.name,
-            seed=self.attacked.seed,
-            sites=len(federation.sites),
             members=len(inside),
             others=len(outside),
-            released=history.shared_rounds,
             by_loss=told(*(by_loss(model, last, data) for data in (inside, outside))),
             by_reference=told(*(by_reference(model, last, reference, data) for data in (inside, outside))),
             by_averages=averages,

@@ -28,13 +28,13 @@ from harness.attack.attack import Attempt, Found
 from harness.attack.attacked_study import AttackedStudy
 from harness.attack.leak import CLAUSE, Question, most
 from harness.attack.poisoning import Poison, Poisoned, PoisonedLine
-from harness.attack.scripted_agents import ROSTER, SITES, START, Federation, study
+from harness.attack.scripted_agents import SITES, START, Federation, study
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.simulate.case import Case, read_case
 from harness.simulate.study_files import STUDIES
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import to_signed
-from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.control import Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.release import average_chunk
@@ -111,15 +111,7 @@ _PARAMETERS: Final = StudyParameters(dimension=_TRAP.dimension, clip_norm=16.0, 
 
 
 def _study() -> Study:
-    return Study(
-        name="trapped",
-        roster_digest=ROSTER.digest(),
-        parameters=_PARAMETERS,
-        rule=RuleSpec(name=RuleName.FEDAVG),
-        model=_SPEC,
-        training=_WHOLE,
-        rounds=3,
-    )
+    return study("trapped", parameters=_PARAMETERS, model=_SPEC, training=_WHOLE, rounds=3, seed=None)
 
 
 class Hospitals:

@@ -24,7 +24,19 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable
-from harness.attack.attacked_study import AttackedStudy, DeviatingSum, Line, Reals, Released, rounded, timed
+from harness.attack.attacked_study import (
+    MEASURED,
+    AttackedStudy,
+    DeviatingSum,
+    Line,
+    Reals,
+    Released,
+    clipped,
+    length_of,
+    line_of,
+    rounded,
+    timed,
+)
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory
 from harness.engine.protected_sum import secure_sum
@@ -35,7 +47,6 @@ from protocol.parameters import Needs
 _LONGEST: Final = 3.0
 """So many clip norms pass the range check in 99 of 100 rounds, whatever is opened; of five, one in three passes."""
 _HALVINGS: Final = 20
-_MEASURED: Final = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS})
 
 
 class Poison(StrEnum):
@@ -88,28 +99,10 @@ def written(poison: Poison, known: Known) -> dict[str, Reals]:
     """Return every poisoner's vector. Requires: at least two honest updates, for those that look at their spread"""
     if poison.by_data:
         return dict(known.own)
-    if poison is Poison.NOISE:
-        return {site: _as_long_as(known.draw.normal(size=update.size), known) for site, update in known.own.items()}
     if poison in _ALONE:
         return {site: _ALONE[poison](update, known) for site, update in known.own.items()}
     together = _TOGETHER[poison](known)
     return dict.fromkeys(known.own, together)
-
-
-def _sign_flip(update: Reals, known: Known) -> Reals:
-    return -update
-
-
-def _scaled(update: Reals, known: Known) -> Reals:
-    return -update * (_LONGEST * known.clip_norm / max(float(np.linalg.norm(update)), 1e-12))
-
-
-def _zeros(update: Reals, known: Known) -> Reals:
-    return np.zeros_like(update)
-
-
-def _copy(update: Reals, known: Known) -> Reals:
-    return np.zeros_like(update) if known.last_average is None else known.last_average
 
 
 def _a_little(known: Known) -> Reals:
@@ -117,13 +110,13 @@ def _a_little(known: Known) -> Reals:
     liars, sites = len(known.own), len(known.own) + len(known.honest)
     supporters = sites // 2 + 1 - liars
     z = float(norm.ppf(max(0.5, (sites - liars - supporters) / (sites - liars))))
-    return _clipped(known.mean - z * np.std(known.honest, axis=0), known)
+    return clipped(known.mean - z * np.std(known.honest, axis=0), known.clip_norm)
 
 
 def _min_max(known: Known) -> Reals:
     """As far from the mean as no honest update is farther from it than two honest ones are apart."""
-    apart = max(float(np.linalg.norm(a - b)) for a in known.honest for b in known.honest)
-    return _farthest(known, lambda sent: max(float(np.linalg.norm(sent - one)) for one in known.honest) <= apart)
+    apart = max(length_of(a - b) for a in known.honest for b in known.honest)
+    return _farthest(known, lambda sent: max(length_of(sent - one) for one in known.honest) <= apart)
 
 
 def _min_sum(known: Known) -> Reals:
@@ -135,7 +128,7 @@ def _min_sum(known: Known) -> Reals:
 def _farthest(known: Known, looks_honest: Callable[[Reals], bool]) -> Reals:
     """The mean less as much of its own direction as still looks honest, by halving."""
     mean = known.mean
-    direction = mean / max(float(np.linalg.norm(mean)), 1e-12)
+    direction = mean / max(length_of(mean), 1e-12)
     low, high = 0.0, 10 * known.clip_norm
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -147,8 +140,8 @@ def _just_inside(known: Known) -> Reals:
     """As far from the requester's update as the middle honest one is, straight against it: half of the honest sites
     lose more weight by their distance. No longer than a clipped update, as lengths are checked too."""
     apart = float(np.median([np.linalg.norm(one - known.requester) for one in known.honest]))
-    length = max(float(np.linalg.norm(known.requester)), 1e-12)
-    return _clipped(known.requester * (1 - apart / length), known)
+    length = max(length_of(known.requester), 1e-12)
+    return clipped(known.requester * (1 - apart / length), known.clip_norm)
 
 
 def _two_faced(known: Known) -> Reals:
@@ -156,26 +149,23 @@ def _two_faced(known: Known) -> Reals:
     longest vector against it that passes. Where what is summed is measured it can only be JUST_INSIDE."""
     if not known.summed:
         return known.requester
-    if known.opens in _MEASURED:
+    if known.opens in MEASURED:
         return _just_inside(known)
     reach = 1.0 if known.opens.of_norms else _LONGEST
     return -_as_long_as(known.requester, known) * reach
 
 
-def _clipped(vector: Reals, known: Known) -> Reals:
-    return np.asarray(vector * min(1.0, known.clip_norm / max(float(np.linalg.norm(vector)), 1e-12)))
-
-
 def _as_long_as(direction: Reals, known: Known) -> Reals:
     """A clip norm long."""
-    return np.asarray(direction * (known.clip_norm / max(float(np.linalg.norm(direction)), 1e-12)))
+    return np.asarray(direction * (known.clip_norm / max(length_of(direction), 1e-12)))
 
 
 _ALONE: Final[Mapping[Poison, Callable[[Reals, Known], Reals]]] = {
-    Poison.SIGN_FLIP: _sign_flip,
-    Poison.SCALED: _scaled,
-    Poison.ZEROS: _zeros,
-    Poison.COPY: _copy,
+    Poison.SIGN_FLIP: lambda update, known: -update,
+    Poison.SCALED: lambda update, known: -update * (_LONGEST * known.clip_norm / max(length_of(update), 1e-12)),
+    Poison.NOISE: lambda update, known: _as_long_as(known.draw.normal(size=update.size), known),
+    Poison.ZEROS: lambda update, known: np.zeros_like(update),
+    Poison.COPY: lambda update, known: np.zeros_like(update) if known.last_average is None else known.last_average,
 }
 _TOGETHER: Final[Mapping[Poison, Callable[[Known], Reals]]] = {
     Poison.A_LITTLE: _a_little,
@@ -206,7 +196,8 @@ def tampered(federation: Federation, poison: Poison, sites: Sequence[str]) -> Fe
     for site in federation.sites:
         train = site.train
         if site.name in sites:
-            train = _flipped(train, classes) if poison is Poison.LABELS else _with_trigger_at_some(train)
+            flipped = Examples(train.X, classes - 1 - train.y)
+            train = flipped if poison is Poison.LABELS else _with_trigger_at_some(train)
         changed.append(replace(site, train=train))
     return replace(federation, sites=tuple(changed))
 
@@ -216,10 +207,6 @@ def with_trigger(X: NDArray[np.float32]) -> NDArray[np.float32]:
     marked = X.copy()
     marked.reshape(len(X), -1)[:, :_FEATURES] = X.max()
     return marked
-
-
-def _flipped(train: Examples, classes: int) -> Examples:
-    return Examples(train.X, classes - 1 - train.y)
 
 
 def _with_trigger_at_some(train: Examples) -> Examples:
@@ -341,17 +328,13 @@ class Poisoned:
             inner = secure_sum(study, federation.sites, "dealer") if self.secure else PlainSum()
             summing = PoisonedSum(inner, chosen, self.poison, of.seed)
             history = of.run(study, federation, summing, protection=self.protection, works_out_isolation=False)
-            return PoisonedLine(
-                study=of.case.name,
-                variant=of.variant,
-                rule=history.rule.value,
+            return line_of(
+                PoisonedLine,
+                of,
+                history,
                 protection=self.protection,
-                seed=of.seed,
-                sites=len(federation.sites),
                 poisoners=len(chosen),
                 poison=self.poison,
-                end=history.end.value,
-                released=history.shared_rounds,
                 weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
                 accuracy=rounded(history.test_accuracy, _DIGITS),
                 log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),

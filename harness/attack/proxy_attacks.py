@@ -1,16 +1,19 @@
 """A proxy that opens TLS, as hospitals have them, before a real server and an agent's own client.
 
 It keeps, alters, loses and makes up what passes. It may stop it; it must not be believed, and it must not make a server
-say what an agent believes.
+say what an agent believes. At the end: answers without an end to an agent, and words that write on the terminal of who
+reads its lines.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,14 +22,19 @@ from typing import Final, TypeAlias
 import httpx
 from fastapi import FastAPI
 
+from client_agent.cli.agent import _print_event, _print_json
 from client_agent.net import server_client
+from client_agent.net.answers import Answer, UnsignedAnswer
 from client_agent.net.envelopes import Body
+from client_agent.net.exchange import problem_to_error
 from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.site.events import AgentEvent, EventKind
 from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes, replaced
+from harness.attack.scripted_agents import PARTIES, REQUESTER, ROSTER
 from harness.attack.scripted_rounds import OTHER, SITES, VICTIM, OpenRound, RoundInMemory, pair_in_memory
 from harness.attack.signed_client import Reached, digest_of, there
 from harness.federation import server_apps
-from protocol.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, close_answer
+from protocol.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, SEALED_TYPE, Correspondence, close_answer
 from protocol.channel.sealing import SealedReader, sealed_small_length
 from protocol.channel.session import HEAD_BYTES, SESSION_TYPE
 from protocol.channel.signing import DigestField, sign_answer
@@ -36,6 +44,7 @@ from protocol.messages.control import Message, OutputHeader, ReadyNotice, Receip
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from servers.api.envelope import _Body
+from servers.problems import error_from
 
 Tamper: TypeAlias = Callable[[httpx.Request, httpx.Response], httpx.Response]
 Change: TypeAlias = Callable[[bytes], bytes]
@@ -140,11 +149,8 @@ def _behind(reaches: Callable[[Between], Iterator[str]], in_sessions: bool, fold
         opened = pair.round(_DIMENSION, opens=Needs.NOTHING)
         opened.sites.announce(opened.announcement)
         proxy = Proxy(there(pair.federation.connect, "way to the servers")())
-        client = agents_client(pair.federation, Side.B, VICTIM, proxy, in_sessions=in_sessions)
-        try:
+        with closing(agents_client(pair.federation, Side.B, VICTIM, proxy, in_sessions=in_sessions)) as client:
             return found(list(reaches(Between(opened, proxy, client, folder))))
-        finally:
-            client.close()
 
 
 def _answered(ask: Callable[[], object]) -> bool:
@@ -466,6 +472,88 @@ def _attempt(
     return Attempt(partial(_behind, reaches, in_sessions), without)
 
 
+# --- answers without an end, and words that write on a terminal -------------------------------------------------------
+
+
+_SENT: Final = 32
+"""Megabytes of each answer; a real one would go on."""
+_STUDY, _SITE = "scripted", ROSTER.contributors[0].name
+
+
+class _Endless(httpx.SyncByteStream):
+    """Counts what was taken of it."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self.taken < _SENT:
+            self.taken += 1
+            yield bytes(2**20)
+
+
+def _unbounded(answer: Answer, most_bytes: int) -> Iterator[bytes]:
+    stream = answer._response.stream
+    assert isinstance(stream, httpx.SyncByteStream)
+    yield from stream
+
+
+_QUESTIONS: Final[tuple[Callable[[ServerClient, Path], object], ...]] = (
+    lambda client, folder: client.get_mail(_STUDY, "refusal", REQUESTER, _SITE, 2**19),
+    lambda client, folder: client.fetch_mail(_STUDY, "checkpoint-0", "every-site", REQUESTER, folder / "model", 4000),
+    lambda client, folder: client.opening(_STUDY, 1, 1, 9000),
+    lambda client, folder: client.fetch_output(_STUDY, 1, list, 7000),
+)
+
+
+def _without_end(folder: Path) -> Found:
+    """A letter, a model, an opening and a sum, each with a signed head and a body without an end."""
+    bodies: list[_Endless] = []
+    server = PARTIES.keys_of(ROSTER.operator_a.name)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(_Endless())
+        signed = sign_answer(
+            200,
+            SEALED_TYPE,
+            bytes(32),
+            server.signing,
+            server.key_id,
+            created=1,
+            request_signature=request.headers["signature"],
+            digest_field=DigestField.CONTENT,
+        )
+        return httpx.Response(200, headers=list(signed), stream=bodies[-1])
+
+    transport, once = httpx.MockTransport(answer), RetryPolicy(attempts=1)
+    with closing(ServerClient(Side.A, ROSTER.operator_a, PARTIES.keys_of(_SITE), transport, retry=once)) as client:
+        for question in _QUESTIONS:
+            with suppress(UnsignedAnswer):
+                question(client, folder)
+    taken = max(body.taken for body in bodies)
+    return Found(taken > 2 or len(bodies) < len(_QUESTIONS), taken)
+
+
+_WORDS: Final = "no\x1b]0;owned\x07\x1b[2J \u202eevil\u2066 of it\ncontributor c2: released"
+"""A title, a bell, a cleared screen, a turned reading direction, and a line that a program never wrote."""
+_PROBLEM: Final = _problem("malformed_message", _WORDS)
+
+
+def _printed(show: Callable[[AgentEvent], None]) -> str:
+    """Events have lines of the program's own; what comes in is one line by then."""
+    shown, text = io.StringIO(), _WORDS.replace("\n", " ")
+    with redirect_stdout(shown):
+        show(AgentEvent(kind=EventKind.DECLINED, site="c1", study="unit", round=1, text=text))
+    return shown.getvalue().removesuffix("\n")
+
+
+_PLACES: Final[Mapping[str, Callable[[], str]]] = {
+    "an agent's line": lambda: _printed(_print_event),
+    "an agent's line of JSON": lambda: str(json.loads(_printed(_print_json))["text"]),
+    "a server's problem at an agent": lambda: problem_to_error(400, _PROBLEM, "operator-a").detail,
+    "a server's problem at the other server": lambda: error_from(_PROBLEM, 400).detail,
+}
+
 ATTEMPTS: Final = {
     "proxy-reads-a-round": Attempt(
         _reads_a_round,
@@ -483,10 +571,7 @@ ATTEMPTS: Final = {
     ),
     "session-requests-replayed": _attempt(
         _replays_in_a_session,
-        {
-            "protocol.channel.session.CounterWindow.take": passes,
-            "servers.identity.sessions.require_time": passes,
-        },
+        {"protocol.channel.session.CounterWindow.take": passes, "servers.identity.sessions.require_time": passes},
         in_sessions=True,
     ),
     "session-answers-made-up": _attempt(
@@ -496,5 +581,10 @@ ATTEMPTS: Final = {
             "protocol.channel.session._asked_by": lambda head: b"",
         },
         in_sessions=True,
+    ),
+    "answers-without-end": Attempt(_without_end, {"client_agent.net.answers.Answer._raw": _unbounded}),
+    "words-that-write-on-a-terminal": Attempt(
+        lambda _: found([name for name, shown in _PLACES.items() if not shown().isprintable()]),
+        {"protocol.text._shown": lambda character: character},
     ),
 }

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,8 @@ from harness.attack.attacked_study import (
     OpenedSum,
     Reals,
     Recorder,
-    program_versions,
+    line_of,
+    relative_error,
     rounded,
     timed,
 )
@@ -171,10 +172,9 @@ def fitted_estimate(equations: Equations) -> Reals:
 
 
 def _error(estimate: Reals, truth: NDArray[np.float32] | None) -> float | None:
-    length = 0.0 if truth is None else float(np.linalg.norm(truth))
-    if truth is None or length == 0:
+    if truth is None or not truth.any():
         return None
-    return float(np.linalg.norm(estimate - truth)) / length
+    return relative_error(estimate, truth)
 
 
 # --- a study, attacked by everybody in it ---------------------------------------------------------------------------
@@ -210,6 +210,7 @@ class AttackLine(Line):
     policy's clause that ended the shared part, None where none did.
     """
 
+    KEYS = ("study", "variant", "setting", "requester", "seed")
     format: str = FORMAT
     study: str
     variant: str
@@ -245,10 +246,6 @@ class AttackLine(Line):
         ]
         return min(found, default=None)
 
-    @property
-    def key(self) -> tuple[str, str, str, str, int]:
-        return (self.study, self.variant, self.setting, self.requester, self.seed)
-
 
 @dataclass(frozen=True)
 class AttackedRun:
@@ -263,14 +260,10 @@ class AttackedRun:
             recorder = Recorder(Noisy(PlainSum(), of.setting.noise, of.seed) if of.setting.noise else PlainSum())
             history = of.run(study, federation, recorder)
             sums = recorder.sums
-            return AttackLine(
-                study=of.case.name,
-                variant=of.variant,
-                setting=of.setting.name,
-                requester=history.requester,
-                seed=of.seed,
-                rule=history.rule.value,
-                end=history.end.value,
+            return line_of(
+                AttackLine,
+                of,
+                history,
                 reason=history.reason,
                 ended_by=history.ended_by,
                 parameters=study.parameters.dimension,
@@ -281,7 +274,6 @@ class AttackedRun:
                 isolation={one.site: _values(one.values) for one in isolation_series(history)},
                 attacks=attacks_on(sums, (of.setting.noise * study.parameters.clip_norm) ** 2),
                 seconds=seconds(),
-                versions=program_versions(),
             )
 
 
@@ -329,7 +321,6 @@ def _values(values: Sequence[float | None]) -> Values:
 
 DIFFERENCING_FORMAT: Final = "moiety-differencing/1"
 _DIFFERENCING_DIGITS: Final = 5
-DifferencedKey: TypeAlias = tuple[str, str, str, str, int]
 
 
 class DifferencedLine(Line):
@@ -340,6 +331,7 @@ class DifferencedLine(Line):
     ``predicted`` is the least isolation that anybody worked out before the second sum, about whomever's update.
     """
 
+    KEYS = AttackLine.KEYS
     format: str = DIFFERENCING_FORMAT
     study: str
     variant: str
@@ -360,10 +352,6 @@ class DifferencedLine(Line):
     seconds: float
 
     @property
-    def key(self) -> DifferencedKey:
-        return (self.study, self.variant, self.setting, self.requester, self.seed)
-
-    @property
     def achieved(self) -> float:
         """The least error of all estimates that the requester can make."""
         return min(self.difference, self.average, self.own, self.fitted)
@@ -379,7 +367,7 @@ class DifferencedRun:
     attacked: AttackedStudy
 
     @property
-    def key(self) -> DifferencedKey:
+    def key(self) -> tuple[Any, ...]:
         of = self.attacked
         return (of.case.name, of.variant, of.setting.name, of.requester or "", of.seed)
 
@@ -396,23 +384,16 @@ class DifferencedRun:
             history, sums = self._run(study, federation, away)
             requester = federation.requester.name
             errors = {prior: Reconstruction((requester,), prior).errors(sums)[site][0] for prior in Prior}
-            return DifferencedLine(
-                study=of.case.name,
-                variant=of.variant,
-                setting=of.setting.name,
-                requester=requester,
+            return line_of(
+                DifferencedLine,
+                of,
+                history,
                 site=site,
-                seed=of.seed,
-                rule=history.rule.value,
-                sites=len(federation.sites),
                 parameters=study.parameters.dimension,
                 weight=_rounded(sums[0].weights[site]),
                 predicted=_rounded(_predicted(history, sums[1].round)),
                 difference=_rounded(difference_error(sums, site)),
-                average=_rounded(errors[Prior.AVERAGE]),
-                own=_rounded(errors[Prior.OWN]),
-                fitted=_rounded(errors[Prior.FITTED]),
-                true=_rounded(errors[Prior.TRUE]),
+                **{prior.value: _rounded(error) for prior, error in errors.items()},
                 seconds=seconds(),
             )
 
@@ -433,7 +414,7 @@ def difference_error(sums: list[OpenedSum], site: str) -> float:
     left = [one.total - one.weights[one.requester] * one.updates[one.requester] for one in sums]
     truth = sums[0].updates[site].astype(np.float64)
     guess = (left[0] - left[1]) / sums[0].weights[site]
-    return float(np.linalg.norm(guess - truth) / np.linalg.norm(truth))
+    return relative_error(guess, truth)
 
 
 def _predicted(history: RunHistory, number: int) -> float:

@@ -8,46 +8,26 @@ that says what is wrong, or when the round does not go on to the exact sum of ev
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import httpx
 
-from harness.attack import forgeries as forged
-from harness.attack import hostile_messages as sent
 from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
-from harness.attack.hostile_messages import BATCH, PRODUCTS, Act, Round, announced, as_peer, letter, queries
-from harness.attack.hostile_messages import released as release
-from harness.attack.scripted_rounds import (
-    EARLY,
-    LARGE,
-    LAST,
-    REQUESTER,
-    SITES,
-    SMALL,
-    STRANGER,
-    VICTIM,
-    Pair,
-    Phase,
-    pair_in_memory,
-    refusals,
-)
+from harness.attack.hostile_messages import ROWS, Round, Row
+from harness.attack.scripted_rounds import SITES, STRANGER, Pair, Phase, pair_in_memory, refusals
 from harness.federation.server_apps import ServersInMemory
-from protocol.channel.sealing import SealedReader, sealed_length, sealed_small_length
+from protocol.channel.sealing import SealedReader
 from protocol.errors import BrokenSeal, MoietyError
 from protocol.errors import ErrorCode as E
-from protocol.messages import paths
-from protocol.messages.control import ContributionHeader, Message, QueryHeader, Receipt, Signed
-from protocol.messages.letter import NOTICE_BYTES
+from protocol.messages.control import ContributionHeader, Message, QueryHeader, Signed
 from protocol.parameters import Needs
 from protocol.rounds.side_b import Reply
 from protocol.rounds.states import RoundKey
-from protocol.sharing import Side
 from servers.rounds.intake import _Opening
 from servers.rounds.side_b import Answering
-from servers.store.records import AnswerKind, ContributionRecord, StudyRecord
+from servers.store.records import AnswerKind, StudyRecord
 
 _PROBLEM = {"type", "title", "status", "detail", "code"}
 _STATUS: Final = {
@@ -57,22 +37,6 @@ _STATUS: Final = {
     **dict.fromkeys((E.TRANSCRIPT_MISMATCH, E.PROTOCOL_VIOLATION), 409),
 }
 """The status that goes with each refusal below, said once more than in the servers' own table."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One hostile message and the refusal that it gets; without a code, any refusal that is the sender's fault.
-
-    ``says`` stands in the refusal's text. ``recorded``: the server keeps a note of who sent it.
-    """
-
-    name: str
-    act: Act
-    code: E | None
-    phase: Phase = Phase.COLLECTING
-    says: str = ""
-    recorded: bool = False
-    dimension: int = SMALL
 
 
 def _refused(rows: Sequence[Row], folder: Path) -> Found:
@@ -130,225 +94,6 @@ def _changed(opened: Round, before: list[object], kept: list[tuple[str, str, str
     return "" if noted == [row.code] * row.recorded else f"refused, and recorded as {noted}"
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-_SETTLED, _LOCKED, _MEASURED, _RELEASED = Phase.SETTLED, Phase.LOCKED, Phase.MEASURED, Phase.RELEASED
-_MEGABYTE: Final = 2**20
-_NOTICE: Final = sealed_small_length(NOTICE_BYTES)
-_MODEL: Final = sealed_length(4 * SMALL)
-_EVERYBODY: Final = paths.EVERY_SITE
-_COMPONENTS: Final = ("@method", "@target-uri", "sealed-head-digest", "created", "keyid", "alg", "nonce", "tag")
-_WORDS: Final = ("decline", "x", "refusal", "weights", "welcome")
-_TOPICS: Final = (
-    *(f"{word}-{number}" for number in range(2, 5) for word in _WORDS),
-    *("decline", "decline-01", "decline-1-1", "decline--1", "refusal-0", "checkpoint", "every-site"),
-)
-_ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
-    "share-of-something-else": (
-        Row("in another site's name", sent.in_another_name, E.NOT_LISTED),
-        Row("bound to another announcement", sent.for_another_announcement, E.ANNOUNCEMENT_MISMATCH),
-        Row("another study's digest", sent.header(study_digest="00" * 32), E.ANNOUNCEMENT_MISMATCH),
-        Row("wrong round in the header", sent.header(round=999), E.WRONG_ROUND),
-        Row("wrong attempt in the header", sent.header(attempt=2), E.WRONG_ROUND),
-        Row("wrong length in the header", sent.header(length=SMALL + 1), E.MALFORMED_MESSAGE),
-        Row("wrong protocol version", sent.header(version=sent.NO_VERSION), E.OTHER_VERSION, says="moiety/9"),
-        Row("unknown field in the header", sent.header(note="x"), E.MALFORMED_MESSAGE, says="note"),
-        Row(
-            "share for the other side",
-            sent.share(lambda r: r.honest[VICTIM][Side.A].sealed()),
-            E.MALFORMED_MESSAGE,
-            says="side 'a'",
-        ),
-        Row("the other side's share first", sent.the_others_share(VICTIM), E.MALFORMED_MESSAGE, says="vector"),
-    ),
-    "share-sealed-wrongly": (
-        Row(
-            "sealed to the wrong key",
-            sent.share(lambda r: forged.sealed_to_the_wrong_key(r.honest[VICTIM], Side.B)),
-            E.BROKEN_SEAL,
-        ),
-        Row("truncated", sent.sealed_then(forged.truncated), E.BROKEN_SEAL),
-        Row("over-long", sent.sealed_then(forged.over_long), E.BROKEN_SEAL),
-        Row("a megabyte over-long", sent.sealed_then(partial(forged.over_long, by=_MEGABYTE)), E.TOO_LARGE),
-        Row("bit flipped", sent.sealed_then(forged.bit_flipped), E.BROKEN_SEAL),
-        Row("header changed after sealing", sent.parts_then(sent.altered_header), E.BROKEN_SEAL),
-        Row("not sealed at all", sent.share(lambda r: b"\x00" * 3000), E.MALFORMED_MESSAGE),
-        Row("empty body", sent.share(lambda r: b""), E.BROKEN_SEAL),
-        Row("chunks swapped", sent.parts_then(forged.chunks_swapped), E.BROKEN_SEAL, dimension=LARGE),
-        Row(
-            "last chunk missing",
-            sent.parts_then(forged.last_chunk_missing),
-            E.BROKEN_SEAL,
-            says="last chunk",
-            dimension=LARGE,
-        ),
-    ),
-    "share-not-as-committed": (
-        Row(
-            "wrong commitment",
-            sent.share(lambda r: forged.another_share_than_committed(r.honest[VICTIM], Side.B)),
-            E.COMMITMENT_MISMATCH,
-        ),
-    ),
-    "share-of-another-length": (
-        Row("vector too short", sent.vector_of(by=-1), E.MALFORMED_MESSAGE, says="152"),
-        Row("vector too long", sent.vector_of(by=1), E.MALFORMED_MESSAGE, says="168"),
-        Row("fifty times as long", sent.vector_of(times=50), E.MALFORMED_MESSAGE, says="8000"),
-    ),
-    "share-out-of-turn": (
-        Row("a site that is not listed", sent.of_a_stranger, E.NOT_LISTED, says="is not listed"),
-        Row("wrong round in the address", lambda r: r.put(VICTIM, Side.A, b"x", round=999), E.WRONG_ROUND),
-        Row("after the lock, a late site", sent.of_a_stranger, E.WRONG_ROUND, _LOCKED),
-        Row("before the announcement", sent.share(lambda r: b"x"), E.WRONG_ROUND, _SETTLED),
-    ),
-    "share-sent-twice": (
-        Row("same place, other bytes", sent.same_id_other_bytes, E.CONFLICTING_MESSAGE, recorded=True),
-        Row("both shares to one server", sent.the_others_share(EARLY), E.CONFLICTING_MESSAGE, recorded=True),
-        Row("after the lock", sent.same_id_other_bytes, E.CONFLICTING_MESSAGE, _LOCKED, recorded=True),
-        Row("after the release", sent.same_id_other_bytes, E.CONFLICTING_MESSAGE, _RELEASED, recorded=True),
-    ),
-    "letters-of-every-size": (
-        *(
-            Row(f"a notice of {size} bytes", letter("refusal", size), E.MALFORMED_MESSAGE, _SETTLED)
-            for size in (0, 1, 74, _NOTICE - 1)
-        ),
-        *(
-            Row(f"a notice of {size} bytes", letter("refusal", size), E.TOO_LARGE, _SETTLED)
-            for size in (_NOTICE + 1, 2 * _NOTICE, _MEGABYTE)
-        ),
-        Row("a megabyte without a stated length", sent.letter_without_a_length(_MEGABYTE), E.TOO_LARGE, _SETTLED),
-        Row("a model a byte too long", letter("checkpoint-0", _MODEL + 1, REQUESTER, _EVERYBODY), E.TOO_LARGE),
-        Row("fifty models in one", letter("checkpoint-0", 50 * _MODEL, REQUESTER, _EVERYBODY), E.TOO_LARGE),
-    ),
-    "letters-of-made-up-topics": (
-        *(Row(f"topic {topic}", letter(topic, _NOTICE), None) for topic in _TOPICS),
-        Row("a model that no round made", letter("checkpoint-1", _MODEL, REQUESTER, _EVERYBODY), E.WRONG_ROUND),
-        Row("a welcome to it", letter("welcome-1", 1000, REQUESTER, VICTIM), E.WRONG_ROUND),
-        Row("a model for one site", letter("checkpoint-0", _MODEL, REQUESTER, VICTIM), E.NOT_LISTED),
-        Row("a decline of who is not listed", letter("decline-1", _NOTICE, STRANGER), E.NOT_LISTED),
-    ),
-    "studies-with-a-dealer": (
-        Row("a dealer's correlations", sent.study_with(correlation_source="dealer"), E.MALFORMED_MESSAGE),
-        Row("another roster", sent.study_with(roster_digest="00" * 32), E.ANNOUNCEMENT_MISMATCH),
-        Row("created by a site", sent.study_with(signer=VICTIM), E.NOT_LISTED),
-    ),
-    "announcements-out-of-turn": (
-        Row(
-            "another announcement of this round",
-            announced(model_digest="22" * 32),
-            E.CONFLICTING_MESSAGE,
-            recorded=True,
-        ),
-        Row("of a later round", announced(round=10**5), E.WRONG_ROUND, _SETTLED),
-        Row(
-            "names unknown sites",
-            announced(listed=(*SITES[1:], "nobody")),
-            E.MALFORMED_MESSAGE,
-            _SETTLED,
-            says="nobody",
-        ),
-        Row(
-            "below the study's least number",
-            announced(least_contributors=2),
-            E.MALFORMED_MESSAGE,
-            _SETTLED,
-            says="below the study's 3",
-        ),
-        Row("fewer sites than it promises", sent.too_few_listed, E.MALFORMED_MESSAGE, _SETTLED),
-    ),
-    "announcements-that-open-more": (
-        Row("of another study", announced(study_digest="00" * 32), E.ANNOUNCEMENT_MISMATCH, _SETTLED),
-        Row(
-            "closes in centuries",
-            announced(closes_at_s=10**10),
-            E.MALFORMED_MESSAGE,
-            _SETTLED,
-            says="round_deadline_s",
-        ),
-        *(
-            Row(f"opens {opens.value}", announced(opens=opens), E.MALFORMED_MESSAGE, _SETTLED)
-            for opens in (Needs.PAIRS, Needs.NORMS, Needs.INNER_PRODUCTS)
-        ),
-    ),
-    "messages-in-the-requesters-place": (
-        Row("announcement by a site", announced(signer=VICTIM), E.BAD_SIGNATURE, _SETTLED),
-        Row("ready for somebody else", sent.ready_for_somebody_else, E.NOT_LISTED),
-        Row("queries of a site", queries(sender=VICTIM), E.NOT_LISTED, _LOCKED),
-        Row("a site as the other server", sent.site_as_peer, E.NOT_LISTED),
-        Row("release by a site", release(signer=VICTIM), E.BAD_SIGNATURE, _MEASURED),
-    ),
-    "messages-that-do-not-parse": (
-        Row("malformed JSON", sent.post(paths.ANNOUNCEMENT, b'{"message":'), E.MALFORMED_MESSAGE, says="JSON"),
-        Row("JSON of another kind", sent.post(paths.ANNOUNCEMENT, b"[1, 2]"), E.MALFORMED_MESSAGE),
-        Row("five megabytes", sent.post(paths.ANNOUNCEMENT, b" " * 5 * _MEGABYTE), E.TOO_LARGE),
-        Row("another version", sent.wrong_version_of_a_study, E.OTHER_VERSION, says=sent.NO_VERSION),
-        Row("unknown study", sent.unknown_study, E.UNKNOWN_STUDY, says="elsewhere"),
-    ),
-    "queries-of-its-own-choice": (
-        Row("wrong length", queries(length=SMALL + 1), E.MALFORMED_MESSAGE, _LOCKED, says="length"),
-        Row("cut short", queries(short_by=8), E.MALFORMED_MESSAGE, _LOCKED, says="bytes"),
-        Row("sites not in the set", queries(targets=(STRANGER, *SITES[2:])), E.MALFORMED_MESSAGE, _LOCKED),
-        Row("one site only", queries(targets=(VICTIM,)), E.MALFORMED_MESSAGE, _LOCKED),
-        Row("another challenge", queries(transcript_digest="00" * 32), E.TRANSCRIPT_MISMATCH, _LOCKED),
-        Row("for the other side", queries(side=Side.A), E.MALFORMED_MESSAGE, _LOCKED),
-        Row("before the lock", sent.post(paths.QUERIES, b"x"), E.WRONG_ROUND),
-        Row("other ones, later", queries(), E.CONFLICTING_MESSAGE, _MEASURED, recorded=True),
-    ),
-    "release-of-two": (
-        Row("below the announced number", release(*SITES[:3]), E.MALFORMED_MESSAGE, _MEASURED, says="at least 3"),
-        Row("beyond the agreed set", release(*SITES, STRANGER), E.MALFORMED_MESSAGE, _MEASURED),
-        Row("a site twice", release(*SITES, LAST), E.MALFORMED_MESSAGE, _MEASURED),
-        Row("without the requester", release(*SITES[1:]), E.MALFORMED_MESSAGE, _MEASURED),
-        Row("for another agreed set", release(agreed_set_digest="00" * 32), E.ANNOUNCEMENT_MISMATCH, _MEASURED),
-        Row("before the opening", release(), E.WRONG_ROUND, _LOCKED),
-    ),
-    "release-twice": (
-        Row("at server A", release(*SITES[:4]), E.CONFLICTING_MESSAGE, _RELEASED, recorded=True),
-        Row("at server B", release(*SITES[:4], side=Side.B), E.CONFLICTING_MESSAGE, _RELEASED, recorded=True),
-        Row("of an older round", sent.release_of_an_older_round, E.WRONG_ROUND),
-    ),
-    "output-for-an-outsider": (Row("not listed", sent.output_for_an_outsider, E.NOT_LISTED, _RELEASED),),
-    "server-lies-about-who-contributed": (
-        Row("a set that B does not hold", sent.other_set_to_lock, E.PROTOCOL_VIOLATION),
-        Row("another set after the lock", sent.other_set_to_lock, E.CONFLICTING_MESSAGE, _LOCKED),
-    ),
-    "server-sends-broken-frames": (
-        Row("shorter than its length", as_peer(paths.PEER_EXTEND, b"\x00"), E.MALFORMED_MESSAGE),
-        Row("says too much", as_peer(paths.PEER_EXTEND, b"\xff\xff\xff\xff{}"), E.MALFORMED_MESSAGE),
-        Row("a broken message", as_peer(paths.PEER_EXTEND, b"\x00\x00\x00\x02{]"), E.MALFORMED_MESSAGE),
-        Row("of another kind", as_peer(paths.PEER_PRODUCTS, BATCH), E.MALFORMED_MESSAGE, _LOCKED),
-        Row("for a session that is not open", as_peer(paths.PEER_EXTEND, BATCH), E.UNKNOWN_RESOURCE),
-        Row(
-            "other products for the same attempt",
-            as_peer(paths.PEER_PRODUCTS, PRODUCTS),
-            E.CONFLICTING_MESSAGE,
-            _MEASURED,
-        ),
-    ),
-    "requests-badly-signed": (
-        Row("site not in the roster", sent.site_not_in_the_roster, E.BAD_SIGNATURE, says="does not match"),
-        Row("signature of another key", sent.signature_of_another_key, E.BAD_SIGNATURE),
-        Row("bad signature", sent.bad_signature, E.BAD_SIGNATURE),
-        Row("missing signature", sent.missing_signature, E.BAD_SIGNATURE),
-        *(
-            Row(f"{name} left out of the signature", sent.component_left_out(name), E.BAD_SIGNATURE)
-            for name in _COMPONENTS
-        ),
-        Row("a peer with another key", sent.peer_with_another_key, E.BAD_SIGNATURE),
-    ),
-    "requests-out-of-their-minute": (
-        Row("expired signature", sent.signed_at(-3600), E.BAD_SIGNATURE, says="s ago"),
-        Row("future-dated signature", sent.signed_at(3600), E.BAD_SIGNATURE, says="future"),
-        Row("replayed signature", sent.replayed, E.BAD_SIGNATURE, says="nonce"),
-        Row("replayed at the other server", sent.replayed_at_the_other_server, E.BAD_SIGNATURE),
-    ),
-    "requests-with-another-body": (
-        Row("wrong content digest", sent.wrong_content_digest, E.BAD_SIGNATURE, says="digest"),
-        Row("flat digest of a contribution", sent.flat_digest_of_a_contribution, E.BAD_SIGNATURE, says="sealed-digest"),
-    ),
-}
-
-
 # --- with the defence taken out ---------------------------------------------------------------------------------------
 
 _COLLECT: Final = "servers.rounds.contributions."
@@ -373,10 +118,6 @@ def _without_its_end(reader: SealedReader) -> bytes:
         return _FINISH(reader)
     except BrokenSeal:
         return b""
-
-
-def _first_receipt(server: object, study: object, known: ContributionRecord, digest: str) -> Signed[Receipt]:
-    return known.receipt
 
 
 def unsigned(signed: Signed[Message], *_: object) -> Message:
@@ -430,7 +171,7 @@ _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
         f"{_COLLECT}_require_open": passes,
         f"{_COLLECT}expected_sites": lambda *_: frozenset((*SITES, STRANGER)),
     },
-    "share-sent-twice": {f"{_COLLECT}same_receipt": _first_receipt},
+    "share-sent-twice": {f"{_COLLECT}same_receipt": lambda server, study, known, digest: known.receipt},
     "letters-of-every-size": ANY_LETTER,
     "letters-of-made-up-topics": {"servers.api.mail.require_announced": passes},
     "studies-with-a-dealer": {"servers.studies._require_own_correlations": passes},
@@ -454,4 +195,4 @@ _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
     },
     "requests-with-another-body": {"servers.api.authentication.Caller.require_digest": passes},
 }
-ATTEMPTS: Final = {name: Attempt(partial(_refused, rows), _WITHOUT[name]) for name, rows in _ROWS.items()}
+ATTEMPTS: Final = {name: Attempt(partial(_refused, rows), _WITHOUT[name]) for name, rows in ROWS.items()}

@@ -31,6 +31,7 @@ from harness.attack.scripted_rounds import (
     VICTIM,
     Phase,
     RoundInMemory,
+    data_folder,
     pair_in_memory,
     refusals,
     small_update,
@@ -167,27 +168,23 @@ def _retry_without(folder: Path) -> Found:
 
     The difference of what the two would open is one site's update.
     """
-    with ServersInMemory(folder, SITES) as servers:
-        sites = ScriptedRequester(servers, make_study(servers, SMALL, "retry", tags=True))
-        try:
-            sites.create()
-            announcement = sites.announcement(1, listed=SITES[1:])
-            sites.announce(announcement)
-            draw = np.random.default_rng(5)
-            x = {site: small_update(draw, SMALL) for site in SITES}
-            vectors = {site: sites.with_tags(x[site], announcement) for site in SITES}
-            vectors[VICTIM][-TAG_COORDINATES:][:1] += np.uint64(1)
-            sites.contribute_all(announcement, vectors)
-            current = sites.measured(1, x[REQUESTER], dict.fromkeys(SITES[1:], GRID))
-            sites.release(current)
-            views = sites.committed(1)
-            again = partial(_taken, sites, current, [site for site in SITES if site != VICTIM])
+    with pair_in_memory(folder) as pair:
+        sites = pair.new_study(SMALL, tags=True)
+        announcement = sites.announcement(1, listed=SITES[1:])
+        sites.announce(announcement)
+        draw = np.random.default_rng(5)
+        x = {site: small_update(draw, SMALL) for site in SITES}
+        vectors = {site: sites.with_tags(x[site], announcement) for site in SITES}
+        vectors[VICTIM][-TAG_COORDINATES:][:1] += np.uint64(1)
+        sites.contribute_all(announcement, vectors)
+        current = sites.measured(1, x[REQUESTER], dict.fromkeys(SITES[1:], GRID))
+        sites.release(current)
+        views = sites.committed(1)
+        again = partial(_taken, sites, current, [site for site in SITES if site != VICTIM])
+        taken = again()
+        if not taken:
+            sites.fail(sites.failed(views))
             taken = again()
-            if not taken:
-                sites.fail(sites.failed(views))
-                taken = again()
-        finally:
-            sites.close()
     return Found(taken > 0, taken)
 
 
@@ -387,33 +384,31 @@ def _ended(opened: RoundInMemory) -> Found:
 def _swapped_ciphertext(folder: Path) -> Found:
     """The same of a contribution under CKKS, of which server A keeps the only copy."""
     rule, protection = RuleSpec(name=RuleName.FEDAVG), StudyProtection("ckks")
-    with ServersInMemory(folder, [*SITES, STRANGER]) as servers:
-        sites = ScriptedRequester(servers, make_study(servers, _VALUES, rule=rule, protection=protection))
-        shares = folder / servers.roster.operator(Side.A).name / "data" / "shares"
-        try:
-            sites.create()
-            key = Scheme(CkksParameters()).secret_key(bytes(range(32)), sites.study.digest())
-            announced = sites.announcement(1, listed=SITES[1:], opens=Needs.NOTHING)
-            announced = announced.model_copy(update={"ckks_key_id": key.id.hex()})
-            sites.announce(announced)
-            body, other = (encrypted(key, site, dimension=_VALUES) for site in ("hospital-1", "hospital-2"))
-            path = sites.contribution_path(1)
-            honest, swapped = (_encrypted_message(sites, announced, VICTIM, one) for one in (body, other))
-            late = _Uploading(sites.clients[VICTIM], Side.A, path).swapped(honest, swapped)
-            for site in SITES:
-                if site != VICTIM:
-                    sites.clients[site].ok(Side.A, "PUT", path, _encrypted_message(sites, announced, site, body))
-            current = sites.wait_round(Side.A, 1, RoundState.MEASURED)
-            before = {one: np.frombuffer(one.read_bytes(), np.uint8) for one in shares.iterdir()}
-            late.answer()
-            wrong = sum(
-                int(np.count_nonzero(np.frombuffer(one.read_bytes(), np.uint8) != data)) for one, data in before.items()
-            )
-            sites.release(current)
-            ended = sites.wait_round(Side.A, 1, RoundState.RELEASED, RoundState.SKIPPED)
-        finally:
-            sites.close()
+    with pair_in_memory(folder, [*SITES, STRANGER]) as pair:
+        sites = pair.new_study(_VALUES, rule=rule, protection=protection)
+        key = Scheme(CkksParameters()).secret_key(bytes(range(32)), sites.study.digest())
+        announced = sites.announcement(1, listed=SITES[1:], opens=Needs.NOTHING)
+        announced = announced.model_copy(update={"ckks_key_id": key.id.hex()})
+        sites.announce(announced)
+        body, other = (encrypted(key, site, dimension=_VALUES) for site in ("hospital-1", "hospital-2"))
+        path = sites.contribution_path(1)
+        honest, swapped = (_encrypted_message(sites, announced, VICTIM, one) for one in (body, other))
+        late = _Uploading(sites.clients[VICTIM], Side.A, path).swapped(honest, swapped)
+        for site in SITES:
+            if site != VICTIM:
+                sites.clients[site].ok(Side.A, "PUT", path, _encrypted_message(sites, announced, site, body))
+        current = sites.wait_round(Side.A, 1, RoundState.MEASURED)
+        stored = list((data_folder(pair.federation, Side.A) / "shares").iterdir())
+        before = [one.read_bytes() for one in stored]
+        late.answer()
+        wrong = sum(map(_different, before, (one.read_bytes() for one in stored)))
+        sites.release(current)
+        ended = sites.wait_round(Side.A, 1, RoundState.RELEASED, RoundState.SKIPPED)
     return Found(wrong > 0 and ended.state is RoundState.RELEASED, wrong)
+
+
+def _different(before: bytes, now: bytes) -> int:
+    return int(np.count_nonzero(np.frombuffer(before, np.uint8) != np.frombuffer(now, np.uint8)))
 
 
 def _encrypted_message(
@@ -427,10 +422,6 @@ def _encrypted_message(
     return Parts(header.canonical(), body, recipient, content_key, salt).sealed()
 
 
-def _emptied(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_TRUNC, 0o600)
-
-
 _IN_PARTS: Final = "servers.store.upload_parts."
 _WRITERS_GO_ON: Final[Mapping[str, object]] = {
     f"{_IN_PARTS}ShareInParts._require_going": passes,
@@ -438,7 +429,7 @@ _WRITERS_GO_ON: Final[Mapping[str, object]] = {
     f"{_IN_PARTS}ShareInParts._forget_files": passes,
     f"{_IN_PARTS}ShareInParts._leave_nothing": passes,
     f"{_IN_PARTS}_own_name": lambda: "content",
-    f"{_IN_PARTS}_new_file": _emptied,
+    f"{_IN_PARTS}_new_file": lambda path: os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_TRUNC, 0o600),
     "servers.store.chunk_tags.ChunkTags.require": passes,
 }
 """Taken out: that an upload which is given up writes nothing, that each has a file of its own, and both comparisons."""

@@ -11,23 +11,24 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Required, TypedDict, Unpack
+from typing import Required, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
 from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
-from client_agent.learning.scores import FinalScores, Score
 from client_agent.net.envelopes import Body
 from client_agent.net.ledger import Ledger
 from client_agent.net.roster import HeldRoster
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letters import WeightMail, Welcome
+from client_agent.study.sum_rows import drop_sum
 from harness.attack.forgeries import release_set
 from harness.attack.signed_client import there
-from harness.engine.parties import Parties, SiteEntry, make_parties
+from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.clocks import ToldClock
+from harness.federation.learners import LightLearner, Odd
 from host.randomness import SeededRandomness, SystemRandomness
 from protocol.arithmetic.fixed_point import decode
 from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
@@ -37,12 +38,12 @@ from protocol.messages.control import (
     Announcement,
     CollectedContribution,
     ContributedRound,
+    ContributedRounds,
     LayerShape,
     ListedWeight,
     Message,
     ModelSpec,
     Purpose,
-    RosterChange,
     RoundState,
     RoundView,
     RuleName,
@@ -65,6 +66,7 @@ from protocol.rounds.agreement import model_digest
 from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
 
+M = TypeVar("M", bound=Message)
 REQUESTER = "r0"
 SITES = tuple(f"c{number}" for number in range(1, 8))
 DIMENSION = 60
@@ -151,8 +153,19 @@ def signed_by_both(agreed: AgreedSet) -> Signed[AgreedSet]:
     return countersign(sign(agreed, a.name, a.signing), b.name, b.signing)
 
 
+def by_requester(message: M) -> Signed[M]:
+    return sign(message, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+
+
+def by_operator(side: Side, message: M) -> Signed[M]:
+    operator = ROSTER.operator(side).name
+    return sign(message, operator, PARTIES.keys_of(operator).signing)
+
+
 @dataclass
 class Relay:
+    """One server's mail, and the receipts that it shows a site."""
+
     side: Side
     mail: dict[str, bytes] = field(default_factory=dict)
     receipts: tuple[ContributedRound, ...] = ()
@@ -170,11 +183,8 @@ class Relay:
         raise OutputGone(f"the output of round {round_number} is no longer kept")
 
     def contributed(self, nonce: str, after: object) -> Signed[Message]:
-        from protocol.messages.control import ContributedRounds
-
         page = ContributedRounds(site=self.mail["asking"].decode(), nonce=nonce, rounds=self.receipts, more=False)
-        operator = PARTIES.keys_of(ROSTER.operator(self.side).name)
-        return sign(page, operator.name, operator.signing)
+        return by_operator(self.side, page)
 
 
 @dataclass
@@ -211,16 +221,22 @@ class Federation:
         self._open.close()
 
     def restart(self, site: str) -> None:
-        """The process ends; its files stay."""
+        """End its process; its files stay."""
         self._contexts.pop(site, None)
         for key in [key for key in self._agents if key[0] == site]:
             del self._agents[key]
 
     def renew(self, *sites: str) -> None:
         """These sites have other keys from now on, by a change that everybody has; all agents start again."""
-        number = self._chain.number + 1
-        self._keys |= {site: renewed_keys(self._keys[site], number) for site in sites}
-        self._chain = renewed(self._chain, PARTIES, tuple(self._keys[site] for site in sites))
+        chain = self._chain
+        self._keys |= {site: renewed_keys(self._keys[site], chain.number + 1) for site in sites}
+        samples = {site: there(chain.head.party(site), site).samples for site in sites}
+        given = tuple(claimed(self._keys[site], chain.first_digest, samples=samples[site]) for site in sites)
+        first, *others = signers(chain.head)
+        change = sign(proposed(chain, Wanted(given=given), "keys are renewed"), first, PARTIES.keys_of(first).signing)
+        for name in others:
+            change = countersign(change, name, PARTIES.keys_of(name).signing)
+        self._chain = chain.extended_by(change)
         for site in SITES:
             self.restart(site)
 
@@ -238,8 +254,8 @@ class Federation:
 
     def unwelcomed(self, site: str, of: Study) -> Contributor:
         """One site's real agent in a study, as its folder has it."""
-        signed, context = sign(of, REQUESTER, PARTIES.keys_of(REQUESTER).signing), self._context(site)
-        return Contributor(context, signed, StudyJournal(context.state_dir, of.name))
+        context = self._context(site)
+        return Contributor(context, by_requester(of), StudyJournal(context.state_dir, of.name))
 
     def welcome(
         self, agent: Contributor, model: np.ndarray, version: int, previous: PastRelease | None = None
@@ -258,14 +274,10 @@ class Federation:
             content_key=_CONTENT_KEY,
             previous=previous,
         )
-        party = there(self._chain.head.party(site), site)
-        signed = sign(letter, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+        self._mail(site, of, "welcome", by_requester(letter), version)
+        checkpoint = seal_checkpoint(data, bytes.fromhex(_CONTENT_KEY))
         for relay in self.relays[site].values():
-            sealed = seal_letter(signed, "welcome", of.digest(), REQUESTER, party, version)
-            relay.mail[f"{of.name}/welcome-{version}/{site}"] = sealed
-            relay.mail[f"{of.name}/checkpoint-{version}/every-site"] = seal_checkpoint(
-                data, bytes.fromhex(_CONTENT_KEY)
-            )
+            relay.mail[f"{of.name}/checkpoint-{version}/every-site"] = checkpoint
         topics = (f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}")
         view = StudyView(study=of.name, study_digest=of.digest(), cursor=1, ready=(), mail=topics)
         agent.watch.both = lambda: (view, view)  # type: ignore[method-assign]  # no thread looks
@@ -285,7 +297,7 @@ class Federation:
                 randomness=SystemRandomness(),
                 state_dir=self.state_dir(site),
                 policy=self._policy,
-                make_learner=lambda *_: self.learners[site],  # type: ignore[arg-type]  # trains, no more
+                make_learner=lambda *_: self.learners[site],
                 training_seed=lambda _: 1,
                 emit=lambda _: None,
                 ledger=ledger,
@@ -301,13 +313,7 @@ class Federation:
         """Let the site have taken this model for this version; what else would refuse it is tested elsewhere."""
         self.agent(site, of).adopt_model(np.asarray(model, dtype=np.float32), version)
 
-    def round(
-        self,
-        of: Study,
-        number: int,
-        listed: tuple[str, ...],
-        **how: Unpack[How],
-    ) -> Round:
+    def round(self, of: Study, number: int, listed: tuple[str, ...], **how: Unpack[How]) -> Round:
         """Announce to the listed sites; whoever accepts is in the sum, which is released, skipped, or neither."""
         weights, plain = announced(of, number, listed, how)
         told = plain.model_copy(update={"roster_head": self._chain.named_head})
@@ -320,10 +326,8 @@ class Federation:
             agent.encode(told, there(weights.numerator_of(site), f"weight of {site}"))
             vector = agent.encoded_file(told)
             total += decode(vector(0, vector.length), agent.study.parameters_in(told.purpose))[:DIMENSION]
-        made, end = (
-            Round(decisions, total, self._evidence(told, weights, accepted)),
-            how.get("end", RoundState.RELEASED),
-        )
+        made = Round(decisions, total, self._evidence(told, weights, accepted))
+        end = how.get("end", RoundState.RELEASED)
         if end is RoundState.RELEASED and len(accepted) >= told.least_contributors:
             self._release(of, made, accepted, total)
         if end is RoundState.SKIPPED:
@@ -342,36 +346,33 @@ class Federation:
         previous: PastRelease | None = None,
     ) -> Decision:
         """Let one site decide about these two servers' views, with this list in its mail."""
-        party, number = there(self._chain.head.party(site), site), views[0].round
-        mail = seal_letter(
-            WeightMail(weight_list=weights, previous=previous), "weights", of.digest(), REQUESTER, party, number
-        )
-        for relay in self.relays[site].values():
-            relay.mail[f"{of.name}/weights-{number}/{site}"] = mail
+        self._mail(site, of, "weights", WeightMail(weight_list=weights, previous=previous), views[0].round)
         return self.agent(site, of).decisions.decide(*views)
 
-    def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
-        from client_agent.study.sum_rows import drop_sum
+    def _mail(self, site: str, of: Study, kind: str, letter: Message, number: int) -> None:
+        party = there(self._chain.head.party(site), site)
+        sealed = seal_letter(letter, kind, of.digest(), REQUESTER, party, number)
+        for relay in self.relays[site].values():
+            relay.mail[f"{of.name}/{kind}-{number}/{site}"] = sealed
 
+    def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
         for site in listed:
             agent = self.agent(site, of)
             drop_sum(agent.context, agent.study_digest, number)
 
     def _view(self, told: Announcement, side: Side) -> RoundView:
         operator = PARTIES.keys_of(ROSTER.operator(side).name)
-        signed = sign(told, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
-        countersigned = countersign(signed, operator.name, operator.signing)
+        countersigned = countersign(by_requester(told), operator.name, operator.signing)
         return RoundView(round=told.round, attempt=1, state=RoundState.ANNOUNCED, announcement=countersigned)
 
     def _evidence(self, told: Announcement, weights: WeightList, accepted: tuple[str, ...]) -> PastRelease:
         sites = (REQUESTER, *accepted)
         agreed = agreed_over(told, sites)
-        requester = PARTIES.keys_of(REQUESTER)
         return PastRelease(
             announcement=told,
             weight_list=weights,
             agreed_set=signed_by_both(agreed),
-            release_set=sign(release_set(agreed, sites), REQUESTER, requester.signing),
+            release_set=by_requester(release_set(agreed, sites)),
         )
 
     def _release(self, of: Study, made: Round, accepted: tuple[str, ...], total: np.ndarray) -> None:
@@ -383,10 +384,10 @@ class Federation:
             agent._learner = Stays(self.learners[site])  # type: ignore[assignment]  # applies, no more
             agent.take_release(made.past)
             agent.save(last_recorded_round=made.past.announcement.round)
-            agent._learner = self.learners[site]  # type: ignore[assignment]  # trains, no more
+            agent._learner = self.learners[site]
 
 
-class Quadratic:
+class Quadratic(LightLearner):
     """The gradient of |A (x - target)|^2 / 2 over all of a site's data: no randomness."""
 
     def __init__(self, number: int, dimension: int) -> None:
@@ -399,9 +400,6 @@ class Quadratic:
         found = self._matrix.T @ (self._matrix @ (model - self._target))
         return np.asarray(found * min(1.0, 2.0 / np.linalg.norm(found)), dtype=np.float32)
 
-    def prepare(self) -> None:
-        return
-
     def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
         self.asked.append(round_number)
         return self.gradient(model)
@@ -409,24 +407,12 @@ class Quadratic:
     def class_counts(self) -> tuple[int, ...]:
         return (10, 40)
 
-    def validation_loss(self, model: np.ndarray) -> float | None:
-        return None
 
-    def scores(self, model: np.ndarray) -> tuple[Score, ...]:
-        return ()
-
-    def final_scores(self, model: np.ndarray, samples: int) -> FinalScores | None:
-        return None
-
-
-class Stays:
+class Stays(Odd):
     """A learner whose step is too small to see."""
 
-    def __init__(self, inner: Quadratic) -> None:
-        self.scores, self.final_scores = inner.scores, inner.final_scores
-
-    def apply(self, kept: np.ndarray, average: np.ndarray) -> np.ndarray:
-        return kept
+    def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
+        return model
 
 
 def renewed_keys(keys: PartyKeys, number: int) -> PartyKeys:
@@ -435,19 +421,3 @@ def renewed_keys(keys: PartyKeys, number: int) -> PartyKeys:
     signing = drawn.bytes(SIGNING_KEY_BYTES, f"signing key of {keys.name} {number}")
     sealing = drawn.bytes(SEALING_KEY_BYTES, f"sealing key of {keys.name} {number}")
     return replace(keys, signing=generate_signing_key(signing), sealing=generate_sealing_key(sealing))
-
-
-def renewed(chain: RosterChain, parties: Parties, sites: tuple[PartyKeys, ...]) -> RosterChain:
-    """The chain with one more change, under which these sites have these keys."""
-
-    def given(keys: PartyKeys) -> int | None:
-        return there(chain.head.party(keys.name), keys.name).samples
-
-    wanted = Wanted(given=tuple(claimed(keys, chain.first_digest, samples=given(keys)) for keys in sites))
-    first, *others = signers(chain.head)
-    change: Signed[RosterChange] = sign(
-        proposed(chain, wanted, "keys are renewed"), first, parties.keys_of(first).signing
-    )
-    for name in others:
-        change = countersign(change, name, parties.keys_of(name).signing)
-    return chain.extended_by(change)

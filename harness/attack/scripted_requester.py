@@ -27,6 +27,7 @@ from protocol.messages.control import (
     EndCause,
     Go,
     LayerShape,
+    Message,
     ModelSpec,
     OpeningHeader,
     OutputCommitment,
@@ -35,6 +36,7 @@ from protocol.messages.control import (
     ReadyNotice,
     Receipt,
     ReleaseSet,
+    Roster,
     RoundState,
     RoundView,
     RuleName,
@@ -75,6 +77,7 @@ from protocol.tags import (
 )
 
 R = TypeVar("R", bound=Reached)
+M = TypeVar("M", bound=Message)
 
 
 def make_study(federation: Reached, dimension: int, name: str = "trial", **changes: object) -> Study:
@@ -93,12 +96,30 @@ def make_study(federation: Reached, dimension: int, name: str = "trial", **chang
     return Study.model_validate(values | changes)
 
 
-@dataclass
-class Sealed:
-    """Both servers' sealed shares of one contribution."""
+def sealed_queries(
+    view: RoundView,
+    of: Study,
+    own: Ring,
+    numerators: Mapping[str, int] | None,
+    roster: Roster,
+    under: Roster | None = None,
+) -> tuple[bytes, dict[Side, bytes]]:
+    """The challenge that both servers signed, and the requester's queries for it, sealed to each server.
 
-    bodies: dict[Side, bytes]
-    x: Ring
+    ``numerators``: contributors' weights over the grid, 1 where there are none. ``under``: the roster under which the
+    round runs, where it is not the newest one.
+    """
+    both = [roster.operator_a.name, roster.operator_b.name]
+    agreed = require_signatures(there(view.agreed_set, "agreed set"), roster, both)
+    stated = require_signatures(there(view.transcript, "transcript"), roster, both)
+    challenge, parameters = check_transcript(view.round, agreed, stated), of.parameters
+    targets = tuple(site for site in agreed.sites if site != roster.requester)
+    sketch, grid = sketch_vector(challenge, own, parameters), parameters.weight_grid
+    weights = dict.fromkeys(targets, grid) if numerators is None else numerators
+    queries = np.concatenate([distance_query(sketch, weights[target], grid) for target in targets])
+    on, drawn = under or roster, SystemRandomness()
+    sealed = seal_queries(queries, targets, stated.digest(), view.round, on, parameters, drawn, "queries")
+    return challenge, sealed
 
 
 @dataclass(frozen=True)
@@ -134,11 +155,20 @@ class ScriptedRequester(Generic[R]):
     def path(self, template: str, **values: str | int) -> str:
         return paths.fill(template, study=self.study.name, **values)
 
+    def _at(self, template: str, place: RoundView | Go | TagsFailed) -> str:
+        return self.path(template, round=place.round, attempt=place.attempt)
+
+    def _to(self, sides: Sequence[Side], method: str, path: str, body: bytes) -> None:
+        for side in sides:
+            self.me.ok(side, method, path, body)
+
+    def _signed(self, message: M) -> Signed[M]:
+        return sign(message, self.requester, self.me.keys.signing)
+
     # --- study ---
 
     def create(self) -> dict[Side, Signed[Study]]:
-        signed = sign(self.study, self.requester, self.me.keys.signing)
-        body = signed.canonical()
+        body = self._signed(self.study).canonical()
         return {side: Signed[Study].parse(self.me.ok(side, "POST", paths.STUDIES, body)) for side in Side}
 
     def ready(self) -> None:
@@ -148,13 +178,11 @@ class ScriptedRequester(Generic[R]):
                 client.ok(side, "POST", self.path(paths.READY), notice)
 
     def end(self, state: StudyEndState = StudyEndState.COMPLETED, reason: str = "done") -> None:
-        body = self.ended(state, reason).canonical()
-        for side in Side:
-            self.me.ok(side, "POST", self.path(paths.END), body)
+        self._to(tuple(Side), "POST", self.path(paths.END), self.ended(state, reason).canonical())
 
     def ended(self, state: StudyEndState = StudyEndState.COMPLETED, reason: str = "done") -> Signed[StudyEnd]:
         message = StudyEnd(study_digest=self.study.digest(), state=state, cause=EndCause.ALL_ROUNDS_DONE, reason=reason)
-        return sign(message, self.requester, self.me.keys.signing)
+        return self._signed(message)
 
     def view(self, side: Side, name: str | None = None, after: int = 0, wait_s: float = 0) -> StudyView:
         client = self.me if name is None else self.clients[name]
@@ -204,7 +232,7 @@ class ScriptedRequester(Generic[R]):
         )
 
     def announce(self, announcement: Announcement, sides: Sequence[Side] = tuple(Side)) -> None:
-        body = sign(announcement, self.requester, self.me.keys.signing).canonical()
+        body = self._signed(announcement).canonical()
         for side in sides:
             answer = self.me.ok(side, "POST", self.path(paths.ANNOUNCEMENT, round=announcement.round), body)
             signed = Signed[Announcement].parse(answer)
@@ -213,38 +241,31 @@ class ScriptedRequester(Generic[R]):
 
     def seal_contribution(
         self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: object
-    ) -> Sealed:
+    ) -> dict[Side, bytes]:
+        """Both servers' sealed shares."""
         rand = secrets.token_bytes(32)
         honest = honest_contribution(
             x, announcement, sender, self.federation.roster, rand, attempt_number, self.study.parameters.ring_bits
         )
-        return Sealed({side: with_header(honest[side], **changes).sealed() for side in Side}, x)
+        return {side: with_header(honest[side], **changes).sealed() for side in Side}
 
     def contribution_path(self, number: int, attempt: int = 1) -> str:
         return self.path(paths.CONTRIBUTION, round=number, attempt=attempt)
 
-    def contribute(self, site: str, sealed: Sealed, number: int, attempt: int = 1) -> dict[Side, Signed[Receipt]]:
+    def contribute(
+        self, site: str, sealed: Mapping[Side, bytes], number: int, attempt: int = 1
+    ) -> dict[Side, Signed[Receipt]]:
         path = self.contribution_path(number, attempt)
         receipts = {}
         for side in Side:
-            receipts[side] = Signed[Receipt].parse(self.clients[site].ok(side, "PUT", path, sealed.bodies[side]))
+            receipts[side] = Signed[Receipt].parse(self.clients[site].ok(side, "PUT", path, sealed[side]))
             require_signatures(receipts[side], self.federation.roster, [self.federation.roster.operator(side).name])
         return receipts
 
     def send_queries(self, current: RoundView, own: Ring, numerators: Mapping[str, int]) -> bytes:
-        roster = self.federation.roster
-        both = [roster.operator_a.name, roster.operator_b.name]
-        agreed = require_signatures(there(current.agreed_set, "agreed set"), roster, both)
-        stated = require_signatures(there(current.transcript, "transcript"), roster, both)
-        challenge = check_transcript(current.round, agreed, stated)
-        parameters = self.study.parameters
-        targets = tuple(site for site in agreed.sites if site != self.requester)
-        sketch = sketch_vector(challenge, own, parameters)
-        queries = np.concatenate([distance_query(sketch, numerators[t], parameters.weight_grid) for t in targets])
-        of, digest = current.round, stated.digest()
-        bodies = seal_queries(queries, targets, digest, of, roster, parameters, SystemRandomness(), "queries")
+        challenge, bodies = sealed_queries(current, self.study, own, numerators, self.federation.roster)
         for side, body in bodies.items():
-            self.me.ok(side, "POST", self.path(paths.QUERIES, round=current.round, attempt=current.attempt), body)
+            self.me.ok(side, "POST", self._at(paths.QUERIES, current), body)
         return challenge
 
     def openings(self, current: RoundView, numerators: Mapping[str, int]) -> dict[str, OpenedSite]:
@@ -255,7 +276,7 @@ class ScriptedRequester(Generic[R]):
         return {one.site: one for one in found}
 
     def _opening(self, side: Side, current: RoundView) -> tuple[OpeningShare, ...]:
-        path = self.path(paths.OPENING, round=current.round, attempt=current.attempt)
+        path = self._at(paths.OPENING, current)
         body = self.me.ok(side, "GET", path)
         assert self.me.ok(side, "GET", path) == body
         header, _ = opened(body, self.me.keys.sealing, OpeningHeader)
@@ -265,12 +286,10 @@ class ScriptedRequester(Generic[R]):
     def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:
         agreed: AgreedSet = there(current.agreed_set, "agreed set").message
         message = release_set(agreed, tuple(agreed.sites if sites is None else sites))
-        return sign(message, self.requester, self.me.keys.signing).canonical()
+        return self._signed(message).canonical()
 
     def release(self, current: RoundView, sites: Sequence[str] | None = None, to: Sequence[Side] = tuple(Side)) -> None:
-        body = self.release_body(current, sites)
-        for side in to:
-            self.me.ok(side, "PUT", self.path(paths.RELEASE_SET, round=current.round, attempt=current.attempt), body)
+        self._to(to, "PUT", self._at(paths.RELEASE_SET, current), self.release_body(current, sites))
 
     def output(self, site: str, number: int) -> Ring:
         masks = masking_side(number)
@@ -300,8 +319,6 @@ class ScriptedRequester(Generic[R]):
         pieces = tagged.with_tags([octets(x)], announcement, attempt, self.seed(announcement.round).hex())
         return from_bytes(b"".join(pieces), x.size + TAG_COORDINATES).copy()
 
-    # --- from the announcement to both commitments --------------------------------------------------------------------
-
     def contribute_all(self, announcement: Announcement, vectors: Mapping[str, Ring], attempt: int = 1) -> None:
         for site, vector in vectors.items():
             sealed = self.seal_contribution(site, vector, announcement, attempt)
@@ -328,8 +345,6 @@ class ScriptedRequester(Generic[R]):
     def release_of(self, view: RoundView) -> ReleaseSet:
         return there(view.release_set, "release set").message
 
-    # --- seed, go, no go ----------------------------------------------------------------------------------------------
-
     def show_seed(self, side: Side, number: int, attempt: int = 1, seed: bytes | None = None) -> Signed[TagCheck]:
         shown = shown_seed(self.seed(number)) if seed is None else seed
         message = TagSeed(study_digest=self.study.digest(), round=number, attempt=attempt, seed=shown.hex())
@@ -353,28 +368,19 @@ class ScriptedRequester(Generic[R]):
         for commitment, check in zip(commitments, (a, b), strict=True):
             require_check(check, commitment.message, self.federation.roster)
         said = judged(release, commitments, (a, b))
-        if isinstance(said, Go):
-            return sign(said, self.requester, self.me.keys.signing), None
-        return None, sign(said, self.requester, self.me.keys.signing)
+        return (self._signed(said), None) if isinstance(said, Go) else (None, self._signed(said))
 
     def go(self, verdict: Signed[Go], to: Sequence[Side] = tuple(Side)) -> None:
-        said = verdict.message
-        for side in to:
-            self.me.ok(side, "PUT", self.path(paths.GO, round=said.round, attempt=said.attempt), verdict.canonical())
+        self._to(to, "PUT", self._at(paths.GO, verdict.message), verdict.canonical())
 
     def fail(self, verdict: Signed[TagsFailed]) -> tuple[Signed[TagShares], Signed[TagShares]]:
         """Say so to B first: A ends the round as soon as it knows."""
-        said = verdict.message
-        path = self.path(paths.TAGS_FAILED, round=said.round, attempt=said.attempt)
-        b, a = (
-            Signed[TagShares].parse(self.me.ok(side, "POST", path, verdict.canonical())) for side in (Side.B, Side.A)
-        )
+        path, body = self._at(paths.TAGS_FAILED, verdict.message), verdict.canonical()
+        b, a = (Signed[TagShares].parse(self.me.ok(side, "POST", path, body)) for side in (Side.B, Side.A))
         return a, b
 
     def released(self, number: int) -> dict[Side, RoundView]:
         return {side: self.wait_round(side, number, RoundState.RELEASED) for side in Side}
-
-    # --- opening ------------------------------------------------------------------------------------------------------
 
     def open_sum(self, site: str, view: RoundView) -> Opened:
         """Both halves, compared with what go says of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -49,33 +49,30 @@ class Phase(IntEnum):
     RELEASED = 4
 
 
+def data_folder(federation: Reached, side: Side) -> Path:
+    return federation.folder / federation.roster.operator(side).name / "data"
+
+
 def database(federation: Reached, side: Side) -> sqlite3.Connection:
-    place = federation.folder / federation.roster.operator(side).name / "data" / "server.db"
-    return sqlite3.connect(f"file:{place}?mode=ro", uri=True)
+    return sqlite3.connect(f"file:{data_folder(federation, side) / 'server.db'}?mode=ro", uri=True)
 
 
 def stored(federation: Reached, side: Side) -> dict[str, list[Any]]:
     """Everything durable at one server: the rows of every table, cursors included, and the names of its files."""
-    connection = database(federation, side)
-    try:
+    with closing(database(federation, side)) as connection:
         names = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
         tables = [name for name in names if name not in _KEPT_OUT and not name.startswith("sqlite_")]
         found: dict[str, list[Any]] = {t: list(connection.execute(_ALL_OF.format(t))) for t in tables}
-    finally:
-        connection.close()
-    shares = federation.folder / federation.roster.operator(side).name / "data" / "shares"
-    return {**found, "files": sorted(path.name for path in shares.iterdir())}
+    return {**found, "files": sorted(path.name for path in (data_folder(federation, side) / "shares").iterdir())}
 
 
 def refusals(federation: Reached) -> list[tuple[str, str, str]]:
     """Side, party and code of every refusal that was kept."""
     kept = []
     for side in Side:
-        connection = database(federation, side)
-        kept += [
-            (at_s, side.value, *row) for at_s, *row in connection.execute("select at_s, party, code from refusals")
-        ]
-        connection.close()
+        with closing(database(federation, side)) as connection:
+            rows = connection.execute("select at_s, party, code from refusals")
+            kept += [(at_s, side.value, *row) for at_s, *row in rows]
     return [(side, party, code) for _, side, party, code in sorted(kept)]
 
 
@@ -183,12 +180,9 @@ class OpenRound(Generic[R]):
             self.sites.announce(self.announcement)
             for site in (REQUESTER, EARLY):
                 self.contribute(site)
-        if phase >= Phase.LOCKED:
-            self.lock()
-        if phase >= Phase.MEASURED:
-            self.measure()
-        if phase >= Phase.RELEASED:
-            self.release()
+        for at, step in ((Phase.LOCKED, self.lock), (Phase.MEASURED, self.measure), (Phase.RELEASED, self.release)):
+            if phase >= at:
+                step()
 
     def contribute(self, site: str, contribution: Contribution | None = None) -> None:
         """Both halves; the honest ones unless others are given."""
@@ -205,11 +199,7 @@ class OpenRound(Generic[R]):
         self.view = self.sites.wait_transcript(Side.A, self.number)
 
     def measure(self) -> None:
-        if self.announcement.opens.queried:
-            numerators = dict.fromkeys(self.agreed, GRID)
-            self.sites.send_queries(self.current, self.x[REQUESTER], numerators)
-        for side in Side:
-            self.view = self.sites.wait_round(side, self.number, RoundState.MEASURED)
+        self.view = self.sites.measured(self.number, self.x[REQUESTER], dict.fromkeys(self.announcement.listed, GRID))
 
     def in_range(self) -> dict[str, bool]:
         opened = self.sites.openings(self.current, {})
@@ -220,8 +210,7 @@ class OpenRound(Generic[R]):
         self.wait_released()
 
     def wait_released(self) -> None:
-        for side in Side:
-            self.view = self.sites.wait_round(side, self.number, RoundState.RELEASED)
+        self.view = self.sites.released(self.number)[Side.B]
 
     def finish(self) -> None:
         """Walk from wherever the round is to its released sum, which is exact."""
@@ -256,8 +245,8 @@ class OpenRound(Generic[R]):
     def put(self, site: str, side: Side, body: bytes, **place: int) -> httpx.Response:
         return self.client(site).send(side, "PUT", self.path(paths.CONTRIBUTION, **place), body)
 
-    def announce_as_is(self, signed: Signed[Announcement], side: Side = Side.A) -> httpx.Response:
-        return self.sites.me.send(side, "POST", self.path(paths.ANNOUNCEMENT), signed.canonical())
+    def announce_as_is(self, signed: Signed[Announcement]) -> httpx.Response:
+        return self.sites.me.send(Side.A, "POST", self.path(paths.ANNOUNCEMENT), signed.canonical())
 
     def everything_stored(self) -> list[object]:
         """Both servers' durable state, and what a site that is not concerned sees."""

@@ -29,6 +29,8 @@ from harness.attack.scripted_agents import (
     How,
     agreed_over,
     announced,
+    by_operator,
+    by_requester,
     study,
 )
 from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, UnknownResource
@@ -65,7 +67,9 @@ from servers.store.migrate import upgrade
 from servers.store.records import RoundRecord, StudyRecord
 from servers.store.sql import SqlStore
 
-_OPERATORS: Final = {side: ROSTER.operator(side).name for side in Side}
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+_A, _B = (ROSTER.operator(side).name for side in Side)
 _LINEAR: Final = ModelSpec(kind="linear", inputs=(30,), layers=(LayerShape(name="weight", shape=(DIMENSION,)),))
 _STUDY: Final[Study] = study("ends").model_copy(update={"model": _LINEAR, "ranking": RankingSpec()})
 _EVERYBODY: Final = (REQUESTER, *SITES)
@@ -79,12 +83,12 @@ def _announced(purpose: Purpose) -> Announcement:
 
 
 def _release_of(*sites: str) -> Signed[ReleaseSet]:
-    message = release_set(agreed_over(_UPDATE, _EVERYBODY), (REQUESTER, *sites))
-    return sign(message, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+    return by_requester(release_set(agreed_over(_UPDATE, _EVERYBODY), (REQUESTER, *sites)))
 
 
-def _said_by_a(state: RoundState, cause: OutcomeCause) -> Signed[RoundOutcome]:
-    return sign(outcome_of(_KEY, state, cause), _OPERATORS[Side.A], PARTIES.keys_of(_OPERATORS[Side.A]).signing)
+def _countersigned(side: Side, signed: Signed[M]) -> Signed[M]:
+    own = by_operator(side, signed.message).signatures
+    return signed.model_copy(update={"signatures": (*signed.signatures, *own)})
 
 
 @dataclass
@@ -105,9 +109,7 @@ class ScriptedServer:
         """Sign, if it ``signs``, but refuse once and then answer with what it signed first."""
         if not self.signs:
             raise self.outcome
-        of_a, name = Signed[RoundOutcome].parse(body), _OPERATORS[Side.B]
-        own = sign(of_a.message, name, PARTIES.keys_of(name).signing).signatures
-        self.kept.append(of_a.model_copy(update={"signatures": (*of_a.signatures, *own)}))
+        self.kept.append(_countersigned(Side.B, Signed[RoundOutcome].parse(body)))
         if len(self.kept) == 1:
             raise self.outcome
         return self.kept[0].canonical()
@@ -121,8 +123,7 @@ class HonestServer:
         upgrade(url)
         self.store = SqlStore(url, lambda _: None)
         self.store.add_study(StudyRecord(_KEY.study, Signed[Study](message=_STUDY), StudyState.OPEN, "", 1))
-        a = _OPERATORS[Side.A]
-        agreed = sign(agreed_over(told, _EVERYBODY), a, PARTIES.keys_of(a).signing)
+        agreed = by_operator(Side.A, agreed_over(told, _EVERYBODY))
         closes = float(told.closes_at_s)
         self.record = RoundRecord(_KEY, state, Signed[Announcement](message=told), closes, agreed_set=agreed)
         self.store.add_round(self.record)
@@ -139,20 +140,18 @@ class HonestServer:
         commit_release(self.server, self.store.study(_KEY.study), held, "output")
 
     def countersigns(self, state: RoundState, cause: OutcomeCause) -> None:
-        countersign_outcome(self.server, _KEY, _said_by_a(state, cause))
+        countersign_outcome(self.server, _KEY, by_operator(Side.A, outcome_of(_KEY, state, cause)))
 
     def endings(self, peer: ScriptedServer) -> Endings:
         return Endings(self.server, cast(Any, peer))
 
 
 def _server(side: Side, store: SqlStore) -> Any:  # noqa: ANN401  # what a Server has of it
-    operator = _OPERATORS[side]
     counter = SimpleNamespace(labels=lambda *_: SimpleNamespace(inc=lambda *_: None))
-    signing = PARTIES.keys_of(operator).signing
     limits = SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3, attempts=3, grace_s=60)
     return SimpleNamespace(
         side=side,
-        name=operator,
+        name=ROSTER.operator(side).name,
         peer=ROSTER.operator(side.other),
         roster=ROSTER,
         chain=RosterChain(PARTIES.roster),
@@ -165,10 +164,8 @@ def _server(side: Side, store: SqlStore) -> Any:  # noqa: ANN401  # what a Serve
         note_round=lambda *_: None,
         randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),
         settings=SimpleNamespace(limits=limits),
-        sign=lambda message: sign(message, operator, signing),
-        countersign=lambda signed: signed.model_copy(
-            update={"signatures": (*signed.signatures, *sign(signed.message, operator, signing).signatures)}
-        ),
+        sign=partial(by_operator, side),
+        countersign=partial(_countersigned, side),
     )
 
 
@@ -181,18 +178,22 @@ _ALL, _WITHOUT_LAST = _release_of(*SITES), _release_of(*SITES[:-1])
 Script = Callable[[HonestServer], bool]
 
 
-def _ended_twice(script: Script, side: Side, state: RoundState, told: Announcement, folder: Path) -> Found:
-    """It succeeds when the honest server does what it must not do any more."""
+def _unless_refused(script: Callable[[T], bool], by: T) -> Found:
     try:
-        twice = script(HonestServer(folder, side, state, told))
+        reached = script(by)
     except MoietyError as refused:
         return Found(False, 0, refused.detail)
-    return Found(twice, float(twice))
+    return Found(reached, float(reached))
 
 
 def _skip_after_release(honest: HonestServer) -> bool:
     honest.commits(honest.with_everybodys_release())
-    honest.countersigns(RoundState.SKIPPED, _LATE)
+    return _ends(RoundState.SKIPPED, _LATE, honest)
+
+
+def _ends(state: RoundState, cause: OutcomeCause, honest: HonestServer) -> bool:
+    """Another end, which server A signs."""
+    honest.countersigns(state, cause)
     return True
 
 
@@ -213,16 +214,6 @@ def _second_release_set(honest: HonestServer) -> bool:
     return adopted.release_set == _WITHOUT_LAST
 
 
-def _skip_after_opening(honest: HonestServer) -> bool:
-    honest.countersigns(RoundState.SKIPPED, _LATE)
-    return True
-
-
-def _burn_after_opening(honest: HonestServer) -> bool:
-    honest.countersigns(RoundState.BURNT, _LOST)
-    return True
-
-
 def _burnt_in_private(honest: HonestServer) -> bool:
     """B signs the burn, refuses it, and answers the skip by what it signed: another attempt of a skipped round."""
     peer = ScriptedServer(UnknownResource("no such round"), signs=True)
@@ -233,10 +224,6 @@ def _burnt_in_private(honest: HonestServer) -> bool:
 
 
 # --- with the defence taken out ---------------------------------------------------------------------------------------
-
-
-def _any_end(state: object, message: Any, roster: object) -> Move:  # noqa: ANN401  # of a round with or without tags
-    return Move(RoundEvent(message.outcome.value))
 
 
 def _any_step(progress: RoundProgress, event: RoundEvent) -> RoundProgress:
@@ -254,10 +241,14 @@ def _any_signature(server: Server, state: AtA, answer: FromB | None = None, aske
 def _attempt(
     script: Script, without: Mapping[str, object], side: Side, state: RoundState, told: Announcement = _UPDATE
 ) -> Attempt:
-    return Attempt(partial(_ended_twice, script, side, state, told), without)
+    """It succeeds when the honest server does what it must not do any more."""
+    return Attempt(lambda folder: _unless_refused(script, HonestServer(folder, side, state, told)), without)
 
 
-_SIGNS: Final = {"servers.rounds.endings.answer": _any_end, "servers.rounds.endings.step": _any_step}
+_SIGNS: Final = {
+    "servers.rounds.endings.answer": lambda state, message, roster: Move(RoundEvent(message.outcome.value)),
+    "servers.rounds.endings.step": _any_step,
+}
 _ANY_STEP: Final = {"servers.rounds.release.step": _any_step}
 _ANY_SET: Final = {"servers.rounds.endings.next_step": lambda server, state, *_: Act.TAKE}
 _ANY_SIGNATURE: Final = {"servers.rounds.endings.next_step": _any_signature}
@@ -266,29 +257,23 @@ _ENDED: Final = {
     "ends-skip-after-release": _attempt(_skip_after_release, _SIGNS, Side.B, _MEASURED),
     "ends-release-after-skip": _attempt(_release_after_skip, _ANY_STEP, Side.B, _MEASURED),
     "ends-second-release-set": _attempt(_second_release_set, _ANY_SET, Side.A, _MEASURED),
-    "ends-skip-after-opening": _attempt(_skip_after_opening, _SIGNS, Side.B, _MEASURED, _RANKING),
-    "ends-burn-after-opening": _attempt(_burn_after_opening, _SIGNS, Side.B, _MEASURED, _RANKING),
+    "ends-skip-after-opening": _attempt(partial(_ends, RoundState.SKIPPED, _LATE), _SIGNS, Side.B, _MEASURED, _RANKING),
+    "ends-burn-after-opening": _attempt(partial(_ends, RoundState.BURNT, _LOST), _SIGNS, Side.B, _MEASURED, _RANKING),
     "ends-burn-in-private": _attempt(_burnt_in_private, _ANY_SIGNATURE, Side.A, RoundState.LOCKED),
 }
 
 
 # --- a server that shows a site something else than the other server does, or speaks for it ---------------------------
 
-M = TypeVar("M", bound=Message)
 _VICTIM: Final = SITES[0]
 _LISTED: Final = SITES[:4]
-_A, _B = (ROSTER.operator(side).name for side in Side)
 Showing = Callable[[Federation], bool]
 
 
 def _shown(script: Showing, folder: Path) -> Found:
     """One thing that is shown to a site; it succeeds when the site acts on it."""
     with Federation(folder) as sites:
-        try:
-            acted = script(sites)
-        except MoietyError as refused:
-            return Found(False, 0, refused.detail)
-    return Found(acted, float(acted))
+        return _unless_refused(script, sites)
 
 
 def _signed(message: M, *signers: tuple[str, str]) -> Signed[M]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, cast
 
@@ -257,19 +258,11 @@ class Stranger:
 
 def answer(connection: ssl.SSLSocket) -> tuple[int, bytes]:
     """Status and body of one answer; 0 when the connection ends without one."""
-    seen = b""
-    with suppress(OSError):
-        while b"\r\n\r\n" not in seen:
-            if not (data := connection.recv(2**16)):
-                return 0, seen
-            seen += data
-        head, _, body = seen.partition(b"\r\n\r\n")
-        lines = [line.partition(b":") for line in head.lower().splitlines()]
-        length = next((int(value) for name, _, value in lines if name == b"content-length"), 0)
-        while len(body) < length and (data := connection.recv(2**16)):
-            body += data
-        return int(head.split()[1]), body
-    return 0, seen
+    found = HTTPResponse(connection)
+    with suppress(OSError, HTTPException):
+        found.begin()
+        return found.status, found.read()
+    return 0, b""
 
 
 def pour(connection: ssl.SSLSocket, pieces: Iterable[bytes]) -> int:

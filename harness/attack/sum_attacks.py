@@ -11,16 +11,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
-from client_agent.net.roster import HeldRoster
 from client_agent.site.sum_memory import SumMemory
 from harness.attack import memory_attacks as memory
 from harness.attack.attack import Attempt, Found, passes
+from harness.attack.attacked_study import relative_error
 from harness.attack.memory_attacks import ATTACKS, FEATURES, Claim, MemoryAttack, start
 from harness.attack.scripted_agents import (
     GRID,
-    PARTIES,
     REQUESTER,
     SITES,
     START,
@@ -28,11 +26,12 @@ from harness.attack.scripted_agents import (
     How,
     Round,
     announced,
+    by_requester,
     study,
 )
 from harness.attack.signed_client import there
 from protocol.errors import PolicyRefusal
-from protocol.messages.control import LayerShape, Purpose, ReleaseSet, RoundState, RoundView, Signed, Study, sign
+from protocol.messages.control import LayerShape, Purpose, ReleaseSet, RoundState, RoundView, Signed, Study
 from protocol.parameters import Needs
 from protocol.policy import clauses, cohorts
 from protocol.policy.cohorts import Cohort
@@ -46,10 +45,6 @@ from protocol.summary.protection import FIRST_LINE, OwnColumn, Protection, summa
 _READ: Final = 0.15
 """An update known this well is as good as read."""
 _AT_AGENTS: Final[Mapping[str, object]] = {"client_agent.site.sum_memory.check_isolation": passes}
-
-
-def _error(estimate: np.ndarray, truth: np.ndarray) -> float:
-    return float(np.linalg.norm(estimate - truth) / np.linalg.norm(truth))
 
 
 # --- against the memory of sums alone; no servers, no files -----------------------------------------------------------
@@ -78,7 +73,7 @@ def _between_models(_: Path) -> Found:
     last = sites.ask(memory.PARTS[2], third, Claim(study="2"), told=memory.PARTS[2])
     if last is None or np.isnan(combined).any():
         return Found(False, 1.0)
-    error = _error(combined - last - sites.update(memory.REQUESTER, third), sites.update("one", third))
+    error = relative_error(combined - last - sites.update(memory.REQUESTER, third), sites.update("one", third))
     return Found(error < _READ, error)
 
 
@@ -101,7 +96,7 @@ def _difference(
     """The distance of one sum less another from so many times the victim's update at the first model."""
     if larger.refused or smaller.refused:
         return None
-    return _error((larger.sum - smaller.sum) / times, sites.learners[victim].gradient(START))
+    return relative_error((larger.sum - smaller.sum) / times, sites.learners[victim].gradient(START))
 
 
 def _serve(sites: Federation, of: Study, names: Sequence[str], model: np.ndarray, version: int) -> None:
@@ -148,7 +143,7 @@ def _after_a_refusal(sites: Federation) -> float | None:
 
 def _set_without_first(summed: Round) -> Signed[ReleaseSet]:
     told = summed.past.release_set.message.model_copy(update={"sites": (REQUESTER, *_WITHOUT_FIRST)})
-    return sign(told, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+    return by_requester(told)
 
 
 def _another_release_set(sites: Federation) -> float | None:
@@ -191,7 +186,7 @@ def _told_by_one_server(sites: Federation) -> float | None:
         round=1,
         attempt=1,
         state=RoundState.RELEASED,
-        announcement=sign(first.past.announcement, REQUESTER, PARTIES.keys_of(REQUESTER).signing),
+        announcement=by_requester(first.past.announcement),
         agreed_set=first.past.agreed_set,
         release_set=first.past.release_set,
     )
@@ -209,17 +204,8 @@ def _renewed(sites: Federation) -> float | None:
     return _difference(sites, first, sites.round(of, 2, _WITHOUT_FIRST, version=1))
 
 
-def _key_of_the_day(held: HeldRoster, site: str) -> str:
-    """A site is named by the key that it has now."""
-    return there(held.head.party(site), site).signing_key
-
-
+_AT: Final = "client_agent.contributor.run.Contributor."
 _SETTLE: Final = Contributor._settle_unseen
-
-
-def _believes_one(agent: Contributor, decision: Decision, view: RoundView, other: RoundView) -> None:
-    """Take what one server shows for what was summed."""
-    _SETTLE(agent, decision, view, view)
 
 
 _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
@@ -231,11 +217,18 @@ _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
     "agents-two-release-sets": (_another_release_set, _AT_AGENTS),
     "agents-second-study": (_side_by_side, _AT_AGENTS),
     "agents-lighter-weight": (_lighter, _AT_AGENTS),
-    "agents-renewed-keys": (_renewed, {"client_agent.net.roster.HeldRoster.name_of": _key_of_the_day}),
+    "agents-renewed-keys": (  # a site is named by the key that it has now
+        _renewed,
+        {
+            "client_agent.net.roster.HeldRoster.name_of": lambda held, site: (
+                there(held.head.party(site), site).signing_key
+            )
+        },
+    ),
     "agents-late-joiner": (_joiner, _AT_AGENTS),
     "agents-told-by-one-server": (
         _told_by_one_server,
-        {"client_agent.contributor.run.Contributor._settle_unseen": _believes_one},
+        {f"{_AT}_settle_unseen": lambda agent, decision, view, other: _SETTLE(agent, decision, view, view)},
     ),
 }
 
@@ -290,7 +283,7 @@ class Patients:
         common = _CLASSES * self._features
         first = np.sum([self.update(site, _CLASSES)[:common] for site in _ABCD], axis=0)
         second = np.sum([self.update(site, _CLASSES + 1)[:common] for site in _ABCD[1:]], axis=0)
-        return _error(first - second, self.update("a", _CLASSES)[:common])
+        return relative_error(first - second, self.update("a", _CLASSES)[:common])
 
     def agreed_to(self, folder: Path) -> bool:
         kept = SumMemory(folder, lambda: bytes(32))

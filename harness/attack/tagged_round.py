@@ -18,12 +18,14 @@ from client_agent.study.release import own_key_id
 from harness.attack.forgeries import release_set
 from harness.attack.scripted_agents import (
     DIMENSION,
-    GRID,
-    PARTIES,
     REQUESTER,
     ROSTER,
     SITES,
+    How,
     agreed_over,
+    announced,
+    by_operator,
+    by_requester,
     signed_by_both,
     study,
 )
@@ -34,8 +36,6 @@ from protocol.messages.control import (
     Announcement,
     Go,
     LayerShape,
-    ListedWeight,
-    Message,
     ModelSpec,
     OutputCommitment,
     OutputHeader,
@@ -45,9 +45,8 @@ from protocol.messages.control import (
     TagCheck,
     TagsFailed,
     WeightList,
-    sign,
 )
-from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
+from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.protection.interface import AtSite
 from protocol.protection.registry import output_header, protection_of
 from protocol.protection.shares import with_tags
@@ -71,12 +70,10 @@ from protocol.tags import (
 )
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Message)
 CONTRIBUTORS = SITES[:4]
 RELEASED = (REQUESTER, *CONTRIBUTORS)
 _ATTEMPT = 1
 _CLIP_NORM = 4.0
-_DIGEST = "ab" * 32
 
 
 @dataclass(frozen=True)
@@ -148,30 +145,17 @@ class TaggedRound:
 
     @cached_property
     def weight_list(self) -> WeightList:
-        weights = tuple(ListedWeight(site=site, numerator=GRID) for site in CONTRIBUTORS)
-        return WeightList(
-            study_digest=self.study.digest(),
-            round=self.number,
-            grid=GRID,
-            weights=weights,
-            salt="cd" * 32,
-            tag_seed=self.tag_seed.hex(),
-        )
+        return self._announced[0].model_copy(update={"tag_seed": self.tag_seed.hex()})
 
     @cached_property
     def announcement(self) -> Announcement:
-        return Announcement(
-            study_digest=self.study.digest(),
-            round=self.number,
-            listed=CONTRIBUTORS,
-            least_contributors=3,
-            opens=Needs.NOTHING,
-            model_version=0,
-            model_digest=_DIGEST,
-            weight_list_digest=self.weight_list.digest(),
-            closes_at_s=10**9,
-            tag_seed_hash=seed_hash(self.study.digest(), self.number, self.tag_seed),
-        )
+        of_seed = seed_hash(self.study.digest(), self.number, self.tag_seed)
+        named = {"weight_list_digest": self.weight_list.digest(), "tag_seed_hash": of_seed}
+        return self._announced[1].model_copy(update=named)
+
+    @property
+    def _announced(self) -> tuple[WeightList, Announcement]:
+        return announced(self.study, self.number, CONTRIBUTORS, How(version=0))
 
     @cached_property
     def shares(self) -> dict[str, dict[Side, Ring]]:
@@ -210,13 +194,13 @@ class TaggedRound:
 
     @cached_property
     def commitments(self) -> tuple[Signed[OutputCommitment], Signed[OutputCommitment]]:
-        a, b = (_by(side, commitment_to(self.release, side, _digest(self.halves[side]))) for side in Side)
+        a, b = (by_operator(side, commitment_to(self.release, side, _digest(self.halves[side]))) for side in Side)
         return a, b
 
     @cached_property
     def checks(self) -> tuple[Signed[TagCheck], Signed[TagCheck]]:
         a, b = (
-            _by(
+            by_operator(
                 side,
                 check_of(
                     commitment.message, self.checked(side, self.errors([self.halves[side].vector(self.length)])[0])
@@ -229,7 +213,7 @@ class TaggedRound:
     @cached_property
     def said(self) -> Signed[Go | TagsFailed]:
         said = self.judged(judged(self.release, self.commitments, self.checks))
-        return sign(said, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+        return by_requester(said)
 
     @property
     def goes(self) -> bool:
@@ -242,7 +226,7 @@ class TaggedRound:
     def wrong(self) -> WrongTags:
         """Return the sites whose tags are wrong, as the requester finds after it said that tags failed."""
         shares = [
-            _by(side, shares_of(self.release, side, self.site_errors(side, self.errors(self.shares_at(side)))))
+            by_operator(side, shares_of(self.release, side, self.site_errors(side, self.errors(self.shares_at(side)))))
             for side in Side
         ]
         failed = require_judged(cast(Signed[TagsFailed], self.said), self.release, ROSTER)
@@ -250,12 +234,11 @@ class TaggedRound:
 
     def past(self) -> PastRelease:
         """The evidence, as a site has it."""
-        released = sign(self.release, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
         return PastRelease(
             announcement=self.announcement,
             weight_list=self.weight_list,
             agreed_set=self.agreed_set,
-            release_set=released,
+            release_set=by_requester(self.release),
             go=cast(Signed[Go], self.said),
         )
 
@@ -281,10 +264,10 @@ class TaggedRound:
     def errors(self, vectors: Iterable[Ring]) -> Ring:
         """Return the errors of vectors' tags. Shapes: uint64[length] each -> uint64[vectors, 2]"""
         key = attempt_key(self.announcement, _ATTEMPT, shown_seed(self.tag_seed))
-        return errors_of(key, self.length, [_source(vector) for vector in vectors])
+        return errors_of(key, self.length, [source(vector) for vector in vectors])
 
 
-def _source(vector: Ring) -> Callable[[int, int], Ring]:
+def source(vector: Ring) -> Callable[[int, int], Ring]:
     return lambda start, stop: vector[start:stop]
 
 
@@ -294,8 +277,3 @@ def _digest(half: Half) -> str:
     found = VectorDigest()
     found.update(half.content)
     return found.hexdigest()
-
-
-def _by(side: Side, message: M) -> Signed[M]:
-    operator = ROSTER.operator(side).name
-    return sign(message, operator, PARTIES.keys_of(operator).signing)

@@ -1,29 +1,37 @@
-"""One study of several rounds over a troubled network: what becomes of each request, and what the study came to.
+"""A network that troubles a whole study: it loses, doubles, holds back, cuts, trickles and silences what passes.
 
-A request's fate is drawn from a seed, from who asks whom and from how often it did. So the same request meets the same
-trouble in every run, whatever else passes meanwhile.
+Between every site and either server, and between the servers. A request's fate is drawn from a seed, from who asks whom
+and from how often it did, so the same request meets the same trouble in every run, whatever else passes meanwhile. What
+a study over an untroubled network comes to is known from a run beside it.
 """
 
 from __future__ import annotations
 
 import random
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
+
+import httpx
 
 from client_agent.site.events import METRICS, RoundEnd, read_metrics
 from client_agent.site.journal import StudyJournal
+from harness.attack.attack import Attempt, Found, passes
+from harness.federation.clocks import START_S
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.network import Fate, Judge, Network, Passing
 from harness.federation.processes import FederationSpec
+from protocol.errors import ConflictingMessage
 from protocol.messages.control import Receipt, RuleSpec, Signed, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from servers.store.records import RoundRecord, StudyRecord
+from servers.store.records import AnswerKind, RoundRecord
 from servers.store.sql import SqlStore
 
 SITES: Final = ("requester", "c1", "c2", "c3")
@@ -80,7 +88,8 @@ class Left:
 
 def ended(running: InMemoryFederation, *sites: str) -> bool:
     """At these sites, all of them when none is named."""
-    return all(_ended(running, site) for site in sites or SITES)
+    states = (StudyJournal(running.state(site), NAME).site_state() for site in sites or SITES)
+    return all(state is not None and state.finished is not None for state in states)
 
 
 def left(running: InMemoryFederation) -> Left:
@@ -100,22 +109,16 @@ def left(running: InMemoryFederation) -> Left:
     )
 
 
-def _ended(running: InMemoryFederation, site: str) -> bool:
-    state = StudyJournal(running.state(site), NAME).site_state()
-    return state is not None and state.finished is not None
-
-
 def _broken(running: InMemoryFederation, journals: dict[str, StudyJournal]) -> Iterator[str]:
     stores = {side: store_of(running, side) for side in Side}
-    known = {side: _study_at(store) for side, store in stores.items()}
-    a, b = known[Side.A], known[Side.B]
-    if a is None or b is None:
+    known = [one.digest for store in stores.values() for one in store.studies() if one.name == NAME]
+    if len(known) < len(stores):
         return
-    attempts = {side: _attempts(stores[side], known_study.digest) for side, known_study in ((Side.A, a), (Side.B, b))}
-    for key in sorted(attempts[Side.A].keys() & attempts[Side.B].keys(), key=str):
-        yield from _apart(key, attempts[Side.A][key], attempts[Side.B][key])
+    a, b = (_attempts(store, digest) for store, digest in zip(stores.values(), known, strict=True))
+    for key in sorted(a.keys() & b.keys(), key=str):
+        yield from _apart(key, a[key], b[key])
     for site, own in journals.items():
-        yield from _lost(site, own, stores, a.digest)
+        yield from _lost(site, own, stores, known[0])
 
 
 def _apart(key: RoundKey, a: RoundRecord, b: RoundRecord) -> Iterator[str]:
@@ -142,10 +145,6 @@ def store_of(running: InMemoryFederation, side: Side) -> SqlStore:
     """A server's own; only read it while nobody works."""
     store: SqlStore = running.servers.apps[side].state.server.store
     return store
-
-
-def _study_at(store: SqlStore) -> StudyRecord | None:
-    return next((one for one in store.studies() if one.name == NAME), None)
 
 
 def _attempts(store: SqlStore, digest: str) -> dict[RoundKey, RoundRecord]:
@@ -198,3 +197,195 @@ def kinds(fate: Fate) -> list[str]:
         "silence": fate.silent,
     }
     return [kind for kind, there in found.items() if there]
+
+
+# --- attacks ----------------------------------------------------------------------------------------------------------
+
+
+_PLAN: Final = Plan(rounds=2)
+_IMPATIENT: Final = Plan(rounds=2, within_s=1500.0)
+"""A study that goes on ends long before; one that does not is not waited for much longer."""
+_SEED: Final = 11
+_VICTIM: Final = "c3"
+_NEVER_S: Final = 1e9
+_HELD_BACK_S: Final = 200.0
+_TIMEOUT: Final = httpx.Timeout
+_ANSWER: Final = SqlStore.answer
+
+
+@cache
+def untroubled() -> Left:
+    """The end of the same study when everything arrives, once, at once; its deadlines do not matter then."""
+    with tempfile.TemporaryDirectory(prefix="moiety-untroubled-") as folder, federation(Path(folder), None) as running:
+        running.hand_in(study_of(running, _PLAN))
+        running.start()
+        running.until("the end of an untroubled study", lambda: ended(running), _PLAN.within_s)
+        running.stop_agents()
+        return left(running)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A network's doing, and the sites to which the study's end is promised all the same.
+
+    ``everybody``: all sites are in every sum although it does. ``cut_off``: sites that nothing reaches, of whom
+    no end is asked. ``afterwards_s``: how long the servers stay when the study is over, for what comes late.
+    """
+
+    draw: Draw
+    plan: Plan = _PLAN
+    everybody: bool = True
+    cut_off: frozenset[str] = frozenset()
+    afterwards_s: float = 0.0
+
+
+def _over_a_whole_study(trouble: Trouble, folder: Path) -> Found:
+    """It has reached something when a study does not end as it would have, or anything is used twice or lost.
+
+    That is: a site without an end and its reason, another model or other sites in a sum than without trouble, servers
+    that hold different sets, a share that is gone although there is a receipt, a request that is carried out twice.
+    """
+    network = Troubled(trouble.draw, _SEED)
+    expected = untroubled() if trouble.everybody else None
+    sites = [site for site in SITES if site not in trouble.cut_off]
+    with federation(folder, network) as running:
+        running.hand_in(study_of(running, trouble.plan))
+        running.start()
+        running.comes(lambda: ended(running, *sites), trouble.plan.within_s)
+        running.stop_agents()
+        if trouble.afterwards_s:
+            running.comes(lambda: False, trouble.afterwards_s)
+        reached = [*_not_as_promised(left(running), sites, expected), *_taken(network)]
+    if not network.injected:
+        raise RuntimeError("the network troubled nothing")
+    note = ", ".join(f"{count} {kind}" for kind, count in sorted(network.injected.items()))
+    return Found(bool(reached), len(reached), "; ".join([*reached, note]))
+
+
+def _not_as_promised(found: Left, sites: list[str], expected: Left | None) -> Iterator[str]:
+    for site in sites:
+        if site not in found.ends:
+            yield f"{site}: no end"
+    yield from found.broken
+    if expected is not None:
+        models = {found.models.get(site) for site in sites}
+        if found.took_part != expected.took_part:
+            yield f"in the sums were {' and '.join(', '.join(one) or 'nobody' for one in found.took_part) or 'none'}"
+        elif models != set(expected.models.values()):
+            yield "another model"
+
+
+def _taken(network: Troubled) -> Iterator[str]:
+    if network.taken_twice:
+        yield f"{network.taken_twice} requests carried out twice"
+    if network.late_taken:
+        yield f"{network.late_taken} requests carried out long after they were sent"
+
+
+# --- what it does -----------------------------------------------------------------------------------------------------
+
+
+def _loses(drawn: random.Random, passing: Passing) -> Fate:
+    """Between the servers the first answer to everything, elsewhere one request or answer in five."""
+    if passing.sender == "server a":
+        return Fate(answer_arrives=passing.alike > 0)
+    chance = drawn.random()
+    return Fate(arrives=chance > 0.1, answer_arrives=not 0.1 < chance < 0.2)
+
+
+def _delays(drawn: random.Random, passing: Passing) -> Fate:
+    """So differently that messages overtake each other, and the halves of one site's share by most of a minute."""
+    if passing.sender == _VICTIM and passing.to is Side.B:
+        return Fate(held_s=drawn.uniform(20.0, 40.0))
+    return Fate(held_s=drawn.uniform(0.0, 4.0), answer_held_s=drawn.uniform(0.0, 4.0))
+
+
+def _cuts(drawn: random.Random, passing: Passing) -> Fate:
+    """Each share when it first comes; else three requests and answers in ten, or half of their connection ends."""
+    if passing.length_bytes > 12_000 and passing.alike == 0:
+        return Fate(cut_to=0.9)
+    kind, share = drawn.random(), drawn.random()
+    if kind < 0.1:
+        return Fate(cut_to=share)
+    if kind < 0.2:
+        return Fate(breaks_off=True, cut_to=share, answer_arrives=drawn.random() < 0.5)
+    return Fate(answer_cut_to=share) if kind < 0.3 else Fate()
+
+
+# --- defences, taken out ----------------------------------------------------------------------------------------------
+
+
+def _came_before(*_: object) -> NoReturn:
+    raise ConflictingMessage("it came before")
+
+
+def _nobody(*_: object) -> frozenset[str]:
+    return frozenset()
+
+
+def _attempt(trouble: Trouble, without: Mapping[str, object]) -> Attempt:
+    return Attempt(partial(_over_a_whole_study, trouble), without)
+
+
+ATTEMPTS: Final = {
+    "network-loses-messages": _attempt(
+        Trouble(_loses),
+        {
+            "servers.rounds.contributions.same_receipt": _came_before,
+            # The answer to the products, which cannot be made a second time, is forgotten.
+            "servers.store.sql.SqlStore.answer": lambda store, key, kind: (
+                None if kind is AnswerKind.PRODUCTS else _ANSWER(store, key, kind)
+            ),
+        },
+    ),
+    # Everything; the copy comes first, or up to a second later.
+    "network-doubles-messages": _attempt(
+        Trouble(lambda drawn, _: Fate(held_s=drawn.uniform(0.0, 0.2), again_after_s=drawn.uniform(0.0, 1.0))),
+        {"servers.store.sql.SqlStore.remember_nonce": passes},
+    ),
+    # One request in ten, for so long that its sender has sent it again.
+    "network-holds-messages-back": _attempt(
+        Trouble(
+            lambda drawn, _: Fate(held_s=_HELD_BACK_S if drawn.random() < 0.1 else 0.05),
+            everybody=False,
+            afterwards_s=_HELD_BACK_S,
+        ),
+        {"protocol.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
+    ),
+    "network-cuts-messages": _attempt(Trouble(_cuts), {"client_agent.net.exchange._ALTERED": ()}),
+    "network-delays-messages": _attempt(
+        Trouble(_delays, Plan(rounds=2, deadline_s=300.0)),
+        {
+            "servers.rounds.contributions.awaited_sites": _nobody,
+            "servers.rounds.state.awaited_sites": _nobody,
+            "protocol.rounds.side_a.still_awaited": _nobody,
+        },
+    ),
+    # One request in twenty-five is never answered, and its connection stays open.
+    "network-goes-silent": _attempt(
+        Trouble(lambda drawn, _: Fate(silent=drawn.random() < 0.04), _IMPATIENT, everybody=False),
+        {
+            "servers.peer_client.httpx.Timeout": lambda *_, **__: _TIMEOUT(_NEVER_S),
+            "servers.peer_client.PeerClient._longest_s": lambda *_: _NEVER_S,
+        },
+    ),
+    # One answer in twenty-five comes by a sixteenth every hundred seconds: no read is given up for that.
+    "network-trickles-answers": _attempt(
+        Trouble(lambda drawn, _: Fate(pause_s=100.0 * (drawn.random() < 0.04)), _IMPATIENT, everybody=False),
+        {"client_agent.net.answers.Answer._require_speed": passes},
+    ),
+    # From the twelfth request to a server on.
+    "network-keeps-a-site-out": _attempt(
+        Trouble(
+            lambda _, passing: Fate(arrives=passing.sender != _VICTIM or passing.number < 12),
+            Plan(rounds=2, deadline_s=60.0, within_s=400.0),
+            everybody=False,
+            cut_off=frozenset({_VICTIM}),
+        ),
+        {
+            "servers.rounds.contributions.RoundRecord": lambda key, state, announced, _: RoundRecord(
+                key, state, announced, START_S + _NEVER_S
+            )
+        },
+    ),
+}

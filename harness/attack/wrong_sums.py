@@ -19,7 +19,7 @@ from harness.attack.attack import Attempt, Found, passes, replaced
 from harness.attack.forgeries import wrap_around_entry
 from harness.attack.scripted_agents import REQUESTER
 from harness.attack.scripted_rounds import SITES, SMALL, VICTIM, pair_in_memory, small_update
-from harness.attack.tagged_round import CONTRIBUTORS, Half, TaggedRound
+from harness.attack.tagged_round import CONTRIBUTORS, Half, TaggedRound, source
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import Ring, derive
 from protocol.errors import AggregateOutOfBounds, MoietyError, SumAltered
@@ -27,7 +27,7 @@ from protocol.messages.control import Go, ShareKind, TagsFailed
 from protocol.mpc import sketch
 from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.release import AverageOpener, combine_chunk, coordinate_bound, longest_sum, masked_sum_chunk, sum_chunk
-from protocol.sharing import ChunkSource, Side, split
+from protocol.sharing import Side, split
 from protocol.tags import PAIR
 
 _NO_BOUNDS: Final[Mapping[str, object]] = {
@@ -58,10 +58,6 @@ _HALF_A_NORM: Final = int(_PARAMETERS.encoded_norm * 0.5)
 Alter = Callable[[Ring, list[Ring]], Ring]
 
 
-def _source(share: Ring) -> ChunkSource:
-    return lambda start, stop: share[start:stop]
-
-
 def _altered(alter: Alter, _: Path) -> Found:
     """The figure is how far the average that the site would apply lies from the true one, in clip norms."""
     draw = np.random.default_rng(11)
@@ -69,7 +65,7 @@ def _altered(alter: Alter, _: Path) -> Found:
     encoded = [encode(u, _PARAMETERS, bytes([i]) * 32) for i, u in enumerate(updates)]
     at_b = [split(x, derive(_MASK, f"share {i}"))[1].vector for i, x in enumerate(encoded)]
     at_a = [x - b for x, b in zip(encoded, at_b, strict=True)]
-    a, b = (sum_chunk([_source(one) for one in shares], 0, _PARAMETERS.dimension) for shares in (at_a, at_b))
+    a, b = (sum_chunk([source(one) for one in shares], 0, _PARAMETERS.dimension) for shares in (at_a, at_b))
     served = alter(combine_chunk(masked_sum_chunk(a, _MASK, 0), b), at_b)
     try:
         average = _opened(served, _MASK, _PARAMETERS, _SITES)
@@ -219,13 +215,11 @@ def _tag_plus(attacker: str, place: int, units: int) -> Callable[..., Ring]:
     return shared
 
 
-def _summed_with_error(turn: TaggedRound, side: Side, own: Ring) -> Ring:
-    return own + _error_of(turn) if side is Side.B else own
-
-
-def _checked_without_error(turn: TaggedRound, side: Side, errors: Ring) -> Ring:
-    """Once it has the seed the server takes the error out of the check that it signs."""
-    return errors - turn.errors([_error_of(turn)])[0] if side is Side.B else errors
+_FORGED: Final[Mapping[str, Callable[..., object]]] = {
+    "summed": lambda turn, side, own: own + _error_of(turn) if side is Side.B else own,
+    # Once it has the seed the server takes the error out of the check that it signs.
+    "checked": lambda turn, side, errors: errors - turn.errors([_error_of(turn)])[0] if side is Side.B else errors,
+}
 
 
 def _other_half(turn: TaggedRound, half: Half) -> bytes:
@@ -243,12 +237,8 @@ def _fitted_half(turn: TaggedRound, half: Half) -> bytes:
     return (half.vector(turn.length) + error).tobytes()
 
 
-def _goes_all_the_same(turn: TaggedRound, said: Go | TagsFailed) -> Go:
+def _goes(turn: TaggedRound, said: Go | TagsFailed) -> Go:
     return Go(**{name: getattr(said, name) for name in type(said).model_fields})
-
-
-def _told_another_seed(turn: TaggedRound, site: str) -> bytes:
-    return bytes(32) if site == CONTRIBUTORS[1] else turn.tag_seed
 
 
 def _blames(_halves: object) -> NoReturn:
@@ -269,9 +259,7 @@ ATTEMPTS: Final = {
     "tags-plus-half-a-norm": _tags(_sum_plus(2**20, slice(3, 4)), _NO_ERROR, _NO_TAGS, _NO_BOUNDS),
     "tags-plus-a-constant": _tags(_sum_plus(2**10, slice(-TAG_COORDINATES)), _NO_ERROR, _NO_TAGS, _NO_BOUNDS),
     "tags-plus-two-to-the-63": _tags(_sum_plus(2**63, slice(3, 4)), _NO_ERROR, _NO_TAGS, _NO_BOUNDS),
-    "tags-forged-check": Attempt(
-        partial(_rounds, _is_unnoticed, {"summed": _summed_with_error, "checked": _checked_without_error}), _NO_TAGS
-    ),
+    "tags-forged-check": Attempt(partial(_rounds, _is_unnoticed, _FORGED), _NO_TAGS),
     "tags-other-half-served": _tags({"served": _other_half}, _NO_TAGS),
     "tags-fitted-to-the-shown-key": _tags({"served": _fitted_half}, _NO_TAGS),
     "tags-wrong-among-sites": Attempt(
@@ -280,10 +268,14 @@ ATTEMPTS: Final = {
     ),
     "tags-wrong-at-a-site": _tags({"shared": _tag_plus("c1", 1 - TAG_COORDINATES, 1)}, _NO_ERROR, _NO_TAGS),
     "tags-go-against-the-checks": _tags(
-        {"shared": _tag_plus(REQUESTER, -TAG_COORDINATES, 5), "judged": _goes_all_the_same}, _NO_ERROR, _NO_TAGS
+        {"shared": _tag_plus(REQUESTER, -TAG_COORDINATES, 5), "judged": _goes}, _NO_ERROR, _NO_TAGS
     ),
     "tags-other-seed": Attempt(
-        partial(_rounds, _is_named, {"told_seed": _told_another_seed}),
+        partial(
+            _rounds,
+            _is_named,
+            {"told_seed": lambda turn, site: bytes(32) if site == CONTRIBUTORS[1] else turn.tag_seed},
+        ),
         {"protocol.protection.shares.require_seed": lambda announcement, seed: bytes.fromhex(seed)},
     ),
 }

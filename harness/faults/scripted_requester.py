@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from typing import Final
 
 import httpx
-import numpy as np
 
-from client_agent.requester.openings import seal_queries
 from harness.attack.forgeries import release_set
+from harness.attack.scripted_requester import sealed_queries
 from harness.attack.signed_client import opened
 from harness.faults.isolation import Told
 from harness.faults.scripted_sites import ScriptedSite
 from harness.federation.clocks import START_S
-from host.randomness import SystemRandomness
 from protocol.errors import ProtocolViolation
 from protocol.messages import paths
 from protocol.messages.bodies import read_opening
@@ -22,19 +20,15 @@ from protocol.messages.control import (
     Announcement,
     EndCause,
     OpeningHeader,
-    Roster,
     RoundState,
     RoundView,
     Signed,
     StudyEnd,
     StudyEndState,
-    require_signatures,
     sign,
 )
-from protocol.mpc.measurement import distance_query, open_all
-from protocol.mpc.sketch import sketch_vector
+from protocol.mpc.measurement import open_all
 from protocol.parameters import Needs
-from protocol.rounds.agreement import check_transcript
 from protocol.sharing import Side
 
 PLAIN: Final = ("c1", "c2")
@@ -180,29 +174,13 @@ class ScriptedRequester(ScriptedSite):
         if both == {RoundState.MEASURED}:
             await self._release(view)
 
-    def _roster(self, view: RoundView) -> Roster:
-        return self.roster_of(view.announcement.message)
-
     async def _query(self, view: RoundView) -> None:
         name = f"queries {view.round} {view.attempt}"
         if all((f"{name} {side.value}", side) in self.journal.acknowledged for side in Side):
             return
-        agreed_set, transcript = view.agreed_set, view.transcript
-        if agreed_set is None or transcript is None:
-            raise ProtocolViolation(f"round {view.round} is {view.state} and shows no agreed set or transcript")
-        both = [self.roster.operator_a.name, self.roster.operator_b.name]
-        agreed = require_signatures(agreed_set, self.roster, both)
-        stated = require_signatures(transcript, self.roster, both)
         if f"{name} a" not in self.journal.sent:
-            challenge = check_transcript(view.round, agreed, stated)
-            parameters = self.study.parameters
-            sketch = sketch_vector(challenge, self.update(view.round), parameters)
-            targets = tuple(site for site in agreed.sites if site != self.name)
-            queries = np.concatenate([distance_query(sketch, _GRID, parameters.weight_grid) for _ in targets])
-            bodies = seal_queries(
-                queries, targets, stated.digest(), view.round, self._roster(view), parameters, SystemRandomness(), name
-            )
-            for side, body in bodies.items():
+            own, under = self.update(view.round), self.roster_of(view.announcement.message)
+            for side, body in sealed_queries(view, self.study, own, None, self.roster, under)[1].items():
                 self.journal.sent[f"{name} {side.value}"] = body
         target = self.path(paths.QUERIES, round=view.round, attempt=view.attempt)
         for side in Side:

@@ -11,20 +11,11 @@ from harness.attack.catalogue import catalogue, tried
 
 ATTACKS: Final = tuple(catalogue().values())
 PARTIES: Final = {
-    "sites": (
-        Party.SITE,
-        Party.SERVER_AND_SITE,
-    ),
+    "sites": (Party.SITE, Party.SERVER_AND_SITE),
     "several_sites": (Party.SITES,),
     "requesters": (Party.REQUESTER,),
-    "servers": (
-        Party.SERVER,
-        Party.SERVER_AND_REQUESTER,
-    ),
-    "strangers": (
-        Party.NETWORK,
-        Party.STRANGER,
-    ),
+    "servers": (Party.SERVER, Party.SERVER_AND_REQUESTER),
+    "strangers": (Party.NETWORK, Party.STRANGER),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.attack import second_ends
-from harness.attack.attack import Party, replaced, taken_out
+from harness.attack.attack import Attempt, Found, Party, replaced, taken_out
 from harness.attack.catalogue import catalogue, line_of, tried
 from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.scripted_rounds import SITES, SMALL, VICTIM
@@ -99,10 +100,11 @@ def test_a_row_without_an_attempt_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         catalogue.__wrapped__()
 
 
-def test_an_attack_that_could_not_be_tried_did_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    attack = catalogue()["list-of-one"]
-    monkeypatch.setattr(type(attack), "attempt", lambda *_: 1 / 0)
-    found = tried(attack)
+def test_an_attack_that_could_not_be_tried_did_not_hold() -> None:
+    def fails(folder: Path) -> Found:
+        raise ZeroDivisionError
+
+    found = tried(replace(catalogue()["list-of-one"], how=Attempt(fails)))
     assert (found.held, found.as_documented) == (False, False)
     assert found.error.startswith("ZeroDivisionError")
 
@@ -147,7 +149,6 @@ def test_the_list_names_every_attack_and_an_unknown_name_is_refused() -> None:
 
 
 def test_without_tenseal_attacks_on_ciphertexts_are_left_out_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.attack.catalogue.has_ckks", lambda: False)
     monkeypatch.setattr("harness.attack.catalogue.has_ckks", lambda: False)
     assert {name for name in catalogue() if name not in catalogue.__wrapped__()} == {
         name for name in catalogue() if name.startswith(("ckks-", "ciphertext"))

@@ -116,12 +116,6 @@ def test_idle_connections_are_closed_whatever_came_before(times: Stranger) -> No
 # --- addresses --------------------------------------------------------------------------------------------------------
 
 
-def _let_in(stranger: Stranger, source: str) -> bool:
-    with suppress(OSError):
-        return stranger.ask(HEALTH, source)[0] == 200
-    return False
-
-
 def test_the_operators_own_port_has_a_rate_of_its_own(federation: Federation) -> None:
     url = federation.servers[Side.A].operations_url + "/readyz"
     answers = [httpx.get(url, trust_env=False).status_code for _ in range(40)]

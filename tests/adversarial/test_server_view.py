@@ -103,12 +103,8 @@ def pads(viewer: Side, tape: Tape, one: Updates, other: Updates) -> dict[tuple[U
                 seed = derive(contribution_rand(site, number), "share seed")
                 shifts[Usage.SHARE, seed] = other[number][site] - one[number][site]
     for number in ROUNDS:
-        asked = [
-            np.concatenate([distance_query(x[number][SITES[0]], n, GRID) for n in NUMERATORS.values()])
-            for x in (one, other)
-        ]
         if seed_side(number) is not viewer:
-            shifts[Usage.QUERY, tape.seeds[Usage.QUERY][number - 1]] = asked[1] - asked[0]
+            shifts[Usage.QUERY, tape.seeds[Usage.QUERY][number - 1]] = asked(other[number]) - asked(one[number])
         masks = Side.A if number % 2 else Side.B
         if masks is not viewer:
             seed = tape.seeds[Usage.OUTPUT_MASK][number - 1]
@@ -125,8 +121,7 @@ class World:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         counted = iter(range(10**6))
         drawn = SimpleNamespace(
-            token_bytes=lambda n: derive(b"secrets", str(next(counted)))[:n],
-            token_urlsafe=secrets.token_urlsafe,
+            token_bytes=lambda n: derive(b"secrets", str(next(counted)))[:n], token_urlsafe=secrets.token_urlsafe
         )
         asked = defaultdict[str, Iterator[int]](itertools.count)  # of each label, one for every round
         queries = SimpleNamespace(bytes=lambda n, label: derive(b"queries", f"{label} {next(asked[label])}")[:n])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,59 +44,45 @@ class Trickle(httpx.SyncByteStream):
             yield PIECE
 
 
-def asked_for(trickle: Trickle) -> None:
+def asked_for(trickle: Trickle, answer: Callable[[httpx.Request], httpx.Response]) -> None:
+    """Ask for an opening; every answer trickles."""
+    once, clock = RetryPolicy(attempts=1), lambda: trickle.now_s
+    transport = httpx.MockTransport(answer)
+    with closing(ServerClient(Side.A, ROSTER.operator_a, keys("c1"), transport, retry=once, clock=clock)) as client:
+        client.opening("unit", 1, 1, 2**20)
+
+
+def signed(trickle: Trickle) -> Callable[[httpx.Request], httpx.Response]:
     server = operator_keys(Side.A)
 
     def answer(request: httpx.Request) -> httpx.Response:
         digest = {DigestField.CONTENT.value: digest_value(DigestField.CONTENT, bytes(32))}
-        return closed(
-            opened(request, server, now=int(trickle.now_s)), server, httpx.Response(200, headers=digest, stream=trickle)
-        )
+        asked = opened(request, server, now=int(trickle.now_s))
+        return closed(asked, server, httpx.Response(200, headers=digest, stream=trickle))
 
-    client = ServerClient(
-        Side.A,
-        ROSTER.operator_a,
-        keys("c1"),
-        httpx.MockTransport(answer),
-        retry=RetryPolicy(attempts=1),
-        clock=lambda: trickle.now_s,
-    )
-    try:
-        client.opening("unit", 1, 1, 2**20)
-    finally:
-        client.close()
+    return answer
 
 
 def test_an_answer_that_trickles_is_given_up_although_no_pause_is_long() -> None:
     """No read waits for two minutes, and the whole would take most of half an hour; a larger one, for ever."""
     trickle = Trickle(100.0)
     with pytest.raises(SlowAnswer, match=r"2048 bytes came in 200 s.*asked for again"):
-        asked_for(trickle)
+        asked_for(trickle, signed(trickle))
     assert trickle.taken == [0, 1]
 
 
 def test_a_refusal_that_trickles_keeps_no_thread_although_nobody_signed_it() -> None:
     """Whoever ends TLS can say no, and then nothing for nearly two minutes, again and again."""
     trickle = Trickle(100.0)
-    transport = httpx.MockTransport(lambda request: httpx.Response(403, stream=trickle))
-    client = ServerClient(
-        Side.A,
-        ROSTER.operator_a,
-        keys("c1"),
-        transport,
-        retry=RetryPolicy(attempts=1),
-        clock=lambda: trickle.now_s,
-    )
     with pytest.raises(UnsignedAnswer, match="answered 403"):
-        client.opening("unit", 1, 1, 2**20)
-    client.close()
+        asked_for(trickle, lambda request: httpx.Response(403, stream=trickle))
     assert trickle.taken == [0, 1]
 
 
 def test_a_slow_line_is_no_attack() -> None:
     trickle = Trickle(2.0)
     with pytest.raises(UnsignedAnswer, match="not the one whose digest was signed") as refused:
-        asked_for(trickle)
+        asked_for(trickle, signed(trickle))
     assert not isinstance(refused.value, SlowAnswer)
     assert len(trickle.taken) == PIECES
 
@@ -121,14 +108,12 @@ def test_a_share_whose_connection_half_ended_is_sent_again(tmp_path: Path) -> No
     """A signed refusal of what did not arrive would be believed: a site would take no part, or the study would end."""
     cuts: list[Fate] = []
     cut = Troubled(lambda drawn, passing: cuts.pop() if cuts else Fate(), seed=1)
-    with ServersInMemory(tmp_path, SITES, cut) as servers:
-        pair = Pair(servers)
+    with ServersInMemory(tmp_path, SITES, cut) as servers, Pair(servers) as pair:
         around = pair.round(2_000, opens=Needs.NOTHING)
         around.sites.announce(around.announcement)
-        client = agents_client(servers, Side.B, VICTIM, there(servers.connect, "way to the servers")())
-        cuts.append(Fate(breaks_off=True, cut_to=0.9))
-        receipt = client.contribute(around.sites.study.name, around.number, 1, share_of(around, VICTIM, tmp_path))
+        way = there(servers.connect, "way to the servers")()
+        with closing(agents_client(servers, Side.B, VICTIM, way)) as client:
+            cuts.append(Fate(breaks_off=True, cut_to=0.9))
+            receipt = client.contribute(around.sites.study.name, around.number, 1, share_of(around, VICTIM, tmp_path))
         assert receipt.message.site == VICTIM
         assert cut.injected["request broken off"] == 1
-        client.close()
-        pair.close()

@@ -37,7 +37,7 @@ class Unfinished:
         self._strangers = {side: Stranger(federation.url(side), federation.ca_file) for side in Side}
         dimension = self.sites.study.parameters.dimension
         x = np.zeros(dimension, dtype=np.uint64)
-        self._bodies = self.sites.seal_contribution(self.site, x, self.announcement).bodies
+        self._bodies = self.sites.seal_contribution(self.site, x, self.announcement)
 
     def begin(self) -> None:
         """One upload: a part of it, then the end or silence."""

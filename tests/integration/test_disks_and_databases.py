@@ -97,7 +97,7 @@ def test_a_full_disk_refuses_and_recovers(
     filler = fill(disk, leave_bytes)
     before = sorted(p.name for p in (disk / "shares").iterdir())
     for site in SCRIPTED[1:3]:
-        answer = sites.clients[site].send(side, "PUT", path, sealed[site].bodies[side])
+        answer = sites.clients[site].send(side, "PUT", path, sealed[site][side])
         assert answer.status_code == 507, (answer.status_code, answer.text)
         assert answer.json()["code"] == "storage_full"
     assert sorted(p.name for p in (disk / "shares").iterdir()) == before

@@ -99,7 +99,7 @@ def test_a_part_of_an_upload_survives_and_hostile_parts_do_not_count(sites: Scri
     x = updates(1)
     sealed = {site: sites.seal_contribution(site, x[site], announcement) for site in SITES}
     site, client = SITES[1], sites.clients[SITES[1]]
-    body = sealed[site].bodies[Side.A]
+    body = sealed[site][Side.A]
     digest = digest_of(body, DigestField.SEALED).hex()
     asked = f"?digest={digest}&length={len(body)}"
 

@@ -9,17 +9,8 @@ import numpy as np
 import pytest
 
 import moiety
-from harness.attack.attacked_study import AttackedStudy
-from harness.attack.distances import (
-    LocatingLine,
-    LocatingRun,
-    Points,
-    Round,
-    expected_error,
-    located,
-    located_over,
-    relative_error,
-)
+from harness.attack.attacked_study import AttackedStudy, relative_error
+from harness.attack.distances import LocatingLine, LocatingRun, Points, Round, expected_error, located, located_over
 from harness.simulate.case import read_case
 from harness.simulate.store import read_lines
 from harness.simulate.study_files import STUDIES
