@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from harness.papers.options import ResultsOptions
-from host.command_line import command
 from host.output_files import writable, writable_folder
 from protocol.messages.purpose import USUAL_PROTECTION, StudyProtection
 
@@ -74,10 +72,21 @@ def faults(
         raise typer.Exit(1)
 
 
-def _results(asked: ResultsOptions) -> None:
+def results(
+    out: Annotated[Path, typer.Option(callback=writable_folder, help="The folder of the pages.")] = Path(
+        "docs/results"
+    ),
+    only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="First make the tables that the runs in this folder come to.")
+    ] = None,
+) -> None:
+    """Write the tables and plots of docs/results from data files.
+
+    --runs makes the data files of pages about rules first, from the folders that the commands at their ends write.
+
+    Example: moiety lab results --only titanic --runs results-out
+    """
     from harness.papers.cli import write_results
 
-    write_results(asked)
-
-
-results = command(ResultsOptions, _results)
+    write_results(out, only, runs)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from harness.papers.scores import Table
+from harness.papers.tables import Table
 from harness.simulate.charts import (
     CELLS,
     COLOURS,
@@ -195,7 +195,7 @@ def markdown(path: Path) -> str:
     Raises: ConfigurationError for a file that is missing, no CSV, or would break the page
     """
     if not path.is_file():
-        raise ConfigurationError(f"{path}: there is no such table; 'moiety lab results' makes it from its runs")
+        raise ConfigurationError(f"{path}: there is no such table; restore the file, or make it from runs (--runs)")
     try:
         head, *rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False).to_numpy().tolist()
     except ValueError as wrong:
@@ -213,10 +213,16 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def pages_in(folder: Path) -> tuple[str, ...]:
+    """The pages with tables to fill, by name. Raises: ConfigurationError, where there is none"""
+    found = [path.stem for path in sorted(folder.glob("*.md")) if _TABLE.search(path.read_text(encoding="utf-8"))]
+    if not found:
+        raise ConfigurationError(f"{folder}: no page with tables; their text is written by hand, in docs/results")
+    return tuple(found)
+
+
 def render(page: Path, data: Path) -> None:
     """Fill the page's tables and draw its plots from the files below ``data``. Raises: ConfigurationError"""
-    if not page.is_file():
-        raise ConfigurationError(f"{page}: there is no such page; its text is written by hand, in docs/results")
     text = page.read_text(encoding="utf-8")
     filled = _TABLE.sub(
         lambda found: f"<!-- table: {found[1]} -->\n\n{markdown(data / f'{found[1]}.csv')}\n\n<!-- end -->", text

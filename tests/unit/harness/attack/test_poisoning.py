@@ -14,7 +14,6 @@ from harness.attack.attacked_study import AttackedStudy, Setting
 from harness.attack.lies import Lie, LyingLine, LyingRun, Seen, shown, summed
 from harness.attack.poisoning import TARGET, Known, Poison, Poisoned, tampered, with_trigger, written
 from harness.datasets.bundled import digits_sites
-from harness.papers.recipes import poisoned_runs, recipes
 from harness.simulate.case import Case, read_case
 from harness.simulate.store import read_lines
 from harness.simulate.study_files import STUDIES
@@ -153,11 +152,6 @@ def test_under_the_protocol_it_is_the_same_but_for_rounding(case: Case) -> None:
 def test_too_many_poisoners_are_refused(case: Case) -> None:
     with pytest.raises(ConfigurationError, match="choose 0 to 8"):
         run_of(case, "fedavg", 9, Poison.ZEROS).line()
-
-
-def test_every_run_of_the_page_is_asked_for_once(case: Case) -> None:
-    runs = list(poisoned_runs(recipes()["robustness"], case))
-    assert len({one.key for one in runs}) == len(runs)
 
 
 # --- lies -------------------------------------------------------------------------------------------------------------
