@@ -66,9 +66,9 @@ def faults(
 
     Example: moiety lab faults --seeds 0-99 --jobs 2
     """
-    from harness.faults.cli import FaultRuns, run_faults
+    from harness.faults.cli import run_faults
 
-    if not run_faults(FaultRuns(seeds, jobs, out, resume, replay, shrink, servers)):
+    if not run_faults(seeds, jobs, out, resume, replay, shrink, servers):
         raise typer.Exit(1)
 
 

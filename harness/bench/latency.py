@@ -297,7 +297,6 @@ def a_day_on_disk(window: Sequence[LedgerEntry], seconds: float, folder: Path) -
 
 
 def _window(ledger: Path, seconds: float) -> list[LedgerEntry]:
-    """Return what is appended to a ledger in so many seconds."""
     before = len(read_ledger(ledger))
     time.sleep(seconds)
     return list(read_ledger(ledger)[before:])

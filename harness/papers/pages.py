@@ -45,7 +45,6 @@ _FARTHEST, _HIGHEST = 5.0, 2.0
 
 
 def _bars(frame: pd.DataFrame, plot: Plot) -> Figure:
-    """Grouped bars with one standard error."""
     groups, names = list(dict.fromkeys(frame.x)), list(dict.fromkeys(frame.series))
     figure = Figure(figsize=(max(6.0, 0.3 * len(groups) * len(names)), 3.4), layout="constrained")
     axes = figure.subplots()

@@ -59,7 +59,7 @@ def test_a_page_is_filled_between_its_markers_and_its_text_stays(tmp_path: Path)
     page, data = tmp_path / "page.md", tmp_path / "data"
     begin, end = "By hand.\n\n<!-- table: made -->\n", "<!-- end -->\n\nBy hand too.\n"
     page.write_text(f"{begin}| old |\n{end}")
-    with pytest.raises(ConfigurationError, match=r"made\.csv: there is no such table; restore it"):
+    with pytest.raises(ConfigurationError, match=r"made\.csv: there is no such table; restore the file"):
         render(page, data)
     assert write_data(data, "made", [("rule", "mean"), ("Local", ".700 ± .010"), ("FedAvg, 2", "")])
     render(page, data)
