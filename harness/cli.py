@@ -73,15 +73,15 @@ def faults(
 
 
 def results(
-    out: Annotated[Path, typer.Option(callback=writable_folder, help="The folder of the pages.")] = Path(
-        "docs/results"
-    ),
+    out: Annotated[
+        Path, typer.Option(callback=writable_folder, help="The folder of the pages, beside benchmarks.")
+    ] = Path("docs/results"),
     only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None,
     runs: Annotated[
         Path | None, typer.Option(help="First make the tables that the runs in this folder come to.")
     ] = None,
 ) -> None:
-    """Write the tables and plots of docs/results from data files.
+    """Write the pages of docs/results and docs/benchmarks.md from data files.
 
     --runs makes the data files of pages about rules first, from the folders that the commands at their ends write.
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from client_agent.cli.tables import console as console_for
+from harness.bench.report import charts_of, page_of
 from harness.papers.pages import pages_in, render, write_data
 from harness.papers.tables import FROM_RUNS
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError, MoietyError
+
+_BENCHMARKS: Final = "benchmarks"
 
 
 def write_results(out: Path, only: str | None, runs: Path | None) -> None:
@@ -24,14 +29,17 @@ def write_results(out: Path, only: str | None, runs: Path | None) -> None:
     failed = []
     for page in _chosen(out, only):
         try:
-            if runs is not None:
-                _write_from_runs(page, runs, out / "data", tell)
-            render(out / f"{page}.md", out / "data")
+            if page == _BENCHMARKS:
+                _write_benchmarks(out.parent)
+            else:
+                if runs is not None:
+                    _write_from_runs(page, runs, out / "data", tell)
+                render(out / f"{page}.md", out / "data")
         except MoietyError as error:
             console.print(f"{page}: {error}", style="red", highlight=False, markup=False)
             failed.append(page)
         else:
-            tell(f"written: {out / page}.md")
+            tell(f"written: {(out.parent if page == _BENCHMARKS else out) / page}.md")
     if failed:
         raise ConfigurationError(f"not written: {', '.join(failed)}, for the reasons above")
 
@@ -46,8 +54,17 @@ def _write_from_runs(page: str, runs: Path, data: Path, tell: Callable[[str], No
 
 
 def _chosen(out: Path, only: str | None) -> tuple[str, ...]:
-    pages = pages_in(out)
+    pages = (*pages_in(out), *((_BENCHMARKS,) if (out.parent / _BENCHMARKS).is_dir() else ()))
+    if not pages:
+        raise ConfigurationError(f"{out}: no page with tables; their text is written by hand, in docs/results")
     asked = pages if only is None else tuple(only.split(","))
     if unknown := [name for name in asked if name not in pages]:
         raise ConfigurationError(f"--only: found {', '.join(unknown)}; the pages are {', '.join(pages)}")
     return asked
+
+
+def _write_benchmarks(docs: Path) -> None:
+    folder = docs / _BENCHMARKS
+    rewrite(folder.with_suffix(".md"), page_of(folder))
+    for name, chart in charts_of(folder).items():
+        rewrite(folder / name, chart)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import moiety
 from harness.bench import meter
 from harness.bench.cli import app
 from harness.bench.meter import BothServers, RoundBenchmark, ServerCpu, write_result
@@ -220,7 +221,7 @@ def test_the_report_draws_them_beside_the_figures(tmp_path: Path) -> None:
     assert charts_of(results) == {}
     write_result(a_result(10**6, 40), results / "round_1e6_40.json")
     write_result(a_result(10**7, 10), results / "round_1e7_10.json")
-    done = CliRunner().invoke(app, ["report", "--results", str(results), "--out", str(page)])
+    done = CliRunner().invoke(moiety.build("lab results"), ["lab", "results", "--out", str(tmp_path / "results")])
     assert done.exit_code == 0, done.output
     shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text())
     assert shown == [f"benchmarks/{name}" for name in DRAWN]

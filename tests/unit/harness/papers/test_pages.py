@@ -127,8 +127,7 @@ def test_the_command_writes_the_published_pages(tmp_path: Path) -> None:
     unknown = run("--only", "leaks", "--out", str(out)).exception
     assert isinstance(unknown, ConfigurationError)
     assert str(unknown) == "--only: found leaks; the pages are leak, regression"
-    with pytest.raises(ConfigurationError, match="no page with tables"):
-        pages_in(tmp_path)
+    assert "no page with tables" in str(run("--out", str(tmp_path / "none")).exception)
 
 
 def test_a_page_without_its_data_stays_as_it_was_and_the_others_are_written(tmp_path: Path) -> None:
