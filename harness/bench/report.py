@@ -101,9 +101,8 @@ def _figure(rounds: Rounds, label: str, at: Reading, named: Callable[[RoundBench
         for style, group in zip(("-", "--", ":", "-."), groups, strict=False):
             of = f", {named(group[0])}" if len(groups) > 1 else ""
             for (name, reading), colour in zip(readings.items(), COLOURS, strict=False):
-                values = [reading(one) for one in group]
-                line = {"linestyle": style, "color": colour, "label": f"{name}{of}"}
-                axes.plot([at(one) for one in group], values, marker="o", markersize=3, **line)
+                x, y = [at(one) for one in group], [reading(one) for one in group]
+                axes.plot(x, y, marker="o", markersize=3, linestyle=style, color=colour, label=f"{name}{of}")
         axes.set(xscale="log", yscale="log", ylabel=words)
         axes.set_xlabel(label if len(groups) > 1 else f"{label}, {named(groups[0][0])}")
         tidy(axes)

@@ -45,7 +45,7 @@ def write_results(out: Path, only: str | None, runs: Path | None) -> None:
 
 
 def _write_from_runs(page: str, runs: Path, data: Path, tell: Callable[[str], None]) -> None:
-    found = FROM_RUNS.get(page, lambda _: iter(()))(runs)
+    found = FROM_RUNS[page](runs) if page in FROM_RUNS else ()
     made = {name: write_data(data, name, content) for name, content in found if content}  # no run, no plot
     if not made:
         tell(f"{page}: nothing of it comes from the runs in {runs}; its figures stay as they were measured")
