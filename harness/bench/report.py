@@ -51,7 +51,7 @@ _PANELS: Final[Mapping[str, Mapping[str, Reading]]] = {
         "an agent without torch": lambda one: one.agent_peak_rss_mb,
     },
 }
-"""What is drawn, by the words of the axis."""
+"""Curves by the words of their axis."""
 
 
 def by_parameters(rounds: Rounds) -> list[RoundBenchmark]:

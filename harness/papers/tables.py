@@ -162,7 +162,7 @@ def unfinished(line: RunLine) -> RunLine:
 
 
 def counts(found: Sequence[Spread], metric: str) -> tuple[int, int]:
-    """How many differences are better, and worse, by more than two standard errors."""
+    """Count the differences that are better, and worse, by more than two standard errors."""
     smaller = metric == LOSS or MetricName(metric).smaller_is_better
     below, above = sum(one.clearly_negative for one in found), sum(one.clearly_positive for one in found)
     return (below, above) if smaller else (above, below)

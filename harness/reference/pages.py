@@ -112,7 +112,7 @@ def _row(parameter: inspect.Parameter, kind: Any, told: Any) -> tuple[str, str, 
 
 
 def taken(field: FieldInfo) -> str:
-    """What a setting, or a key of a study file, takes."""
+    """Return the kind and the limits of a setting, or of a key of a study file."""
     limits = [_limit(one) for one in field.metadata]
     return _kind(field.annotation) + "".join(f", {limit}" for limit in limits if limit)
 

@@ -1,4 +1,4 @@
-"""What the estimate of risk behind Mallows averaging misses, from drawn rounds: docs/results/does_it_pay.md.
+"""Squared errors that the estimate behind Mallows averaging misses, from drawn rounds: docs/results/does_it_pay.md.
 
 One round is drawn: the requester's update g_0 = e_0, with E||e_0||^2 = v_0 = 1 spread over ``parameters`` directions,
 and those of ``sites`` others, g_i = d_i + e_i with the same noise and a bias of squared length ``bias`` (in units of
