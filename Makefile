@@ -6,7 +6,7 @@
 #   make bundle    one archive for machines without a network: packages by deploy/lock.txt, code, docs, checksums, installer
 #   make soak      the long ones: every place at which a process can be killed, altered inputs, load, ten thousand simulated accidents; counts in results-out/soak
 #   make test-deploy  studies across containers, one server killed, strangers who enrol; needs root, a container engine and Compose
-#   make results   the papers' tables and plots in docs/results; MOIETY_DATA=PATH names the data sets (hours the first time)
+#   make results   the papers' tables and plots in docs/results, from docs/results/data
 #   make docs      the documents as a site, with its reference made from code, into build/docs; open build/docs/index.html
 #   make check     format, lint, types, import contracts, tests
 # On a machine without a GPU, PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" saves a large download.
@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml
 demo: install
 	$(BIN)/moiety demo --out $(DEMO_OUT)
 
-# Runs that results-out holds are not done again; RESULTS_FLAGS="--only titanic --jobs 2", or --render-only: no runs.
+# RESULTS_FLAGS="--only titanic --runs results-out" makes the tables of these runs first.
 results: install
 	$(BIN)/moiety lab results $(RESULTS_FLAGS)
 

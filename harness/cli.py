@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from harness.papers.options import ResultsOptions
-from host.command_line import command
 from host.output_files import writable, writable_folder
 from protocol.messages.purpose import USUAL_PROTECTION, StudyProtection
 
@@ -68,16 +66,27 @@ def faults(
 
     Example: moiety lab faults --seeds 0-99 --jobs 2
     """
-    from harness.faults.cli import FaultRuns, run_faults
+    from harness.faults.cli import run_faults
 
-    if not run_faults(FaultRuns(seeds, jobs, out, resume, replay, shrink, servers)):
+    if not run_faults(seeds, jobs, out, resume, replay, shrink, servers):
         raise typer.Exit(1)
 
 
-def _results(asked: ResultsOptions) -> None:
+def results(
+    out: Annotated[
+        Path, typer.Option(callback=writable_folder, help="The folder of the pages, beside benchmarks.")
+    ] = Path("docs/results"),
+    only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="First make the tables that the runs in this folder come to.")
+    ] = None,
+) -> None:
+    """Write the pages of docs/results and docs/benchmarks.md from data files.
+
+    --runs makes the data files of pages about rules first, from the folders that the commands at their ends write.
+
+    Example: moiety lab results --only titanic --runs results-out
+    """
     from harness.papers.cli import write_results
 
-    write_results(asked)
-
-
-results = command(ResultsOptions, _results)
+    write_results(out, only, runs)

@@ -125,8 +125,6 @@ _ROUND: Final = "01" * 32
 
 @dataclass
 class _Spent:
-    """CPU time of this process and its worker, by step."""
-
     process: CkksProcess
     ns: dict[str, int] = field(default_factory=dict)
 
@@ -143,8 +141,6 @@ class _Spent:
 
 @dataclass(frozen=True)
 class _Place:
-    """The folder of the bodies, and their headers."""
-
     folder: Path
     key: SecretKey
     dimension: int

@@ -1,4 +1,4 @@
-"""``moiety lab bench``: what a round costs, what others cost, and the page that says so."""
+"""``moiety lab bench``: what a round costs, and what others cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import structlog
 import typer
 
 from harness.bench.meter import Benchmark, write_result
-from host.output_files import rewrite, writable, writable_folder
+from host.output_files import writable, writable_folder
 
 DEFAULT_CACHE: Final = Path("~/.cache/moiety-peers")
 """Folder of other systems' environments unless a command names another."""
@@ -206,20 +206,3 @@ def ring(
 
     result = benchmark_ring(parameters, repeats)
     _finish(result, ring_text(result), out)
-
-
-@app.command("report")
-def report(
-    results: Annotated[Path, typer.Option(help="The folder of JSON files.")] = Path("docs/benchmarks"),
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/benchmarks.md"),
-) -> None:
-    """Write the page of all figures and its charts, from JSON files.
-
-    Example: moiety lab bench report
-    """
-    from harness.bench.report import charts_of, page_of
-
-    rewrite(out, page_of(results))
-    for name, chart in charts_of(results).items():
-        rewrite(results / name, chart)
-    typer.echo(f"wrote {out}")

@@ -152,11 +152,11 @@ class LatencyBenchmark(Benchmark):
     delayed: tuple[DelayedRounds, ...]
 
 
-def benchmark_latency(delays_ms: Sequence[float], rounds: int = _ROUNDS) -> LatencyBenchmark:
+def benchmark_latency(delays_ms: Sequence[float]) -> LatencyBenchmark:
     """Run it, after a warm-up of the kernels; then studies in one process over each delay."""
     warm()
     with scratch() as folder:
-        run, traffic = _measure(folder, rounds)
+        run, traffic = _measure(folder)
     later = run.round_seconds[1:]
     return LatencyBenchmark(
         **facts(f"latency --delays {','.join(f'{one:g}' for one in delays_ms)}"),
@@ -170,10 +170,10 @@ def benchmark_latency(delays_ms: Sequence[float], rounds: int = _ROUNDS) -> Late
     )
 
 
-def _measure(folder: Path, rounds: int) -> tuple[FederatedRun, Traffic]:
+def _measure(folder: Path) -> tuple[FederatedRun, Traffic]:
     """One Weight Erosion study over ``CONTRIBUTORS`` agents and a requester, on made-up data."""
     with RunningFederation(small_federation(CONTRIBUTORS), folder) as federation:
-        run = run_small_study(federation, rounds)
+        run = run_small_study(federation)
         return run, measure(federation, [run.history], dimension(_MODEL))
 
 
@@ -183,9 +183,9 @@ def small_federation(contributors: int) -> FederationSpec:
     return FederationSpec("benchmark", "requester", tuple(_site(name, n) for n, name in enumerate(names)), seed=0)
 
 
-def run_small_study(federation: RunningFederation, rounds: int) -> FederatedRun:
+def run_small_study(federation: RunningFederation) -> FederatedRun:
     """A Weight Erosion study of a linear model. Raises: Unavailable"""
-    study = small_study(federation.parties.roster.message.digest(), rounds)
+    study = small_study(federation.parties.roster.message.digest(), _ROUNDS)
     return run_study(federation, study, lambda progress: None)
 
 
@@ -297,7 +297,6 @@ def a_day_on_disk(window: Sequence[LedgerEntry], seconds: float, folder: Path) -
 
 
 def _window(ledger: Path, seconds: float) -> list[LedgerEntry]:
-    """Return what is appended to a ledger in so many seconds."""
     before = len(read_ledger(ledger))
     time.sleep(seconds)
     return list(read_ledger(ledger)[before:])

@@ -40,6 +40,7 @@ _CPU_CLOCK: Final = 2  # CPUCLOCK_SCHED: the nanoseconds that all threads of a p
 _IDLE_SHARE: Final = 0.1
 _IDLE_LOOK_S: Final = 0.1
 _IDLE_LOOKS: Final = 3
+_IDLE_WITHIN_S: Final = 600.0
 
 
 def cpu_ns(pid: int) -> int:
@@ -57,19 +58,19 @@ def _clock_of(pid: int) -> int:
     return (~pid << 3) | _CPU_CLOCK
 
 
-def wait_until_idle(pids: list[int], within_s: float = 600.0) -> None:
+def wait_until_idle(pids: list[int]) -> None:
     """Return once the processes together have used less than a tenth of one core for a while.
 
     Raises: TimeoutError
     """
-    deadline, quiet = time.monotonic() + within_s, 0
+    deadline, quiet = time.monotonic() + _IDLE_WITHIN_S, 0
     while quiet < _IDLE_LOOKS:
         before = sum(map(cpu_ns, pids))
         time.sleep(_IDLE_LOOK_S)
         used_s = (sum(map(cpu_ns, pids)) - before) / 1e9
         quiet = quiet + 1 if used_s < _IDLE_SHARE * _IDLE_LOOK_S else 0
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {pids} are still busy after {within_s:g} s")
+            raise TimeoutError(f"processes {pids} are still busy after {_IDLE_WITHIN_S:g} s")
 
 
 def peak_mb(pid: int) -> float:
@@ -390,7 +391,7 @@ def facts(command: str) -> dict[str, Any]:
 
 
 def write_result(result: Benchmark, path: Path) -> None:
-    """Write the JSON file that ``moiety lab bench report`` reads."""
+    """Write the JSON file that ``moiety lab results`` reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rewrite(path, result.model_dump_json(indent=2) + "\n")
 

@@ -19,12 +19,13 @@ import numpy as np
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.net.ledger import read_ledger
+from client_agent.site.events import RoundRecord
 from harness.bench.meter import TEXTS, Benchmark, Figures, Gauge, between, facts, scratch, table
 from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, Taken, flower_rounds, nvflare_rounds
 from harness.bench.processes import counters
 from harness.bench.synthetic import parameters_for
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.federated_run import Progress, run_study
+from harness.federation.federated_run import run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
@@ -77,8 +78,8 @@ def our_rounds(asked: Asked, folder: Path) -> tuple[Taken, float]:
         agents = [ids[site.name] for site in spec.sites]
         sent: list[float] = []
 
-        def show(progress: Progress) -> None:
-            while len(ends) < len(progress.records):
+        def show(records: tuple[RoundRecord, ...]) -> None:
+            while len(ends) < len(records):
                 ends.append((time.monotonic(), time.time()))
                 sent.append(_between_servers(federation))
 
@@ -288,42 +289,16 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[WholeRounds], float | None], str], ..
 )
 
 
-def peers_sections(results: Sequence[PeersBenchmark]) -> list[str]:
-    """On the page of benchmarks: one section for each size, in however many files it is."""
-    by_size: dict[tuple[int, int], list[PeersBenchmark]] = {}
-    for one in results:
-        by_size.setdefault((one.parameters, one.sites), []).append(one)
-    return [part for _, alike in sorted(by_size.items()) if (part := whole_rounds_part(*alike))]
-
-
-def whole_rounds_part(*results: PeersBenchmark) -> str:
-    """A table and what protects whom, of sittings of one size; nothing where nothing was measured.
-
-    A system that failed in one sitting and was measured in another is measured.
-    """
-    rounds = [one for result in results for one in result.rounds]
-    if not rounds:
-        return ""
+def peers_section(result: PeersBenchmark) -> str:
+    """A table, and what protects whom."""
     head = ("whole rounds of", "version", *(name for name, _, _ in _COLUMNS))
-    measured = [one for one in rounds if one.error is None]
-    known = {one.name for one in measured}
+    measured = [one for one in result.rounds if one.error is None]
     rows = [(one.name, one.version or "-", *_cells(one)) for one in measured]
-    failed = [
-        f"- {one.name}: not measured: {one.error}" for one in rounds if one.error is not None and one.name not in known
-    ]
     said = [f"- {one.name}: {one.how}. Protected: {one.protected}." for one in measured]
-    title = f"## Whole rounds of other systems: {results[0].parameters:,} parameters, {results[0].sites} clients"
-    return "\n".join([title, "", table(head, rows, texts=2), TEXTS["peers"], *_sittings(results), *said, *failed, ""])
-
-
-def _sittings(results: Sequence[PeersBenchmark]) -> list[str]:
-    """Figures of several sittings must not be read as if they were of one."""
-    found = [(one.date, [each.name for each in one.rounds if each.error is None]) for one in results]
-    found = [(date, names) for date, names in found if names]
-    if len(found) <= 1:
-        return []
-    each = "; ".join(f"{date}: {', '.join(names)}" for date, names in found)
-    return [f"CPU and seconds of different sittings are of machines under different loads. {each}.\n"]
+    failed = [f"- {one.name}: not measured: {one.error}" for one in result.rounds if one.error is not None]
+    size = f"{result.parameters:,} parameters, {result.sites} clients"
+    title = f"## Whole rounds of other systems: {size}, {result.date.partition(' ')[0]}"
+    return "\n".join([title, "", table(head, rows, texts=2), TEXTS["peers"], *said, *failed, ""])
 
 
 def peers_text(result: PeersBenchmark) -> str:

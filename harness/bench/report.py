@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ValidationError
 
 from harness.bench.ckks import CkksBenchmark, ckks_section
 from harness.bench.latency import LatencyBenchmark, latency_section
 from harness.bench.load import LoadBenchmark, load_section
-from harness.bench.meter import TEXTS, Benchmark, RoundBenchmark, table
-from harness.bench.peers import PeersBenchmark, peers_sections
+from harness.bench.meter import TEXTS, Benchmark, RoundBenchmark, ServerCpu, table
+from harness.bench.peers import PeersBenchmark, peers_section
 from harness.bench.shards import ShardsBenchmark, shards_section
 from harness.simulate.charts import COLOURS, drawn, tidy
 from protocol.errors import ConfigurationError
@@ -29,17 +27,10 @@ _NS: Final = 1e-9
 _USUAL_SITES: Final = 10
 _LEAST: Final = 2
 Reading = Callable[[RoundBenchmark], float]
+Rounds = Sequence[RoundBenchmark]
 
 
-class Drawn(Enum):
-    """A panel, by what its axis says."""
-
-    TIMES = "seconds a round"
-    MEMORY = "peak resident memory, MB"
-
-    @property
-    def figures(self) -> Mapping[str, Reading]:
-        return _TIMES if self is Drawn.TIMES else _MEMORY
+# --- growth ---
 
 
 def servers_cpu_s(one: RoundBenchmark) -> float:
@@ -48,121 +39,87 @@ def servers_cpu_s(one: RoundBenchmark) -> float:
     return (cpu.distances + cpu.sum + cpu.ingest + cpu.output + cpu.tags) * one.parameters * (one.sites + 1) * _NS
 
 
-def agent_cpu_s(one: RoundBenchmark) -> float:
-    """CPU seconds of one agent in a whole round."""
-    return one.agent_cpu_ns_per_parameter * one.parameters * _NS
-
-
-_TIMES: Final[Mapping[str, Reading]] = {
-    "the round, on one machine": lambda one: one.seconds,
-    "CPU of both servers": servers_cpu_s,
-    "CPU of one agent": agent_cpu_s,
+_PANELS: Final[Mapping[str, Mapping[str, Reading]]] = {
+    "seconds a round": {
+        "the round, on one machine": lambda one: one.seconds,
+        "CPU of both servers": servers_cpu_s,
+        "CPU of one agent": lambda one: one.agent_cpu_ns_per_parameter * one.parameters * _NS,
+    },
+    "peak resident memory, MB": {
+        "server A": lambda one: one.server_peak_rss_mb.a,
+        "server B": lambda one: one.server_peak_rss_mb.b,
+        "an agent without torch": lambda one: one.agent_peak_rss_mb,
+    },
 }
-_MEMORY: Final[Mapping[str, Reading]] = {
-    "server A": lambda one: one.server_peak_rss_mb.a,
-    "server B": lambda one: one.server_peak_rss_mb.b,
-    "an agent without torch": lambda one: one.agent_peak_rss_mb,
-}
+"""Curves by the words of their axis."""
 
 
-def by_parameters(rounds: Sequence[RoundBenchmark]) -> list[RoundBenchmark]:
+def by_parameters(rounds: Rounds) -> list[RoundBenchmark]:
     """Those with the usual number of sites; none, where all have as many parameters."""
     found = [one for one in rounds if one.sites == _USUAL_SITES]
     return found if len({one.parameters for one in found}) >= _LEAST else []
 
 
-def by_sites(rounds: Sequence[RoundBenchmark]) -> list[RoundBenchmark]:
+def by_sites(rounds: Rounds) -> list[RoundBenchmark]:
     """Those that others have as many parameters as, with other numbers of sites."""
     sizes = {one.parameters for one in rounds}
     among = {size: {one.sites for one in rounds if one.parameters == size} for size in sizes}
     return [one for one in rounds if len(among[one.parameters]) >= _LEAST]
 
 
-def growth_section(rounds: Sequence[RoundBenchmark]) -> str:
-    """The page's part; empty where nothing can be compared."""
-    lines = list(_shown(rounds))
-    return "\n".join(["## Growth", "", *lines]) if lines else ""
+def _growth(rounds: Rounds) -> str:
+    """Empty where nothing can be compared."""
+    lines = [f"![Growth with the number of parameters](benchmarks/{DRAWN[0]})\n"] if by_parameters(rounds) else []
+    lines += [f"![Growth with the number of sites](benchmarks/{DRAWN[1]})\n"] if by_sites(rounds) else []
+    return "\n".join(["## Growth", "", *lines, TEXTS["growth"]]) if lines else ""
 
 
-def _shown(rounds: Sequence[RoundBenchmark]) -> Iterator[str]:
-    if by_parameters(rounds):
-        yield f"![Growth with the number of parameters](benchmarks/{DRAWN[0]})\n"
-    if by_sites(rounds):
-        yield f"![Growth with the number of sites](benchmarks/{DRAWN[1]})\n"
-    if by_parameters(rounds) or by_sites(rounds):
-        yield (
-            "From the rounds above, on logarithmic axes. Seconds and CPU are what the machine gave on that day: the "
-            "rounds were measured on different ones, under different loads (the list at the end says when and where).\n"
-        )
+def charts_of(folder: Path) -> Mapping[str, str]:
+    """The page's charts: name of the file, which belongs into ``folder``, -> SVG.
 
-
-_ACROSS: Final = 2
-_SIZE: Final = (8.8, 3.1)
-
-
-def growth_charts(rounds: Sequence[RoundBenchmark]) -> Mapping[str, str]:
-    """Name of the file -> SVG; those alone for which there are two rounds at least that differ in it."""
+    Those alone for which there are two rounds at least that differ in it. Raises: as ``page_of``
+    """
+    rounds = [one for one in _usual(_read_all(folder, ROUNDS, RoundBenchmark)) if one.parameters > _TINY_PARAMETERS]
     with_parameters, with_sites = by_parameters(rounds), by_sites(rounds)
     found = {}
     if with_parameters:
-        found[DRAWN[0]] = drawn(lambda: _figure(with_parameters, "parameters", lambda r: r.parameters, _of_sites))
+        found[DRAWN[0]] = drawn(
+            lambda: _figure(with_parameters, "parameters", lambda one: one.parameters, lambda one: f"{one.sites} sites")
+        )
     if with_sites:
-        found[DRAWN[1]] = drawn(lambda: _figure(with_sites, "sites", lambda r: r.sites, _of_parameters))
+        found[DRAWN[1]] = drawn(
+            lambda: _figure(with_sites, "sites", lambda one: one.sites, lambda one: f"{one.parameters:,} parameters")
+        )
     return found
 
 
-def _of_sites(one: RoundBenchmark) -> str:
-    return f"{one.sites} sites"
-
-
-def _of_parameters(one: RoundBenchmark) -> str:
-    return f"{one.parameters:,} parameters"
-
-
-def _figure(
-    rounds: Sequence[RoundBenchmark],
-    label: str,
-    at: Callable[[RoundBenchmark], float],
-    named: Callable[[RoundBenchmark], str],
-) -> Figure:
+def _figure(rounds: Rounds, label: str, at: Reading, named: Callable[[RoundBenchmark], str]) -> Figure:
     """Seconds and CPU left, memory right; one line style for each group of rounds that differ in nothing else."""
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    for axes, panel in zip(figure.subplots(1, _ACROSS), (Drawn.TIMES, Drawn.MEMORY), strict=True):
-        groups = [list(group) for _, group in groupby(sorted(rounds, key=lambda r: (named(r), at(r))), key=named)]
+    figure = Figure(figsize=(8.8, 3.1), layout="constrained")
+    groups = [list(group) for _, group in groupby(sorted(rounds, key=lambda r: (named(r), at(r))), key=named)]
+    for axes, (words, readings) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
         for style, group in zip(("-", "--", ":", "-."), groups, strict=False):
-            _lines(axes, panel, group, at, f", {named(group[0])}" if len(groups) > 1 else "", style)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+            of = f", {named(group[0])}" if len(groups) > 1 else ""
+            for (name, reading), colour in zip(readings.items(), COLOURS, strict=False):
+                x, y = [at(one) for one in group], [reading(one) for one in group]
+                axes.plot(x, y, marker="o", markersize=3, linestyle=style, color=colour, label=f"{name}{of}")
+        axes.set(xscale="log", yscale="log", ylabel=words)
         axes.set_xlabel(label if len(groups) > 1 else f"{label}, {named(groups[0][0])}")
-        axes.set_ylabel(panel.value)
         tidy(axes)
         axes.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.24), handlelength=5.0)
     return figure
 
 
-def _lines(
-    axes: Axes,
-    panel: Drawn,
-    group: Sequence[RoundBenchmark],
-    at: Callable[[RoundBenchmark], float],
-    of: str,
-    style: str,
-) -> None:
-    places = [at(one) for one in group]
-    for (name, figure), colour in zip(panel.figures.items(), COLOURS, strict=False):
-        values = [figure(one) for one in group]
-        axes.plot(places, values, marker="o", markersize=3, linestyle=style, color=colour, label=f"{name}{of}")
-
+# --- the page ---
 
 R = TypeVar("R", bound=BaseModel)
-Rounds = Sequence[RoundBenchmark]
 ROUNDS: Final = "round_*.json"
-OTHERS: Final[tuple[tuple[str, type[Benchmark], Callable[[Any], list[str]]], ...]] = (
-    ("peers_*.json", PeersBenchmark, peers_sections),
-    ("ckks_*.json", CkksBenchmark, lambda found: list(map(ckks_section, found))),
-    ("latency_*.json", LatencyBenchmark, lambda found: list(map(latency_section, found))),
-    ("load_*.json", LoadBenchmark, lambda found: list(map(load_section, found))),
-    ("shards_*.json", ShardsBenchmark, lambda found: list(map(shards_section, found))),
+OTHERS: Final[tuple[tuple[str, type[Benchmark], Callable[[Any], str]], ...]] = (
+    ("peers_*.json", PeersBenchmark, peers_section),
+    ("ckks_*.json", CkksBenchmark, ckks_section),
+    ("latency_*.json", LatencyBenchmark, latency_section),
+    ("load_*.json", LoadBenchmark, load_section),
+    ("shards_*.json", ShardsBenchmark, shards_section),
 )
 """Files of the other benchmarks, in the order of the page, and what they add to it."""
 _MEMORY_AGAINST_SITES_MB: Final = 50.0
@@ -183,20 +140,13 @@ def page_of(folder: Path) -> str:
     if not rounds:
         raise ConfigurationError(f"{folder} holds no {ROUNDS}; write one: moiety lab bench round --out FILE")
     parts = [TEXTS["introduction"], _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
-    parts += [growth_section(rounds), _fixed(tiny), _tags(rounds, every), _narrow(rounds, every)]
+    parts += [_growth(rounds), _fixed(tiny), _tags(rounds, every), _narrow(rounds, every)]
     everything: list[Benchmark] = [*every]
-    for pattern, kind, sections in OTHERS:
+    for pattern, kind, section in OTHERS:
         found = _read_all(folder, pattern, kind)
-        parts += sections(found)
+        parts += map(section, found)
         everything += found
     return "\n".join([*(part for part in parts if part), _where(everything)])
-
-
-def charts_of(folder: Path) -> Mapping[str, str]:
-    """The page's charts: name of the file, which belongs into ``folder``, -> SVG. Raises: as ``page_of``"""
-
-    rounds = _usual(_read_all(folder, ROUNDS, RoundBenchmark))
-    return growth_charts([one for one in rounds if one.parameters > _TINY_PARAMETERS])
 
 
 def _usual(every: Rounds) -> list[RoundBenchmark]:
@@ -222,17 +172,13 @@ def _read_all(folder: Path, pattern: str, kind: type[R]) -> list[R]:
 # --- rounds ---
 
 
-def _cpu_ns(result: RoundBenchmark, of: str) -> float:
-    return float(getattr(result.cpu_ns_per_parameter_contributor, of))
-
-
 _FIGURES: Final[Mapping[str, Reading]] = {
     "seconds": lambda r: r.seconds,
     "up": lambda r: r.bytes_up_per_parameter,
     "down": lambda r: r.bytes_down_per_parameter,
     "MB/contributor": lambda r: r.bytes_between_servers_per_contributor / 1e6,
     "B/parameter": lambda r: r.bytes_between_servers_per_parameter,
-    **{of: partial(_cpu_ns, of=of) for of in ("distances", "sum", "ingest", "output", "tags")},
+    **{of: attrgetter(f"cpu_ns_per_parameter_contributor.{of}") for of in ServerCpu.model_fields},
     "agent": lambda r: r.agent_cpu_ns_per_parameter,
     "numpy": lambda r: r.plain_fedavg_cpu_ns_per_parameter / (r.sites + 1),
     "upload": lambda r: r.upload_gb_per_s,

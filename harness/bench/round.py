@@ -80,8 +80,6 @@ class ContributorProcess:
 
 @dataclass
 class _Phases:
-    """Wall time and the servers' CPU time, phase by phase."""
-
     servers: ServersOnly
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_ns: dict[str, int] = field(default_factory=dict)
@@ -96,24 +94,10 @@ class _Phases:
 
 @dataclass(frozen=True)
 class _Round:
-    """Measurements of one round."""
-
     phases: _Phases
     contributed: Played
     opened: Played
     difference: float
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """The measured round, what was resident right before it, and bytes sent between the servers during it."""
-
-    round: _Round
-    idle_mb: BothServers
-    idle_agent_mb: float
-    sent_sums: int
-    sent_others: int
-    plain_cpu_ns: int
 
 
 def benchmark_round(
@@ -134,8 +118,6 @@ def benchmark_round(
 
 @dataclass(frozen=True)
 class _Size:
-    """Size of the measured round, its tags and its ring."""
-
     dimension: int
     sites: int
     tags: bool
@@ -167,17 +149,11 @@ def _measured(servers: ServersOnly, contributors: ContributorProcess, place: Pat
             meter.reset_peak(pid)
         before = _sent_between(servers)
         done = _play(servers, contributors, requester)
-        after = _sent_between(servers)
+        sums, others = (after - before for after, before in zip(_sent_between(servers), before, strict=True))
     finally:
         agent.close()
     plain = plain_average(list(range(size.sites + 1)), requester.study.parameters).cpu_ns
-    taken = _Taken(done, idle, idle_agent, after[0] - before[0], after[1] - before[1], plain)
-    return _result(taken, servers, contributors, size)
-
-
-def _result(taken: _Taken, servers: ServersOnly, contributors: ContributorProcess, size: _Size) -> RoundBenchmark:
-    dimension, sites = size.dimension, size.sites
-    done, cpu = taken.round, taken.round.phases.cpu_ns
+    dimension, sites, cpu = size.dimension, size.sites, done.phases.cpu_ns
     per_agent, per_round = sites * dimension, (sites + 1) * dimension
     return RoundBenchmark(
         **facts(f"round --parameters {dimension} --sites {sites}{size.options}"),
@@ -189,12 +165,12 @@ def _result(taken: _Taken, servers: ServersOnly, contributors: ContributorProces
         seconds_by_phase=done.phases.seconds,
         bytes_up_per_parameter=(done.contributed.sent_bytes + done.opened.sent_bytes) / per_agent,
         bytes_down_per_parameter=(done.contributed.received_bytes + done.opened.received_bytes) / per_agent,
-        bytes_between_servers_per_contributor=taken.sent_others / sites,
-        bytes_between_servers_per_parameter=taken.sent_sums / dimension,
+        bytes_between_servers_per_contributor=others / sites,
+        bytes_between_servers_per_parameter=sums / dimension,
         server_peak_rss_mb=BothServers(**{side.value: meter.peak_mb(servers.pid(side)) for side in Side}),
-        server_idle_rss_mb=taken.idle_mb,
+        server_idle_rss_mb=idle,
         agent_peak_rss_mb=meter.peak_mb(contributors.pid),
-        agent_idle_rss_mb=taken.idle_agent_mb,
+        agent_idle_rss_mb=idle_agent,
         cpu_ns_per_parameter_contributor=ServerCpu(
             distances=(cpu["distances"] + cpu["correlations"]) / per_round,
             sum=cpu["sum"] / per_round,
@@ -203,7 +179,7 @@ def _result(taken: _Taken, servers: ServersOnly, contributors: ContributorProces
             tags=cpu.get("tags", 0) / per_round,
         ),
         agent_cpu_ns_per_parameter=(done.contributed.cpu_ns + done.opened.cpu_ns) / per_agent,
-        plain_fedavg_cpu_ns_per_parameter=taken.plain_cpu_ns / dimension,
+        plain_fedavg_cpu_ns_per_parameter=plain / dimension,
         upload_gb_per_s=done.contributed.sealed_bytes / done.contributed.upload_s / 1e9,
         max_abs_difference_to_plain=done.difference,
     )

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import numpy as np
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from client_agent.net.envelopes import Body
 from client_agent.requester.judgement import longest_distance
@@ -286,21 +286,10 @@ Command = Annotated[Contribute | Open, Field(discriminator="kind")]
 COMMANDS: Final[TypeAdapter[Contribute | Open]] = TypeAdapter(Command)
 
 
-class Played(Figures):
+class Played(BaseModel):
     """Cost of one command, summed over the sites. ``making_s``: wall time of the synthetic updates."""
 
-    cpu_ns: int
-    making_s: float
-    sealed_bytes: int
-    upload_s: float
-    sent_bytes: int
-    received_bytes: int
-
-
-@dataclass
-class _Taken:
-    """A :class:`Played` that grows."""
-
+    model_config = ConfigDict(extra="forbid")
     cpu_ns: int = 0
     making_s: float = 0.0
     sealed_bytes: int = 0
@@ -328,33 +317,33 @@ class Contributors:
 
     def play(self, command: Contribute | Open) -> Played:
         """Every listed site does its part, one after the other."""
-        taken = _Taken()
+        played = Played()
         if isinstance(command, Contribute):
             for site in command.announcement.listed:
-                self._contribute(command, site, taken)
+                self._contribute(command, site, played)
         else:
             for site in command.past.announcement.listed:
                 with self._agent(site) as agent:
-                    with taken.by(agent):
+                    with played.by(agent):
                         agent.open_output(command.study, command.past)
                     agent.tidy(command.study)
-        return Played(**asdict(taken))
+        return played
 
-    def _contribute(self, command: Contribute, site: str, taken: _Taken) -> None:
+    def _contribute(self, command: Contribute, site: str, played: Played) -> None:
         study, place = command.study, self._roster.place(site)
         begun = time.perf_counter()
         update = update_of(place, study.parameters.dimension)
-        taken.making_s += time.perf_counter() - begun
+        played.making_s += time.perf_counter() - begun
         numerator = numerator_of(place, study.parameters.weight_grid)
         with self._agent(site) as agent:
-            with taken.by(agent):
+            with played.by(agent):
                 agent.check_policy(study, command.announcement, command.weights)
                 seed = command.weights.tag_seed
                 record = agent.prepare(study, command.announcement, numerator, update, seed)
                 done = agent.send(study, record)
             agent.tidy(study)
-        taken.sealed_bytes += done.sealed_bytes
-        taken.upload_s += done.upload_s
+        played.sealed_bytes += done.sealed_bytes
+        played.upload_s += done.upload_s
 
     @contextmanager
     def _agent(self, site: str) -> Iterator[SyntheticAgent]:

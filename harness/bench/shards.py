@@ -103,8 +103,6 @@ _SHARES_A_TASK: Final = 32
 
 
 class _Counted:
-    """Workers whose costs are added up."""
-
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self.costs: list[Cost] = []

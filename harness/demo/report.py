@@ -8,8 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Final, Self
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,6 @@ from client_agent.study.plain_words import RULE_NAMES, protection_words, rule_wo
 from harness.datasets.site_data import Federation, describe
 from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series, isolation_series
-from harness.federation.federated_run import Progress
 from host.output_files import rewrite
 from protocol.messages.control import RuleName, Study
 
@@ -288,44 +286,30 @@ def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> 
 
 
 class LiveRun:
-    """Progress of one study. Without a terminal: one line per round."""
+    """Progress of one study: at a terminal one line that updates, otherwise a line per round."""
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:
-        self._console = console
-        self._title = title
-        self._rounds = rounds
+        self._console, self._title, self._rounds = console, title, rounds
         self._printed = 0
-        self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
+        self._status = console.status(f"{title}: round 1 of {rounds}") if console.is_terminal else None
 
     def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
+        if self._status is not None:
+            self._status.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._status is not None:
+            self._status.stop()
 
-    def show(self, progress: Progress) -> None:
-        if self._live is not None:
-            self._live.update(self.picture(progress))
-            return
-        for before, record in list(after_each(progress.records))[self._printed :]:
-            self._console.print(_line(self._title, self._rounds, record, before), soft_wrap=True, highlight=False)
-        self._printed = len(progress.records)
-
-    def picture(self, progress: Progress) -> Group:
-        done = len(progress.records)
-        head = Text(f"{self._title}: round {progress.round} of {self._rounds}, {progress.phase}", style="bold")
-        if not done:
-            return Group(head)
-        last = progress.records[-1]
-        if last.state is RoundEnd.ALONE:
-            return Group(head, Text(_totals(progress)))
-        table = Table("site", "weight", "distance", box=None)
-        for alpha in last.alphas:
-            table.add_row(alpha.site, f"{alpha.value:.3f}", _distance(last, alpha.site))
-        return Group(head, table, Text(_totals(progress)))
+    def show(self, records: tuple[RoundRecord, ...]) -> None:
+        for before, record in list(after_each(records))[self._printed :]:
+            line = _line(self._title, self._rounds, record, before)
+            if self._status is not None:
+                self._status.update(Text(line))
+            else:
+                self._console.print(line, soft_wrap=True, highlight=False)
+        self._printed = len(records)
 
 
 def print_split(console: Console, federation: Federation, why: str) -> None:
@@ -371,11 +355,3 @@ def _line(title: str, rounds: int, record: RoundRecord, before: RoundRecord | No
 
 def _distance(record: RoundRecord, site: str) -> str:
     return next((f"{entry.value:.3f}" for entry in record.distances if entry.site == site), "-")
-
-
-def _totals(progress: Progress) -> str:
-    up, down = (sum(r.bytes_up for r in progress.records), sum(r.bytes_down for r in progress.records))
-    seconds = sum(record.seconds for record in progress.records)
-    accuracy = progress.records[-1].test_accuracy
-    shown = "" if accuracy is None else f"accuracy {accuracy:.3f}, "
-    return f"{shown}requester's bytes up {up:,}, down {down:,}, {seconds:.1f} s"

@@ -185,7 +185,7 @@ def _serve(
             study = _study(data_set, federation, rule, roster_digest, options)
             rounds = study.rounds + rule.counts_classes
             with LiveRun(console, f"{federation.title}, {RULE_NAMES[rule]}", rounds) as live:
-                runs.append((study, run_study(running, study, live.show, phases=console.is_terminal)))
+                runs.append((study, run_study(running, study, live.show)))
         traffic = measure(running, [run.history for _, run in runs], runs[0][0].parameters.dimension)
         running.stop()
     processes = tuple(ProcessId(name, pid) for name, pid in pids.items())

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -30,30 +30,22 @@ Run = Callable[[int], Simulated]
 RUNS: Final[dict[Level, Run]] = {level: partial(simulated, level=level) for level in Level}
 
 
-@dataclass(frozen=True)
-class FaultRuns:
-    """The runs to make; ``resume``: after the last seed that is in ``out``."""
+def run_faults(
+    seeds: str, jobs: int, out: Path | None, resume: bool, replay: Path | None, shrink: bool, servers: bool
+) -> bool:
+    """Make all runs, or replay one, and say what failed. Schedules of failing seeds lie in faults-out.
 
-    seeds: str
-    jobs: int
-    out: Path | None
-    resume: bool
-    replay: Path | None
-    shrink: bool
-    servers: bool
-
-
-def run_faults(asked: FaultRuns) -> bool:
-    """Make all runs and say what failed. Schedules of failing seeds lie in faults-out. Returns: whether all held"""
-    console, level = console_for(stderr=False), Level.SERVERS if asked.servers else Level.STUDIES
-    schedules = (asked.out.parent if asked.out is not None else Path()) / "faults-out"
-    tally = Tally(asked.out, level.value, parsed(asked.seeds), go_on=asked.resume)
-    planned = parsed(asked.seeds)
-    running = [_replay(asked.replay)] if asked.replay is not None else _run(RUNS[level], tally.left, asked.jobs)
-    for one in _with_progress(running, len(planned) - len(tally.left), 1 if asked.replay is not None else len(planned)):
+    ``resume``: after the last seed that is in ``out``. Returns: whether all held
+    """
+    console, level = console_for(stderr=False), Level.SERVERS if servers else Level.STUDIES
+    schedules = (out.parent if out is not None else Path()) / "faults-out"
+    planned = parsed(seeds)
+    tally = Tally(out, level.value, planned, go_on=resume)
+    running = [_replay(replay)] if replay is not None else _run(RUNS[level], tally.left, jobs)
+    for one in _with_progress(running, len(planned) - len(tally.left), 1 if replay is not None else len(planned)):
         for broken in one.failed:
             console.print(f"FAILED {one.seed}: {broken}", soft_wrap=True, highlight=False)
-        failure = _kept(one, schedules, asked.shrink) if one.failed and asked.replay is None else None
+        failure = _kept(one, schedules, shrink) if one.failed and replay is None else None
         if failure is not None:
             of = f"{failure.faults} of {failure.of_faults} faults are left"
             console.print(f"{of}; again: {failure.again}", soft_wrap=True, highlight=False)

@@ -254,12 +254,10 @@ def shortest(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T
 class Shrinking:
     """``broken`` runs a schedule and names the promises that do not hold. ``runs`` counts how often it did.
 
-    Where threads take other turns, a schedule that fails may hold in one run: it is tried ``tries`` times, and the
-    shrunk one is one that was seen to fail.
+    The shrunk schedule is one that was seen to fail.
     """
 
     broken: Callable[[Schedule], frozenset[str]]
-    tries: int = 1
     most_runs: int = MOST_RUNS
     runs: int = field(default=0, init=False)
 
@@ -274,13 +272,10 @@ class Shrinking:
         return schedule.model_copy(update={"faults": tuple(faults)})
 
     def _fails(self, schedule: Schedule, promises: frozenset[str]) -> bool:
-        for _ in range(self.tries):
-            if self.runs >= self.most_runs:
-                return False
-            self.runs += 1
-            if self.broken(schedule) & promises:
-                return True
-        return False
+        if self.runs >= self.most_runs:
+            return False
+        self.runs += 1
+        return bool(self.broken(schedule) & promises)
 
 
 Draw = Callable[[Passing], Fate | None]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from unittest import mock
 
 import httpx
@@ -320,27 +320,10 @@ class Answered:
         return self.status < _FIRST_REDIRECT
 
 
-class Between(Protocol):
-    """Both servers, as one of them reaches the other."""
-
-    products_sent: list[Products]
-
-    async def asked(
-        self,
-        who: Party,
-        side: Side,
-        method: str,
-        target: str,
-        body: bytes,
-        kind: str,
-        signed: tuple[DigestField, bytes],
-    ) -> Answered: ...
-
-
 class LightPeer:
     """As PeerClient. What leaves of correlations is noted: which, for what bytes, and whether they were marked."""
 
-    def __init__(self, pair: Between, server: Server) -> None:
+    def __init__(self, pair: Pair, server: Server) -> None:
         self._pair, self._server = pair, server
 
     async def get(self, path: str, kind: str) -> bytes:

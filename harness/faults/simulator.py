@@ -14,12 +14,12 @@ from typing import Final
 from harness.attack.troubled_study import SITES, Left, Plan, ended, federation_spec, left, study_of
 from harness.faults.drawing import PARTIES, Drawn
 from harness.faults.promises import SignedOnce
-from harness.faults.schedule import SERVERS, Disks, FaultyNetwork, Level, Party, RosterChanged, Schedule, Stepped
+from harness.faults.schedule import SERVERS, Disks, FaultyNetwork, Level, Party, Schedule, Stepped
 from harness.faults.servers_alone import ServersAlone
 from harness.faults.simulation import MEMORY, STARTED_AGAIN_S, WITHIN_S, Action, Simulated, Simulation
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner
-from protocol.errors import ConfigurationError, MoietyError
+from protocol.errors import MoietyError
 
 PLAN: Final = Plan(rounds=2, dimension=200, within_s=WITHIN_S)
 
@@ -45,9 +45,6 @@ class WholeStudy(Simulation):
     """``run`` lets the study go on until everybody who comes back has an end, or the time is over."""
 
     def __init__(self, schedule: Schedule, network: FaultyNetwork) -> None:
-        """Raises: ConfigurationError, for a schedule that changes the roster"""
-        if any(isinstance(one, RosterChanged) for one in schedule.faults):
-            raise ConfigurationError("whole studies run under one roster: leave changes of it out of the schedule")
         self.schedule, self.network = schedule, network
         self.signed = SignedOnce()
         self._coming: list[tuple[float, int, Action]] = []
@@ -153,9 +150,6 @@ class WholeStudy(Simulation):
             self._away[party] += 1
             now_s = self._running.clock.monotonic()
             self.later(now_s + STARTED_AGAIN_S, lambda: self.comes_back(party))
-
-    def migrate(self, server: Party) -> None:
-        """Nothing: only the servers' mode keeps a database of the schema before."""
 
 
 _RUN: Final[dict[Level, Callable[[Schedule, FaultyNetwork], Simulation]]] = {

@@ -7,28 +7,24 @@ views. Nothing is assumed.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Final
 
-import httpx
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from client_agent.net.ledger import LedgerEntry, read_ledger
-from client_agent.net.server_client import RetryPolicy, ServerClient
-from client_agent.net.transport import tls_context
 from client_agent.site import events
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.federation.processes import RunningFederation
-from protocol.errors import Unavailable, UnknownStudy
-from protocol.messages.control import Study, StudyView
+from protocol.errors import Unavailable
+from protocol.messages.control import Study
 from protocol.sharing import Side
 
 _KINDS: Final = {
@@ -37,18 +33,7 @@ _KINDS: Final = {
     events.RoundEnd.CLOSED: RoundKind.MEASURED,
 }
 _POLL_S: Final = 0.15
-_LONG_POLL_S: Final = 10.0
 _STALLED_S: Final = 90.0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a running study. ``phase`` is the current round's state, or how the last one ended."""
-
-    study: str
-    round: int
-    phase: str
-    records: tuple[events.RoundRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -65,74 +50,30 @@ class FederatedRun:
 def run_study(
     federation: RunningFederation,
     study: Study,
-    show: Callable[[Progress], None],
+    show: Callable[[tuple[events.RoundRecord, ...]], None],
     *,
-    phases: bool = False,
     stalled_s: float = _STALLED_S,
 ) -> FederatedRun:
     """Hand ``study`` to the requester's agent and wait until every site has finished it.
 
-    With ``phases`` server A is asked for the round's state as it changes, for a person to look at.
+    ``show``: gets the requester's rounds so far, again and again.
 
     Raises: Unavailable, with the ends of the logs, when a process ends or no round does for ``stalled_s``
     """
     begin = last = time.monotonic()
     done = 0
     federation.hand_in(study)
-    watcher = _Watcher(federation, study.name, phases=phases)
-    try:
-        while not _finished(federation, study):
-            federation.check()
-            progress = watcher.look()
-            show(progress)
-            if len(progress.records) > done:
-                done, last = len(progress.records), time.monotonic()
-            if time.monotonic() - last > stalled_s:
-                raise Unavailable(f"study {study.name!r}: no round ended in {stalled_s:g} s\n{federation.tails()}")
-            time.sleep(_POLL_S)
-        show(watcher.look())
-    finally:
-        watcher.close()
+    while not _finished(federation, study):
+        federation.check()
+        records = _records(federation, federation.spec.requester, study.name)
+        show(records)
+        if len(records) > done:
+            done, last = len(records), time.monotonic()
+        if time.monotonic() - last > stalled_s:
+            raise Unavailable(f"study {study.name!r}: no round ended in {stalled_s:g} s\n{federation.tails()}")
+        time.sleep(_POLL_S)
+    show(_records(federation, federation.spec.requester, study.name))
     return _read_back(federation, study, time.monotonic() - begin)
-
-
-class _Watcher:
-    """The requester's metrics as they grow and, for a person at a terminal, server A's view by long poll."""
-
-    def __init__(self, federation: RunningFederation, study: str, *, phases: bool) -> None:
-        self._study = study
-        self._metrics = StudyJournal(federation.state(federation.spec.requester), study).folder / "metrics.jsonl"
-        self._view: StudyView | None = None
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, args=(federation,), name="watch server A", daemon=True)
-        if phases:
-            self._thread.start()
-
-    def look(self) -> Progress:
-        """The state now."""
-        records = read_metrics(self._metrics)
-        current = None if self._view is None else self._view.current
-        if current is not None and self._view is not None and not self._view.state.ended:
-            return Progress(self._study, current.round, current.state.value, records)
-        phase = "starting" if not records else records[-1].state.value
-        return Progress(self._study, records[-1].round if records else 0, phase, records)
-
-    def close(self) -> None:
-        """Stop following; a long poll under way ends by itself."""
-        self._closed.set()
-
-    def _follow(self, federation: RunningFederation) -> None:
-        roster, keys = federation.parties.roster.message, federation.parties.keys_of(federation.spec.requester)
-        transport = httpx.HTTPTransport(verify=tls_context(federation.ca_file))
-        client = ServerClient(Side.A, roster.operator(Side.A), keys, transport, retry=RetryPolicy(attempts=1))
-        while not self._closed.wait(_POLL_S):
-            try:
-                self._view = client.view(self._study, None if self._view is None else self._view.cursor, _LONG_POLL_S)
-            except (UnknownStudy, Unavailable):
-                continue  # not created yet, or the server is being restarted
-            if self._view.state.ended:
-                break
-        client.close()
 
 
 def _finished(federation: RunningFederation, study: Study) -> bool:

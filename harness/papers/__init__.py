@@ -1,1 +1,1 @@
-"""``moiety lab results``: the papers' tables and plots from result lines, as pages in docs/results/."""
+"""``moiety lab results``: pages of docs/results and docs/benchmarks.md, from data files and from runs."""

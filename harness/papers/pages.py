@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from harness.papers.scores import Table
+from harness.papers.tables import Table
 from harness.simulate.charts import (
     CELLS,
     COLOURS,
@@ -45,7 +45,6 @@ _FARTHEST, _HIGHEST = 5.0, 2.0
 
 
 def _bars(frame: pd.DataFrame, plot: Plot) -> Figure:
-    """Grouped bars with one standard error."""
     groups, names = list(dict.fromkeys(frame.x)), list(dict.fromkeys(frame.series))
     figure = Figure(figsize=(max(6.0, 0.3 * len(groups) * len(names)), 3.4), layout="constrained")
     axes = figure.subplots()
@@ -195,7 +194,7 @@ def markdown(path: Path) -> str:
     Raises: ConfigurationError for a file that is missing, no CSV, or would break the page
     """
     if not path.is_file():
-        raise ConfigurationError(f"{path}: there is no such table; 'moiety lab results' makes it from its runs")
+        raise ConfigurationError(f"{path}: there is no such table; restore the file, or make it from runs (--runs)")
     try:
         head, *rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False).to_numpy().tolist()
     except ValueError as wrong:
@@ -213,10 +212,13 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def pages_in(folder: Path) -> tuple[str, ...]:
+    """The pages with tables to fill, by name."""
+    return tuple(path.stem for path in sorted(folder.glob("*.md")) if _TABLE.search(path.read_text(encoding="utf-8")))
+
+
 def render(page: Path, data: Path) -> None:
     """Fill the page's tables and draw its plots from the files below ``data``. Raises: ConfigurationError"""
-    if not page.is_file():
-        raise ConfigurationError(f"{page}: there is no such page; its text is written by hand, in docs/results")
     text = page.read_text(encoding="utf-8")
     filled = _TABLE.sub(
         lambda found: f"<!-- table: {found[1]} -->\n\n{markdown(data / f'{found[1]}.csv')}\n\n<!-- end -->", text

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from client_agent.settings import AgentSettings, NotifySettings
-from harness.reference.study_file import taken
 from moiety import SUBCOMMANDS
 from protocol import errors
 from protocol.errors import ConfigurationError, ErrorCode, MoietyError
@@ -51,7 +52,7 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-_NAMES: Final = {str: "text", int: "whole number", float: "number", Path: "path"}
+_NAMES: Final = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
 
 
 @dataclass(frozen=True)
@@ -110,17 +111,35 @@ def _row(parameter: inspect.Parameter, kind: Any, told: Any) -> tuple[str, str, 
     return shown, "" if kind is bool else _kind(kind), _default(parameter.default), told.help or ""
 
 
-def _kind(kind: Any) -> str:  # noqa: ANN401  # any type that an option may have
-    origin, inner = get_origin(kind), [one for one in get_args(kind) if one is not type(None)]
-    if origin is Literal:
-        return ", ".join(f"`{one}`" for one in inner)
-    if origin in (list, tuple):
-        return f"{_kind(inner[0])}, more than once"
-    if inner:
-        return " or ".join(_kind(one) for one in inner)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return ", ".join(f"`{one.value}`" for one in kind)
-    return _NAMES.get(kind, str(getattr(kind, "__name__", kind)).lower())
+def taken(field: FieldInfo) -> str:
+    """Return the kind and the limits of a setting, or of a key of a study file."""
+    limits = [_limit(one) for one in field.metadata]
+    return _kind(field.annotation) + "".join(f", {limit}" for limit in limits if limit)
+
+
+def _limit(one: object) -> str:
+    signs = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+    return ", ".join(f"{word} {getattr(one, sign):g}" for sign, word in signs if getattr(one, sign, None) is not None)
+
+
+def _kind(kind: Any) -> str:  # noqa: ANN401  # any type that an option or a field may have
+    origin, inner = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
+    if origin is Annotated:
+        limits = [_limit(limit) for one in inner[1:] for limit in getattr(one, "metadata", [one])]
+        found = _kind(inner[0]) + "".join(f", {limit}" for limit in limits if limit)
+    elif origin is Literal:
+        found = ", ".join(f"`{one}`" for one in inner)
+    elif origin in (list, tuple):
+        found = f"{_kind(inner[0])}, more than once" if origin is list else f"list of {_kind(inner[0])}"
+    elif origin is dict:
+        found = "table"
+    elif inner:
+        found = " or ".join(map(_kind, inner))
+    elif issubclass(kind, Enum):
+        found = ", ".join(f"`{one.value}`" for one in kind)
+    else:
+        found = _NAMES.get(kind) or re.sub(r"(?<!^)(?=[A-Z])", " ", kind.__name__).lower()
+    return found
 
 
 def _default(default: object) -> str:

@@ -143,17 +143,6 @@ class RunLine(BaseModel):
         rounds = [(sign * value, -place) for place, value in enumerate(validated) if value is not None]
         return self.test_of(self.judged_by)[-max(rounds)[1]] if rounds else None
 
-    @property
-    def last_accuracy(self) -> float:
-        """Test accuracy after the last round; NaN for a run that failed before one."""
-        last = self.test_accuracy[-1] if self.test_accuracy else None
-        return math.nan if last is None else last
-
-    @property
-    def best_accuracy(self) -> float:
-        """Highest test accuracy of any round: what some papers report, and nobody could choose in practice."""
-        return max((value for value in self.test_accuracy if value is not None), default=math.nan)
-
 
 def of_rounds(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:
     """The fields of a line that its rounds decide; ``sites`` are the contributors, ``grid`` the weights' one."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from harness.papers.soak import Crash, DecoderCount, FuzzedInputs
 from tests.fuzz.decoders import Decoder, decoders
+from tests.kit.soak import Crash, DecoderCount, FuzzedInputs
 
 SLOW_S: Final = 0.5
 _SHOWN_BYTES: Final = 4000

@@ -11,14 +11,13 @@ from random import Random
 
 import pytest
 
-from harness.papers.soak import INPUTS, FuzzedInputs
 from protocol.errors import MalformedMessage
 from tests.frozen.examples import EXAMPLES
 from tests.fuzz import inputs
 from tests.fuzz.decoders import Decoder, decoders
 from tests.fuzz.inputs import fuzz
 from tests.fuzz.mutations import mutated, mutated_json
-from tests.kit.soak import keep_counts
+from tests.kit.soak import INPUTS, FuzzedInputs, keep_counts
 
 MOST_GROWN_MB = 60.0
 

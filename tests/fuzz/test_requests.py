@@ -29,14 +29,13 @@ from harness.attack.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import Odd, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
-from harness.papers.soak import REQUESTS, FuzzedRequests
 from protocol.messages.control import Announcement, RuleName, RuleSpec, Study
 from protocol.sharing import Side
 from tests.fuzz.requests import OF_PEERS, OF_SITES, PLAYED, Counts, Members, Strangers
 from tests.fuzz.uploads import KIND, Unfinished
 from tests.integration.agents import journal, rounds_of, wait_for
 from tests.kit.processes import Federation, resident_mb
-from tests.kit.soak import keep_counts
+from tests.kit.soak import REQUESTS, FuzzedRequests, keep_counts
 from tests.ports import free_ports
 
 REQUESTER, *HONEST, MALLORY = (f"hospital-{number}" for number in range(5))

@@ -48,10 +48,10 @@ columns = [
   {name = "ill", type = "boolean", role = "target", categories = ["0", "1"]},
 ]
 """
-OUTPUTS: Final = frozenset({"out", "folder", "scaling", "runs", "cache"})
-MEASURES: Final = frozenset({"attack", "demo", "lab bench", "lab faults", "lab results"})
+OUTPUTS: Final = frozenset({"out", "folder", "scaling", "cache"})
+MEASURES: Final = frozenset({"attack", "demo", "lab bench", "lab faults"})
 """Subcommands that work for minutes where nothing is wrong."""
-LATE: Final = frozenset({("moiety lab bench peers", "cache"), ("moiety lab results", "data")})
+LATE: Final = frozenset({("moiety lab bench peers", "cache")})
 """Options of theirs that are looked at after the work that goes without."""
 LASTS: Final = frozenset({"moiety agent page"})
 """Commands that run until they are interrupted where nothing is wrong."""

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import moiety
 from harness.bench import meter
 from harness.bench.cli import app
 from harness.bench.meter import BothServers, RoundBenchmark, ServerCpu, write_result
-from harness.bench.report import DRAWN, Drawn, by_parameters, by_sites, charts_of, page_of, servers_cpu_s
+from harness.bench.report import DRAWN, by_parameters, by_sites, charts_of, page_of, servers_cpu_s
 from harness.bench.round import benchmark_round, round_text
 from harness.bench.round_parties import COMMANDS
 from harness.bench.synthetic import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
@@ -210,7 +211,6 @@ def test_rounds_are_compared_that_differ_in_one_thing() -> None:
 def test_a_rounds_cpu_is_of_all_vectors() -> None:
     one = a_result(10**6, 9, cpu_ns_per_parameter_contributor=ServerCpu(distances=50, sum=10, ingest=30, output=10))
     assert servers_cpu_s(one) == pytest.approx(100e-9 * 10**6 * 10)
-    assert Drawn.MEMORY.figures["server B"](a_result(server_peak_rss_mb=BothServers(a=1.0, b=2.0))) == 2.0
 
 
 def test_the_report_draws_them_beside_the_figures(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_the_report_draws_them_beside_the_figures(tmp_path: Path) -> None:
     assert charts_of(results) == {}
     write_result(a_result(10**6, 40), results / "round_1e6_40.json")
     write_result(a_result(10**7, 10), results / "round_1e7_10.json")
-    done = CliRunner().invoke(app, ["report", "--results", str(results), "--out", str(page)])
+    done = CliRunner().invoke(moiety.build("lab results"), ["lab", "results", "--out", str(tmp_path / "results")])
     assert done.exit_code == 0, done.output
     shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text())
     assert shown == [f"benchmarks/{name}" for name in DRAWN]

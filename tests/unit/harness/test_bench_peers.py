@@ -12,7 +12,7 @@ import pytest
 
 from harness.bench.meter import Gauge, Reading, Relay, between, used
 from harness.bench.peer_systems import Asked, Marks, Taken, read_marks, wait_for_round
-from harness.bench.peers import PeersBenchmark, WholeRounds, peers_text, whole_rounds, whole_rounds_part
+from harness.bench.peers import PeersBenchmark, WholeRounds, peers_section, peers_text, whole_rounds
 from harness.bench.processes import ADOPTING, Processes, free_port
 from protocol.errors import ConfigurationError, ProtocolViolation, Unavailable
 
@@ -161,19 +161,19 @@ def test_the_page_shows_what_was_measured_and_names_what_was_not() -> None:
         client_peak_mb=20.0,
     )
     missing = WholeRounds(name="Two", version=None, how="-", protected="-", error="pip install two: no network")
-    values = {"parameters": 10, "sites": 3, "command": "c", "date": "d", "machine": "m", "versions": {}}
-    page = whole_rounds_part(PeersBenchmark(rounds=(measured, missing), **values))
+    values = {
+        "parameters": 10,
+        "sites": 3,
+        "command": "c",
+        "date": "2030-01-01 00:00 UTC",
+        "machine": "m",
+        "versions": {},
+    }
+    page = peers_section(PeersBenchmark(rounds=(measured, missing), **values))
+    assert page.startswith("## Whole rounds of other systems: 10 parameters, 3 clients, 2030-01-01\n")
     assert "| One | 1.0 | 0.50 | 0.25 | 2 | 3.0 | 4.00 | 4.01 | - | 1,500 | 20 |" in page
     assert "- One: a server. Protected: nothing." in page
     assert "- Two: not measured: pip install two: no network" in page
-    later = PeersBenchmark(rounds=(measured.model_copy(update={"name": "Two", "seconds": 9.0}),), **values)
-    both = whole_rounds_part(PeersBenchmark(rounds=(measured, missing), **values), later)
-    assert both.count("## Whole rounds of other systems: 10 parameters, 3 clients") == 1
-    assert "| Two | 1.0 | 0.50 | 0.25 | 2 | 9.0 |" in both
-    assert "not measured" not in both
-    assert "under different loads. d: One; d: Two." in both
-    assert "under different loads" not in page
-    assert whole_rounds_part(PeersBenchmark(rounds=(), **values)) == ""
     heading, first, second = peers_text(PeersBenchmark(rounds=(measured, missing), **values)).splitlines()
     assert heading == "10 parameters, 3 contributors, m"
     assert "servers, CPU s 0.50" in first

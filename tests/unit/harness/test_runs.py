@@ -15,13 +15,13 @@ from harness.engine.loop import run_plain, run_rounds, without_held_out
 from harness.engine.protected_sum import secure_sum
 from harness.engine.run_state import Attendance, Conditions, Progress
 from harness.engine.updates import PlainSum, Summing
-from harness.papers.scores import SquaredErrors, squared_errors
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, RuleState, SiteFacts, standings
+from tests.kit.bounds.missed_risk import SquaredErrors, squared_errors
 from tests.unlimited import LONG_BREAST_CANCER
 
 # --- measured rounds --------------------------------------------------------------------------------------------------

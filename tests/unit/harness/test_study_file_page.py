@@ -3,11 +3,54 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from harness.reference.study_file import TABLES, default_of, keys_of, taken
+from client_agent.learning.study_file import ArchitectureTable, FinishTable, ModelTable, ParametersTable, StudyTable
+from harness.reference.pages import taken
+from protocol.messages.control import RankingSpec, RuleSpec, SummarySpec, TaskSpec, TrainingSpec
+from protocol.messages.specifications import PrivacySpec
+
+TABLES: Final[Mapping[str, type[BaseModel]]] = {
+    "": StudyTable,
+    "model": ModelTable,
+    "model.architecture": ArchitectureTable,
+    "parameters": ParametersTable,
+    "rule": RuleSpec,
+    "training": TrainingSpec,
+    "task": TaskSpec,
+    "privacy": PrivacySpec,
+    "ranking": RankingSpec,
+    "summary": SummarySpec,
+    "finish": FinishTable,
+}
+_WITHIN: Final = frozenset({"version"})
+
+
+def keys_of(name: str) -> dict[str, FieldInfo]:
+    """The keys of a table that are no tables themselves."""
+    inner = {key.rpartition(".")[2] for key in TABLES if key.rpartition(".")[0] == name and key} | {"data_schema"}
+    fields = TABLES[name].model_fields.items()
+    of_message = _WITHIN if name != "model.architecture" else frozenset()
+    return {key: field for key, field in fields if key not in inner and key not in of_message}
+
+
+def default_of(field: FieldInfo) -> str:
+    value = field.default
+    if field.is_required():
+        return "required"
+    if value is None or value in ((), {}):
+        return "none"
+    if isinstance(value, StrEnum):
+        value = value.value
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
 
 _PAGE = Path("docs/study_file.md").read_text(encoding="utf-8")
 _HEAD = "| key | what it takes | default | meaning |\n|---|---|---|---|\n"

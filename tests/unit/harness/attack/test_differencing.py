@@ -29,7 +29,6 @@ from harness.attack.leak import (
     updates_of,
 )
 from harness.attack.reconstruction import DifferencedLine, DifferencedRun, difference_error
-from harness.papers.attacked import agreement
 from harness.simulate.case import read_case
 from harness.simulate.store import read_lines
 from harness.simulate.study_files import STUDIES
@@ -83,12 +82,6 @@ def test_small_fresh_batches_hide_it_and_isolation_says_that_too() -> None:
 def test_a_study_without_a_second_sum_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="1 sums were opened, two are needed"):
         run(8, least=4)
-
-
-def test_how_well_predictions_agree_with_errors() -> None:
-    found = agreement([(0.1, 0.2, 0.5), (0.2, 0.3, 0.5), (0.3, 0.1, 0.1)])
-    assert found == ("3", "-0.50", ".667", "1.000", "-0.20")
-    assert agreement([(0.1, 0.2, 0.3)])[0] == "not run"
 
 
 # --- leak -------------------------------------------------------------------------------------------------------------

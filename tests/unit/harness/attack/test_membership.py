@@ -28,7 +28,6 @@ from harness.attack.membership import (
     told,
 )
 from harness.datasets.bundled import breast_cancer_five_hospitals
-from harness.papers.attacked import best_round, shadowed
 from harness.simulate.case import Case, read_case
 from harness.simulate.study_files import STUDIES
 
@@ -162,16 +161,6 @@ def test_noise_is_said_as_epsilon_of_every_contributor_and_less_of_it_is_more(ca
     assert all(0 < much.epsilon[site] < little.epsilon[site] for site in much.epsilon)
     assert much.members == little.members
     assert run_of(case, "linear_fedavg", 0, rounds=1).line().epsilon == {}
-
-
-def test_the_best_round_is_the_same_in_all_seeds(case: Case) -> None:
-    lines = [run_of(case, "linear_fedavg", seed, rounds=2).line() for seed in (0, 1)]
-    raised = [
-        line.model_copy(update={"by_average": (line.by_average[0], Told(auc=0.9, at_one_percent=0.5))})
-        for line in lines
-    ]
-    assert [one.auc for one in best_round(raised)] == [0.9, 0.9]
-    assert shadowed(lines) == ()
 
 
 # --- what is inferred about every contributor of a study --------------------------------------------------------------

@@ -8,7 +8,6 @@ import pytest
 from harness.attack.attacked_study import AttackedStudy
 from harness.attack.poisoning import TARGET, Known, Poison, Poisoned, tampered, with_trigger, written
 from harness.datasets.bundled import digits_sites
-from harness.papers.recipes import poisoned_runs, recipes
 from harness.simulate.case import Case, read_case
 from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
@@ -144,8 +143,3 @@ def test_under_the_protocol_it_is_the_same_but_for_rounding(case: Case) -> None:
 def test_too_many_poisoners_are_refused(case: Case) -> None:
     with pytest.raises(ConfigurationError, match="choose 0 to 8"):
         run_of(case, "fedavg", 9, Poison.ZEROS).line()
-
-
-def test_every_run_of_the_page_is_asked_for_once(case: Case) -> None:
-    runs = list(poisoned_runs(recipes()["robustness"], case))
-    assert len({one.key for one in runs}) == len(runs)

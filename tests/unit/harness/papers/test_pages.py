@@ -6,17 +6,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 import moiety
-from harness.papers import cli, recipes
-from harness.papers.cli import PAGES, write_from_runs
-from harness.papers.pages import _PLOT, _TABLE, PLOTS, markdown, render, write_data
-from harness.papers.recipes import Making
+from harness.papers.pages import _PLOT, _TABLE, PLOTS, markdown, pages_in, render, write_data
+from harness.papers.tables import FROM_RUNS
+from harness.simulate.store import Results
 from protocol.errors import ConfigurationError
+from tests.unit.harness.papers.made import line
 
 RESULTS = Path(__file__).parents[4] / "docs" / "results"
 DATA = RESULTS / "data"
+PAGES = pages_in(RESULTS)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -30,6 +32,7 @@ def test_every_table_of_a_page_is_its_file_to_the_printed_digit(page: str) -> No
 
 def test_every_file_is_on_a_page_and_every_plot_has_its_series() -> None:
     pages = [(RESULTS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES]
+    assert set(FROM_RUNS) < set(PAGES)
     tables = [name for text in pages for name in _TABLE.findall(text)]
     assert sorted(tables) == sorted(path.stem for path in DATA.glob("*.csv"))
     drawn = {name for text in pages for name in _PLOT.findall(text)} - {"har_ifedavg_input_b", "har_ifedavg_input_w"}
@@ -56,7 +59,7 @@ def test_a_page_is_filled_between_its_markers_and_its_text_stays(tmp_path: Path)
     page, data = tmp_path / "page.md", tmp_path / "data"
     begin, end = "By hand.\n\n<!-- table: made -->\n", "<!-- end -->\n\nBy hand too.\n"
     page.write_text(f"{begin}| old |\n{end}")
-    with pytest.raises(ConfigurationError, match=r"made\.csv: there is no such table; 'moiety lab results' makes it"):
+    with pytest.raises(ConfigurationError, match=r"made\.csv: there is no such table; restore the file"):
         render(page, data)
     assert write_data(data, "made", [("rule", "mean"), ("Local", ".700 ± .010"), ("FedAvg, 2", "")])
     render(page, data)
@@ -64,8 +67,6 @@ def test_a_page_is_filled_between_its_markers_and_its_text_stays(tmp_path: Path)
     assert page.read_text() == begin + shown + end
     render(page, data)
     assert page.read_text() == begin + shown + end
-    with pytest.raises(ConfigurationError, match="there is no such page"):
-        render(tmp_path / "none.md", data)
 
 
 @pytest.mark.parametrize(
@@ -113,39 +114,41 @@ def copied(tmp_path: Path, *pages: str) -> Path:
     return out
 
 
-def run(*words: str) -> BaseException | None:
-    return CliRunner().invoke(moiety.build("lab results"), ["lab", "results", *words]).exception
+def run(*words: str) -> Result:
+    return CliRunner().invoke(moiety.build("lab results"), ["lab", "results", *words])
 
 
-def test_the_command_writes_the_published_pages_without_runs(tmp_path: Path) -> None:
+def test_the_command_writes_the_published_pages(tmp_path: Path) -> None:
     out = copied(tmp_path, "leak", "regression")
-    words = ("--render-only", "--out", str(out), "--runs", str(tmp_path / "runs"))
-    assert run("--only", "leak,regression", *words) is None
+    assert run("--out", str(out)).exception is None
     for page in ("leak.md", "regression.md"):
         assert (out / page).read_text() == (RESULTS / page).read_text()
     assert (out / "regression_rmse.svg").read_text().startswith("<svg")
-    unknown = run("--only", "leaks", *words)
+    unknown = run("--only", "leaks", "--out", str(out)).exception
     assert isinstance(unknown, ConfigurationError)
-    assert str(unknown).startswith("--only: found leaks; the pages are titanic, ")
+    assert str(unknown) == "--only: found leaks; the pages are leak, regression"
+    assert "no page with tables" in str(run("--out", str(tmp_path / "none")).exception)
 
 
-def test_a_page_without_its_data_stays_as_it_was_and_the_others_are_written(tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv("MOIETY_DATA", raising=False)
+def test_a_page_without_its_data_stays_as_it_was_and_the_others_are_written(tmp_path: Path) -> None:
     out = copied(tmp_path, "titanic", "leak")
+    (out / "data" / "titanic_all_requesters.csv").unlink()
     (out / "leak.md").write_text("<!-- table: leak_clause -->\n<!-- end -->\n")
-    monkeypatch.setattr(recipes, "asked_of_a_server", lambda: [])
-    error = run("--only", "titanic,leak", "--out", str(out), "--runs", str(tmp_path), "--device", "cpu")
+    error = run("--out", str(out)).exception
     assert isinstance(error, ConfigurationError)
     assert str(error).startswith("not written: titanic, for the reasons above")
     assert (out / "titanic.md").read_text() == (RESULTS / "titanic.md").read_text()
     assert "| question | bits |" in (out / "leak.md").read_text()
 
 
-def test_other_figures_than_before_are_named(tmp_path, monkeypatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(cli, "run_missing", lambda page, making: None)
-    monkeypatch.setattr(cli, "PAGES", {"leak": lambda runs, data: iter([("leak_clause", [("question",)])])})
-    making = Making(tmp_path, None, 1, "cpu", told.append)
-    write_from_runs("leak", making, tmp_path)
-    write_from_runs("leak", making, tmp_path)
-    assert told == ["leak: other figures than before in leak_clause; read the page's text beside them"]
+def test_figures_from_runs_are_written_and_other_ones_than_before_are_named(tmp_path: Path) -> None:
+    out, runs = copied(tmp_path, "survival", "leak"), tmp_path / "runs"
+    results = Results(runs / "survival")
+    with results.held():
+        results.append(line("local", "a", test_c_index=(0.5, 0.625)))
+    words = ("--out", str(out), "--runs", str(runs))
+    told = run(*words).stderr.replace("\n", " ")
+    assert "leak: nothing of it comes from the runs in" in told
+    assert "survival: other figures than before in survival_c_index," in told
+    assert "| Local | **.625** | **.625** |" in (out / "survival.md").read_text()
+    assert "other figures" not in run("--only", "survival", *words).stderr

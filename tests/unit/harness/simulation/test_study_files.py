@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from client_agent.learning.sampling import drawing_probability
 from client_agent.learning.study_file import study_from_table
+from client_agent.site.privacy_budget import Steps, epsilon_of
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.transforms import pooled
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, study_of
 from harness.engine.parties import SiteEntry, make_parties
-from harness.papers.recipes import case_of, recipes
 from harness.simulate.case import parse_case, read_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.run_line import RunLine
@@ -122,13 +124,26 @@ def test_a_bare_name_is_a_study_that_comes_along(tmp_path: Path, monkeypatch: py
 
 
 def test_every_case_of_a_page_is_there() -> None:
-    asked = [one for page in recipes().values() for kind in ("simulate", "on_gpu") for one in page.get(kind, ())]
-    names = {name for one in asked for name in one["cases"]}
-    assert len(names) > 28
-    assert names <= set(study_names())
-    assert {case_of(name).source for name in names if name.startswith("mnist_")} == {
-        f"{STUDIES / 'mnist.toml'} ({name})" for name in names if name.startswith("mnist_")
+    pages = Path(__file__).parents[4] / "docs" / "results"
+    commands = re.compile(r"^moiety simulate harness/studies/(\w+)\.toml", re.MULTILINE)
+    asked = {name for page in pages.glob("*.md") for name in commands.findall(page.read_text(encoding="utf-8"))}
+    mnist = {name for name in study_names() if name.startswith("mnist_")}
+    assert len(asked) > 25
+    assert asked <= set(study_names())
+    assert len(mnist) == 28
+    assert {read_case(STUDIES / f"{name}.toml").source for name in mnist} == {
+        f"{STUDIES / 'mnist.toml'} ({name})" for name in mnist
     }
+
+
+@pytest.mark.parametrize(("name", "delta", "fewest"), [("noise_heart", 0.001, 31), ("noise_mnist", 1e-05, 5605)])
+def test_noise_keeps_its_epsilon_at_the_smallest_site(name: str, delta: float, fewest: int) -> None:
+    for epsilon in (8, 4, 2, 1):
+        study = read_case(STUDIES / f"{name}.toml").variant(f"fedavg_{epsilon}").study
+        assert study.privacy is not None
+        drawn = drawing_probability(fewest, study.training.batch_size)
+        spent = epsilon_of([Steps(drawn, study.privacy.noise_multiplier, study.rounds)], delta)
+        assert 0.95 * epsilon < spent <= epsilon
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------

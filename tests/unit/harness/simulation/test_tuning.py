@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -298,7 +297,6 @@ def test_one_seed_has_no_error_and_a_failed_run_shows() -> None:
     assert str(one.last_round) == "0.5000"
     assert failed.last_round == Figure(mean=None, standard_error=None)
     assert (str(failed.last_round), failed.ends) == ("failed", {"failed": 1})
-    assert math.isnan(result_line("b", "north", 0, ()).last_accuracy)
 
 
 def test_a_mean_over_requesters_has_no_score_that_one_of_them_has_not() -> None:
