@@ -6,9 +6,10 @@ differs, so that the two histories can be compared round by round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -22,11 +23,13 @@ from client_agent.learning.study_file import FinishTable
 from client_agent.learning.trial import try_once
 from harness.datasets.site_data import SiteData
 from harness.engine import training
+from harness.engine.all_sites import BaselineRounds
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum
 from harness.engine.run_state import (
     EVERYBODY,
     USUAL,
+    USUAL_POLICY,
     AfterRound,
     Announced,
     Attendance,
@@ -68,6 +71,9 @@ from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.shared_model import apply_aggregate, first_model, initial_state
 
+Reached: TypeAlias = training.Progress[Any, RoundRecord]
+"""The progress of a study's run, or a baseline's."""
+
 
 def without_held_out(
     sites: Sequence[SiteData], finish: FinishTable | None, seed: int
@@ -83,7 +89,7 @@ def without_held_out(
 def finished(run: Run, progress: Progress, held: Examples) -> tuple[Progress, str]:
     """One record more, and how strong the pull was. Raises: ConfigurationError, UnusableUpdate"""
     state, requester = progress.state, run.requester
-    loss = site_loss(run.study, run.plugin, requester.train.y)
+    loss = site_loss(run.study, run.conditions.plugin, requester.train.y)
     ended = LocalFinish(run.model, loss, run.study.training.l2, requester.train, held).run(run.model_of(state))
     vector = state.vector.copy()
     vector[: ended.vector.size] = ended.vector
@@ -98,7 +104,7 @@ def run_plain(
     sites: Sequence[SiteData],
     *,
     erosion_applies: ErosionApplies = "next_round",
-    policy: SitePolicy | None = None,
+    policy: SitePolicy = USUAL_POLICY,
     attendance: Attendance = EVERYBODY,
     resume: Progress | None = None,
     after_round: AfterRound = lambda progress: None,
@@ -129,8 +135,8 @@ def run_rounds(
     conditions: Conditions = USUAL,
     *,
     protection: str,
-    resume: Progress | None = None,
-    after_round: AfterRound = lambda progress: None,
+    resume: Reached | None = None,
+    after_round: Callable[[Reached], None] = lambda progress: None,
 ) -> RunHistory:
     """The rounds of a run, however ``summing`` adds the updates up; see :func:`run_plain`.
 
@@ -141,16 +147,21 @@ def run_rounds(
     seed = _seed_of(study)
     sites, held = without_held_out(sites, conditions.finish, seed)
     run = _run_of(study, seed, sites, summing, conditions)
-    rounds = StudyRounds(run)
-    first = round_record(run, rounds.start(), 0, RoundKind.SKIPPED, ())  # the model before round 1
+    rounds = StudyRounds(run) if conditions.baseline is None else BaselineRounds.of(run, conditions.baseline)
+    first = round_record(run, rounds.shown(rounds.start()), 0, RoundKind.SKIPPED, ())  # the model before round 1
     for record in resume.records[-1:] if resume else ():
         require_no_divergence(record, first)
 
-    def watched(progress: Progress) -> None:
+    def over(progress: Reached) -> bool:
+        """Rounds of class counts and of measuring are no rounds of the study's."""
+        return len(progress.records) - rounds.shown(progress.state).rounds_apart >= study.rounds
+
+    def watched(progress: Reached) -> None:
         after_round(progress)
         require_no_divergence(progress.records[-1], first)
 
-    progress, optimum = training.train(rounds, resume, rounds.over, watched)
+    reached, optimum = training.train(rounds, resume, over, watched)
+    progress = Progress(rounds.shown(reached.state), reached.records)
     end, reason = _end_of(run, progress.state, optimum)
     if conditions.finish is not None:
         progress, how = finished(run, progress, held)
@@ -188,30 +199,23 @@ def _seed_of(study: Study) -> int:
 def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing, conditions: Conditions) -> Run:
     """Return the constants of the run. Raises: ConfigurationError, where the study cannot be run so"""
     require_sites(study.rule, [site.name for site in sites[1:]], study.parameters.least_contributors)
-    grid, policy = study.parameters.weight_grid, conditions.policy or SitePolicy()
+    grid, policy = study.parameters.weight_grid, conditions.policy
     terms = list_terms(study, policy, len(sites[0].train))
     run = Run(
         study,
         requester=sites[0],
         contributors=tuple(sites[1:]),
         rule=conditions.rule or rule_for(study.rule, batch_size=study.training.batch_size, grid=grid, terms=terms),
-        erosion_applies=conditions.erosion_applies,
-        policy=policy,
-        attendance=conditions.attendance,
         model=conditions.model or _model_of(study, seed, conditions.plugin),
         summing=summing,
-        computing=conditions.computing,
-        plugin=conditions.plugin,
-        followed=conditions.followed,
-        own_metrics=conditions.own_metrics,
-        works_out_isolation=conditions.works_out_isolation,
+        conditions=conditions,
     )
     for site in sites:
         require_batches(run.model, len(site.train), study.training.batch_size, f"site {site.name!r}")
     if study.model.kind in ("plugin", "library"):
-        try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, run.computing.device))
+        try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, conditions.computing.device))
     for needs in (run.rule.needs, study.rule.name.declared.measures):
-        require_willing(needs, run.policy, run.names)
+        require_willing(needs, policy, run.names)
     require_validation(run)
     return run
 
@@ -239,28 +243,22 @@ class StudyRounds:
         return RunState(vector, run.rule.init(()), SiteMemory(), personal=personal)
 
     def round(self, state: RunState, number: int) -> tuple[RunState, RoundRecord]:
-        """Announce, check the policy, train, clip, weigh, sum, apply, run the rule."""
-        return plain_round(self.run, state, number)
+        """Announce, check the policy, train, clip, weigh, sum, apply, run the rule.
 
-    def over(self, progress: Progress) -> bool:
-        """Rounds of class counts and of measuring are no rounds of the study's."""
-        return len(progress.records) - progress.state.rounds_apart >= self.run.study.rounds
+        Raises: LocalOptimumReached, with the model as it was
+        """
+        run, state = self.run, replace(state, rule_state=_admitted(self.run, state.rule_state, number))
+        if state.alone_because is None:
+            try:
+                announced, trained = _planned(run, state, number)
+            except PolicyRefusal as refusal:
+                state = replace(state, alone_because=refusal.detail, alone_by=refusal.clause)
+            else:
+                return _announced_round(run, state, announced, trained)
+        return _round_alone(run, state, number)
 
-
-def plain_round(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
-    """One round: announce, check the policy, train, clip, weigh, sum, apply, run the rule.
-
-    Raises: LocalOptimumReached, with the model as it was
-    """
-    state = replace(state, rule_state=_admitted(run, state.rule_state, round_number))
-    if state.alone_because is None:
-        try:
-            announced, trained = _planned(run, state, round_number)
-        except PolicyRefusal as refusal:
-            state = replace(state, alone_because=refusal.detail, alone_by=refusal.clause)
-        else:
-            return _announced_round(run, state, announced, trained)
-    return _round_alone(run, state, round_number)
+    def shown(self, state: RunState) -> RunState:
+        return state
 
 
 def _planned(run: Run, state: RunState, round_number: int) -> tuple[Announced, Trained | None]:
@@ -362,7 +360,7 @@ def _update_round(
     measured = with_own_noise(run, began, inputs, summed, summed.judgement.measured)
     rule_state = run.rule.apply(state.rule_state, measured)
     aggregate = summed.average
-    if run.erosion_applies == "same_round":
+    if run.conditions.erosion_applies == "same_round":
         used = [(w, inputs.updates[w.site]) for w in run.rule.numerators(rule_state) if w.site in inputs.updates]
         aggregate = average(inputs.own.values, used, weight_list.grid)
     after = replace(
@@ -419,7 +417,7 @@ def _admitted(run: Run, rule_state: RuleState, round_number: int) -> RuleState:
     ready = tuple(
         SiteFacts(name=site.name, samples=len(site.train))
         for site in run.contributors
-        if run.attendance.has_joined(site.name, round_number)
+        if run.conditions.attendance.has_joined(site.name, round_number)
     )
     return run.rule.admit(rule_state, ready)
 
@@ -448,7 +446,7 @@ def run_protected(
         study,
         sites,
         ckks_sum(study, len(sites), shares) if plan.keyed else shares,
-        replace(conditions, policy=policy or conditions.policy),
+        conditions if policy is None else replace(conditions, policy=policy),
         protection=plan.name,
         resume=resume,
         after_round=after_round,

@@ -56,7 +56,7 @@ class Trained:
 
     @classmethod
     def of(cls, run: Run, updates: Mapping[str, ClippedUpdate]) -> Trained:
-        if not run.works_out_isolation:
+        if not run.conditions.works_out_isolation:
             return cls(updates, {})
         seed = derive(bytes(32), f"kept updates {run.study.seed}")
         return cls(updates, {site: kept_update(one.values, derive(seed, site)) for site, one in updates.items()})
@@ -72,22 +72,22 @@ class Figures:
 
 def require_isolated(run: Run, state: RunState, announced: Announced, *, trained: Trained) -> None:
     """The clause as the requester runs it before it announces, with its own updates. Raises: PolicyRefusal"""
-    if not run.works_out_isolation:
+    if not run.conditions.works_out_isolation:
         return
     row = _summed_row(run, announced)
-    check_isolation(_exposure(run, state, row, run.requester.name, trained), row, run.policy)
+    check_isolation(_exposure(run, state, row, run.requester.name, trained), row, run.conditions.policy)
 
 
 def isolations(run: Run, state: RunState, announced: Announced, trained: Trained, sites: tuple[str, ...]) -> Figures:
     """Return the findings of the requester, then of ``sites``; nothing where nobody asks for it."""
-    if not run.works_out_isolation:
+    if not run.conditions.works_out_isolation:
         return Figures((), {})
     row, values, refusals = _summed_row(run, announced), [], {}
     for site in (run.requester.name, *sites):
         found = _exposure(run, state, row, site, trained)
         values.append(SiteValue(site=site, value=found.least))
         try:
-            check_isolation(found, row, run.policy)
+            check_isolation(found, row, run.conditions.policy)
         except PolicyRefusal as refusal:
             refusals[site] = refusal
     return Figures(tuple(values), refusals)
@@ -97,7 +97,7 @@ def remembered(
     run: Run, state: RunState, announced: Announced, trained: Trained, released: tuple[str, ...]
 ) -> RunState:
     """The state once the sum over ``released``, contributors only, was opened."""
-    if not run.works_out_isolation:
+    if not run.conditions.works_out_isolation:
         return state
     row = _summed_row(run, announced).model_copy(update={"released": tuple(sorted(released))})
     newest = np.zeros((1, len(run.sites), len(trained.kept[run.requester.name])), np.float32)
@@ -116,7 +116,7 @@ def _exposure(run: Run, state: RunState, row: SummedRow, site: str, trained: Tra
         KnownSum(_as_seen_by(run, state, one, site), kept if kept.any() else None)
         for one, kept in zip(state.sums, own, strict=True)
     ]
-    t = max(run.policy.assumed_colluders, run.study.parameters.assumed_colluders)
+    t = max(run.conditions.policy.assumed_colluders, run.study.parameters.assumed_colluders)
     return exposure(past, _as_seen_by(run, state, row, site), trained.kept[site], colluders=t, told=_TOLD)
 
 
@@ -268,12 +268,14 @@ def answers(run: Run, state: RunState, announced: Announced) -> Answers:
 def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteData, ...]:
     """Return the listed sites that are there, in roster order."""
     return tuple(
-        site for site in run.contributors if site.name in listed and run.attendance.present(site.name, round_number)
+        site
+        for site in run.contributors
+        if site.name in listed and run.conditions.attendance.present(site.name, round_number)
     )
 
 
 def _terms(run: Run) -> Terms:
-    return Terms(run.study.parameters, run.names, run.rule, run.policy)
+    return Terms(run.study.parameters, run.names, run.rule, run.conditions.policy)
 
 
 def inputs_of(
@@ -366,8 +368,8 @@ def own_variance(run: Run, state: RunState, number: int) -> float:
         run.study.training,
         round=number,
         seed=site_seed(run.study.seed or 0, run.requester.name),
-        device=run.computing.device,
+        device=run.conditions.computing.device,
         clip_norm=run.study.parameters.clip_norm,
-        loss=site_loss(run.study, run.plugin, run.requester.train.y),
+        loss=site_loss(run.study, run.conditions.plugin, run.requester.train.y),
     )
     return noise.variance

@@ -24,8 +24,7 @@ from harness.datasets.registry import load_data, source_of
 from harness.engine.training import Computing
 from harness.simulate.case import Case, read_case
 from harness.simulate.case_run import CaseOptions, request_for, requesters_of, run_case
-from harness.simulate.comparison import read_personal_case
-from harness.simulate.comparison_report import PersonalOptions, run_personal_case
+from harness.simulate.comparison import read_personal_case, run_personal_case
 from harness.simulate.run_one import Protection
 from harness.simulate.store import append_line, read_lines
 from harness.simulate.study_files import STUDIES, parse_seeds
@@ -167,7 +166,7 @@ def _personal(recipe: Recipe, making: Making) -> None:
         making.tell(f"moiety simulate harness/studies/{name}.toml --out results-out/{name}")
         case = read_personal_case(STUDIES / f"{name}.toml")
         making.get_data(case.table.data)
-        run_personal_case(case, PersonalOptions(making.runs / name, making.data, device=making.device), making.tell)
+        run_personal_case(case, making.runs / name, making.data, device=making.device, tell=making.tell)
 
 
 def _attacked(recipe: Recipe, making: Making) -> None:

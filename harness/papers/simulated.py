@@ -53,8 +53,14 @@ from harness.simulate.charts import (
     of_variant,
     relative_distances,
 )
-from harness.simulate.comparison import ResultFolder, read_personal_case
-from harness.simulate.comparison_report import PUBLISHED, detections, score_rows, summaries
+from harness.simulate.comparison import (
+    PUBLISHED,
+    ResultFolder,
+    detections,
+    read_personal_case,
+    score_rows,
+    summaries,
+)
 from harness.simulate.run_line import RunLine, Values
 from harness.simulate.store import Results, read_lines
 from harness.simulate.study_files import STUDIES

@@ -17,8 +17,7 @@ from harness.datasets.registry import source_of
 from harness.demo.report import accuracy_text, print_run
 from harness.simulate.case import Case, case_of
 from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
-from harness.simulate.comparison import PersonalCase, personal_case_of
-from harness.simulate.comparison_report import PersonalOptions, run_personal_case, summary_json, summary_table
+from harness.simulate.comparison import PersonalCase, personal_case_of, run_personal_case, summary_json, summary_table
 from harness.simulate.energy import measured_into
 from harness.simulate.options import StudyOptions
 from harness.simulate.run_line import RunLine
@@ -240,19 +239,23 @@ def _simulate_case(case: Case, asked: StudyOptions, console: Console) -> None:
 
 
 def _compare(case: PersonalCase, asked: StudyOptions, console: Console) -> None:
-    out = asked.out
-    if out is None:
+    if asked.out is None:
         raise ConfigurationError("a comparison of personal models needs --out: the folder in which its runs are kept")
-    options = PersonalOptions(
-        out,
+    if asked.protection != Protection.PLAIN:
+        raise ConfigurationError(
+            f"{case.source}: a comparison of personal models runs with --protection plain; for shares or ciphertexts "
+            "give a study file with key 'model.personal'"
+        )
+    lines = run_personal_case(
+        case,
+        asked.out,
         Path(asked.data) if asked.data else None,
-        _seeds(asked),
-        _variants(asked) or (),
-        asked.device,
-        asked.batched,
-        Protection(asked.protection),
+        seeds=_seeds(asked),
+        only=_variants(asked) or (),
+        device=asked.device,
+        batched=asked.batched,
+        tell=lambda text: console.print(text, highlight=False),
     )
-    lines = run_personal_case(case, options, lambda text: console.print(text, highlight=False))
     if asked.as_json:
         typer.echo(summary_json(lines))
     else:

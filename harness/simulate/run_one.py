@@ -9,18 +9,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from client_agent.learning.models import build_model
 from client_agent.learning.scores import FOLLOWED, MetricName
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, check_federation
 from harness.datasets.transforms import pooled
 from harness.engine.algorithms import BaselineTable
-from harness.engine.all_sites import SitesState, run_baseline
+from harness.engine.all_sites import SitesState
 from harness.engine.history import RoundRecord, RunEnd, RunHistory
-from harness.engine.loop import run_protected, run_rounds
+from harness.engine.loop import Reached, run_protected, run_rounds
 from harness.engine.protected_sum import SourceName
 from harness.engine.run_state import Conditions, ErosionApplies, RunState
 from harness.engine.training import ON_CPU, Computing, Progress, one_thread
@@ -89,8 +88,6 @@ class PlannedRun:
 
 
 OnRound = Callable[[int], None]
-Reached: TypeAlias = Progress[Any, RoundRecord]
-"""The progress of a study's run, or a baseline's."""
 
 
 def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLine:
@@ -203,9 +200,6 @@ def _rounds(
     after_round: Callable[[Reached], None],
 ) -> RunHistory:
     conditions = _conditions(planned, study, federation, erosion)
-    if planned.baseline is not None:
-        model = conditions.model or build_model(study.model, planned.key.seed)
-        return run_baseline(study, federation.sites, planned.baseline, model, conditions, resume, after_round)
     if planned.protection is Protection.PLAIN:
         return run_rounds(
             study,
@@ -237,6 +231,7 @@ def _conditions(planned: PlannedRun, study: Study, federation: Federation, erosi
         planned.computing,
         None if planned.packaged is None else planned.packaged.rule_of(study),
         None if planned.own_model is None else planned.own_model.build(planned.study.model, planned.key.seed),
+        planned.baseline,
         followed=planned.followed | {planned.judged_by},
         bootstrap=planned.bootstrap,
         own_metrics=own_metrics(planned.metrics),
