@@ -111,7 +111,26 @@ def require_no_statistics(model: nn.Module, name: str) -> None:
 
 
 class _Table(BaseModel):
+    """An algorithm whose sites keep nothing and use the shared model."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    keeps_common: ClassVar[bool] = False
+
+    def first(self, shared: Vector) -> Kept:
+        return Kept()
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        return shared
+
+
+class _Personal(_Table):
+    """An algorithm whose sites keep a model of their own and use it."""
+
+    def first(self, shared: Vector) -> Kept:
+        return Kept(shared.copy())
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        return kept.own
 
 
 class FedProx(_Table):
@@ -123,12 +142,8 @@ class FedProx(_Table):
             Algorithm 2
     """
 
-    keeps_common: ClassVar[bool] = False
     name: Literal["fedprox"]
     mu: Annotated[float, Field(ge=0)] = 0.01
-
-    def first(self, shared: Vector) -> Kept:
-        return Kept()
 
     def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
         received, w = _tensor(shared), _tensor(shared)
@@ -138,9 +153,6 @@ class FedProx(_Table):
             total.add_(step, alpha=problem.factor)
             w = w - problem.rate * step
         return total.numpy(), kept
-
-    def used(self, shared: Vector, kept: Kept) -> Vector:
-        return shared
 
 
 class Scaffold(_Table):
@@ -171,11 +183,8 @@ class Scaffold(_Table):
         control = own - all_of + steps / taken  # (x - y) / (K lr) is the mean step
         return (problem.factor * steps).numpy(), Kept(control.numpy())
 
-    def used(self, shared: Vector, kept: Kept) -> Vector:
-        return shared
 
-
-class Ditto(_Table):
+class Ditto(_Personal):
     """Beside the shared model of FedAvg every site has one of its own, drawn to the shared one by ``pull``, lambda.
 
         shared     w <- w - lr grad f(w)                         its steps are the update, as in FedAvg
@@ -186,12 +195,8 @@ class Ditto(_Table):
     Source: Li, Hu, Beirami, Smith 2021, Ditto: Fair and Robust Federated Learning Through Personalization, Algorithm 1
     """
 
-    keeps_common: ClassVar[bool] = False
     name: Literal["ditto"]
     pull: Annotated[float, Field(ge=0)] = 0.1
-
-    def first(self, shared: Vector) -> Kept:
-        return Kept(shared.copy())
 
     def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
         received, w, v = _tensor(shared), _tensor(shared), _tensor(kept.own)
@@ -203,11 +208,8 @@ class Ditto(_Table):
             w, v = w - problem.rate * step, v - problem.rate * own_step
         return total.numpy(), Kept(v.numpy())
 
-    def used(self, shared: Vector, kept: Kept) -> Vector:
-        return kept.own
 
-
-class PFedMe(_Table):
+class PFedMe(_Personal):
     """The shared model follows the sites' Moreau envelopes; a site uses the minimiser theta of its last mini-batch.
 
         theta = argmin of f(theta; batch) + lambda / 2 ||theta - w||^2     approximately: gradient steps, from theta = w
@@ -220,14 +222,10 @@ class PFedMe(_Table):
     Source: T. Dinh, Tran, Nguyen 2020, Personalized Federated Learning with Moreau Envelopes, Algorithm 1
     """
 
-    keeps_common: ClassVar[bool] = False
     name: Literal["pfedme"]
     pull: Annotated[float, Field(gt=0)] = 15.0
     steps: Annotated[int, Field(ge=1)] = 5
     personal_rate: Annotated[float, Field(gt=0)] = 0.01
-
-    def first(self, shared: Vector) -> Kept:
-        return Kept(shared.copy())
 
     def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
         w = _tensor(shared)
@@ -238,9 +236,6 @@ class PFedMe(_Table):
             total.add_(step, alpha=problem.factor)
             w = w - problem.rate * step
         return total.numpy(), Kept(theta.numpy())
-
-    def used(self, shared: Vector, kept: Kept) -> Vector:
-        return kept.own
 
     def _minimiser(self, problem: LocalProblem, w: torch.Tensor, rows: Rows) -> torch.Tensor:
         theta = w

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import chain
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,17 +93,6 @@ class Measuring:
         return measurement.open_all(shares[Side.A], shares[Side.B], self.numerators, self.parameters, self.opens)
 
 
-class Given(Protocol):
-    """Whatever a site shares in a round."""
-
-    @property
-    def site(self) -> str: ...
-
-    def encoded(self, parameters: StudyParameters, rounding_seed: bytes) -> Ring:
-        """uint64[D]. Raises: UnusableUpdate"""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class SiteInput:
     """A site's clipped vector before the list's weight, and that weight's numerator (the grid for the requester).
@@ -121,16 +110,19 @@ class SiteInput:
         return fixed_point.encode(scaled, parameters, rounding_seed)
 
 
-@dataclass(frozen=True)
-class CountsInput:
-    """A site's examples of each class."""
+@dataclass(frozen=True, eq=False)
+class WholeNumbers:
+    """What a site shares as it is, such as its examples of each class: uint64[D]; nothing is rounded."""
 
     site: str
-    counts: tuple[int, ...]
+    vector: Ring = field(repr=False)
 
     def encoded(self, parameters: StudyParameters, rounding_seed: bytes) -> Ring:
-        """Plain integers, uint64[D]; nothing is rounded. Raises: UnusableUpdate"""
-        return counts_vector(self.counts, parameters)
+        return self.vector
+
+
+Given: TypeAlias = SiteInput | WholeNumbers
+"""Whatever a site shares in a round."""
 
 
 _ATTEMPT = 1
@@ -192,7 +184,8 @@ class SecureRound:
         Raises:   UnusableUpdate, AggregateOutOfBounds
         """
         contributions = {given.site: self._contribute(given) for given in inputs}
-        numerators = {given.site: _numerator(given, self.parameters) for given in inputs}
+        grid = self.parameters.weight_grid
+        numerators = {one.site: one.numerator if isinstance(one, SiteInput) else grid for one in inputs}
         held = [contribution.collected for contribution in contributions.values()]
         agreed = agreement.agree(self.announcement, _ATTEMPT, self.roster, held, held)
         lacking = agreement.shortfall(agreed, self.announcement, self.roster.requester)
@@ -270,11 +263,11 @@ class SecureRound:
         stated = agreement.transcript(number, agreed.digest(), *nonces)
         challenge = agreement.check_transcript(number, agreed, stated)
         own = contributions[self.roster.requester].encoded
+        weights = numerators
         if probe is not None:
             own = fixed_point.encode(probe, self.parameters, derive(self.seed, "probe rounding"))
-            queries = self._queries(challenge, agreed, own, dict.fromkeys(numerators, self.parameters.weight_grid))
-        else:
-            queries = self._queries(challenge, agreed, own, numerators)
+            weights = dict.fromkeys(numerators, self.parameters.weight_grid)
+        queries = self._queries(challenge, agreed, own, weights)
         operands = {side: self._operands(side, challenge, agreed, contributions, queries[side]) for side in Side}
         halves = self.draw([one.lengths for one in operands[Side.A]], f"round {number}")
         context = f"{self.announcement.study_digest} {number} {_ATTEMPT}"
@@ -332,20 +325,13 @@ def wrong_tags_left_out(judgement: Judgement, wrong: tuple[str, ...]) -> Judgeme
     return replace(judgement, failed=wrong, measured=judgement.measured.model_copy(update={"took_part": ()}))
 
 
-def _numerator(given: Given, parameters: StudyParameters) -> int:
-    return given.numerator if isinstance(given, SiteInput) else parameters.weight_grid
-
-
 def _sources(side: Side, contributions: dict[str, _Contribution], sites: tuple[str, ...]) -> list[ChunkSource]:
     return [sharing.chunk_source(contributions[site].shares[side]) for site in sites]
 
 
-def _share_bytes(share: Share) -> bytes:
-    return share.seed if isinstance(share, sharing.SeedShare) else ring.to_bytes(share.vector)
-
-
 def _commitment(share: Share, rand: bytes, side: str) -> str:
-    return commitment_to(_share_bytes(share), derive(rand, f"salt {side}"), derive(rand, f"content key {side}")).hex()
+    content = share.seed if isinstance(share, sharing.SeedShare) else ring.to_bytes(share.vector)
+    return commitment_to(content, derive(rand, f"salt {side}"), derive(rand, f"content key {side}")).hex()
 
 
 TamperInRound: TypeAlias = Callable[[int, str, Ring], Ring]
@@ -415,7 +401,7 @@ class SecureSum:
         def bound(released: tuple[str, ...]) -> int:
             return release.self_weighted_bound(parameters, len(released))
 
-        given = [CountsInput(site, numbers) for site, numbers in counts.items()]
+        given = [WholeNumbers(site, counts_vector(numbers, parameters)) for site, numbers in counts.items()]
         result = self._round(announcement, bound).run(given, everybody_in_range(announcement, self.roster.requester))
         failed = () if result.judgement is None else result.judgement.failed
         if result.total is None:

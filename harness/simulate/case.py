@@ -172,23 +172,21 @@ class Setting:
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the things compared: the whole study, checked, and the values to choose from.
+    """One of the things compared, with its whole study, checked.
 
     ``digest`` covers all of the file that decides this variant's results, as it was written, and the version of a
     package's rule; in ``study`` FedAvg stands in such a rule's place.
     """
 
-    name: str
+    table: VariantTable
     study: StudyTable
-    tune: tuple[tuple[str, tuple[TuneValue, ...]], ...]
-    keeps_validation: bool
-    alone_after: int | None
-    pooled: bool
-    baseline: BaselineTable | None
-    published_mistake: PublishedMistake | None
     digest: str
     tables: Mapping[str, Any]
     policy: PolicyTable
+
+    @property
+    def name(self) -> str:
+        return self.table.name
 
     def with_settings(self, settings: tuple[Setting, ...], source: str) -> StudyTable:
         """The study with tuned keys set. Raises: ConfigurationError"""
@@ -214,10 +212,11 @@ class Variant:
     def baseline_with(self, settings: tuple[Setting, ...], source: str) -> BaselineTable | None:
         """The baseline with tuned keys set. Raises: ConfigurationError"""
         keys = {one.key.removeprefix(f"{BASELINE}."): one.value for one in settings if one.key.startswith(BASELINE)}
-        if self.baseline is None or not keys:
-            return self.baseline
+        baseline = self.table.baseline
+        if baseline is None or not keys:
+            return baseline
         where = f"{source}: variant {self.name!r}: baseline"
-        return validated(type(self.baseline), {**self.baseline.model_dump(), **keys}, where)
+        return validated(type(baseline), {**baseline.model_dump(), **keys}, where)
 
 
 @dataclass(frozen=True)
@@ -267,7 +266,7 @@ def case_of(file: StudyFile) -> Case:
         raise ConfigurationError(f"{source}: there is nothing to run: give one or more tables [[variant]]")
     if len(set(names)) != len(names):
         raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
-    variants = tuple(_variant(variant, tables, case_part, source) for variant in parsed)
+    variants = tuple(_variant(variant, tables, case_part, table, source) for variant in parsed)
     possible = METRICS[variants[0].study.task.kind]
     if not possible or table.judged_by not in (None, *possible):
         raise ConfigurationError(
@@ -277,36 +276,23 @@ def case_of(file: StudyFile) -> Case:
     return Case(source, variants[0].study.name, table, variants)
 
 
-def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, Any], source: str) -> Variant:
+def _variant(
+    variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, Any], table: CaseTable, source: str
+) -> Variant:
     tables = json.loads(json.dumps(base, default=str))
     for part in CHANGEABLE:
         change = getattr(variant, part)
         replaced = part == "rule" and "name" in change
         tables[part] = {**({} if replaced else tables.get(part, {})), **change}
-    if variant.rounds is not None:
-        tables["rounds"] = variant.rounds
-    if variant.finish is not None:
-        tables["finish"] = variant.finish
-    if variant.privacy is not None:
-        tables["privacy"] = variant.privacy
+    replacing = ((part, getattr(variant, part)) for part in ("rounds", "finish", "privacy"))
+    tables |= {part: given for part, given in replacing if given is not None}
     where = f"{source}: variant {variant.name!r}"
     for key, values in variant.tune.items():
-        _check_tuned(key, values, bool(case.get("tuning_seeds")), variant.baseline is not None, where)
+        _check_tuned(key, values, bool(table.tuning_seeds), variant.baseline is not None, where)
     study = checked_study_table(without_package(tables), where)
     _require_together(variant, study, where)
-    return Variant(
-        variant.name,
-        study,
-        tuple((key, tuple(values)) for key, values in variant.tune.items()),
-        variant.keeps_validation,
-        variant.alone_after,
-        variant.pooled,
-        variant.baseline,
-        variant.published_mistake,
-        _digest(variant, tables, case, _packages(tables, case, where)),
-        tables,
-        variant.policy or validated(CaseTable, case, f"{source}: [case]").policy,
-    )
+    digest = _digest(variant, tables, case, _packages(tables, case, where))
+    return Variant(variant, study, digest, tables, variant.policy or table.policy)
 
 
 def _require_together(variant: VariantTable, study: StudyTable, where: str) -> None:
@@ -364,16 +350,9 @@ def _digest(
         "tune": variant.tune,
         "keeps_validation": variant.keeps_validation,
     }
-    if variant.alone_after is not None:
-        deciding["alone_after"] = variant.alone_after
-    if variant.pooled:
-        deciding["pooled"] = True
-    if variant.baseline is not None:
-        deciding["baseline"] = variant.baseline.model_dump()
-    if variant.policy is not None:
-        deciding["policy"] = variant.policy.model_dump()
-    if variant.published_mistake is not None:
-        deciding["published_mistake"] = variant.published_mistake
+    # what is left out is not written down, so that digests of files from before a key came in stay as they are
+    later = variant.model_dump(include={"alone_after", "baseline", "policy", "published_mistake"}, exclude_none=True)
+    deciding |= later | ({"pooled": True} if variant.pooled else {})
     deciding |= packages
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
 

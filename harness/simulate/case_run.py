@@ -39,25 +39,20 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
     """Raises: ConfigurationError for a variant that exists in plain simulation only, under a protection"""
     where = f"{case.source}: variant {variant.name!r}"
     require_plain_for_same_round(variant.study, protection, where)
-    chosen, model, baseline = variant.chosen_rule(), variant.chosen_model, variant.baseline
-    if chosen is not None and variant.published_mistake is not None:
+    chosen, model, table = variant.chosen_rule(), variant.chosen_model, variant.table
+    if chosen is not None and table.published_mistake is not None:
         raise ConfigurationError(f"{where}: 'published_mistake' is of no package's rule; leave it out")
-    plain_only = (
-        (
-            chosen,
-            "rule {} is from a package, and servers and sites know the rules of the protocol alone",
-        ),
-        (model, "model {} is from a package, and sites run no code of others"),
-        (variant.pooled or None, "'pooled' puts all data at one place, in plain runs only"),
-        (baseline, "baseline {} runs in plain simulation only, since no server and no site's agent knows it"),
-        (variant.published_mistake, "'published_mistake' repeats a mistake in plain runs only"),
-    )
-    for given, why in plain_only if protection is not Protection.PLAIN else ():
-        if given is not None:
-            named = why.format(repr(getattr(given, "name", "")))
-            raise ConfigurationError(
-                f"{where}: {named}: name the other variants with --only, or give --protection plain"
-            )
+    rule, own, baseline = (one and one.name for one in (chosen, model, table.baseline))
+    plain_only = {
+        f"rule {rule!r} is from a package, and servers and sites know the rules of the protocol alone": rule,
+        f"model {own!r} is from a package, and sites run no code of others": own,
+        "'pooled' puts all data at one place, in plain runs only": table.pooled,
+        f"baseline {baseline!r} runs in plain simulation only, since no server and no site's agent knows it": baseline,
+        "'published_mistake' repeats a mistake in plain runs only": table.published_mistake,
+    }
+    why = next((why for why, given in plain_only.items() if given), None)
+    if why is not None and protection is not Protection.PLAIN:
+        raise ConfigurationError(f"{where}: {why}: name the other variants with --only, or give --protection plain")
 
 
 def require_possible(
@@ -102,9 +97,9 @@ def _require_study(case: Case, variant: Variant, federation: Federation, protect
     grid = study.parameters.weight_grid
     rule = chosen.rule_of(study) if chosen else rule_for(study.rule, batch_size=study.training.batch_size, grid=grid)
     try:
-        if variant.baseline is not None:
+        if variant.table.baseline is not None:
             made = variant.chosen_model.build(variant.study.model, 0) if variant.chosen_model else None
-            require_baseline(study, made or build_model(study.model, 0), f"baseline {variant.baseline.name!r}")
+            require_baseline(study, made or build_model(study.model, 0), f"baseline {variant.table.baseline.name!r}")
         require_willing(rule.needs, variant.policy.policy(), [site.name for site in federation.contributors])
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error.detail}") from None
@@ -212,7 +207,7 @@ class _CaseRun:
 
     def _choices(self, variant: Variant, requesters: tuple[str, ...]) -> tuple[Choice, ...]:
         """Return the variant's choices, tried now where they have not been; written to ``choices_<variant>.json``."""
-        if not variant.tune:
+        if not variant.table.tune:
             return ()
         lines = self._tried(variant, requesters)
         each = self.case.table.tuned_for == "each_requester"
@@ -244,34 +239,22 @@ class _CaseRun:
         return [one for one in tried if one.requester in requesters]
 
     def _planned(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
-        variant, table = self.case.variant(key.variant), self.case.table
-        share = table.validation_share if variant.keeps_validation else 0.0
+        variant, options = self.case.variant(key.variant), self.options
+        share = self.case.table.validation_share if variant.table.keeps_validation else 0.0
         study = variant.with_settings(settings, self.case.source)
         return PlannedRun(
-            self.case.source,
-            self.case.name,
+            self.case,
             key,
             study,
-            request_for(self.case, self.options.data, key.requester, key.seed, share),
-            variant.policy.policy(),
-            self.options.protection,
-            variant.digest,
+            request_for(self.case, options.data, key.requester, key.seed, share),
+            options.protection,
             settings,
-            self.options.correlation_source,
+            options.correlation_source,
             self.results.partial,
-            self.options.checkpoint_every_s,
-            variant.alone_after,
-            variant.published_mistake,
-            self._computing(study) if variant.baseline is None else ON_CPU,
-            variant.chosen_rule(settings),
-            table.attendance,
-            variant.pooled,
-            variant.chosen_model,
+            options.checkpoint_every_s,
+            self._computing(study) if variant.table.baseline is None else ON_CPU,
             loaded_plugins(),
-            variant.baseline_with(settings, self.case.source),
-            self.case.judged_by,
-            table.bootstrap,
-            tuple(table.metrics),
+            self.case.table.bootstrap,
         )
 
     def _computing(self, study: StudyTable) -> Computing:
@@ -285,12 +268,10 @@ class _CaseRun:
         A finish that holds nothing out of the rounds is left out, so settings are those of the rounds alone.
         """
         planned = self._planned(key, settings)
-        data = replace(planned.data, validation_share=self.case.table.validation_share)
-        study = without_leaving_one_out(planned.study)
         return replace(
             planned,
-            study=study,
-            data=data,
+            study=without_leaving_one_out(planned.study),
+            data=replace(planned.data, validation_share=self.case.table.validation_share),
             protection=Protection.PLAIN,
             partial=None,
             bootstrap=0,
@@ -321,12 +302,17 @@ def request_for(
 ) -> DataRequest:
     """Return a run's request to the case's data set."""
     table = case.table
-    choices = table.split, table.sites, requester, validation_share, data, table.dirichlet, table.whitened
     study = case.variants[0].study
     return DataRequest(
         table.data,
         seed,
-        *choices,
+        table.split,
+        table.sites,
+        requester,
+        validation_share,
+        data,
+        table.dirichlet,
+        table.whitened,
         training_share=table.training_share,
         inputs=study.model.inputs,
         outputs=study.model.width,

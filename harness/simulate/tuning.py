@@ -90,11 +90,8 @@ class Choice(BaseModel):
 
 def combinations(variant: Variant) -> tuple[tuple[Setting, ...], ...]:
     """Every combination, in the file's order; one empty one where nothing is tuned."""
-    keys = [key for key, _ in variant.tune]
-    return tuple(
-        tuple(Setting(key, value) for key, value in zip(keys, values, strict=True))
-        for values in itertools.product(*(values for _, values in variant.tune))
-    )
+    keys, values = variant.table.tune.keys(), itertools.product(*variant.table.tune.values())
+    return tuple(tuple(map(Setting, keys, chosen)) for chosen in values)
 
 
 def choose(variant: Variant, lines: Sequence[TuningLine], requester: str | None) -> Choice:
