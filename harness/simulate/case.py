@@ -16,7 +16,7 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -135,7 +135,13 @@ class CaseTable(_Table):
     attendance: AttendanceTable = AttendanceTable()
 
 
-class VariantTable(_Table):
+class NamedTable(_Table):
+    """``[[variant]]`` of any file that compares."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
+
+
+class VariantTable(NamedTable):
     """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key.
 
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
@@ -145,7 +151,6 @@ class VariantTable(_Table):
     ``policy`` is the sites' in place of the case's: for rules from before there were any.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     keeps_validation: bool = False
     alone_after: Annotated[int, Field(ge=1)] | None = None
     pooled: bool = False
@@ -251,22 +256,37 @@ def parse_case(text: str, source: str) -> Case:
     return case_of(StudyFile(source, parse_toml(text, source)))
 
 
-def case_of(file: StudyFile) -> Case:
-    """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
+T = TypeVar("T", bound=BaseModel)
+V = TypeVar("V", bound=NamedTable)
+
+
+def parts_of(file: StudyFile, name: str, kind: type[T], variant: type[V]) -> tuple[T, list[V], dict[str, Any]]:
+    """The table ``name`` of a file that compares variants, the variants, and the study's own tables.
+
+    Raises: ConfigurationError that names what is wrong
+    """
     source, tables = file.source, dict(file.tables)
-    case_part, variant_parts = tables.pop("case", None), tables.pop("variant", [])
-    if not isinstance(case_part, dict) or not isinstance(variant_parts, list):
-        raise ConfigurationError(f"{source}: a case has one table [case] and one or more tables [[variant]]")
+    part, variants = tables.pop(name, None), tables.pop("variant", [])
+    if not isinstance(part, dict) or not isinstance(variants, list):
+        what = "a case" if name == "case" else "a comparison"
+        raise ConfigurationError(f"{source}: {what} has one table [{name}] and one or more tables [[variant]]")
     if "seed" in tables:
-        case_part = {"seeds": [tables["seed"]], **case_part}
-    table = validated(CaseTable, case_part, f"{source}: [case]")
-    parsed = [validated(VariantTable, part, f"{source}: [[variant]]") for part in variant_parts]
-    names = [variant.name for variant in parsed]
+        part = {"seeds": [tables["seed"]], **part}
+    table = validated(kind, part, f"{source}: [{name}]")
+    parsed = [validated(variant, one, f"{source}: [[variant]]") for one in variants]
+    names = [one.name for one in parsed]
     if not names:
         raise ConfigurationError(f"{source}: there is nothing to run: give one or more tables [[variant]]")
     if len(set(names)) != len(names):
         raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
-    variants = tuple(_variant(variant, tables, case_part, table, source) for variant in parsed)
+    return table, parsed, tables
+
+
+def case_of(file: StudyFile) -> Case:
+    """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
+    source, (table, parsed, tables) = file.source, parts_of(file, "case", CaseTable, VariantTable)
+    written = {"seeds": [tables["seed"]], **file.tables["case"]} if "seed" in tables else file.tables["case"]
+    variants = tuple(_variant(variant, tables, written, table, source) for variant in parsed)
     possible = METRICS[variants[0].study.task.kind]
     if not possible or table.judged_by not in (None, *possible):
         raise ConfigurationError(

@@ -76,7 +76,7 @@ def require_possible(
         for settings in combinations(variant):
             _require_options(case, variant, settings)
         for requester in requesters:
-            _require_study(case, variant, _asked_by(requester, federation), protection)
+            _require_study(case, variant, federation.asked_by(requester), protection)
 
 
 def _require_options(case: Case, variant: Variant, settings: tuple[Setting, ...]) -> None:
@@ -103,13 +103,6 @@ def _require_study(case: Case, variant: Variant, federation: Federation, protect
         require_willing(rule.needs, variant.policy.policy(), [site.name for site in federation.contributors])
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error.detail}") from None
-
-
-def _asked_by(requester: str, federation: Federation) -> Federation:
-    """The same sites, the requester first."""
-    first = [site for site in federation.sites if site.name == requester]
-    others = [site for site in federation.sites if site.name != requester]
-    return replace(federation, sites=(*first, *others))
 
 
 @dataclass(frozen=True)

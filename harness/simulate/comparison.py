@@ -46,6 +46,7 @@ from harness.engine.algorithms import Apfl
 from harness.engine.all_sites import Alone, SchemeName, Setting, SitesScheme, SitesState, scheme_of, used_model
 from harness.engine.training import Batched, one_thread, train
 from harness.engine.training import Progress as SchemeProgress
+from harness.simulate.case import NamedTable, parts_of
 from harness.simulate.charts import Series, Spread, curved, drawn
 from harness.simulate.run_one import digest_of
 from harness.simulate.store import Checkpoint, append_line, read_lines
@@ -53,7 +54,6 @@ from harness.simulate.study_files import StudyFile, read_study_file, simulated_s
 from harness.versions import versions
 from host.files import write_durably
 from host.output_files import rewrite
-from protocol.configuration import validated
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Study
 from protocol.summary.table_one import is_constant
@@ -133,13 +133,10 @@ def _changed(part: Examples, tampering: Tampering) -> Examples:
 CHANGEABLE: Final = ("model", "training")
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class PersonalTable(_Table):
+class PersonalTable(BaseModel):
     """``[personal]``. ``validation_share`` of every site's training part is kept to choose settings on."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     data: str
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
     evaluate_every: Annotated[int, Field(ge=1)] = 10
@@ -147,18 +144,17 @@ class PersonalTable(_Table):
     tampering: Tampering = Tampering()
 
 
-class VariantTable(_Table):
+class VariantTable(NamedTable):
     """``[[variant]]``. ``mixing`` and ``adaptive`` are APFL's; ``fine_tune_epochs`` are local epochs after the last
     round, in which every site goes on alone from the model it uses.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     scheme: Annotated[SchemeName, Field(strict=False)]
     mixing: Annotated[float, Field(ge=0, le=1)] = 0.5
     adaptive: bool = True
     fine_tune_epochs: Annotated[int, Field(ge=0)] = 0
-    model: dict[str, Any] = {}
-    training: dict[str, Any] = {}
+    model: dict[str, Any] = Field(default={})
+    training: dict[str, Any] = Field(default={})
 
 
 @dataclass(frozen=True)
@@ -195,17 +191,7 @@ def read_personal_case(path: Path) -> PersonalCase:
 
 def personal_case_of(file: StudyFile) -> PersonalCase:
     """A comparison file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
-    source, tables = file.source, dict(file.tables)
-    part, variant_parts = tables.pop("personal", None), tables.pop("variant", [])
-    if not isinstance(part, dict) or not isinstance(variant_parts, list) or not variant_parts:
-        raise ConfigurationError(f"{source}: a comparison has one table [personal] and tables [[variant]]")
-    if "seed" in tables:
-        part = {"seeds": [tables["seed"]], **part}
-    table = validated(PersonalTable, part, f"{source}: [personal]")
-    parsed = [validated(VariantTable, one, f"{source}: [[variant]]") for one in variant_parts]
-    names = [variant.name for variant in parsed]
-    if len(set(names)) != len(names):
-        raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
+    source, (table, parsed, tables) = file.source, parts_of(file, "personal", PersonalTable, VariantTable)
     variants = tuple(_variant(variant, tables, table, source) for variant in parsed)
     return PersonalCase(source, variants[0].study.name, table, variants)
 
