@@ -176,7 +176,7 @@ def _by_round(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
     """A line's lists with one entry per round."""
     return {
         "kind": tuple(record.kind.value for record in records),
-        **{name: tuple(_number(getattr(record, name)) for record in records) for name in _NUMBERS},
+        **{name: tuple(finite(getattr(record, name)) for record in records) for name in _NUMBERS},
         **{name: tuple(getattr(record, name) for record in records) for name in _COPIED},
         **_scores(records),
     }
@@ -215,7 +215,7 @@ def _weights(record: RoundRecord, grid: int) -> tuple[SiteValue, ...]:
 def _by_site(rounds: list[tuple[SiteValue, ...]], sites: tuple[str, ...]) -> dict[str, Values]:
     """One series per site; a site without a number in any round is left out."""
     found = [{entry.site: entry.value for entry in values} for values in rounds]
-    series = {site: tuple(_number(values.get(site)) for values in found) for site in sites}
+    series = {site: tuple(finite(values.get(site)) for values in found) for site in sites}
     return {site: values for site, values in series.items() if any(value is not None for value in values)}
 
 
@@ -224,11 +224,11 @@ def _pairs(records: tuple[RoundRecord, ...]) -> tuple[PairSeries, ...]:
     found = [{(pair.first, pair.second): pair.value for pair in record.pairs} for record in records]
     together = dict.fromkeys(key for values in found for key in values)
     return tuple(
-        PairSeries(first=first, second=second, distance=tuple(_number(values.get((first, second))) for values in found))
+        PairSeries(first=first, second=second, distance=tuple(finite(values.get((first, second))) for values in found))
         for first, second in together
     )
 
 
-def _number(value: float | None) -> float | None:
-    """JSON knows neither NaN nor infinity."""
+def finite(value: float | None) -> float | None:
+    """The number, or None: JSON knows neither NaN nor infinity."""
     return value if value is not None and math.isfinite(value) else None

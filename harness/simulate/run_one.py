@@ -23,7 +23,7 @@ from harness.engine.loop import Reached, run_protected, run_rounds
 from harness.engine.protected_sum import SourceName
 from harness.engine.run_state import Conditions, ErosionApplies, RunState
 from harness.engine.training import ON_CPU, Computing, Progress, one_thread
-from harness.engine.updates import PlainSum, RowSums
+from harness.engine.updates import PlainSum, RowSums, Summing
 from harness.simulate.case import Case, Setting, Variant
 from harness.simulate.run_line import SMALL_MODEL, RunKey, RunLine, of_rounds
 from harness.simulate.store import Checkpoint, code_digest
@@ -136,9 +136,10 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
         on_round(len(progress.records))
 
     def rounds(study: Study, resume: Reached | None) -> RunHistory:
-        return _rounds(
-            planned, study, federation, _conditions(planned, study, federation, erosion), resume, after_round
-        )
+        conditions = _conditions(planned, study, federation, erosion)
+        summing = None if variant.published_mistake is None else RowSums.of(study)
+        source = planned.correlation_source
+        return run_under(planned.protection, study, federation, conditions, source, summing, resume, after_round)
 
     records: tuple[RoundRecord, ...]
     try:
@@ -173,23 +174,31 @@ def forget_data() -> None:
     _loaded.cache_clear()
 
 
-def _rounds(
-    planned: PlannedRun,
+def run_under(
+    protection: Protection,
     study: Study,
     federation: Federation,
     conditions: Conditions,
-    resume: Reached | None,
-    after_round: Callable[[Reached], None],
+    correlation_source: SourceName | None = None,
+    summing: Summing | None = None,
+    resume: Reached | None = None,
+    after_round: Callable[[Reached], None] = lambda progress: None,
 ) -> RunHistory:
-    if planned.protection is Protection.PLAIN:
-        summing = PlainSum() if planned.variant.table.published_mistake is None else RowSums.of(study)
+    """A whole run; ``summing`` adds up a plain one, as it should be for None. Raises: as those of harness.engine"""
+    if protection is Protection.PLAIN:
         return run_rounds(
-            study, federation.sites, summing, conditions, protection="plain", resume=resume, after_round=after_round
+            study,
+            federation.sites,
+            summing or PlainSum(),
+            conditions,
+            protection="plain",
+            resume=resume,
+            after_round=after_round,
         )
     return run_protected(
         study,
         federation.sites,
-        correlation_source=planned.correlation_source,
+        correlation_source=correlation_source,
         conditions=conditions,
         resume=resume,
         after_round=after_round,
