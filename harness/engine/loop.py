@@ -25,7 +25,7 @@ from harness.datasets.site_data import SiteData
 from harness.engine import training
 from harness.engine.all_sites import BaselineRounds
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
-from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum
+from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum, seed_of
 from harness.engine.run_state import (
     EVERYBODY,
     USUAL,
@@ -62,8 +62,8 @@ from harness.engine.study_round import (
 )
 from harness.engine.training import own_sources, repeated
 from harness.engine.updates import PlainSum, Summing, average, class_counts, clipped_update
-from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.messages.control import RuleName, Study, WeightList
+from protocol.errors import PolicyRefusal
+from protocol.messages.control import RuleName, Study
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_release
 from protocol.policy.site_policy import SitePolicy, list_terms
 from protocol.rounds.planning import Candidate
@@ -144,7 +144,7 @@ def run_rounds(
 
     Raises: as :func:`run_plain`; UnusableUpdate when an update is no number or the model has diverged
     """
-    seed = _seed_of(study)
+    seed = seed_of(study)
     sites, held = without_held_out(sites, conditions.finish, seed)
     run = _run_of(study, seed, sites, summing, conditions)
     rounds = StudyRounds(run) if conditions.baseline is None else BaselineRounds.of(run, conditions.baseline)
@@ -188,12 +188,6 @@ def _end_of(run: Run, state: RunState, optimum: str | None) -> tuple[RunEnd, str
     if state.alone_because is not None and run.study.rule.name is not RuleName.LOCAL:
         return RunEnd.LOCAL_ONLY, state.alone_because
     return (RunEnd.COMPLETED, "all rounds are done") if optimum is None else (RunEnd.LOCAL_OPTIMUM, optimum)
-
-
-def _seed_of(study: Study) -> int:
-    if study.seed is None:
-        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
-    return study.seed
 
 
 def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing, conditions: Conditions) -> Run:
@@ -313,14 +307,9 @@ def _isolated_round(
     else:
         after, record = _update_round(run, state, announced, trained, taking_part)
     if refusals and record.kind is not RoundKind.RELEASED:
-        after = replace(
-            after,
-            exposing=Candidate(
-                announced.weight_list.weights,
-                announced.announcement.least_contributors,
-                announced.weight_list.requester,
-            ),
-        )
+        weights = announced.weight_list
+        exposing = Candidate(weights.weights, announced.announcement.least_contributors, weights.requester)
+        after = replace(after, exposing=exposing)
     if record.kind is not RoundKind.RELEASED:
         after = replace(after, too_few=True)
     return after, record.model_copy(update={"isolation": figures.found, "declined": tuple(refusals)})
@@ -363,13 +352,15 @@ def _update_round(
     if run.conditions.erosion_applies == "same_round":
         used = [(w, inputs.updates[w.site]) for w in run.rule.numerators(rule_state) if w.site in inputs.updates]
         aggregate = average(inputs.own.values, used, weight_list.grid)
+    last = state.memory.summed_list, state.memory.summed_requester
+    same_list = (weight_list.weights, weight_list.requester) == last
     after = replace(
         remembered(run, state, announced, trained, measured.took_part),
         vector=_applied(run, state, aggregate),
         rule_state=rule_state,
         memory=remember_release(state.memory, announcement, weight_list, measured.took_part),
         model_version=state.model_version + 1,
-        list_kept=state.list_kept + 1 if _same_list(weight_list, state) else 1,
+        list_kept=state.list_kept + 1 if same_list else 1,
         exposing=None,
         too_few=False,
         measure_tries=0,
@@ -382,11 +373,6 @@ def _update_round(
         "sum_of_weights": summed.sum_of_weights,
     }
     return after, with_judgement(record, summed.judgement).model_copy(update=sums)
-
-
-def _same_list(weight_list: WeightList, state: RunState) -> bool:
-    memory = state.memory
-    return (weight_list.weights, weight_list.requester) == (memory.summed_list, memory.summed_requester)
 
 
 def _applied(run: Run, state: RunState, aggregate: Vector) -> Vector:

@@ -338,6 +338,13 @@ TamperInRound: TypeAlias = Callable[[int, str, Ring], Ring]
 """A round, a site and its encoded vector -> the vector that it shares instead."""
 
 
+def seed_of(study: Study) -> int:
+    """Raises: ConfigurationError"""
+    if study.seed is None:
+        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
+    return study.seed
+
+
 def secure_sum(
     study: Study,
     sites: Sequence[SiteData],
@@ -345,9 +352,7 @@ def secure_sum(
     tamper: TamperInRound | None = None,
 ) -> SecureSum:
     """The share path of a run in one process, every draw from the study's seed. Raises: ConfigurationError"""
-    if study.seed is None:
-        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
-    seed = hashlib.sha256(f"moiety/2 in one process {study.seed} {study.digest()}".encode()).digest()
+    seed = hashlib.sha256(f"moiety/2 in one process {seed_of(study)} {study.digest()}".encode()).digest()
     entries = [SiteEntry(site.name, len(site.train)) for site in sites]
     roster = make_parties("in-one-process", sites[0].name, entries, derive(seed, "parties")).roster.message
     draw = correlations_from(correlation_source or study.correlation_source, derive(seed, "correlations"))

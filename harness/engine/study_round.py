@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client_agent.learning.plugin import site_loss
 from client_agent.learning.sampling import site_seed
@@ -72,10 +71,8 @@ class Figures:
 
 def require_isolated(run: Run, state: RunState, announced: Announced, *, trained: Trained) -> None:
     """The clause as the requester runs it before it announces, with its own updates. Raises: PolicyRefusal"""
-    if not run.conditions.works_out_isolation:
-        return
-    row = _summed_row(run, announced)
-    check_isolation(_exposure(run, state, row, run.requester.name, trained), row, run.conditions.policy)
+    for refusal in isolations(run, state, announced, trained, ()).refusals.values():
+        raise refusal
 
 
 def isolations(run: Run, state: RunState, announced: Announced, trained: Trained, sites: tuple[str, ...]) -> Figures:
@@ -249,20 +246,19 @@ def answers(run: Run, state: RunState, announced: Announced) -> Answers:
     What :func:`announce` has asked for every site is not asked again: only the weight that a site gives itself, which
     nobody but the site knows.
     """
-    taking_part: list[str] = []
+    here = present(run, announced.announcement.listed, announced.announcement.round)
     refusals: dict[str, PolicyRefusal] = {}
-    for site in present(run, announced.announcement.listed, announced.announcement.round):
+    for site in here:
         own_weight = run.own_weight(site, state)
-        try:
-            if own_weight is not None:
+        if own_weight is not None:
+            try:
                 check_weight_list(
                     site.name, announced.announcement, announced.weight_list, _terms(run), state.memory, own_weight
                 )
-        except PolicyRefusal as refusal:
-            refusals[site.name] = refusal
-        else:
-            taking_part.append(site.name)
-    return Answers(tuple(taking_part), tuple(refusals), next(iter(refusals.values()), None))
+            except PolicyRefusal as refusal:
+                refusals[site.name] = refusal
+    taking_part = tuple(site.name for site in here if site.name not in refusals)
+    return Answers(taking_part, tuple(refusals), next(iter(refusals.values()), None))
 
 
 def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteData, ...]:
@@ -288,7 +284,10 @@ def inputs_of(
     probe = None
     if opens is Needs.INNER_PRODUCTS:
         probe = clipped_probe(run.training, run.requester, run.model_of(state), own.personal)
-    facts = _requester_facts(run, own, probe)
+    facts = RequesterFacts(run.requester.name, own.norm)
+    if probe is not None:
+        of_probe = float(np.sqrt(squared_norm(probe))), float(np.sum(own.values * probe))
+        facts = RequesterFacts(run.requester.name, own.norm, *of_probe)
     numerators = {weight.site: weight.numerator for weight in announced.weight_list.weights}
     numerators[facts.name] = announced.weight_list.own_numerator
     by = RoundRule(run.study.rule, run.rule, state.rule_state, run.study.parameters)
@@ -310,14 +309,6 @@ def skipped(run: Run, state: RunState, announced: Announced) -> tuple[RunState, 
     number = announced.announcement.round
     state = replace(state, memory=remember_skip(state.memory, number))
     return state, round_record(run, state, number, RoundKind.SKIPPED, announced.weight_list.weights)
-
-
-def _requester_facts(run: Run, own: ClippedUpdate, probe: NDArray[np.float64] | None) -> RequesterFacts:
-    if probe is None:
-        return RequesterFacts(run.requester.name, own.norm)
-    return RequesterFacts(
-        run.requester.name, own.norm, float(np.sqrt(squared_norm(probe))), float(np.sum(own.values * probe))
-    )
 
 
 def measured_round(run: Run, state: RunState, announced: Announced) -> tuple[RunState, RoundRecord]:
