@@ -6,8 +6,7 @@ the model that it uses. Steps are plain, without momentum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias
 
@@ -18,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector, flat_vector, load_vector
+from client_agent.learning.flat_vector import Vector
 from client_agent.learning.layers import has_statistics, personal_parameters
-from client_agent.learning.losses import Batch, Loss
+from client_agent.learning.losses import Loss
 from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TrainingSpec
@@ -271,55 +270,26 @@ class Apfl:
     def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
         """Raises: ConfigurationError for a model or training settings that APFL does not define"""
         require_plain_steps(problem.model, problem.training, "APFL")
-        networks = _Networks(problem.model.to(problem.device).train(), problem.loss, shared, kept)
-        totals = [torch.zeros_like(w) for w in networks.w]
+        problem.model.to(problem.device)
+        w, v = (_tensor(vector).to(problem.device) for vector in (shared, kept.own))
+        total, mixing = torch.zeros_like(w), kept.mixing
+        sizes = [parameter.numel() for parameter in problem.model.parameters()]
         for number, rows in enumerate(problem.batches()):
-            batch = take(problem.data, rows, problem.device)
-            steps = networks.step(batch, problem.rate, adaptive=self.adaptive and number == 0)
-            for total, step in zip(totals, steps, strict=True):
-                total.add_(step, alpha=problem.factor)
-        return flat_vector(totals), networks.kept()
+            step = problem.slope(w, rows)
+            mixed_step = problem.slope(torch.lerp(w, v, mixing), rows)
+            if self.adaptive and number == 0:
+                products = ((v - w) * mixed_step).split(sizes)
+                slope = sum(float(torch.sum(part)) for part in products)
+                mixing = min(1.0, max(0.0, mixing - problem.rate * slope))
+            v = torch.sub(v, mixed_step, alpha=problem.rate * mixing)
+            w = torch.sub(w, step, alpha=problem.rate)
+            total.add_(step, alpha=problem.factor)
+        return total.cpu().numpy(), Kept(v.cpu().numpy(), mixing)
 
     def used(self, shared: Vector, kept: Kept) -> Vector:
         weight = np.float32(kept.mixing)
         mixed: Vector = (weight * kept.own + (np.float32(1) - weight) * shared).astype(np.float32)
         return mixed
-
-
-class _Networks:
-    """The parameters of a site's three models in a round: w, v and their mixture."""
-
-    def __init__(self, model: nn.Module, loss: Loss, shared: Vector, site: Kept) -> None:
-        own, mixture = deepcopy(model), deepcopy(model)
-        load_vector(model, shared)
-        load_vector(own, site.own)
-        self._shared_model, self._mixed_model, self._loss = model, mixture, loss
-        self.w, self._v, self._mixture = (list(m.parameters()) for m in (model, own, mixture))
-        self._mixing = site.mixing
-
-    def step(self, batch: Batch, rate: float, *, adaptive: bool) -> Sequence[torch.Tensor]:
-        """Step w and v; the gradient of w comes back."""
-        shared_step = gradients(self._shared_model, self.w, batch, self._loss)
-        with torch.no_grad():
-            for m, v, w in zip(self._mixture, self._v, self.w, strict=True):
-                m.copy_(torch.lerp(w, v, self._mixing))
-        mixed_step = gradients(self._mixed_model, self._mixture, batch, self._loss)
-        with torch.no_grad():
-            if adaptive:
-                self._adapt(mixed_step, rate)
-            for v, step in zip(self._v, mixed_step, strict=True):
-                v.sub_(step, alpha=rate * self._mixing)
-            for w, step in zip(self.w, shared_step, strict=True):
-                w.sub_(step, alpha=rate)
-        return shared_step
-
-    def kept(self) -> Kept:
-        return Kept(flat_vector([v.detach() for v in self._v]), self._mixing)
-
-    def _adapt(self, mixed_step: Sequence[torch.Tensor], rate: float) -> None:
-        pairs = zip(self._v, self.w, mixed_step, strict=True)
-        slope = sum(float(torch.sum((v - w) * step)) for v, w, step in pairs)
-        self._mixing = min(1.0, max(0.0, self._mixing - rate * slope))
 
 
 def _tensor(vector: Vector) -> torch.Tensor:

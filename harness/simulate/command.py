@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -187,25 +187,6 @@ def simulate_study(asked: StudyOptions, console: Console) -> None:
         console.print(f"{result.study}, {result.protection}: test {metric} {mean}{error and f' +- {error}'}")
 
 
-def simulate_case(
-    case: Case, options: CaseOptions, asked: StudyOptions, console: Console, log: Callable[[Sequence[RunLine]], None]
-) -> None:
-    """All runs of a case, into its folder and a table; ``log`` gets them all. Raises: ConfigurationError"""
-    files = source_of(case.table.data).files
-    if asked.download and files:
-        fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
-    with CaseBar(console) as bar:
-        lines = run_case(case, options, bar.show)
-    summary = summarise_case(lines)
-    write_summary(summary, lines, options.out)
-    log(lines)
-    if asked.as_json:
-        typer.echo(summary.model_dump_json())
-    else:
-        console.print(table_of(summary))
-        console.print(f"every run is in {options.out}", highlight=False)
-
-
 def merge(out: Path, folders: Sequence[Path], *, as_json: bool) -> None:
     """Join the runs of several folders of one case into ``out``, and print the table. Raises: ConfigurationError"""
     lines = merge_results(folders, out)
@@ -235,7 +216,19 @@ def run(asked: StudyOptions) -> None:
 def _simulate_case(case: Case, asked: StudyOptions, console: Console) -> None:
     options = _case_options(asked, asked.out or SIMULATED / case.name)
     trackers = [tracker_of(name, options.out) for name in parse_names(asked.track, "--track")] if asked.track else []
-    simulate_case(case, options, asked, console, lambda lines: log_all(trackers, lines))
+    files = source_of(case.table.data).files
+    if asked.download and files:
+        fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
+    with CaseBar(console) as bar:
+        lines = run_case(case, options, bar.show)
+    summary = summarise_case(lines)
+    write_summary(summary, lines, options.out)
+    log_all(trackers, lines)
+    if asked.as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        console.print(table_of(summary))
+        console.print(f"every run is in {options.out}", highlight=False)
 
 
 def _compare(case: PersonalCase, asked: StudyOptions, console: Console) -> None:

@@ -135,16 +135,11 @@ class Checkpoint(Generic[S, R]):
         self._state: type[Any] = kinds[0]
         many: Any = tuple  # a type that is made at run time
         self._records: TypeAdapter[tuple[R, ...]] = TypeAdapter(many[kinds[1], ...])
-        self._folder = folder
-        self._run = run
+        self._folder, self._run, self._json = folder, run, folder / f"{run}.json"
         self._identity = identity
         self._every_s = every_s
         self._written_s = -math.inf
         self._generation = 0
-
-    @property
-    def _json(self) -> Path:
-        return self._folder / f"{self._run}.json"
 
     def save(self, progress: Progress[S, R], seconds: float) -> None:
         """Replace what was there. ``seconds`` is the time the run has taken so far."""
