@@ -21,11 +21,7 @@ from harness.datasets.public_data import PublicFile, content, data_folder, fetch
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.datasets.titanic import FEATURES, SITES, titanic
-from harness.simulate.case import read_case
-from harness.simulate.comparison import read_personal_case
-from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
-from protocol.messages.control import RuleName
 from tests.unit.harness.datasets_files import small_mnist, small_titanic
 
 # --- public data ------------------------------------------------------------------------------------------------------
@@ -273,24 +269,6 @@ def test_the_registry_deals_strategies(strategies: Path) -> None:
     federation = load_data(DataRequest("har_strategies", 0, split="majority", folder=strategies))
     assert [len(site.validation) for site in federation.sites] == [0] * 8
     assert sum(len(site.train) for site in federation.sites) == sum(TRAINING_COUNTS)
-
-
-@pytest.mark.parametrize("split", list(StrategySplit))
-def test_every_split_has_a_case(split: StrategySplit) -> None:
-    case = read_case(STUDIES / f"har_strategies_{split}.toml")
-    assert case.table.split == split
-    assert {variant.study.rule.name for variant in case.variants} >= {
-        RuleName.FEDAVG,
-        RuleName.WFEDAVG,
-        RuleName.FEDADAGRAD,
-        RuleName.FEDADAM,
-        RuleName.FEDYOGI,
-    }
-
-
-def test_the_ifedavg_cases_are_valid() -> None:
-    for path in sorted(STUDIES.glob("har_ifedavg*.toml")):
-        assert read_personal_case(path).table.data == "har_subjects"
 
 
 # --- paper datasets ---------------------------------------------------------------------------------------------------
