@@ -163,7 +163,8 @@ class Setting:
         for update in updates:
             check_finite(update, self.layers)
         given = tuple(ClippedUpdate(*clip(update, self.clip_norm)) for update in updates)
-        mean = (sum(update.values for update in given) / len(given)).astype(np.float32)
+        total = sum((update.values for update in given), np.zeros(len(vector), np.float64))
+        mean: Vector = (total / len(given)).astype(np.float32)
         return apply_aggregate(vector, mean, self.training.server_learning_rate), given
 
 

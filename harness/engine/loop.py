@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from torch import nn
 
@@ -60,7 +60,7 @@ from harness.engine.study_round import (
     skipped,
     with_own_noise,
 )
-from harness.engine.training import own_sources, repeated
+from harness.engine.training import S, own_sources, repeated
 from harness.engine.updates import PlainSum, Summing, average, class_counts, clipped_update
 from protocol.errors import PolicyRefusal
 from protocol.messages.control import RuleName, Study
@@ -73,6 +73,12 @@ from protocol.shared_model import apply_aggregate, first_model, initial_state
 
 Reached: TypeAlias = training.Progress[Any, RoundRecord]
 """The progress of a study's run, or a baseline's."""
+
+
+class ShownRounds(training.Scheme[S, RoundRecord], Protocol[S]):
+    """The rounds of a study or a baseline; ``shown`` is the requester's model as a study's state has it."""
+
+    def shown(self, state: S) -> RunState: ...
 
 
 def without_held_out(
@@ -147,7 +153,9 @@ def run_rounds(
     seed = seed_of(study)
     sites, held = without_held_out(sites, conditions.finish, seed)
     run = _run_of(study, seed, sites, summing, conditions)
-    rounds = StudyRounds(run) if conditions.baseline is None else BaselineRounds.of(run, conditions.baseline)
+    rounds: ShownRounds[Any] = StudyRounds(run)
+    if conditions.baseline is not None:
+        rounds = BaselineRounds.of(run, conditions.baseline)
     first = round_record(run, rounds.shown(rounds.start()), 0, RoundKind.SKIPPED, ())  # the model before round 1
     for record in resume.records[-1:] if resume else ():
         require_no_divergence(record, first)

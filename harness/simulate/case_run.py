@@ -42,7 +42,8 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
     chosen, model, table = variant.chosen_rule(), variant.chosen_model, variant.table
     if chosen is not None and table.published_mistake is not None:
         raise ConfigurationError(f"{where}: 'published_mistake' is of no package's rule; leave it out")
-    rule, own, baseline = (one and one.name for one in (chosen, model, table.baseline))
+    rule, own = chosen and chosen.name, model and model.name
+    baseline = table.baseline and table.baseline.name
     plain_only = {
         f"rule {rule!r} is from a package, and servers and sites know the rules of the protocol alone": rule,
         f"model {own!r} is from a package, and sites run no code of others": own,

@@ -234,7 +234,7 @@ def _simulate_case(case: Case, asked: StudyOptions, console: Console) -> None:
 def _compare(case: PersonalCase, asked: StudyOptions, console: Console) -> None:
     if asked.out is None:
         raise ConfigurationError("a comparison of personal models needs --out: the folder in which its runs are kept")
-    if asked.protection != Protection.PLAIN:
+    if Protection(asked.protection) is not Protection.PLAIN:
         raise ConfigurationError(
             f"{case.source}: a comparison of personal models runs with --protection plain; for shares or ciphertexts "
             "give a study file with key 'model.personal'"

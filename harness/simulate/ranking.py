@@ -203,7 +203,9 @@ def rank(
     federation = load_data(request)
     requester, classes = federation.requester, len(federation.class_names)
     judging = judging_form(requester.train, requester.validation, classes)
-    model, bound, failed = "ridge regression", None, ()
+    model: str = "ridge regression"
+    bound: float | None = None
+    failed: tuple[str, ...] = ()
     if study is not None:
         if secure:
             raise ConfigurationError(

@@ -136,10 +136,11 @@ def without_package(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_package(tables: Mapping[str, Any], source: str) -> None:
     """ConfigurationError where a package's rule or model is named and only the project's own can be run."""
-    for what, own, found in (
+    named: tuple[tuple[str, str, ChosenRule | ChosenModel | None], ...] = (
         ("rule", f"take one of {', '.join(name.value for name in RuleName)}", chosen_rule(tables)),
         ("model", "a built-in kind of model", chosen_model(tables)),
-    ):
+    )
+    for what, own, found in named:
         if found is not None:
             raise ConfigurationError(
                 f"{source}: {what} {found.name!r} is from a package, and such {what}s run in plain runs of cases only: "
@@ -166,12 +167,13 @@ def own_metrics(names: Sequence[str]) -> OwnMetrics | None:
 
 
 def _function(name: str) -> Metric:
-    found: Metric = extension(Kind.METRIC, name).load()
+    found = extension(Kind.METRIC, name).load()
     if not callable(found):
         raise ConfigurationError(
             f"metric {name!r}: found {type(found).__name__}, expected a function of outputs and targets"
         )
-    return found
+    function: Metric = found
+    return function
 
 
 def _score(name: str, function: Metric, outputs: object, targets: object) -> Score:

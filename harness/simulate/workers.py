@@ -320,8 +320,12 @@ def _connected(cluster: RayCluster) -> Iterator[Any]:
         ray = importlib.import_module("ray")
     except ModuleNotFoundError:
         raise ConfigurationError("--engine ray needs Ray: pip install 'moiety[scale]'") from None
-    own = {"num_cpus": cluster.cpus, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-    given = {"address": "local", **own} if cluster.address is None else {"address": cluster.address}
+    own: dict[str, object] = {
+        "num_cpus": cluster.cpus,
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+    }
+    given: dict[str, object] = {"address": "local", **own} if cluster.address is None else {"address": cluster.address}
     try:
         ray.init(log_to_driver=False, configure_logging=False, **given)
     except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.AuthenticationError) as error:
