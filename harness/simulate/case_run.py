@@ -329,14 +329,10 @@ class _Tally:
     """Counts rounds and runs for ``show``."""
 
     def __init__(self, doing: str, planned: Sequence[PlannedRun], already: int, show: Show) -> None:
-        self._doing = doing
+        self._doing, self._show = doing, show
         self._rounds: dict[RunKey, int] = {}
-        self._finished_rounds = 0
-        self._runs = len(planned)
         self._total = sum(one.study.rounds for one in planned)
-        self._already = already
-        self._done = 0
-        self._show = show
+        self._runs, self._done, self._finished_rounds = already + len(planned), already, 0
 
     def round_done(self, told: RoundDone) -> None:
         self._rounds[told.key] = max(told.rounds, self._rounds.get(told.key, 0))
@@ -350,6 +346,4 @@ class _Tally:
 
     def _tell(self) -> None:
         rounds = sum(self._rounds.values()) + self._finished_rounds
-        self._show(
-            CaseProgress(self._doing, self._already + self._done, self._already + self._runs, rounds, self._total)
-        )
+        self._show(CaseProgress(self._doing, self._done, self._runs, rounds, self._total))

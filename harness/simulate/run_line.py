@@ -155,16 +155,6 @@ class RunLine(BaseModel):
         return max((value for value in self.test_accuracy if value is not None), default=math.nan)
 
 
-def of_rounds(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:
-    """The fields of a line that its rounds decide; ``sites`` are the contributors, ``grid`` the weights' one."""
-    return {
-        "released_rounds": sum(record.kind is RoundKind.RELEASED for record in records),
-        "class_totals": next((record.class_totals for record in records if record.class_totals), ()),
-        **_by_round(records),
-        **_opened(records, sites, grid),
-    }
-
-
 _NUMBERS: Final = (
     "test_accuracy", "test_loss", "validation_accuracy", "model_norm", "requester_norm", "clipped_share",
     "sum_of_weights",
@@ -172,35 +162,21 @@ _NUMBERS: Final = (
 _COPIED: Final = ("took_part", "class_accuracy", "failed_check", "not_selected", "declined")
 
 
-def _by_round(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
-    """A line's lists with one entry per round."""
+def of_rounds(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:
+    """The fields of a line that its rounds decide; ``sites`` are the contributors, ``grid`` the weights' one."""
+    test = _by_metric([record.test_scores for record in records])
+    weights = [site_values((one.site, one.numerator / grid) for one in record.handed_out) for record in records]
     return {
+        "released_rounds": sum(record.kind is RoundKind.RELEASED for record in records),
+        "class_totals": next((record.class_totals for record in records if record.class_totals), ()),
         "kind": tuple(record.kind.value for record in records),
         **{name: tuple(finite(getattr(record, name)) for record in records) for name in _NUMBERS},
         **{name: tuple(getattr(record, name) for record in records) for name in _COPIED},
-        **_scores(records),
-    }
-
-
-def _scores(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
-    """The metrics that the run follows, without accuracy, which stands by itself."""
-    test = _by_metric([record.test_scores for record in records])
-    validation = _by_metric([record.validation_scores for record in records])
-    named = {f"test_{name}": test.pop(name.value) for name in _NAMED if name.value in test}
-    return {**named, "test_metrics": test, "validation_metrics": validation}
-
-
-def _by_metric(rounds: list[tuple[Score, ...]]) -> dict[str, Values]:
-    names = dict.fromkeys(score.name for scores in rounds for score in scores)
-    names.pop(MetricName.ACCURACY.value, None)
-    return {name: tuple(value_of(scores, name) for scores in rounds) for name in names}
-
-
-def _opened(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:
-    """A line's series by site, and by pair of sites."""
-    return {
+        **{f"test_{name}": test.pop(name.value) for name in _NAMED if name.value in test},
+        "test_metrics": test,  # without those that stand by themselves
+        "validation_metrics": _by_metric([record.validation_scores for record in records]),
         "alpha": _by_site([record.alphas for record in records], sites),
-        "weight": _by_site([_weights(record, grid) for record in records], sites),
+        "weight": _by_site(weights, sites),
         "distance": _by_site([record.distances for record in records], sites),
         "norm": _by_site([record.norms for record in records], sites),
         "inner_product": _by_site([record.inner_products for record in records], sites),
@@ -208,8 +184,10 @@ def _opened(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int)
     }
 
 
-def _weights(record: RoundRecord, grid: int) -> tuple[SiteValue, ...]:
-    return site_values((weight.site, weight.numerator / grid) for weight in record.handed_out)
+def _by_metric(rounds: list[tuple[Score, ...]]) -> dict[str, Values]:
+    names = dict.fromkeys(score.name for scores in rounds for score in scores)
+    names.pop(MetricName.ACCURACY.value, None)
+    return {name: tuple(value_of(scores, name) for scores in rounds) for name in names}
 
 
 def _by_site(rounds: list[tuple[SiteValue, ...]], sites: tuple[str, ...]) -> dict[str, Values]:

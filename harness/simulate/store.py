@@ -68,7 +68,6 @@ def require_same_code(digest: str, folder: Path) -> None:
 
 
 B = TypeVar("B", bound=BaseModel)
-_BLOCK_BYTES = 1 << 16
 
 
 def read_lines(path: Path, kind: type[B]) -> tuple[B, ...]:
@@ -90,25 +89,11 @@ def read_lines(path: Path, kind: type[B]) -> tuple[B, ...]:
 def append_line(path: Path, line: BaseModel) -> None:
     """Add a line, on disk before this returns; what a crash left of an earlier one is dropped first."""
     with path.open("ab+") as file:
-        _cut_torn_line(file.fileno())
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
         file.write(line.model_dump_json().encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _cut_torn_line(handle: int) -> None:
-    """Cut after the last newline."""
-    size = os.fstat(handle).st_size
-    end = size
-    while end > 0:
-        start = max(0, end - _BLOCK_BYTES)
-        newline = os.pread(handle, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
-    if end != size:
-        os.ftruncate(handle, end)
 
 
 class _Partial(BaseModel):
