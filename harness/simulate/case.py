@@ -16,7 +16,7 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -167,12 +167,9 @@ class VariantTable(NamedTable):
     tune: dict[str, list[TuneValue]] = {}
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A tuned key, such as ``rule.distance_penalty``, and a value for it."""
-
-    key: str
-    value: TuneValue
+Settings: TypeAlias = Mapping[str, TuneValue]
+"""Tuned keys, such as ``rule.distance_penalty``, and a value for each."""
+UNTUNED: Final[Settings] = {}
 
 
 @dataclass(frozen=True)
@@ -193,11 +190,11 @@ class Variant:
     def name(self) -> str:
         return self.table.name
 
-    def with_settings(self, settings: tuple[Setting, ...], source: str) -> StudyTable:
+    def with_settings(self, settings: Settings, source: str) -> StudyTable:
         """The study with tuned keys set. Raises: ConfigurationError"""
         return checked_study_table(without_package(self._set(settings)), f"{source}: variant {self.name!r}")
 
-    def chosen_rule(self, settings: tuple[Setting, ...] = ()) -> ChosenRule | None:
+    def chosen_rule(self, settings: Settings = UNTUNED) -> ChosenRule | None:
         """The package's rule with tuned keys set, None where the rule is one of the protocol's."""
         return chosen_rule(self._set(settings))
 
@@ -206,17 +203,18 @@ class Variant:
         """The model that others bring, None where it is a built-in one."""
         return chosen_model(self.tables)
 
-    def _set(self, settings: tuple[Setting, ...]) -> dict[str, Any]:
+    def _set(self, settings: Settings) -> dict[str, Any]:
         tables: dict[str, Any] = json.loads(json.dumps(self.tables))
-        for setting in settings:
-            table, _, key = setting.key.partition(".")
+        for name, value in settings.items():
+            table, _, key = name.partition(".")
             if table != BASELINE:
-                tables.setdefault(table, {})[key] = setting.value
+                tables.setdefault(table, {})[key] = value
         return tables
 
-    def baseline_with(self, settings: tuple[Setting, ...], source: str) -> BaselineTable | None:
+    def baseline_with(self, settings: Settings, source: str) -> BaselineTable | None:
         """The baseline with tuned keys set. Raises: ConfigurationError"""
-        keys = {one.key.removeprefix(f"{BASELINE}."): one.value for one in settings if one.key.startswith(BASELINE)}
+        mark = f"{BASELINE}."
+        keys = {name.removeprefix(mark): value for name, value in settings.items() if name.startswith(mark)}
         baseline = self.table.baseline
         if baseline is None or not keys:
             return baseline

@@ -14,7 +14,7 @@ from harness.engine.all_sites import require_baseline
 from harness.engine.protected_sum import SourceName
 from harness.engine.study_round import require_willing
 from harness.engine.training import ON_CPU, Computing
-from harness.simulate.case import Case, Setting, Variant
+from harness.simulate.case import UNTUNED, Case, Settings, Variant
 from harness.simulate.run_line import RunKey, RunLine
 from harness.simulate.run_one import PlannedRun, Protection, require_plain_for_same_round
 from harness.simulate.store import (
@@ -80,7 +80,7 @@ def require_possible(
             _require_study(case, variant, federation.asked_by(requester), protection)
 
 
-def _require_options(case: Case, variant: Variant, settings: tuple[Setting, ...]) -> None:
+def _require_options(case: Case, variant: Variant, settings: Settings) -> None:
     table, chosen = variant.with_settings(settings, case.source), variant.chosen_rule(settings)
     variant.baseline_with(settings, case.source)
     if chosen is None:
@@ -223,7 +223,7 @@ class _CaseRun:
             for seed in self.case.table.tuning_seeds
             for requester in requesters
             for settings in combinations(variant)
-            if (str({setting.key: setting.value for setting in settings}), requester, seed) not in known
+            if (str(settings), requester, seed) not in known
         ]
         tally = _Tally(f"{self.case.name}, settings of {variant.name}", planned, len(tried), self.show)
         for _, line in run_all(planned, self.options.where, lambda told: None):
@@ -232,7 +232,7 @@ class _CaseRun:
             tally.run_done(line)
         return [one for one in tried if one.requester in requesters]
 
-    def _planned(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
+    def _planned(self, key: RunKey, settings: Settings) -> PlannedRun:
         variant, options = self.case.variant(key.variant), self.options
         share = self.case.table.validation_share if variant.table.keeps_validation else 0.0
         study = variant.with_settings(settings, self.case.source)
@@ -256,7 +256,7 @@ class _CaseRun:
         plain = self.options.protection is Protection.PLAIN
         return self.options.computing if plain and study.training.update == "local_sgd" else ON_CPU
 
-    def _tuning_run(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
+    def _tuning_run(self, key: RunKey, settings: Settings) -> PlannedRun:
         """A run for choosing: plain, with a validation part, its only metric what it is judged by, not resumed.
 
         A finish that holds nothing out of the rounds is left out, so settings are those of the rounds alone.
@@ -321,8 +321,8 @@ def without_leaving_one_out(study: StudyTable) -> StudyTable:
     return study.model_copy(update={"finish": None}) if finish and finish.choose == "leave_one_out" else study
 
 
-def _settings(choices: Iterable[Choice], requester: str) -> tuple[Setting, ...]:
-    return next((choice.settings for choice in choices if choice.requester in (None, requester)), ())
+def _settings(choices: Iterable[Choice], requester: str) -> Settings:
+    return next((choice.chosen for choice in choices if choice.requester in (None, requester)), UNTUNED)
 
 
 class _Tally:

@@ -18,7 +18,7 @@ from harness.demo.report import accuracy_text, print_run
 from harness.simulate.case import Case, case_of
 from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulate.comparison import PersonalCase, personal_case_of, run_personal_case, summary_json, summary_table
-from harness.simulate.energy import measured_into
+from harness.simulate.energy import measured
 from harness.simulate.options import StudyOptions
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
@@ -201,7 +201,7 @@ def merge(out: Path, folders: Sequence[Path], *, as_json: bool) -> None:
 def run(asked: StudyOptions) -> None:
     """A study's runs, a case's or a comparison's, by what the file holds. Raises: ConfigurationError"""
     load_plugins(asked.plugin or ())
-    with measured_into(asked.out, asked.energy):
+    with measured(asked.energy, asked.out):
         console, file = console_for(stderr=asked.as_json), read_study_file(asked.study_file)
         if asked.save_model is not None and (file.is_case or file.is_personal_case):
             raise ConfigurationError("--save-model: a case has many models; name a study's file without [case]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from harness.engine.protected_sum import SourceName
 from harness.engine.run_state import Conditions, ErosionApplies, RunState
 from harness.engine.training import ON_CPU, Computing, Progress, one_thread
 from harness.engine.updates import PlainSum, RowSums, Summing
-from harness.simulate.case import Case, Setting, Variant
+from harness.simulate.case import UNTUNED, Case, Settings, Variant
 from harness.simulate.run_line import SMALL_MODEL, RunKey, RunLine, of_rounds
 from harness.simulate.store import Checkpoint, code_digest
 from harness.simulate.study_files import ChosenRule, own_metrics, package_of, simulated_study
@@ -65,7 +65,7 @@ class PlannedRun:
     study: StudyTable
     data: DataRequest
     protection: Protection
-    settings: tuple[Setting, ...] = ()
+    settings: Settings = field(default_factory=lambda: UNTUNED)
     correlation_source: SourceName | None = None
     partial: Path | None = None
     checkpoint_every_s: float = 1.0
@@ -267,7 +267,7 @@ def _about(planned: PlannedRun, erosion: ErosionApplies, data_digest: str) -> di
         "erosion_applies": erosion,
         "study_digest": variant.digest,
         "data_digest": data_digest,
-        "settings": {setting.key: setting.value for setting in planned.settings},
+        "settings": planned.settings,
         "versions": packages,
         "computed_on": str(planned.computing),
         "code_digest": code_digest(),
