@@ -125,7 +125,6 @@ def _subject(table: _Table, number: int, name: str, validation_share: float, ran
 
 
 def _dealt(y: NDArray[np.int64], split: StrategySplit, random: np.random.Generator) -> list[Rows]:
-    """Every row number at one of the eight sites."""
     if split is StrategySplit.PICK_TWO:
         return _two_activities_each(y, random)
     sizes = np.arange(1, STRATEGY_SITES + 1) if split is StrategySplit.MAJORITY else np.ones(STRATEGY_SITES)

@@ -293,5 +293,4 @@ class Apfl:
 
 
 def _tensor(vector: Vector) -> torch.Tensor:
-    """A copy that steps may change."""
     return torch.from_numpy(vector.copy())

@@ -192,14 +192,12 @@ def run_rounds(
 
 
 def _end_of(run: Run, state: RunState, optimum: str | None) -> tuple[RunEnd, str]:
-    """Return the end of the shared part of a run, and why."""
     if state.alone_because is not None and run.study.rule.name is not RuleName.LOCAL:
         return RunEnd.LOCAL_ONLY, state.alone_because
     return (RunEnd.COMPLETED, "all rounds are done") if optimum is None else (RunEnd.LOCAL_OPTIMUM, optimum)
 
 
 def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing, conditions: Conditions) -> Run:
-    """Return the constants of the run. Raises: ConfigurationError, where the study cannot be run so"""
     require_sites(study.rule, [site.name for site in sites[1:]], study.parameters.least_contributors)
     grid, policy = study.parameters.weight_grid, conditions.policy
     terms = list_terms(study, policy, len(sites[0].train))
@@ -326,7 +324,6 @@ def _isolated_round(
 def _counts_round(
     run: Run, state: RunState, announced: Announced, taking_part: tuple[str, ...]
 ) -> tuple[RunState, RoundRecord]:
-    """The class counts of all sites, summed; the model stays as it is."""
     if len(taking_part) < announced.announcement.least_contributors:
         return skipped(run, state, announced)
     classes = run.study.model.classes
@@ -345,7 +342,6 @@ def _counts_round(
 def _update_round(
     run: Run, state: RunState, announced: Announced, trained: Trained, taking_part: tuple[str, ...]
 ) -> tuple[RunState, RoundRecord]:
-    """Updates measured, judged, summed; the average applied and the rule run."""
     announcement, weight_list = announced.announcement, announced.weight_list
     inputs = inputs_of(run, state, announced, trained, taking_part)
     personal = {name: update.personal for name, update in inputs.updates.items()}
@@ -397,7 +393,6 @@ def _out_of_sites(run: Run, state: RunState, why: PolicyRefusal | None) -> RunSt
 
 
 def _round_alone(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
-    """The requester's own clipped update, applied like an aggregate of one."""
     personal = run.personal_of(run.requester, state)
     own = clipped_update(run.training, run.requester, run.model_of(state), round_number, personal=personal)
     state = run.with_personal(state, {run.requester.name: own.personal})

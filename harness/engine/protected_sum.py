@@ -204,7 +204,6 @@ class SecureRound:
         return SecureResult(self._release(released, contributions), released, judgement)
 
     def _contribute(self, given: Given) -> _Contribution:
-        """The site: scale, encode, split, commit."""
         rand = derive(self.seed, f"contribution of {given.site}")
         encoded = self.tamper(given.site, given.encoded(self.parameters, derive(rand, "rounding")))
         seed_share, vector_share = sharing.split(self._tagged(encoded), derive(rand, "share"))
@@ -220,7 +219,6 @@ class SecureRound:
         return _Contribution(given.site, encoded, shares, collected)
 
     def _tagged(self, encoded: Ring) -> Ring:
-        """With its tags behind it, in a round that has them."""
         if not self.announcement.tagged:
             return encoded
         found = [encoded]
@@ -257,7 +255,6 @@ class SecureRound:
         numerators: dict[str, int],
         probe: NDArray[np.float64] | None,
     ) -> tuple[measurement.OpenedSite, ...]:
-        """Both servers measure every site of the agreed set; the requester opens."""
         number = self.announcement.round
         nonces = (derive(self.seed, "nonce a"), derive(self.seed, "nonce b"))
         stated = agreement.transcript(number, agreed.digest(), *nonces)
@@ -303,7 +300,6 @@ class SecureRound:
         contributions: dict[str, _Contribution],
         queries: dict[str, Ring],
     ) -> list[measurement.Operands]:
-        """One server: sketch every share in one pass, then prepare the products."""
         sketches = sketch.sketch_shares(challenge, _sources(side, contributions, agreed.sites), self.parameters)
         given = [
             measurement.SiteSketch(site, share, queries.get(site))
@@ -312,7 +308,6 @@ class SecureRound:
         return measurement.prepare_all(side, challenge, given, self.parameters, opens=self.announcement.opens)
 
     def _release(self, released: tuple[str, ...], contributions: dict[str, _Contribution]) -> Signed:
-        """Both servers add, A masks with a fresh seed; a site opens and checks every coordinate."""
         stop, t_seed = self.parameters.dimension, derive(self.seed, "output mask")
         sums = {side: release.sum_chunk(_sources(side, contributions, released), 0, stop) for side in Side}
         vector = release.combine_chunk(release.masked_sum_chunk(sums[Side.A], t_seed, 0), sums[Side.B])

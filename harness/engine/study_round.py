@@ -213,7 +213,6 @@ def announce(
 
 
 def _announced(run: Run, state: RunState, round_number: int, candidate: Candidate) -> Announced:
-    """Raises: PolicyRefusal when a site would decline"""
     parameters, purpose = run.study.parameters, run.purpose(state)
     weight_list = WeightList(
         study_digest=run.study.digest(),

@@ -360,7 +360,6 @@ class RowSums:
         return spoilt
 
     def _added(self, first: Gradient, second: Gradient) -> Gradient:
-        """``sum(first, second)``, kernel by kernel and bias by bias."""
         split = self.classes * self.features
         per_class = first[:split].reshape(self.classes, self.features).sum(axis=1)
         added: Gradient = second + np.concatenate(

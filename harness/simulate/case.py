@@ -314,7 +314,6 @@ def _variant(
 
 
 def _require_together(variant: VariantTable, study: StudyTable, where: str) -> None:
-    """Keys of a variant that go together, and with its study. Raises: ConfigurationError"""
     if variant.alone_after is not None and variant.alone_after >= study.rounds:
         raise ConfigurationError(
             f"{where}: key 'alone_after': found {variant.alone_after}, the study has "

@@ -161,8 +161,6 @@ def run_case(case: Case, options: CaseOptions, show: Show = lambda progress: Non
 
 @dataclass(frozen=True)
 class _CaseRun:
-    """One call of :func:`run_case`."""
-
     case: Case
     options: CaseOptions
     variants: tuple[Variant, ...]
@@ -211,7 +209,6 @@ class _CaseRun:
         return chosen
 
     def _tried(self, variant: Variant, requesters: tuple[str, ...]) -> list[TuningLine]:
-        """Every combination with every requester and tuning seed."""
         path = self.options.out / TUNING
         tried = [line for line in read_lines(path, TuningLine) if line.variant == variant.name]
         for one in tried:
@@ -326,8 +323,6 @@ def _settings(choices: Iterable[Choice], requester: str) -> Settings:
 
 
 class _Tally:
-    """Counts rounds and runs for ``show``."""
-
     def __init__(self, doing: str, planned: Sequence[PlannedRun], already: int, show: Show) -> None:
         self._doing, self._show = doing, show
         self._rounds: dict[RunKey, int] = {}

@@ -83,7 +83,6 @@ def _variants(asked: StudyOptions) -> tuple[str, ...] | None:
 
 
 def _case_options(asked: StudyOptions, out: Path) -> CaseOptions:
-    """Raises: ConfigurationError"""
     cluster = cluster_of(Engine(asked.engine), asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
     return CaseOptions(
         out,

@@ -198,7 +198,6 @@ def _by_site(rounds: list[tuple[SiteValue, ...]], sites: tuple[str, ...]) -> dic
 
 
 def _pairs(records: tuple[RoundRecord, ...]) -> tuple[PairSeries, ...]:
-    """One series for every two sites that were ever measured together."""
     found = [{(pair.first, pair.second): pair.value for pair in record.pairs} for record in records]
     together = dict.fromkeys(key for values in found for key in values)
     return tuple(

@@ -248,7 +248,6 @@ def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint[Any, RoundR
 
 
 def _about(planned: PlannedRun, erosion: ErosionApplies, data_digest: str) -> dict[str, Any]:
-    """The fields of a line that no round decides."""
     packages = {one.name: one.version for one in versions()}
     variant, packaged, data = planned.variant, planned.packaged, planned.data.data
     rule = planned.study.rule.name.value if packaged is None else packaged.name

@@ -175,7 +175,6 @@ class Checkpoint(Generic[S, R]):
         return Progress(state, self._records.validate_json(json.dumps(partial.records))), partial.seconds
 
     def _kind(self, name: str) -> TypeAdapter[Any]:
-        """Name the form in which a part of the state that is no vector is written."""
         return TypeAdapter(get_type_hints(self._state)[name])
 
     def _packed(self, partial: _Partial) -> bytes:

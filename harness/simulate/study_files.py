@@ -406,7 +406,6 @@ def simulated_study(
 
 
 def _require_fitting_data(table: StudyTable, source: str, federation: Federation) -> None:
-    """Inputs, outputs, task and names are the data's. Raises: ConfigurationError"""
     if (table.model.inputs, table.model.width) != (federation.inputs, len(federation.class_names)):
         raise ConfigurationError(
             f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.width} outputs, the data "

@@ -66,7 +66,6 @@ def save_model(study: Study, history: RunHistory, data: Path, plugin: Path | Non
 
 
 def _records(history: RunHistory) -> tuple[RoundRecord, ...]:
-    """The rounds that stepped the model."""
     stepped = [record for record in history.rounds if record.kind in _STEPS]
     return tuple(
         RoundRecord(
@@ -185,7 +184,6 @@ def _metric_of(history: RunHistory, table: StudyTable) -> str:
 
 
 def _last(history: RunHistory, metric: str) -> float:
-    """NaN where it could not be computed."""
     last = history.rounds[-1]
     value = last.test_loss if metric == "loss" else value_of(last.test_scores, metric)
     return math.nan if value is None else value

@@ -274,7 +274,6 @@ def _moves(run: RunLine) -> bool:
 
 
 def _weight_curves(runs: Sequence[RunLine]) -> tuple[Curve, ...]:
-    """One curve per contributor, over seeds; of many contributors, their mean."""
     sites = tuple(dict.fromkeys(site for run in runs for site in run.alpha))
     if len(sites) > MOST_NAMED_SITES:
         return (curve(f"mean of {len(sites)} contributors", [_mean_weight(run) for run in runs]),)

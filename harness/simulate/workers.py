@@ -165,8 +165,6 @@ def _processes_as_they_finish(
 
 
 class _Worker:
-    """The arguments that a worker process was given when it began."""
-
     inbox: _Inbox
     stop: Event
 
@@ -278,7 +276,6 @@ def _line(ray: Any, under_way: Any, planned: PlannedRun) -> RunLine:  # noqa: AN
 
 
 def _execute_in_task(planned: PlannedRun, rounds: Any, code: str) -> RunLine | _Refused:  # noqa: ANN401
-    """Execute a run on a machine of the cluster, reporting its rounds twice a second."""
     if code_digest() != code:
         return _Refused(
             f"machine {socket.gethostname()} of the cluster has code {code_digest()[:12]}, this is code {code[:12]}: "
@@ -299,8 +296,6 @@ def _execute_in_task(planned: PlannedRun, rounds: Any, code: str) -> RunLine | _
 
 
 class _Rounds:
-    """The progress of every run; an actor."""
-
     def __init__(self) -> None:
         self._latest: dict[RunKey, RoundDone] = {}
 
@@ -314,7 +309,6 @@ class _Rounds:
 
 @contextmanager
 def _connected(cluster: RayCluster) -> Iterator[Any]:
-    """Ray, connected. Raises: ConfigurationError"""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else a local cluster reports what it does to Ray's makers
     try:
         ray = importlib.import_module("ray")
