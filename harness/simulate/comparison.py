@@ -417,15 +417,6 @@ def _scores(sites: SitesScheme, state: SitesState, part: str) -> Scores:
 MARKED_DEVIATIONS: Final = 2.0
 
 
-@dataclass(frozen=True)
-class Mark:
-    """An entry that stands out: numbers of site and column, and by how many standard deviations, signed."""
-
-    site: int
-    column: int
-    deviations: float
-
-
 def deviations(values: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return by how many standard deviations over sites each entry differs from its column's mean; 0 where all agree.
 
@@ -436,14 +427,6 @@ def deviations(values: NDArray[np.float32]) -> NDArray[np.float64]:
     found: NDArray[np.float64] = np.zeros_like(exact)
     np.divide(exact - exact.mean(axis=0), spread, out=found, where=~is_constant(exact.min(axis=0), exact.max(axis=0)))
     return found
-
-
-def marks(values: NDArray[np.float32], threshold: float = MARKED_DEVIATIONS) -> tuple[Mark, ...]:
-    """The entries beyond ``threshold``, those that stand out most first."""
-    found = deviations(values)
-    sites, columns = np.nonzero(np.abs(found) > threshold)
-    marked = [Mark(int(s), int(c), float(found[s, c])) for s, c in zip(sites, columns, strict=True)]
-    return tuple(sorted(marked, key=lambda mark: -abs(mark.deviations)))
 
 
 class Detection(BaseModel):
@@ -526,8 +509,8 @@ def heatmap(values: NDArray[np.float32], neutral: float, sites: Sequence[str], c
     image = axes.imshow(
         difference, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest", rasterized=True
     )
-    marked = marks(values)
-    axes.scatter([m.column for m in marked], [m.site for m in marked], s=1.2, color="black", linewidths=0)
+    rows, places = np.nonzero(np.abs(deviations(values)) > MARKED_DEVIATIONS)
+    axes.scatter(places, rows, s=1.2, color="black", linewidths=0)
     axes.set_yticks(range(len(sites)), sites, fontsize=6)
     axes.set_xlabel(columns)
     axes.set_title(title, fontsize=9)
