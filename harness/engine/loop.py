@@ -1,7 +1,7 @@
-"""A whole protected run in one process: the plain run's loop, its sums made as the study's protection says.
+"""A whole run in one process: a study's, in the open or as its protection says, or a baseline's.
 
-Rounds, seeds, batches, policy and rule are the plain run's own; only the way the updates are added up and measured
-differs, so that the two histories can be compared round by round.
+Rounds, seeds, batches, policy and rule are the same in the open and protected; only the way the updates are added up
+and measured differs, so that the two histories can be compared round by round.
 """
 
 from __future__ import annotations

@@ -20,17 +20,16 @@ from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.learning.sampling import site_seed
-from client_agent.learning.study_file import checked_study_table, study_from_table
+from client_agent.learning.study_file import checked_study_table
 from client_agent.learning.trainer import apply_aggregate, compute_update
 from client_agent.study.ranking import losses_of
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation, SiteData
-from harness.engine.parties import SiteEntry, make_parties
+from harness.datasets.site_data import SiteData
 from harness.engine.protected_sum import Measuring, correlations_from
 from harness.engine.updates import CPU
 from harness.simulate.options import SimilarityOptions
 from harness.simulate.run_one import Protection
-from harness.simulate.study_files import read_study_file
+from harness.simulate.study_files import read_study_file, simulated_study
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import Ring, derive
@@ -129,17 +128,6 @@ def _both(values: Ring, seed: bytes) -> dict[Side, Share]:
     return {Side.A: seed_share, Side.B: vector_share}
 
 
-def study_for(path: Path, federation: Federation, seed: int) -> Study:
-    """A study file for these sites, trained alone. Raises: ConfigurationError"""
-    file = read_study_file(path)
-    table = checked_study_table(file.tables, file.source)
-    if table.model.kind == "plugin":
-        raise ConfigurationError(f"{file.source}: key 'model.kind': 'plugin' runs at a site's agent, not here")
-    entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
-    parties = make_parties("ranking", federation.requester.name, entries, derive(bytes(32), f"ranking {seed}"))
-    return study_from_table(table.model_copy(update={"seed": seed}), file.source, parties.roster.message, plugin=None)
-
-
 def loss_of_own_model(study: Study, site: SiteData, seed: int, judged: Examples) -> Evaluation:
     """The study's model after its rounds on one site's data alone, on the requester's examples."""
     model = build_model(study.model, seed)
@@ -211,7 +199,9 @@ def rank(
             raise ConfigurationError(
                 "--study: only linear models can be ranked securely; leave it out, or give --protection plain"
             )
-        chosen = study_for(study, federation, request.seed)
+        file = read_study_file(study)
+        table = checked_study_table(file.tables, file.source)
+        chosen = simulated_study(table, file.source, federation, request.seed)
         model = chosen.model.kind
         losses = {s.name: loss_of_own_model(chosen, s, request.seed, judging.examples).loss for s in federation.sites}
     else:

@@ -12,7 +12,7 @@ from client_agent.cli.results import table_of as shown_table
 from client_agent.cli.tables import console as console_for
 from client_agent.requester.judgement import judge_sum
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation, SiteData
+from harness.datasets.site_data import Federation
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected_sum import SecureResult, SecureRound, Tamper, WholeNumbers, correlations_from, honest
 from harness.engine.study_round import NO_SECRET
@@ -24,7 +24,7 @@ from protocol.messages.control import Announcement, Purpose, SummarySpec
 from protocol.parameters import Needs
 from protocol.release import self_weighted_bound
 from protocol.summary.layout import Categories, Column, Layout, Numeric, summary_parameters
-from protocol.summary.protection import Codes, Numbers, shared_vector
+from protocol.summary.protection import Numbers, shared_vector
 from protocol.summary.protection import Protection as TableProtection
 from protocol.summary.table_one import TableOne, table_one
 
@@ -88,10 +88,6 @@ def columns_of(federation: Federation) -> tuple[Column, ...]:
     return (*numbers, Categories(TARGET, federation.class_names))
 
 
-def table_of(site: SiteData) -> tuple[Numbers | Codes, ...]:
-    return (*site.train.X.astype(np.float64).T, np.asarray(site.train.y, dtype=np.int64))
-
-
 def _range(values: Numbers) -> tuple[float, float]:
     """One digit outwards: 0.13 to 87 becomes 0 to 90, -2 to 12.3 becomes -2 to 13."""
     low, high = float(values.min()), float(values.max())
@@ -124,7 +120,7 @@ def summarise(asked: SummaryOptions) -> tuple[TableOne, int]:
     shared = {
         site.name: shared_vector(
             layout,
-            table_of(site),
+            (*site.train.X.astype(np.float64).T, np.asarray(site.train.y, dtype=np.int64)),
             TableProtection(derive(seed, f"key of {site.name}"), asked.least_examples, layout.rounded_to),
         )
         for site in federation.sites
