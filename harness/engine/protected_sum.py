@@ -112,7 +112,7 @@ class SiteInput:
 
 @dataclass(frozen=True, eq=False)
 class WholeNumbers:
-    """What a site shares as it is, such as its examples of each class: uint64[D]; nothing is rounded."""
+    """Whole numbers that a site shares as they are, such as its examples of each class: uint64[D]."""
 
     site: str
     vector: Ring = field(repr=False)
