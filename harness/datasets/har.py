@@ -74,23 +74,18 @@ class _Table:
         return Examples(self.X[rows], self.y[rows])
 
 
-def subject_names() -> tuple[str, ...]:
-    """The sites of ``har_subjects`` in the order of the data set's numbers."""
-    return tuple(f"subject-{number:02d}" for number in range(1, SUBJECTS + 1))
-
-
-def har_subjects(folder: Path, seed: int, *, validation_share: float = 0.0, requester: int = 1) -> Federation:
+def har_subjects(folder: Path, seed: int, *, validation_share: float = 0.0, requester: str | None = None) -> Federation:
     """The 30 people as sites, ``requester`` first; ``validation_share`` of each training part is kept to choose on.
 
     Raises: ConfigurationError when the file is missing or the requester is no subject
     """
-    if not 1 <= requester <= SUBJECTS:
-        raise ConfigurationError(f"requester {requester}: the subjects are numbered 1 to {SUBJECTS}")
+    names = [f"subject-{number:02d}" for number in range(1, SUBJECTS + 1)]
+    if requester not in (None, *names):
+        raise ConfigurationError(f"har_subjects: {requester!r} is none of {names[0]} to {names[-1]}")
     table = _Table(folder)
     random = split_random("har subjects", seed)
-    sites = [_subject(table, number, validation_share, random) for number in range(1, SUBJECTS + 1)]
-    ordered = [sites[requester - 1], *(site for number, site in enumerate(sites, 1) if number != requester)]
-    return Federation("human activity, 30 people", (FEATURES,), ACTIVITIES, tuple(ordered))
+    sites = tuple(_subject(table, number, name, validation_share, random) for number, name in enumerate(names, 1))
+    return Federation("human activity, 30 people", (FEATURES,), ACTIVITIES, sites).asked_by(requester or names[0])
 
 
 def har_strategies(folder: Path, seed: int, split: StrategySplit, *, validation_share: float = 0.0) -> Federation:
@@ -119,18 +114,17 @@ def har_strategies(folder: Path, seed: int, split: StrategySplit, *, validation_
     return Federation(f"human activity, 8 sites, {split}", (FEATURES,), ACTIVITIES, sites)
 
 
-def _subject(table: _Table, number: int, validation_share: float, random: np.random.Generator) -> SiteData:
+def _subject(table: _Table, number: int, name: str, validation_share: float, random: np.random.Generator) -> SiteData:
     rows = np.flatnonzero(table.subject == number)
     held_out = int(max(HOLD_OUT_SHARE * len(rows), HOLD_OUT_ROWS))
     state = int(random.integers(2**32))
     train, test = train_test_split(rows, test_size=held_out, stratify=table.y[rows], random_state=state)
     kept, validation = stratified_parts(table.y[train], (1 - validation_share, validation_share), random)
     fit, chosen_on, report = (table.part(np.sort(part)) for part in (train[kept], train[validation], test))
-    return SiteData(subject_names()[number - 1], fit, chosen_on, report)
+    return SiteData(name, fit, chosen_on, report)
 
 
 def _dealt(y: NDArray[np.int64], split: StrategySplit, random: np.random.Generator) -> list[Rows]:
-    """Every row number at one of the eight sites."""
     if split is StrategySplit.PICK_TWO:
         return _two_activities_each(y, random)
     sizes = np.arange(1, STRATEGY_SITES + 1) if split is StrategySplit.MAJORITY else np.ones(STRATEGY_SITES)

@@ -106,21 +106,16 @@ def _table(path: Path) -> NDArray[np.float64]:
 
 def _features(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     columns: list[NDArray[np.float64]] = []
-    for column in range(table.shape[1] - 1):
-        values = table[:, column]
-        if column in LEVELS:
-            columns += [(values == level).astype(np.float64) for level in LEVELS[column]]
-        else:
-            columns.append(values)
+    for column, values in enumerate(table.T[:-1]):
+        levels = LEVELS.get(column)
+        columns += [values] if levels is None else [(values == level).astype(np.float64) for level in levels]
     return np.stack(columns, axis=1), (table[:, -1] > 0).astype(np.int64)
 
 
 def _feature_names() -> tuple[str, ...]:
     """In the order of :func:`_features`."""
-    names: list[str] = []
-    for column, name in enumerate(NAMES):
-        names += [f"{name}={level:.0f}" for level in LEVELS[column]] if column in LEVELS else [name]
-    return tuple(names)
+    levels = [[f"{name}={level:.0f}" for level in LEVELS.get(column, ())] for column, name in enumerate(NAMES)]
+    return tuple(name for of, column in zip(levels, NAMES, strict=True) for name in of or [column])
 
 
 def _standardised(site: SiteData) -> SiteData:

@@ -84,11 +84,14 @@ def mnist(folder: Path, distribution: str, sites: int, seed: int, validation_sha
     random = split_random(f"mnist {letter} {sites}", seed)
     X, y = _images(TRAIN_IMAGES, TRAIN_LABELS, folder)
     owner = owners(y, SHARES[letter], sites, random)
-    train, validation = stratified_parts_of(y, np.flatnonzero(owner == 0), validation_share, random)
+    own = np.flatnonzero(owner == 0)
+    train, validation = stratified_parts(y[own], (1 - validation_share, validation_share), random)
     test_X, test_y = _images(TEST_IMAGES, TEST_LABELS, folder)
     test = (first_images if letter != distribution else alike)(test_y, SHARES[letter], random)
     nothing = _examples(X, y, np.zeros(0, np.int64))
-    requester = SiteData("site-0", _examples(X, y, train), _examples(X, y, validation), _examples(test_X, test_y, test))
+    requester = SiteData(
+        "site-0", _examples(X, y, own[train]), _examples(X, y, own[validation]), _examples(test_X, test_y, test)
+    )
     others = (
         SiteData(f"site-{k}", _examples(X, y, np.flatnonzero(owner == k)), nothing, nothing) for k in range(1, sites)
     )
@@ -128,14 +131,6 @@ def first_images(y: NDArray[np.int64], shares: tuple[float, ...], random: np.ran
     return np.sort(
         np.concatenate([rows[: int(share * len(rows))] for rows, share in zip(of_digit, shares, strict=True)])
     )
-
-
-def stratified_parts_of(
-    y: NDArray[np.int64], rows: Rows, validation_share: float, random: np.random.Generator
-) -> tuple[Rows, Rows]:
-    """``rows`` cut into training and validation part, each class by itself."""
-    train, validation = stratified_parts(y[rows], (1 - validation_share, validation_share), random)
-    return rows[train], rows[validation]
 
 
 def _images(images: PublicFile, labels: PublicFile, folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -137,9 +137,9 @@ def _in_folders(request: DataRequest) -> Federation:
             f"--data: the case reads {request.data}, so that {request.folder} would not be read: leave --data out, or "
             "name the folder in [case] data"
         )
-    folder, about = path_of(request.data), (request.inputs, request.outputs, request.task, request.schema)
-    federation = load_site_folders(folder, site_names(folder)[0], *about)
-    return with_requester(federation, request)
+    folder = path_of(request.data)
+    about = request.inputs, request.outputs, request.task, request.schema
+    return with_requester(load_site_folders(folder, site_names(folder)[0], *about), request)
 
 
 def with_requester(federation: Federation, request: DataRequest) -> Federation:
@@ -151,33 +151,25 @@ def with_requester(federation: Federation, request: DataRequest) -> Federation:
     if wanted not in federation.names_of_sites:
         sites = ", ".join(federation.names_of_sites)
         raise ConfigurationError(f"{request.data}: {wanted!r} cannot be the requester; the sites are {sites}")
-    (first,) = (site for site in federation.sites if site.name == wanted)
+    first, *others = federation.asked_by(wanted).sites
     if request.validation_share and not len(first.validation):
         first = with_validation(first, request.validation_share, split_random(request.data, request.seed))
-    return replace(federation, sites=(first, *(site for site in federation.sites if site.name != wanted)))
+    return replace(federation, sites=(first, *others))
 
 
-def _breast_cancer(request: DataRequest) -> Federation:
-    _require_site(request, bundled.HOSPITALS)
-    return bundled.breast_cancer_five_hospitals(request.seed, request.requester)
+def _bundled(load: Callable[[int, str | None], Federation], sites: Iterable[str]) -> DataSource:
+    def loaded(request: DataRequest) -> Federation:
+        if request.requester not in (None, *sites):
+            raise ConfigurationError(
+                f"{request.data}: {request.requester!r} cannot be the requester; the sites are {', '.join(sites)}"
+            )
+        return load(request.seed, request.requester)
 
-
-def _breast_cancer_survival(request: DataRequest) -> Federation:
-    _require_site(request, bundled.SURVIVAL_HOSPITALS)
-    return bundled.breast_cancer_survival(request.seed, request.requester)
-
-
-def _diabetes(request: DataRequest) -> Federation:
-    _require_site(request, bundled.PRACTICES)
-    return bundled.diabetes_five_practices(request.seed, request.requester)
-
-
-def _digits(request: DataRequest) -> Federation:
-    return _with_fixed_requester(bundled.digits_sites(request.seed, request.sites or 5), request)
+    return DataSource(loaded)
 
 
 def _with_fixed_requester(federation: Federation, request: DataRequest) -> Federation:
-    """Bundled data sets give one site a requester's parts, and it alone can be the requester."""
+    """These data sets give one site a requester's parts, and it alone can be the requester."""
     if request.requester not in (None, federation.requester.name):
         raise ConfigurationError(
             f"{request.data}: {request.requester!r} cannot be the requester, only {federation.requester.name!r}"
@@ -185,33 +177,24 @@ def _with_fixed_requester(federation: Federation, request: DataRequest) -> Feder
     return federation
 
 
-def _require_site(request: DataRequest, sites: Iterable[str]) -> None:
-    if request.requester not in (None, *sites):
-        raise ConfigurationError(
-            f"{request.data}: {request.requester!r} cannot be the requester; the sites are {', '.join(sites)}"
-        )
+def _digits(request: DataRequest) -> Federation:
+    return _with_fixed_requester(bundled.digits_sites(request.seed, request.sites or 5), request)
 
 
 def _mnist(request: DataRequest) -> Federation:
-    federation = mnist.mnist(
-        data_folder(request.folder), request.split, request.sites or 10, request.seed, request.validation_share
-    )
+    folder, sites = data_folder(request.folder), request.sites or 10
+    federation = mnist.mnist(folder, request.split, sites, request.seed, request.validation_share)
     return _with_fixed_requester(federation, request)
 
 
 def _titanic(request: DataRequest) -> Federation:
-    return titanic.titanic(
-        data_folder(request.folder), request.split, request.seed, request.requester, request.validation_share
-    )
+    folder, share = data_folder(request.folder), request.validation_share
+    return titanic.titanic(folder, request.split, request.seed, request.requester, share)
 
 
 def _har_subjects(request: DataRequest) -> Federation:
-    names = har.subject_names()
-    if request.requester not in (None, *names):
-        raise ConfigurationError(f"har_subjects: {request.requester!r} is none of {names[0]} to {names[-1]}")
-    number = 1 if request.requester is None else names.index(request.requester) + 1
     folder, share = data_folder(request.folder), request.validation_share
-    return har.har_subjects(folder, request.seed, validation_share=share, requester=number)
+    return har.har_subjects(folder, request.seed, validation_share=share, requester=request.requester)
 
 
 def _har_strategies(request: DataRequest) -> Federation:
@@ -223,15 +206,14 @@ def _har_strategies(request: DataRequest) -> Federation:
 
 
 def _heart_disease(request: DataRequest) -> Federation:
-    return heart_disease.four_hospitals(
-        data_folder(request.folder), request.seed, request.requester, request.validation_share
-    )
+    folder, share = data_folder(request.folder), request.validation_share
+    return heart_disease.four_hospitals(folder, request.seed, request.requester, share)
 
 
 SOURCES: Final[dict[str, DataSource]] = {
-    "breast_cancer": DataSource(_breast_cancer),
-    "breast_cancer_survival": DataSource(_breast_cancer_survival),
-    "diabetes": DataSource(_diabetes),
+    "breast_cancer": _bundled(bundled.breast_cancer_five_hospitals, bundled.HOSPITALS),
+    "breast_cancer_survival": _bundled(bundled.breast_cancer_survival, bundled.SURVIVAL_HOSPITALS),
+    "diabetes": _bundled(bundled.diabetes_five_practices, bundled.PRACTICES),
     "digits": DataSource(_digits, any_number_of_sites=True),
     "har_strategies": DataSource(_har_strategies, (har.HAR_FILE,), has_splits=True),
     "har_subjects": DataSource(_har_subjects, (har.HAR_FILE,)),

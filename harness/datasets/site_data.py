@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +52,10 @@ class Federation:
     def names_of_sites(self) -> tuple[str, ...]:
         """The requester's first."""
         return tuple(site.name for site in self.sites)
+
+    def asked_by(self, requester: str) -> Federation:
+        """The same sites, this one first."""
+        return replace(self, sites=tuple(sorted(self.sites, key=lambda site: site.name != requester)))
 
     @property
     def requester(self) -> SiteData:

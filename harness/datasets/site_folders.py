@@ -7,11 +7,13 @@ must, the same ones in the same order.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 
 from client_agent.data.schema_check import require_folder_of_schema
 from client_agent.learning.data import (
+    DataNames,
     Examples,
     LocalData,
     Named,
@@ -24,7 +26,7 @@ from client_agent.learning.plugin import Plugin
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.site_data import Federation, SiteData, check_targets
 from protocol.errors import ConfigurationError
-from protocol.messages.control import ModelSpec, TableSchema, TaskSpec
+from protocol.messages.control import ModelSpec, TableSchema, TaskKind, TaskSpec
 from protocol.messages.model import CLASSES
 from protocol.text import NamesKind
 
@@ -41,20 +43,13 @@ def load_site_folders(
 
     Raises: ConfigurationError for a missing file, a site of another schema, wrong examples, or names that differ
     """
-    names = site_names(folder)
-    requester = _requester(requester, names, folder)
-    for name in names:
-        require_folder_of_schema(schema, folder / name, "the study")
-    ordered = (requester, *(name for name in names if name != requester))
-    called = {name: folder_names(folder / name) for name in ordered}
-    for kind in NamesKind:
-        require_same_names([Named(name, names.of(kind)) for name, names in called.items()], kind, "sites", str(folder))
-    sites = tuple(_site(folder / name, inputs, outputs, task) for name in ordered)
-    names_of_all = called[requester]
-    class_names = names_of_all.classes or tuple(str(number) for number in range(outputs))
-    federation = Federation(str(folder), inputs, class_names, sites, names_of_all.features, task.kind)
-    check_targets(federation)
-    return federation
+    places = {name: folder / name for name in site_names(folder)}
+
+    def read(place: Path) -> LocalData:
+        return load_folder(place, inputs, outputs, task)
+
+    about = inputs, outputs, task.kind
+    return _federation(folder, requester, places, schema, folder_names, read, about, "test.npz")
 
 
 def site_names(folder: Path) -> tuple[str, ...]:
@@ -85,18 +80,41 @@ def load_by_plugin(folder: Path, requester: str | None, table: StudyTable, plugi
     Raises: ConfigurationError for data that the study does not take, or names that differ between sites
     """
     places = {path.stem: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
+    spec = ModelSpec(kind="plugin", inputs=table.model.inputs, classes=table.model.width, layers=())
+
+    @cache
+    def read(place: Path) -> LocalData:
+        return plugin.data(place, spec, table.task)
+
+    about = table.model.inputs, table.model.width, table.task.kind
+    return _federation(folder, requester, places, table.data_schema, lambda place: read(place).names, read, about, "")
+
+
+def _federation(
+    folder: Path,
+    requester: str | None,
+    places: Mapping[str, Path],
+    schema: TableSchema | None,
+    names_of: Callable[[Path], DataNames],
+    read: Callable[[Path], LocalData],
+    about: tuple[tuple[int, ...], int, TaskKind],
+    test_file: str,
+) -> Federation:
+    """Every site's data, the requester's first; ``about`` are the inputs, the number of outputs and the task.
+
+    Names are compared first: where columns differ, that says more than what an array looks like.
+    """
     requester = _requester(requester, places, folder)
     for place in places.values():
-        require_folder_of_schema(table.data_schema, place, "the study")
-    spec = ModelSpec(kind="plugin", inputs=table.model.inputs, classes=table.model.width, layers=())
+        require_folder_of_schema(schema, place, "the study")
     ordered = (requester, *(name for name in places if name != requester))
-    read = {name: plugin.data(places[name], spec, table.task) for name in ordered}
+    called = {name: names_of(places[name]) for name in ordered}
     for kind in NamesKind:
-        require_same_names([Named(name, one.names.of(kind)) for name, one in read.items()], kind, "sites", str(folder))
-    sites = tuple(_of_local(name, one, str(places[name])) for name, one in read.items())
-    names = read[requester].names
-    outputs = names.classes or tuple(str(number) for number in range(table.model.width))
-    federation = Federation(str(folder), table.model.inputs, outputs, sites, names.features, table.task.kind)
+        require_same_names([Named(name, names.of(kind)) for name, names in called.items()], kind, "sites", str(folder))
+    sites = tuple(_of_local(name, read(places[name]), str(places[name] / test_file)) for name in ordered)
+    names, (inputs, outputs, task) = called[requester], about
+    classes = names.classes or tuple(str(number) for number in range(outputs))
+    federation = Federation(str(folder), inputs, classes, sites, names.features, task)
     check_targets(federation)
     return federation
 
@@ -106,10 +124,6 @@ def _requester(requester: str | None, names: Collection[str], folder: Path) -> s
         found = "no name" if requester is None else repr(requester)
         raise ConfigurationError(f"--requester: found {found}; give one of the sites in {folder}: {', '.join(names)}")
     return requester
-
-
-def _site(folder: Path, inputs: tuple[int, ...], outputs: int, task: TaskSpec) -> SiteData:
-    return _of_local(folder.name, load_folder(folder, inputs, outputs, task), str(folder / "test.npz"))
 
 
 def _of_local(name: str, data: LocalData, where: str) -> SiteData:

@@ -29,10 +29,13 @@ LEAST_EXAMPLES: Final = 10
 MOST_DRAWS: Final = 1000
 
 
+def joined(parts: Sequence[Examples]) -> Examples:
+    return Examples(np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts]))
+
+
 def pooled(federation: Federation) -> Federation:
     """The same federation, but for the requester's training part: all sites' together, as if data could be moved."""
-    parts = [site.train for site in federation.sites]
-    train = Examples(np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts]))
+    train = joined([site.train for site in federation.sites])
     requester = replace(federation.requester, train=train, note="all sites' training parts")
     return replace(federation, sites=(requester, *federation.contributors))
 

@@ -6,8 +6,7 @@ the model that it uses. Steps are plain, without momentum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias
 
@@ -18,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector, flat_vector, load_vector
+from client_agent.learning.flat_vector import Vector
 from client_agent.learning.layers import has_statistics, personal_parameters
-from client_agent.learning.losses import Batch, Loss
+from client_agent.learning.losses import Loss
 from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TrainingSpec
@@ -111,7 +110,26 @@ def require_no_statistics(model: nn.Module, name: str) -> None:
 
 
 class _Table(BaseModel):
+    """An algorithm whose sites keep nothing and use the shared model."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    keeps_common: ClassVar[bool] = False
+
+    def first(self, shared: Vector) -> Kept:
+        return Kept()
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        return shared
+
+
+class _Personal(_Table):
+    """An algorithm whose sites keep a model of their own and use it."""
+
+    def first(self, shared: Vector) -> Kept:
+        return Kept(shared.copy())
+
+    def used(self, shared: Vector, kept: Kept) -> Vector:
+        return kept.own
 
 
 class FedProx(_Table):
@@ -123,12 +141,8 @@ class FedProx(_Table):
             Algorithm 2
     """
 
-    keeps_common: ClassVar[bool] = False
     name: Literal["fedprox"]
     mu: Annotated[float, Field(ge=0)] = 0.01
-
-    def first(self, shared: Vector) -> Kept:
-        return Kept()
 
     def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
         received, w = _tensor(shared), _tensor(shared)
@@ -138,9 +152,6 @@ class FedProx(_Table):
             total.add_(step, alpha=problem.factor)
             w = w - problem.rate * step
         return total.numpy(), kept
-
-    def used(self, shared: Vector, kept: Kept) -> Vector:
-        return shared
 
 
 class Scaffold(_Table):
@@ -171,11 +182,8 @@ class Scaffold(_Table):
         control = own - all_of + steps / taken  # (x - y) / (K lr) is the mean step
         return (problem.factor * steps).numpy(), Kept(control.numpy())
 
-    def used(self, shared: Vector, kept: Kept) -> Vector:
-        return shared
 
-
-class Ditto(_Table):
+class Ditto(_Personal):
     """Beside the shared model of FedAvg every site has one of its own, drawn to the shared one by ``pull``, lambda.
 
         shared     w <- w - lr grad f(w)                         its steps are the update, as in FedAvg
@@ -186,12 +194,8 @@ class Ditto(_Table):
     Source: Li, Hu, Beirami, Smith 2021, Ditto: Fair and Robust Federated Learning Through Personalization, Algorithm 1
     """
 
-    keeps_common: ClassVar[bool] = False
     name: Literal["ditto"]
     pull: Annotated[float, Field(ge=0)] = 0.1
-
-    def first(self, shared: Vector) -> Kept:
-        return Kept(shared.copy())
 
     def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
         received, w, v = _tensor(shared), _tensor(shared), _tensor(kept.own)
@@ -203,11 +207,8 @@ class Ditto(_Table):
             w, v = w - problem.rate * step, v - problem.rate * own_step
         return total.numpy(), Kept(v.numpy())
 
-    def used(self, shared: Vector, kept: Kept) -> Vector:
-        return kept.own
 
-
-class PFedMe(_Table):
+class PFedMe(_Personal):
     """The shared model follows the sites' Moreau envelopes; a site uses the minimiser theta of its last mini-batch.
 
         theta = argmin of f(theta; batch) + lambda / 2 ||theta - w||^2     approximately: gradient steps, from theta = w
@@ -220,14 +221,10 @@ class PFedMe(_Table):
     Source: T. Dinh, Tran, Nguyen 2020, Personalized Federated Learning with Moreau Envelopes, Algorithm 1
     """
 
-    keeps_common: ClassVar[bool] = False
     name: Literal["pfedme"]
     pull: Annotated[float, Field(gt=0)] = 15.0
     steps: Annotated[int, Field(ge=1)] = 5
     personal_rate: Annotated[float, Field(gt=0)] = 0.01
-
-    def first(self, shared: Vector) -> Kept:
-        return Kept(shared.copy())
 
     def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
         w = _tensor(shared)
@@ -238,9 +235,6 @@ class PFedMe(_Table):
             total.add_(step, alpha=problem.factor)
             w = w - problem.rate * step
         return total.numpy(), Kept(theta.numpy())
-
-    def used(self, shared: Vector, kept: Kept) -> Vector:
-        return kept.own
 
     def _minimiser(self, problem: LocalProblem, w: torch.Tensor, rows: Rows) -> torch.Tensor:
         theta = w
@@ -276,14 +270,21 @@ class Apfl:
     def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
         """Raises: ConfigurationError for a model or training settings that APFL does not define"""
         require_plain_steps(problem.model, problem.training, "APFL")
-        networks = _Networks(problem.model.to(problem.device).train(), problem.loss, shared, kept)
-        totals = [torch.zeros_like(w) for w in networks.w]
+        problem.model.to(problem.device)
+        w, v = (_tensor(vector).to(problem.device) for vector in (shared, kept.own))
+        total, mixing = torch.zeros_like(w), kept.mixing
+        sizes = [parameter.numel() for parameter in problem.model.parameters()]
         for number, rows in enumerate(problem.batches()):
-            batch = take(problem.data, rows, problem.device)
-            steps = networks.step(batch, problem.rate, adaptive=self.adaptive and number == 0)
-            for total, step in zip(totals, steps, strict=True):
-                total.add_(step, alpha=problem.factor)
-        return flat_vector(totals), networks.kept()
+            step = problem.slope(w, rows)
+            mixed_step = problem.slope(torch.lerp(w, v, mixing), rows)
+            if self.adaptive and number == 0:
+                products = ((v - w) * mixed_step).split(sizes)
+                slope = sum(float(torch.sum(part)) for part in products)
+                mixing = min(1.0, max(0.0, mixing - problem.rate * slope))
+            v = torch.sub(v, mixed_step, alpha=problem.rate * mixing)
+            w = torch.sub(w, step, alpha=problem.rate)
+            total.add_(step, alpha=problem.factor)
+        return total.cpu().numpy(), Kept(v.cpu().numpy(), mixing)
 
     def used(self, shared: Vector, kept: Kept) -> Vector:
         weight = np.float32(kept.mixing)
@@ -291,42 +292,5 @@ class Apfl:
         return mixed
 
 
-class _Networks:
-    """The parameters of a site's three models in a round: w, v and their mixture."""
-
-    def __init__(self, model: nn.Module, loss: Loss, shared: Vector, site: Kept) -> None:
-        own, mixture = deepcopy(model), deepcopy(model)
-        load_vector(model, shared)
-        load_vector(own, site.own)
-        self._shared_model, self._mixed_model, self._loss = model, mixture, loss
-        self.w, self._v, self._mixture = (list(m.parameters()) for m in (model, own, mixture))
-        self._mixing = site.mixing
-
-    def step(self, batch: Batch, rate: float, *, adaptive: bool) -> Sequence[torch.Tensor]:
-        """Step w and v; the gradient of w comes back."""
-        shared_step = gradients(self._shared_model, self.w, batch, self._loss)
-        with torch.no_grad():
-            for m, v, w in zip(self._mixture, self._v, self.w, strict=True):
-                m.copy_(torch.lerp(w, v, self._mixing))
-        mixed_step = gradients(self._mixed_model, self._mixture, batch, self._loss)
-        with torch.no_grad():
-            if adaptive:
-                self._adapt(mixed_step, rate)
-            for v, step in zip(self._v, mixed_step, strict=True):
-                v.sub_(step, alpha=rate * self._mixing)
-            for w, step in zip(self.w, shared_step, strict=True):
-                w.sub_(step, alpha=rate)
-        return shared_step
-
-    def kept(self) -> Kept:
-        return Kept(flat_vector([v.detach() for v in self._v]), self._mixing)
-
-    def _adapt(self, mixed_step: Sequence[torch.Tensor], rate: float) -> None:
-        pairs = zip(self._v, self.w, mixed_step, strict=True)
-        slope = sum(float(torch.sum((v - w) * step)) for v, w, step in pairs)
-        self._mixing = min(1.0, max(0.0, self._mixing - rate * slope))
-
-
 def _tensor(vector: Vector) -> torch.Tensor:
-    """A copy that steps may change."""
     return torch.from_numpy(vector.copy())

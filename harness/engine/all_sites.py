@@ -6,24 +6,21 @@ mixed         an algorithm in which sites keep more than a model: APFL, and the 
 alone         every site trains by itself
 centralised   one model trained on the pooled data: what would be possible if data could be moved
 
-Updates are clipped, averaged and applied as a study's. Under the protocol the first site stands for the requester of
-FedAvg, and nothing about single sites is opened. Every round is against a new model, so nothing that the sites' policy
-remembers bears on it.
+Updates are clipped, averaged and applied as a study's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import (
     Vector,
     layer_sizes,
@@ -36,6 +33,7 @@ from client_agent.learning.losses import training_loss
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import apply_aggregate
 from harness.datasets.site_data import SiteData
+from harness.datasets.transforms import joined
 from harness.engine.algorithms import (
     Algorithm,
     Apfl,
@@ -45,92 +43,15 @@ from harness.engine.algorithms import (
     require_no_statistics,
     require_plain_steps,
 )
-from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
-from harness.engine.protected_sum import SecureSum, secure_sum
-from harness.engine.run_state import (
-    EVERYBODY,
-    USUAL,
-    Attendance,
-    Conditions,
-    Run,
-    RunState,
-    final_scores,
-    require_no_divergence,
-    round_record,
-)
-from harness.engine.study_round import announce, lists_to_try
-from harness.engine.training import OneByOne, Progress, Scheme, SiteTraining, repeated, train
-from harness.engine.updates import CPU, ClippedUpdate, PlainSum, RoundInputs, everybody_in_range
+from harness.engine.history import RoundKind, RoundRecord
+from harness.engine.run_state import EVERYBODY, Attendance, Run, RunState, round_record
+from harness.engine.training import OneByOne, Scheme, SiteTraining, repeated
+from harness.engine.updates import CPU, ClippedUpdate
 from protocol.arithmetic.fixed_point import check_finite, clip
-from protocol.errors import ConfigurationError, ProtocolViolation
+from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName, Study, TaskSpec, TrainingSpec
 from protocol.messages.model import CLASSES
 from protocol.policy.memory import SiteMemory
-from protocol.policy.site_policy import SitePolicy
-from protocol.rules.interface import SiteFacts
-from protocol.rules.registry import rule_for
-
-Averaging: TypeAlias = Callable[[int, Sequence[ClippedUpdate]], Vector]
-"""A round's number, from 1, and clipped updates in the sites' order -> their average, float32[D]."""
-
-
-def in_the_open(number: int, updates: Sequence[ClippedUpdate]) -> Vector:
-    """The mean in float64, rounded once."""
-    total = np.zeros(len(updates[0].values), np.float64)
-    for update in updates:
-        total += update.values
-    averaged: Vector = (total / len(updates)).astype(np.float32)
-    return averaged
-
-
-@dataclass(frozen=True, eq=False)
-class UnderTheProtocol:
-    """Every round announced, checked against the sites' policy, shared, range-checked, summed and opened."""
-
-    run: Run
-    summing: SecureSum = field(repr=False)
-
-    @classmethod
-    def of(cls, study: Study, sites: Sequence[SiteData], model: nn.Module) -> UnderTheProtocol:
-        """Raises: ConfigurationError for another rule than the uniform average"""
-        if study.rule.name is not RuleName.FEDAVG or study.rule.norm_bound is not None:
-            raise ConfigurationError(
-                f"study {study.name!r}: a comparison of personal models averages all sites alike; under the protocol "
-                "its rule is 'fedavg', without norm_bound"
-            )
-        rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
-        summing = secure_sum(study, sites)
-        contributors = tuple(sites[1:])
-        run = Run(study, sites[0], contributors, rule, "next_round", SitePolicy(), EVERYBODY, model, summing)
-        return cls(run, summing)
-
-    def __call__(self, number: int, updates: Sequence[ClippedUpdate]) -> Vector:
-        """Raises: PolicyRefusal, ProtocolViolation when the round is skipped; AggregateOutOfBounds"""
-        run, state = self.run, self._state(number)
-        announced = announce(
-            run, state, number, lists_to_try(run, state)[-1:]
-        )  # nobody is ever away: all listed are needed
-        requester, (own, *others) = run.requester.name, updates
-        given = RoundInputs(
-            announced.announcement,
-            announced.weight_list,
-            requester,
-            own,
-            dict(zip(run.names, others, strict=True)),
-            None,
-            everybody_in_range(announced.announcement, requester),
-            run.study.parameters.clip_norm,
-        )
-        averaged = self.summing.updates(given).average
-        if averaged is None:
-            raise ProtocolViolation(f"round {number} was skipped: too few sites are left after the checks")
-        return averaged
-
-    def _state(self, number: int) -> RunState:
-        """The study before a round: everybody is listed, and the model is as old as the round."""
-        facts = tuple(SiteFacts(name=site.name, samples=len(site.train)) for site in self.run.contributors)
-        rule_state = self.run.rule.admit(self.run.rule.init(()), facts)
-        return RunState(np.zeros(0, np.float32), rule_state, SiteMemory(), model_version=number - 1)
 
 
 class SchemeName(StrEnum):
@@ -138,11 +59,6 @@ class SchemeName(StrEnum):
     MIXED = "mixed"
     ALONE = "alone"
     CENTRALISED = "centralised"
-
-    @property
-    def protectable(self) -> bool:
-        """True if a protected run means anything: pooled data have left their sites."""
-        return self is not SchemeName.CENTRALISED
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +98,7 @@ class SitesRound:
 class Setting:
     """The constants of a run; ``initial`` and ``initial_personal`` are the model's first values.
 
-    ``average`` makes one of all sites' updates wherever a scheme shares them; an algorithm's sites that are not there
-    in a round train nothing. ``layers`` name the parts of an update in errors.
+    An algorithm's sites that are not there in a round train nothing. ``layers`` name the parts of an update in errors.
     """
 
     model: nn.Module
@@ -194,7 +109,6 @@ class Setting:
     training: TrainingSpec
     clip_norm: float
     device: torch.device
-    average: Averaging = in_the_open
     attendance: Attendance = EVERYBODY
     task: TaskSpec = CLASSES
     layers: tuple[tuple[str, int], ...] = ()
@@ -207,12 +121,11 @@ class Setting:
         training: TrainingSpec,
         clip_norm: float,
         device: torch.device,
-        average: Averaging = in_the_open,
     ) -> Setting:
         """``model`` has its initial values now; later it is a tool that holds any site's."""
         first, personal = model_vector(model), personal_vector(model)
         layers = (("model", len(first)),)
-        return Setting(model, first, personal, sites, seed, training, clip_norm, device, average, layers=layers)
+        return Setting(model, first, personal, sites, seed, training, clip_norm, device, layers=layers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -242,16 +155,17 @@ class Setting:
         nothing, layers = np.zeros((0, len(self.initial)), np.float32), repeated(self.initial_personal, len(self.sites))
         return SitesState(repeated(self.initial, rows).copy(), layers.copy(), nothing, np.zeros(0))
 
-    def averaged(self, vector: Vector, updates: Sequence[Vector], number: int) -> tuple[Vector, list[ClippedUpdate]]:
-        """Clip, average with equal weights and apply, as a study's run does.
+    def averaged(self, vector: Vector, updates: Sequence[Vector]) -> tuple[Vector, tuple[ClippedUpdate, ...]]:
+        """Clip, average with equal weights in float64 and apply, as a study's run does.
 
-        Raises: UnusableUpdate when an update is not finite; what ``average`` raises
+        Raises: UnusableUpdate when an update is not finite
         """
-        given = []
         for update in updates:
             check_finite(update, self.layers)
-            given.append(ClippedUpdate(*clip(update, self.clip_norm)))
-        return apply_aggregate(vector, self.average(number, given), self.training.server_learning_rate), given
+        given = tuple(ClippedUpdate(*clip(update, self.clip_norm)) for update in updates)
+        total = sum((update.values for update in given), np.zeros(len(vector), np.float64))
+        mean: Vector = (total / len(given)).astype(np.float32)
+        return apply_aggregate(vector, mean, self.training.server_learning_rate), given
 
 
 class SitesScheme(Scheme[SitesState, SitesRound], Protocol):
@@ -283,9 +197,8 @@ class Averaged:
 
     def round(self, state: SitesState, number: int) -> tuple[SitesState, SitesRound]:
         trained = self.sites.train(repeated(state.models[0], len(state.personal)), state.personal, number)
-        vector, given = self.setting.averaged(state.models[0], list(trained.updates), number)
-        done = SitesRound(self.setting.names, tuple(given))
-        return replace(state, models=vector[None], personal=trained.personal), done
+        vector, given = self.setting.averaged(state.models[0], list(trained.updates))
+        return replace(state, models=vector[None], personal=trained.personal), SitesRound(self.setting.names, given)
 
     def vector(self, state: SitesState, site: int) -> Vector:
         return np.asarray(state.models[0])
@@ -311,12 +224,12 @@ class Mixed:
             problem = setting.problem(place, number)
             update, kept[place] = self.algorithm.train(problem, shared, kept[place], state.common)
             updates.append(update)
-        vector, given = setting.averaged(shared, updates, number)
+        vector, given = setting.averaged(shared, updates)
         common = state.common
         if self.algorithm.keeps_common:
             moved = sum(kept[place].own.astype(np.float64) - state.own[place] for place in there)
             common = (common + moved / len(setting.sites)).astype(np.float32)
-        done = SitesRound(tuple(setting.names[place] for place in there), tuple(given))
+        done = SitesRound(tuple(setting.names[place] for place in there), given)
         return self._keeping(replace(state, models=vector[None], common=common), kept), done
 
     def vector(self, state: SitesState, site: int) -> Vector:
@@ -329,46 +242,24 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Alone:
-    """Every site applies its own update."""
+    """Every site applies its own update; ``pooled``: all use one model, trained as one site's on everybody's data."""
 
     setting: Setting
     sites: SiteTraining
+    pooled: bool = False
 
     def start(self) -> SitesState:
-        return self.setting.first_state(len(self.setting.sites))
+        return self.setting.first_state(1 if self.pooled else len(self.setting.sites))
 
     def round(self, state: SitesState, number: int) -> tuple[SitesState, SitesRound]:
-        trained = self.sites.train(state.models, state.personal, number)
+        trained = self.sites.train(state.models, state.personal[: len(state.models)], number)
         rate = self.setting.training.server_learning_rate
         models = [apply_aggregate(row, update, rate) for row, update in zip(state.models, trained.updates, strict=True)]
-        return replace(state, models=np.stack(models), personal=trained.personal), SitesRound(self.setting.names)
+        layers = np.broadcast_to(trained.personal, state.personal.shape).copy()
+        return replace(state, models=np.stack(models), personal=layers), SitesRound(self.setting.names)
 
     def vector(self, state: SitesState, site: int) -> Vector:
-        return np.asarray(state.models[site])
-
-
-@dataclass(frozen=True)
-class Centralised:
-    """One model on all sites' training examples, trained as one site's."""
-
-    setting: Setting
-
-    def start(self) -> SitesState:
-        return self.setting.first_state(1)
-
-    def round(self, state: SitesState, number: int) -> tuple[SitesState, SitesRound]:
-        setting = self.setting
-        parts = [site.train for site in setting.sites]
-        pooled = Examples(np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts]))
-        seeds = [site_seed(setting.seed, "pooled")]
-        training = OneByOne(setting.model, [pooled], seeds, setting.training, setting.device)
-        trained = training.train(state.models, state.personal[:1], number)
-        vector = apply_aggregate(state.models[0], trained.updates[0], setting.training.server_learning_rate)
-        layers = repeated(trained.personal[0], len(state.personal)).copy()
-        return replace(state, models=vector[None], personal=layers), SitesRound(setting.names)
-
-    def vector(self, state: SitesState, site: int) -> Vector:
-        return np.asarray(state.models[0])
+        return np.asarray(state.models[0 if self.pooled else site])
 
 
 def scheme_of(name: SchemeName, setting: Setting, sites: SiteTraining, apfl: Apfl | None = None) -> SitesScheme:
@@ -379,7 +270,9 @@ def scheme_of(name: SchemeName, setting: Setting, sites: SiteTraining, apfl: Apf
         return Mixed(setting, apfl or Apfl())
     if name is SchemeName.ALONE:
         return Alone(setting, sites)
-    return Centralised(setting)
+    everybody, seed = joined([site.train for site in setting.sites]), site_seed(setting.seed, "pooled")
+    pooled = OneByOne(setting.model, [everybody], [seed], setting.training, setting.device)
+    return Alone(setting, pooled, pooled=True)
 
 
 def require_baseline(study: Study, model: nn.Module, name: str) -> None:
@@ -391,11 +284,24 @@ def require_baseline(study: Study, model: nn.Module, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class AtRequester:
+class BaselineRounds:
     """A baseline's rounds, each with the record that a study's round has: of the model that the requester uses."""
 
     run: Run
     baseline: Mixed
+
+    @classmethod
+    def of(cls, run: Run, table: BaselineTable) -> BaselineRounds:
+        """Raises: ConfigurationError as :func:`require_baseline`"""
+        study = run.study
+        require_baseline(study, run.model, table.name)
+        setting = replace(
+            Setting.of(run.model, run.sites, study.seed or 0, study.training, study.parameters.clip_norm, CPU),
+            attendance=run.conditions.attendance,
+            task=study.task,
+            layers=tuple(layer_sizes(study.model.layers)),
+        )
+        return cls(run, Mixed(setting, table))
 
     def start(self) -> SitesState:
         return self.baseline.start()
@@ -415,69 +321,3 @@ class AtRequester:
         """The requester's model as a study's state has it; the rule weighs nobody."""
         vector = self.baseline.vector(state, 0)
         return RunState(vector, self.run.rule.init(()), SiteMemory(), personal=state.personal)
-
-
-def run_baseline(
-    study: Study,
-    sites: Sequence[SiteData],
-    table: BaselineTable,
-    model: nn.Module,
-    conditions: Conditions = USUAL,
-    resume: Progress[SitesState, RoundRecord] | None = None,
-    after_round: Callable[[Progress[SitesState, RoundRecord]], None] = lambda progress: None,
-) -> RunHistory:
-    """All rounds; the first of ``sites`` is the requester, ``model`` has its first values. Of ``conditions`` only
-    who is there, and the metrics, are looked at.
-
-    Raises: ConfigurationError as :func:`require_baseline`; UnusableUpdate when the model diverges
-    """
-    require_baseline(study, model, table.name)
-    rounds = _at_requester(study, tuple(sites), table, model, conditions)
-    first = round_record(rounds.run, rounds.shown(rounds.start()), 0, RoundKind.SKIPPED, ())
-    for record in resume.records[-1:] if resume else ():
-        require_no_divergence(record, first)
-
-    def watched(progress: Progress[SitesState, RoundRecord]) -> None:
-        after_round(progress)
-        require_no_divergence(progress.records[-1], first)
-
-    progress, _ = train(rounds, resume, lambda reached: len(reached.records) >= study.rounds, watched)
-    shown = rounds.shown(progress.state)
-    return RunHistory(
-        study.name,
-        study.rule.name,
-        "plain",
-        study.seed or 0,
-        sites[0].name,
-        rounds.run.names,
-        RunEnd.COMPLETED,
-        "all rounds are done",
-        progress.records,
-        shown.vector,
-        final_scores(rounds.run, shown, conditions.bootstrap),
-    )
-
-
-def _at_requester(
-    study: Study, sites: tuple[SiteData, ...], table: BaselineTable, model: nn.Module, conditions: Conditions
-) -> AtRequester:
-    run = Run(
-        study,
-        sites[0],
-        sites[1:],
-        rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid),
-        "next_round",
-        SitePolicy(),
-        conditions.attendance,
-        model,
-        PlainSum(),
-        followed=conditions.followed,
-        own_metrics=conditions.own_metrics,
-    )
-    setting = replace(
-        Setting.of(model, sites, study.seed or 0, study.training, study.parameters.clip_norm, CPU),
-        attendance=conditions.attendance,
-        task=study.task,
-        layers=tuple(layer_sizes(study.model.layers)),
-    )
-    return AtRequester(run, Mixed(setting, table))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -102,26 +103,19 @@ class Series:
 
 def alpha_series(history: RunHistory) -> tuple[Series, ...]:
     """Each contributor's weight in full precision after every round."""
-    return tuple(
-        Series(site, tuple(_value(record.alphas, site) for record in history.rounds)) for site in history.contributors
-    )
+    return _series(history.contributors, [record.alphas for record in history.rounds])
 
 
 def distance_series(history: RunHistory) -> tuple[Series, ...]:
     """Each contributor's distance from the requester in every round in which it was opened."""
-    return tuple(
-        Series(site, tuple(_value(record.distances, site) for record in history.rounds))
-        for site in history.contributors
-    )
+    return _series(history.contributors, [record.distances for record in history.rounds])
 
 
 def isolation_series(history: RunHistory) -> tuple[Series, ...]:
     """Each site's isolation in every round that it worked it out for, the requester's own among them."""
-    return tuple(
-        Series(site, tuple(_value(record.isolation, site) for record in history.rounds))
-        for site in (history.requester, *history.contributors)
-    )
+    return _series((history.requester, *history.contributors), [record.isolation for record in history.rounds])
 
 
-def _value(values: tuple[SiteValue, ...], site: str) -> float | None:
-    return next((entry.value for entry in values if entry.site == site), None)
+def _series(sites: Sequence[str], rounds: Sequence[tuple[SiteValue, ...]]) -> tuple[Series, ...]:
+    found = [{entry.site: entry.value for entry in values} for values in rounds]
+    return tuple(Series(site, tuple(values.get(site) for values in found)) for site in sites)

@@ -1,14 +1,15 @@
-"""A whole protected run in one process: the plain run's loop, its sums made as the study's protection says.
+"""A whole run in one process: a study's, in the open or as its protection says, or a baseline's.
 
-Rounds, seeds, batches, policy and rule are the plain run's own; only the way the updates are added up and measured
-differs, so that the two histories can be compared round by round.
+Rounds, seeds, batches, policy and rule are the same in the open and protected; only the way the updates are added up
+and measured differs, so that the two histories can be compared round by round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 from torch import nn
 
@@ -22,11 +23,13 @@ from client_agent.learning.study_file import FinishTable
 from client_agent.learning.trial import try_once
 from harness.datasets.site_data import SiteData
 from harness.engine import training
+from harness.engine.all_sites import BaselineRounds
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
-from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum
+from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum, seed_of
 from harness.engine.run_state import (
     EVERYBODY,
     USUAL,
+    USUAL_POLICY,
     AfterRound,
     Announced,
     Attendance,
@@ -57,16 +60,25 @@ from harness.engine.study_round import (
     skipped,
     with_own_noise,
 )
-from harness.engine.training import own_sources, repeated
+from harness.engine.training import S, own_sources, repeated
 from harness.engine.updates import PlainSum, Summing, average, class_counts, clipped_update
-from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.messages.control import RuleName, Study, WeightList
+from protocol.errors import PolicyRefusal
+from protocol.messages.control import RuleName, Study
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_release
 from protocol.policy.site_policy import SitePolicy, list_terms
 from protocol.rounds.planning import Candidate
 from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.shared_model import apply_aggregate, first_model, initial_state
+
+Reached: TypeAlias = training.Progress[Any, RoundRecord]
+"""The progress of a study's run, or a baseline's."""
+
+
+class ShownRounds(training.Scheme[S, RoundRecord], Protocol[S]):
+    """The rounds of a study or a baseline; ``shown`` is the requester's model as a study's state has it."""
+
+    def shown(self, state: S) -> RunState: ...
 
 
 def without_held_out(
@@ -83,7 +95,7 @@ def without_held_out(
 def finished(run: Run, progress: Progress, held: Examples) -> tuple[Progress, str]:
     """One record more, and how strong the pull was. Raises: ConfigurationError, UnusableUpdate"""
     state, requester = progress.state, run.requester
-    loss = site_loss(run.study, run.plugin, requester.train.y)
+    loss = site_loss(run.study, run.conditions.plugin, requester.train.y)
     ended = LocalFinish(run.model, loss, run.study.training.l2, requester.train, held).run(run.model_of(state))
     vector = state.vector.copy()
     vector[: ended.vector.size] = ended.vector
@@ -98,7 +110,7 @@ def run_plain(
     sites: Sequence[SiteData],
     *,
     erosion_applies: ErosionApplies = "next_round",
-    policy: SitePolicy | None = None,
+    policy: SitePolicy = USUAL_POLICY,
     attendance: Attendance = EVERYBODY,
     resume: Progress | None = None,
     after_round: AfterRound = lambda progress: None,
@@ -129,8 +141,8 @@ def run_rounds(
     conditions: Conditions = USUAL,
     *,
     protection: str,
-    resume: Progress | None = None,
-    after_round: AfterRound = lambda progress: None,
+    resume: Reached | None = None,
+    after_round: Callable[[Reached], None] = lambda progress: None,
 ) -> RunHistory:
     """The rounds of a run, however ``summing`` adds the updates up; see :func:`run_plain`.
 
@@ -138,19 +150,26 @@ def run_rounds(
 
     Raises: as :func:`run_plain`; UnusableUpdate when an update is no number or the model has diverged
     """
-    seed = _seed_of(study)
+    seed = seed_of(study)
     sites, held = without_held_out(sites, conditions.finish, seed)
     run = _run_of(study, seed, sites, summing, conditions)
-    rounds = StudyRounds(run)
-    first = round_record(run, rounds.start(), 0, RoundKind.SKIPPED, ())  # the model before round 1
+    rounds: ShownRounds[Any] = StudyRounds(run)
+    if conditions.baseline is not None:
+        rounds = BaselineRounds.of(run, conditions.baseline)
+    first = round_record(run, rounds.shown(rounds.start()), 0, RoundKind.SKIPPED, ())  # the model before round 1
     for record in resume.records[-1:] if resume else ():
         require_no_divergence(record, first)
 
-    def watched(progress: Progress) -> None:
+    def over(progress: Reached) -> bool:
+        """Rounds of class counts and of measuring are no rounds of the study's."""
+        return len(progress.records) - rounds.shown(progress.state).rounds_apart >= study.rounds
+
+    def watched(progress: Reached) -> None:
         after_round(progress)
         require_no_divergence(progress.records[-1], first)
 
-    progress, optimum = training.train(rounds, resume, rounds.over, watched)
+    reached, optimum = training.train(rounds, resume, over, watched)
+    progress = Progress(rounds.shown(reached.state), reached.records)
     end, reason = _end_of(run, progress.state, optimum)
     if conditions.finish is not None:
         progress, how = finished(run, progress, held)
@@ -173,45 +192,30 @@ def run_rounds(
 
 
 def _end_of(run: Run, state: RunState, optimum: str | None) -> tuple[RunEnd, str]:
-    """Return the end of the shared part of a run, and why."""
     if state.alone_because is not None and run.study.rule.name is not RuleName.LOCAL:
         return RunEnd.LOCAL_ONLY, state.alone_because
     return (RunEnd.COMPLETED, "all rounds are done") if optimum is None else (RunEnd.LOCAL_OPTIMUM, optimum)
 
 
-def _seed_of(study: Study) -> int:
-    if study.seed is None:
-        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
-    return study.seed
-
-
 def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing, conditions: Conditions) -> Run:
-    """Return the constants of the run. Raises: ConfigurationError, where the study cannot be run so"""
     require_sites(study.rule, [site.name for site in sites[1:]], study.parameters.least_contributors)
-    grid, policy = study.parameters.weight_grid, conditions.policy or SitePolicy()
+    grid, policy = study.parameters.weight_grid, conditions.policy
     terms = list_terms(study, policy, len(sites[0].train))
     run = Run(
         study,
         requester=sites[0],
         contributors=tuple(sites[1:]),
         rule=conditions.rule or rule_for(study.rule, batch_size=study.training.batch_size, grid=grid, terms=terms),
-        erosion_applies=conditions.erosion_applies,
-        policy=policy,
-        attendance=conditions.attendance,
         model=conditions.model or _model_of(study, seed, conditions.plugin),
         summing=summing,
-        computing=conditions.computing,
-        plugin=conditions.plugin,
-        followed=conditions.followed,
-        own_metrics=conditions.own_metrics,
-        works_out_isolation=conditions.works_out_isolation,
+        conditions=conditions,
     )
     for site in sites:
         require_batches(run.model, len(site.train), study.training.batch_size, f"site {site.name!r}")
     if study.model.kind in ("plugin", "library"):
-        try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, run.computing.device))
+        try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, conditions.computing.device))
     for needs in (run.rule.needs, study.rule.name.declared.measures):
-        require_willing(needs, run.policy, run.names)
+        require_willing(needs, policy, run.names)
     require_validation(run)
     return run
 
@@ -239,28 +243,22 @@ class StudyRounds:
         return RunState(vector, run.rule.init(()), SiteMemory(), personal=personal)
 
     def round(self, state: RunState, number: int) -> tuple[RunState, RoundRecord]:
-        """Announce, check the policy, train, clip, weigh, sum, apply, run the rule."""
-        return plain_round(self.run, state, number)
+        """Announce, check the policy, train, clip, weigh, sum, apply, run the rule.
 
-    def over(self, progress: Progress) -> bool:
-        """Rounds of class counts and of measuring are no rounds of the study's."""
-        return len(progress.records) - progress.state.rounds_apart >= self.run.study.rounds
+        Raises: LocalOptimumReached, with the model as it was
+        """
+        run, state = self.run, replace(state, rule_state=_admitted(self.run, state.rule_state, number))
+        if state.alone_because is None:
+            try:
+                announced, trained = _planned(run, state, number)
+            except PolicyRefusal as refusal:
+                state = replace(state, alone_because=refusal.detail, alone_by=refusal.clause)
+            else:
+                return _announced_round(run, state, announced, trained)
+        return _round_alone(run, state, number)
 
-
-def plain_round(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
-    """One round: announce, check the policy, train, clip, weigh, sum, apply, run the rule.
-
-    Raises: LocalOptimumReached, with the model as it was
-    """
-    state = replace(state, rule_state=_admitted(run, state.rule_state, round_number))
-    if state.alone_because is None:
-        try:
-            announced, trained = _planned(run, state, round_number)
-        except PolicyRefusal as refusal:
-            state = replace(state, alone_because=refusal.detail, alone_by=refusal.clause)
-        else:
-            return _announced_round(run, state, announced, trained)
-    return _round_alone(run, state, round_number)
+    def shown(self, state: RunState) -> RunState:
+        return state
 
 
 def _planned(run: Run, state: RunState, round_number: int) -> tuple[Announced, Trained | None]:
@@ -315,14 +313,9 @@ def _isolated_round(
     else:
         after, record = _update_round(run, state, announced, trained, taking_part)
     if refusals and record.kind is not RoundKind.RELEASED:
-        after = replace(
-            after,
-            exposing=Candidate(
-                announced.weight_list.weights,
-                announced.announcement.least_contributors,
-                announced.weight_list.requester,
-            ),
-        )
+        weights = announced.weight_list
+        exposing = Candidate(weights.weights, announced.announcement.least_contributors, weights.requester)
+        after = replace(after, exposing=exposing)
     if record.kind is not RoundKind.RELEASED:
         after = replace(after, too_few=True)
     return after, record.model_copy(update={"isolation": figures.found, "declined": tuple(refusals)})
@@ -331,7 +324,6 @@ def _isolated_round(
 def _counts_round(
     run: Run, state: RunState, announced: Announced, taking_part: tuple[str, ...]
 ) -> tuple[RunState, RoundRecord]:
-    """The class counts of all sites, summed; the model stays as it is."""
     if len(taking_part) < announced.announcement.least_contributors:
         return skipped(run, state, announced)
     classes = run.study.model.classes
@@ -350,7 +342,6 @@ def _counts_round(
 def _update_round(
     run: Run, state: RunState, announced: Announced, trained: Trained, taking_part: tuple[str, ...]
 ) -> tuple[RunState, RoundRecord]:
-    """Updates measured, judged, summed; the average applied and the rule run."""
     announcement, weight_list = announced.announcement, announced.weight_list
     inputs = inputs_of(run, state, announced, trained, taking_part)
     personal = {name: update.personal for name, update in inputs.updates.items()}
@@ -362,16 +353,18 @@ def _update_round(
     measured = with_own_noise(run, began, inputs, summed, summed.judgement.measured)
     rule_state = run.rule.apply(state.rule_state, measured)
     aggregate = summed.average
-    if run.erosion_applies == "same_round":
+    if run.conditions.erosion_applies == "same_round":
         used = [(w, inputs.updates[w.site]) for w in run.rule.numerators(rule_state) if w.site in inputs.updates]
         aggregate = average(inputs.own.values, used, weight_list.grid)
+    last = state.memory.summed_list, state.memory.summed_requester
+    same_list = (weight_list.weights, weight_list.requester) == last
     after = replace(
         remembered(run, state, announced, trained, measured.took_part),
         vector=_applied(run, state, aggregate),
         rule_state=rule_state,
         memory=remember_release(state.memory, announcement, weight_list, measured.took_part),
         model_version=state.model_version + 1,
-        list_kept=state.list_kept + 1 if _same_list(weight_list, state) else 1,
+        list_kept=state.list_kept + 1 if same_list else 1,
         exposing=None,
         too_few=False,
         measure_tries=0,
@@ -384,11 +377,6 @@ def _update_round(
         "sum_of_weights": summed.sum_of_weights,
     }
     return after, with_judgement(record, summed.judgement).model_copy(update=sums)
-
-
-def _same_list(weight_list: WeightList, state: RunState) -> bool:
-    memory = state.memory
-    return (weight_list.weights, weight_list.requester) == (memory.summed_list, memory.summed_requester)
 
 
 def _applied(run: Run, state: RunState, aggregate: Vector) -> Vector:
@@ -405,7 +393,6 @@ def _out_of_sites(run: Run, state: RunState, why: PolicyRefusal | None) -> RunSt
 
 
 def _round_alone(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
-    """The requester's own clipped update, applied like an aggregate of one."""
     personal = run.personal_of(run.requester, state)
     own = clipped_update(run.training, run.requester, run.model_of(state), round_number, personal=personal)
     state = run.with_personal(state, {run.requester.name: own.personal})
@@ -419,7 +406,7 @@ def _admitted(run: Run, rule_state: RuleState, round_number: int) -> RuleState:
     ready = tuple(
         SiteFacts(name=site.name, samples=len(site.train))
         for site in run.contributors
-        if run.attendance.has_joined(site.name, round_number)
+        if run.conditions.attendance.has_joined(site.name, round_number)
     )
     return run.rule.admit(rule_state, ready)
 
@@ -448,7 +435,7 @@ def run_protected(
         study,
         sites,
         ckks_sum(study, len(sites), shares) if plan.keyed else shares,
-        replace(conditions, policy=policy or conditions.policy),
+        conditions if policy is None else replace(conditions, policy=policy),
         protection=plan.name,
         resume=resume,
         after_round=after_round,

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import chain
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,17 +92,6 @@ class Measuring:
         return measurement.open_all(shares[Side.A], shares[Side.B], self.numerators, self.parameters, self.opens)
 
 
-class Given(Protocol):
-    """Whatever a site shares in a round."""
-
-    @property
-    def site(self) -> str: ...
-
-    def encoded(self, parameters: StudyParameters, rounding_seed: bytes) -> Ring:
-        """uint64[D]. Raises: UnusableUpdate"""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class SiteInput:
     """A site's clipped vector before the list's weight, and that weight's numerator (the grid for the requester).
@@ -120,16 +109,19 @@ class SiteInput:
         return fixed_point.encode(scaled, parameters, rounding_seed)
 
 
-@dataclass(frozen=True)
-class CountsInput:
-    """A site's examples of each class."""
+@dataclass(frozen=True, eq=False)
+class WholeNumbers:
+    """Whole numbers that a site shares as they are, such as its examples of each class: uint64[D]."""
 
     site: str
-    counts: tuple[int, ...]
+    vector: Ring = field(repr=False)
 
     def encoded(self, parameters: StudyParameters, rounding_seed: bytes) -> Ring:
-        """Plain integers, uint64[D]; nothing is rounded. Raises: UnusableUpdate"""
-        return counts_vector(self.counts, parameters)
+        return self.vector
+
+
+Given: TypeAlias = SiteInput | WholeNumbers
+"""Whatever a site shares in a round."""
 
 
 _ATTEMPT = 1
@@ -191,7 +183,8 @@ class SecureRound:
         Raises:   UnusableUpdate, AggregateOutOfBounds
         """
         contributions = {given.site: self._contribute(given) for given in inputs}
-        numerators = {given.site: _numerator(given, self.parameters) for given in inputs}
+        grid = self.parameters.weight_grid
+        numerators = {one.site: one.numerator if isinstance(one, SiteInput) else grid for one in inputs}
         held = [contribution.collected for contribution in contributions.values()]
         agreed = agreement.agree(self.announcement, _ATTEMPT, self.roster, held, held)
         lacking = agreement.shortfall(agreed, self.announcement, self.roster.requester)
@@ -210,7 +203,6 @@ class SecureRound:
         return SecureResult(self._release(released, contributions), released, judgement)
 
     def _contribute(self, given: Given) -> _Contribution:
-        """The site: scale, encode, split, commit."""
         rand = derive(self.seed, f"contribution of {given.site}")
         encoded = self.tamper(given.site, given.encoded(self.parameters, derive(rand, "rounding")))
         seed_share, vector_share = sharing.split(self._tagged(encoded), derive(rand, "share"))
@@ -226,7 +218,6 @@ class SecureRound:
         return _Contribution(given.site, encoded, shares, collected)
 
     def _tagged(self, encoded: Ring) -> Ring:
-        """With its tags behind it, in a round that has them."""
         if not self.announcement.tagged:
             return encoded
         found = [encoded]
@@ -263,17 +254,16 @@ class SecureRound:
         numerators: dict[str, int],
         probe: NDArray[np.float64] | None,
     ) -> tuple[measurement.OpenedSite, ...]:
-        """Both servers measure every site of the agreed set; the requester opens."""
         number = self.announcement.round
         nonces = (derive(self.seed, "nonce a"), derive(self.seed, "nonce b"))
         stated = agreement.transcript(number, agreed.digest(), *nonces)
         challenge = agreement.check_transcript(number, agreed, stated)
         own = contributions[self.roster.requester].encoded
+        weights = numerators
         if probe is not None:
             own = fixed_point.encode(probe, self.parameters, derive(self.seed, "probe rounding"))
-            queries = self._queries(challenge, agreed, own, dict.fromkeys(numerators, self.parameters.weight_grid))
-        else:
-            queries = self._queries(challenge, agreed, own, numerators)
+            weights = dict.fromkeys(numerators, self.parameters.weight_grid)
+        queries = self._queries(challenge, agreed, own, weights)
         operands = {side: self._operands(side, challenge, agreed, contributions, queries[side]) for side in Side}
         halves = self.draw([one.lengths for one in operands[Side.A]], f"round {number}")
         context = f"{self.announcement.study_digest} {number} {_ATTEMPT}"
@@ -309,7 +299,6 @@ class SecureRound:
         contributions: dict[str, _Contribution],
         queries: dict[str, Ring],
     ) -> list[measurement.Operands]:
-        """One server: sketch every share in one pass, then prepare the products."""
         sketches = sketch.sketch_shares(challenge, _sources(side, contributions, agreed.sites), self.parameters)
         given = [
             measurement.SiteSketch(site, share, queries.get(site))
@@ -318,7 +307,6 @@ class SecureRound:
         return measurement.prepare_all(side, challenge, given, self.parameters, opens=self.announcement.opens)
 
     def _release(self, released: tuple[str, ...], contributions: dict[str, _Contribution]) -> Signed:
-        """Both servers add, A masks with a fresh seed; a site opens and checks every coordinate."""
         stop, t_seed = self.parameters.dimension, derive(self.seed, "output mask")
         sums = {side: release.sum_chunk(_sources(side, contributions, released), 0, stop) for side in Side}
         vector = release.combine_chunk(release.masked_sum_chunk(sums[Side.A], t_seed, 0), sums[Side.B])
@@ -331,24 +319,24 @@ def wrong_tags_left_out(judgement: Judgement, wrong: tuple[str, ...]) -> Judgeme
     return replace(judgement, failed=wrong, measured=judgement.measured.model_copy(update={"took_part": ()}))
 
 
-def _numerator(given: Given, parameters: StudyParameters) -> int:
-    return given.numerator if isinstance(given, SiteInput) else parameters.weight_grid
-
-
 def _sources(side: Side, contributions: dict[str, _Contribution], sites: tuple[str, ...]) -> list[ChunkSource]:
     return [sharing.chunk_source(contributions[site].shares[side]) for site in sites]
 
 
-def _share_bytes(share: Share) -> bytes:
-    return share.seed if isinstance(share, sharing.SeedShare) else ring.to_bytes(share.vector)
-
-
 def _commitment(share: Share, rand: bytes, side: str) -> str:
-    return commitment_to(_share_bytes(share), derive(rand, f"salt {side}"), derive(rand, f"content key {side}")).hex()
+    content = share.seed if isinstance(share, sharing.SeedShare) else ring.to_bytes(share.vector)
+    return commitment_to(content, derive(rand, f"salt {side}"), derive(rand, f"content key {side}")).hex()
 
 
 TamperInRound: TypeAlias = Callable[[int, str, Ring], Ring]
 """A round, a site and its encoded vector -> the vector that it shares instead."""
+
+
+def seed_of(study: Study) -> int:
+    """Raises: ConfigurationError"""
+    if study.seed is None:
+        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
+    return study.seed
 
 
 def secure_sum(
@@ -358,9 +346,7 @@ def secure_sum(
     tamper: TamperInRound | None = None,
 ) -> SecureSum:
     """The share path of a run in one process, every draw from the study's seed. Raises: ConfigurationError"""
-    if study.seed is None:
-        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
-    seed = hashlib.sha256(f"moiety/2 in one process {study.seed} {study.digest()}".encode()).digest()
+    seed = hashlib.sha256(f"moiety/2 in one process {seed_of(study)} {study.digest()}".encode()).digest()
     entries = [SiteEntry(site.name, len(site.train)) for site in sites]
     roster = make_parties("in-one-process", sites[0].name, entries, derive(seed, "parties")).roster.message
     draw = correlations_from(correlation_source or study.correlation_source, derive(seed, "correlations"))
@@ -414,7 +400,7 @@ class SecureSum:
         def bound(released: tuple[str, ...]) -> int:
             return release.self_weighted_bound(parameters, len(released))
 
-        given = [CountsInput(site, numbers) for site, numbers in counts.items()]
+        given = [WholeNumbers(site, counts_vector(numbers, parameters)) for site, numbers in counts.items()]
         result = self._round(announcement, bound).run(given, everybody_in_range(announcement, self.roster.requester))
         failed = () if result.judgement is None else result.judgement.failed
         if result.total is None:

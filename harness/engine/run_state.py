@@ -22,6 +22,7 @@ from client_agent.requester.judgement import Judgement
 from client_agent.site.events import opened_values, site_values
 from harness.datasets.site_data import SiteData
 from harness.engine import training
+from harness.engine.algorithms import BaselineTable
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.training import ON_CPU, Batched, Computing, batchable, repeated
 from harness.engine.updates import CPU, ClippedUpdate, Summing, Training, clipped, clipped_update, load_site, own_weight
@@ -54,23 +55,28 @@ class Attendance:
 EVERYBODY: Final = Attendance()
 
 
+USUAL_POLICY: Final = SitePolicy()
+
+
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a run in one process beside its study; ``policy`` is every site's, the default one for None.
+    """The conditions of a run in one process beside its study; ``policy`` is every site's.
 
-    ``rule`` and ``model`` (with its first values) are ones that studies do not know, in place of the study's own, for
-    plain runs. ``plugin`` is every site's, for studies whose model is one. ``followed`` are the metrics of every
-    round, ``own_metrics`` those that others bring; all come after the last one, with intervals over ``bootstrap``
-    draws. ``finish``: the requester's local finish. ``works_out_isolation``: False where no policy demands any and
-    nobody reads the figures, which cost more than training a small model.
+    ``rule``, ``model`` (with its first values) and ``baseline`` are ones that studies do not know, in place of the
+    study's own, for plain runs; of a baseline's run nothing else is looked at but who is there, and the metrics.
+    ``plugin`` is every site's, for studies whose model is one. ``followed`` are the metrics of every round,
+    ``own_metrics`` those that others bring; all come after the last one, with intervals over ``bootstrap`` draws.
+    ``finish``: the requester's local finish. ``works_out_isolation``: False where no policy demands any and nobody
+    reads the figures, which cost more than training a small model.
     """
 
     erosion_applies: ErosionApplies = "next_round"
-    policy: SitePolicy | None = None
+    policy: SitePolicy = USUAL_POLICY
     attendance: Attendance = EVERYBODY
     computing: Computing = ON_CPU
     rule: Rule | None = None
     model: nn.Module | None = None
+    baseline: BaselineTable | None = None
     plugin: Plugin | None = None
     followed: frozenset[MetricName] = FOLLOWED
     own_metrics: OwnMetrics | None = None
@@ -138,16 +144,9 @@ class Run:
     requester: SiteData
     contributors: tuple[SiteData, ...]
     rule: Rule
-    erosion_applies: ErosionApplies
-    policy: SitePolicy
-    attendance: Attendance
     model: nn.Module
     summing: Summing
-    computing: Computing = ON_CPU
-    plugin: Plugin | None = None
-    followed: frozenset[MetricName] = FOLLOWED
-    own_metrics: OwnMetrics | None = None
-    works_out_isolation: bool = True
+    conditions: Conditions
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -159,12 +158,12 @@ class Run:
 
     @property
     def training(self) -> Training:
-        return Training(self.study, self.model, self.computing.device, self.plugin)
+        return Training(self.study, self.model, self.conditions.computing.device, self.conditions.plugin)
 
     @property
     def judge(self) -> Assessor:
-        found = assessor(self.study, self.plugin, CPU)
-        return found if self.own_metrics is None else replace(found, own_metrics=self.own_metrics)
+        found, own = assessor(self.study, self.conditions.plugin, CPU), self.conditions.own_metrics
+        return found if own is None else replace(found, own_metrics=own)
 
     def model_of(self, state: RunState) -> Vector:
         """The model within the state, float32[D]."""
@@ -189,7 +188,7 @@ class Run:
             contributors=self.names,
             away=state.declined,
             model_version=state.model_version,
-            least_isolation=self.policy.least_isolation,
+            least_isolation=self.conditions.policy.least_isolation,
             list_kept=state.list_kept,
             exposing=state.exposing,
             too_few=state.too_few,
@@ -223,26 +222,19 @@ def round_updates(run: Run, state: RunState, sites: Sequence[SiteData], round_nu
 
     Raises: UnusableUpdate
     """
-    possible = batchable(run.study.task, run.plugin) and not has_statistics(run.model)
-    possible = possible and run.study.record_noise is None
-    if run.computing.batched and run.study.training.update == "local_sgd" and possible:
-        return _in_one_call(run, state, sites, round_number)
-    return {site.name: _by_itself(run, state, site, round_number) for site in sites}
-
-
-def _by_itself(run: Run, state: RunState, site: SiteData, round_number: int) -> ClippedUpdate:
-    own_weight, personal = run.own_weight(site, state), run.personal_of(site, state)
-    return clipped_update(run.training, site, run.model_of(state), round_number, own_weight, personal)
-
-
-def _in_one_call(run: Run, state: RunState, sites: Sequence[SiteData], round_number: int) -> dict[str, ClippedUpdate]:
-    study = run.study
+    study, model, computing = run.study, run.model_of(state), run.conditions.computing
+    possible = batchable(study.task, run.conditions.plugin) and not has_statistics(run.model)
+    if not (computing.batched and possible and study.training.update == "local_sgd" and study.record_noise is None):
+        return {
+            site.name: clipped_update(
+                run.training, site, model, round_number, run.own_weight(site, state), run.personal_of(site, state)
+            )
+            for site in sites
+        }
     seeds = [site_seed(study.seed or 0, site.name) for site in sites]
-    batched = Batched(
-        run.model, [site.train for site in sites], seeds, study.training, run.computing.device, study.task
-    )
+    batched = Batched(run.model, [site.train for site in sites], seeds, study.training, computing.device, study.task)
     personal = np.stack([run.personal_of(site, state) for site in sites])
-    trained = batched.train(repeated(run.model_of(state), len(sites)), personal, round_number)
+    trained = batched.train(repeated(model, len(sites)), personal, round_number)
     return {
         site.name: clipped(study, trained.updates[row], run.own_weight(site, state), trained.personal[row])
         for row, site in enumerate(sites)
@@ -262,9 +254,9 @@ def round_record(
     vector = run.model_of(state)
     load_site(run.model, vector, run.personal_of(run.requester, state))
     judge, train = run.judge, run.requester.train
-    assessed = judge.assess(run.model, run.requester.test, train, run.followed)
+    assessed = judge.assess(run.model, run.requester.test, train, run.conditions.followed)
     test, validation = assessed.evaluation, run.requester.validation
-    validated = judge.assess(run.model, validation, train, run.followed) if len(validation) else NOTHING
+    validated = judge.assess(run.model, validation, train, run.conditions.followed) if len(validation) else NOTHING
     return RoundRecord(
         round=round_number,
         kind=kind,

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client_agent.learning.plugin import site_loss
 from client_agent.learning.sampling import site_seed
@@ -56,7 +55,7 @@ class Trained:
 
     @classmethod
     def of(cls, run: Run, updates: Mapping[str, ClippedUpdate]) -> Trained:
-        if not run.works_out_isolation:
+        if not run.conditions.works_out_isolation:
             return cls(updates, {})
         seed = derive(bytes(32), f"kept updates {run.study.seed}")
         return cls(updates, {site: kept_update(one.values, derive(seed, site)) for site, one in updates.items()})
@@ -72,22 +71,20 @@ class Figures:
 
 def require_isolated(run: Run, state: RunState, announced: Announced, *, trained: Trained) -> None:
     """The clause as the requester runs it before it announces, with its own updates. Raises: PolicyRefusal"""
-    if not run.works_out_isolation:
-        return
-    row = _summed_row(run, announced)
-    check_isolation(_exposure(run, state, row, run.requester.name, trained), row, run.policy)
+    for refusal in isolations(run, state, announced, trained, ()).refusals.values():
+        raise refusal
 
 
 def isolations(run: Run, state: RunState, announced: Announced, trained: Trained, sites: tuple[str, ...]) -> Figures:
     """Return the findings of the requester, then of ``sites``; nothing where nobody asks for it."""
-    if not run.works_out_isolation:
+    if not run.conditions.works_out_isolation:
         return Figures((), {})
     row, values, refusals = _summed_row(run, announced), [], {}
     for site in (run.requester.name, *sites):
         found = _exposure(run, state, row, site, trained)
         values.append(SiteValue(site=site, value=found.least))
         try:
-            check_isolation(found, row, run.policy)
+            check_isolation(found, row, run.conditions.policy)
         except PolicyRefusal as refusal:
             refusals[site] = refusal
     return Figures(tuple(values), refusals)
@@ -97,7 +94,7 @@ def remembered(
     run: Run, state: RunState, announced: Announced, trained: Trained, released: tuple[str, ...]
 ) -> RunState:
     """The state once the sum over ``released``, contributors only, was opened."""
-    if not run.works_out_isolation:
+    if not run.conditions.works_out_isolation:
         return state
     row = _summed_row(run, announced).model_copy(update={"released": tuple(sorted(released))})
     newest = np.zeros((1, len(run.sites), len(trained.kept[run.requester.name])), np.float32)
@@ -116,7 +113,7 @@ def _exposure(run: Run, state: RunState, row: SummedRow, site: str, trained: Tra
         KnownSum(_as_seen_by(run, state, one, site), kept if kept.any() else None)
         for one, kept in zip(state.sums, own, strict=True)
     ]
-    t = max(run.policy.assumed_colluders, run.study.parameters.assumed_colluders)
+    t = max(run.conditions.policy.assumed_colluders, run.study.parameters.assumed_colluders)
     return exposure(past, _as_seen_by(run, state, row, site), trained.kept[site], colluders=t, told=_TOLD)
 
 
@@ -216,7 +213,6 @@ def announce(
 
 
 def _announced(run: Run, state: RunState, round_number: int, candidate: Candidate) -> Announced:
-    """Raises: PolicyRefusal when a site would decline"""
     parameters, purpose = run.study.parameters, run.purpose(state)
     weight_list = WeightList(
         study_digest=run.study.digest(),
@@ -249,31 +245,32 @@ def answers(run: Run, state: RunState, announced: Announced) -> Answers:
     What :func:`announce` has asked for every site is not asked again: only the weight that a site gives itself, which
     nobody but the site knows.
     """
-    taking_part: list[str] = []
+    here = present(run, announced.announcement.listed, announced.announcement.round)
     refusals: dict[str, PolicyRefusal] = {}
-    for site in present(run, announced.announcement.listed, announced.announcement.round):
+    for site in here:
         own_weight = run.own_weight(site, state)
-        try:
-            if own_weight is not None:
+        if own_weight is not None:
+            try:
                 check_weight_list(
                     site.name, announced.announcement, announced.weight_list, _terms(run), state.memory, own_weight
                 )
-        except PolicyRefusal as refusal:
-            refusals[site.name] = refusal
-        else:
-            taking_part.append(site.name)
-    return Answers(tuple(taking_part), tuple(refusals), next(iter(refusals.values()), None))
+            except PolicyRefusal as refusal:
+                refusals[site.name] = refusal
+    taking_part = tuple(site.name for site in here if site.name not in refusals)
+    return Answers(taking_part, tuple(refusals), next(iter(refusals.values()), None))
 
 
 def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteData, ...]:
     """Return the listed sites that are there, in roster order."""
     return tuple(
-        site for site in run.contributors if site.name in listed and run.attendance.present(site.name, round_number)
+        site
+        for site in run.contributors
+        if site.name in listed and run.conditions.attendance.present(site.name, round_number)
     )
 
 
 def _terms(run: Run) -> Terms:
-    return Terms(run.study.parameters, run.names, run.rule, run.policy)
+    return Terms(run.study.parameters, run.names, run.rule, run.conditions.policy)
 
 
 def inputs_of(
@@ -286,7 +283,10 @@ def inputs_of(
     probe = None
     if opens is Needs.INNER_PRODUCTS:
         probe = clipped_probe(run.training, run.requester, run.model_of(state), own.personal)
-    facts = _requester_facts(run, own, probe)
+    facts = RequesterFacts(run.requester.name, own.norm)
+    if probe is not None:
+        of_probe = float(np.sqrt(squared_norm(probe))), float(np.sum(own.values * probe))
+        facts = RequesterFacts(run.requester.name, own.norm, *of_probe)
     numerators = {weight.site: weight.numerator for weight in announced.weight_list.weights}
     numerators[facts.name] = announced.weight_list.own_numerator
     by = RoundRule(run.study.rule, run.rule, state.rule_state, run.study.parameters)
@@ -308,14 +308,6 @@ def skipped(run: Run, state: RunState, announced: Announced) -> tuple[RunState, 
     number = announced.announcement.round
     state = replace(state, memory=remember_skip(state.memory, number))
     return state, round_record(run, state, number, RoundKind.SKIPPED, announced.weight_list.weights)
-
-
-def _requester_facts(run: Run, own: ClippedUpdate, probe: NDArray[np.float64] | None) -> RequesterFacts:
-    if probe is None:
-        return RequesterFacts(run.requester.name, own.norm)
-    return RequesterFacts(
-        run.requester.name, own.norm, float(np.sqrt(squared_norm(probe))), float(np.sum(own.values * probe))
-    )
 
 
 def measured_round(run: Run, state: RunState, announced: Announced) -> tuple[RunState, RoundRecord]:
@@ -366,8 +358,8 @@ def own_variance(run: Run, state: RunState, number: int) -> float:
         run.study.training,
         round=number,
         seed=site_seed(run.study.seed or 0, run.requester.name),
-        device=run.computing.device,
+        device=run.conditions.computing.device,
         clip_norm=run.study.parameters.clip_norm,
-        loss=site_loss(run.study, run.plugin, run.requester.train.y),
+        loss=site_loss(run.study, run.conditions.plugin, run.requester.train.y),
     )
     return noise.variance

@@ -192,7 +192,6 @@ class Batched:
         return TrainedSites(self._rows(totals, self._shared), self._rows(stack, self._personal))
 
     def _move(self, stack: Stack, totals: Stack, velocity: Stack, step: _Step, factor: float) -> None:
-        """One step of every active site, in place: velocity, parameters, sums."""
         sites = torch.arange(len(step.rows), device=self._device)[:, None]
         gradient = self._gradient(stack, self._data.X[sites, step.rows], self._data.y[sites, step.rows], step.share)
         for name, part in gradient.items():
@@ -204,12 +203,10 @@ class Batched:
                 totals[name].add_(velocity[name], alpha=factor)
 
     def _loss(self, parameters: Stack, X: torch.Tensor, y: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """One site's loss over one mini-batch; vmap adds the sites."""
         outputs = functional_call(self._model, parameters, (X,))
         return torch.sum(self._each(outputs, y) * share)
 
     def _steps(self, round: int) -> list[_Step]:
-        """All sites' mini-batches of the round, those of one place together."""
         batches = [
             epoch_rows(size, self._training, round, seed)
             for size, seed in zip(self._data.sizes, self._seeds, strict=True)
@@ -228,7 +225,6 @@ class Batched:
         return _Step(*(torch.from_numpy(array).to(self._device) for array in (rows, share, active)))
 
     def _stack(self, vectors: NDArray[np.float32], shapes: Sequence[tuple[str, tuple[int, ...]]]) -> Stack:
-        """Rows float32[S, D] by parameter, as copies."""
         ends = np.cumsum([prod(shape) for _, shape in shapes])[:-1]
         pieces = np.split(np.ascontiguousarray(vectors), ends, axis=1) if shapes else []
         return {
@@ -237,7 +233,6 @@ class Batched:
         }
 
     def _rows(self, stack: Stack, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> NDArray[np.float32]:
-        """The stack as float32[S, D]."""
         sites = len(self._seeds)
         parts = [stack[name].reshape(sites, -1).cpu().numpy() for name, _ in shapes]
         return np.concatenate(parts, axis=1) if parts else np.zeros((sites, 0), np.float32)

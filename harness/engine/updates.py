@@ -252,8 +252,7 @@ class PlainSum:
             return self_weighted(inputs.own, [update for _, update in kept], judgement)
         grid, own = inputs.weight_list.grid, inputs.weight_list.own_numerator
         sum_of_weights = (own + sum(weight.numerator for weight, _ in kept)) / grid
-        total = inputs.own.values * (own / grid)
-        return Summed(_divided(total, kept, grid, sum_of_weights), judgement, sum_of_weights)
+        return Summed(average(inputs.own.values, kept, grid, own), judgement, sum_of_weights)
 
     def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
         totals = tuple(sum(column) for column in zip(*counts.values(), strict=True))
@@ -266,20 +265,18 @@ def measured_plainly(inputs: RoundInputs) -> tuple[OpenedSite, ...]:
     opened = [OpenedSite(inputs.requester, True)]
     before = {inputs.requester: own}
     for weight, update in inputs.contributed:
-        site, values = weight.site, update.values
+        values, found = update.values, OpenedSite(weight.site, True)
         sent = values * (weight.numerator / inputs.weight_list.grid)
         if opens is Needs.DISTANCES:
-            opened.append(OpenedSite(site, True, distance=_length(values - own)))
+            found = replace(found, distance=_length(values - own))
         elif opens.of_norms:
-            opened.append(OpenedSite(site, True, distance=_length(update.shared(inputs.clip_norm))))
+            found = replace(found, distance=_length(update.shared(inputs.clip_norm)))
         elif opens is Needs.PAIRS:
-            pairs = tuple((other, _length(sent - theirs)) for other, theirs in before.items())
-            opened.append(OpenedSite(site, True, pairs=pairs))
+            found = replace(found, pairs=tuple((other, _length(sent - theirs)) for other, theirs in before.items()))
         elif opens is Needs.INNER_PRODUCTS and inputs.probe is not None:
-            opened.append(OpenedSite(site, True, inner_product=float(np.sum(values * inputs.probe))))
-        else:
-            opened.append(OpenedSite(site, True))
-        before[site] = sent
+            found = replace(found, inner_product=float(np.sum(values * inputs.probe)))
+        opened.append(found)
+        before[weight.site] = sent
     return tuple(opened)
 
 
@@ -295,13 +292,7 @@ def average(
     """
     whole = grid if own_numerator is None else own_numerator
     sum_of_weights = (whole + sum(weight.numerator for weight, _ in updates)) / grid
-    return _divided(own * (whole / grid), updates, grid, sum_of_weights)
-
-
-def _divided(
-    total: NDArray[np.float64], updates: Sequence[tuple[ListedWeight, ClippedUpdate]], grid: int, sum_of_weights: float
-) -> Vector:
-    """Average ``total`` and the weighted updates; ``total`` becomes their sum."""
+    total = own * (whole / grid)
     for weight, update in updates:
         total += update.values * (weight.numerator / grid)
     averaged: Vector = (total / sum_of_weights).astype(np.float32)
@@ -369,7 +360,6 @@ class RowSums:
         return spoilt
 
     def _added(self, first: Gradient, second: Gradient) -> Gradient:
-        """``sum(first, second)``, kernel by kernel and bias by bias."""
         split = self.classes * self.features
         per_class = first[:split].reshape(self.classes, self.features).sum(axis=1)
         added: Gradient = second + np.concatenate(

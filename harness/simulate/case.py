@@ -16,7 +16,7 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -135,7 +135,13 @@ class CaseTable(_Table):
     attendance: AttendanceTable = AttendanceTable()
 
 
-class VariantTable(_Table):
+class NamedTable(_Table):
+    """``[[variant]]`` of any file that compares."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
+
+
+class VariantTable(NamedTable):
     """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key.
 
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
@@ -145,7 +151,6 @@ class VariantTable(_Table):
     ``policy`` is the sites' in place of the case's: for rules from before there were any.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     keeps_validation: bool = False
     alone_after: Annotated[int, Field(ge=1)] | None = None
     pooled: bool = False
@@ -162,39 +167,34 @@ class VariantTable(_Table):
     tune: dict[str, list[TuneValue]] = {}
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A tuned key, such as ``rule.distance_penalty``, and a value for it."""
-
-    key: str
-    value: TuneValue
+Settings: TypeAlias = Mapping[str, TuneValue]
+"""Tuned keys, such as ``rule.distance_penalty``, and a value for each."""
+UNTUNED: Final[Settings] = {}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the things compared: the whole study, checked, and the values to choose from.
+    """One of the things compared, with its whole study, checked.
 
     ``digest`` covers all of the file that decides this variant's results, as it was written, and the version of a
     package's rule; in ``study`` FedAvg stands in such a rule's place.
     """
 
-    name: str
+    table: VariantTable
     study: StudyTable
-    tune: tuple[tuple[str, tuple[TuneValue, ...]], ...]
-    keeps_validation: bool
-    alone_after: int | None
-    pooled: bool
-    baseline: BaselineTable | None
-    published_mistake: PublishedMistake | None
     digest: str
     tables: Mapping[str, Any]
     policy: PolicyTable
 
-    def with_settings(self, settings: tuple[Setting, ...], source: str) -> StudyTable:
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+    def with_settings(self, settings: Settings, source: str) -> StudyTable:
         """The study with tuned keys set. Raises: ConfigurationError"""
         return checked_study_table(without_package(self._set(settings)), f"{source}: variant {self.name!r}")
 
-    def chosen_rule(self, settings: tuple[Setting, ...] = ()) -> ChosenRule | None:
+    def chosen_rule(self, settings: Settings = UNTUNED) -> ChosenRule | None:
         """The package's rule with tuned keys set, None where the rule is one of the protocol's."""
         return chosen_rule(self._set(settings))
 
@@ -203,21 +203,23 @@ class Variant:
         """The model that others bring, None where it is a built-in one."""
         return chosen_model(self.tables)
 
-    def _set(self, settings: tuple[Setting, ...]) -> dict[str, Any]:
+    def _set(self, settings: Settings) -> dict[str, Any]:
         tables: dict[str, Any] = json.loads(json.dumps(self.tables))
-        for setting in settings:
-            table, _, key = setting.key.partition(".")
+        for name, value in settings.items():
+            table, _, key = name.partition(".")
             if table != BASELINE:
-                tables.setdefault(table, {})[key] = setting.value
+                tables.setdefault(table, {})[key] = value
         return tables
 
-    def baseline_with(self, settings: tuple[Setting, ...], source: str) -> BaselineTable | None:
+    def baseline_with(self, settings: Settings, source: str) -> BaselineTable | None:
         """The baseline with tuned keys set. Raises: ConfigurationError"""
-        keys = {one.key.removeprefix(f"{BASELINE}."): one.value for one in settings if one.key.startswith(BASELINE)}
-        if self.baseline is None or not keys:
-            return self.baseline
+        mark = f"{BASELINE}."
+        keys = {name.removeprefix(mark): value for name, value in settings.items() if name.startswith(mark)}
+        baseline = self.table.baseline
+        if baseline is None or not keys:
+            return baseline
         where = f"{source}: variant {self.name!r}: baseline"
-        return validated(type(self.baseline), {**self.baseline.model_dump(), **keys}, where)
+        return validated(type(baseline), {**baseline.model_dump(), **keys}, where)
 
 
 @dataclass(frozen=True)
@@ -252,22 +254,37 @@ def parse_case(text: str, source: str) -> Case:
     return case_of(StudyFile(source, parse_toml(text, source)))
 
 
-def case_of(file: StudyFile) -> Case:
-    """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
+T = TypeVar("T", bound=BaseModel)
+V = TypeVar("V", bound=NamedTable)
+
+
+def parts_of(file: StudyFile, name: str, kind: type[T], variant: type[V]) -> tuple[T, list[V], dict[str, Any]]:
+    """The table ``name`` of a file that compares variants, the variants, and the study's own tables.
+
+    Raises: ConfigurationError that names what is wrong
+    """
     source, tables = file.source, dict(file.tables)
-    case_part, variant_parts = tables.pop("case", None), tables.pop("variant", [])
-    if not isinstance(case_part, dict) or not isinstance(variant_parts, list):
-        raise ConfigurationError(f"{source}: a case has one table [case] and one or more tables [[variant]]")
+    part, variants = tables.pop(name, None), tables.pop("variant", [])
+    if not isinstance(part, dict) or not isinstance(variants, list):
+        what = "a case" if name == "case" else "a comparison"
+        raise ConfigurationError(f"{source}: {what} has one table [{name}] and one or more tables [[variant]]")
     if "seed" in tables:
-        case_part = {"seeds": [tables["seed"]], **case_part}
-    table = validated(CaseTable, case_part, f"{source}: [case]")
-    parsed = [validated(VariantTable, part, f"{source}: [[variant]]") for part in variant_parts]
-    names = [variant.name for variant in parsed]
+        part = {"seeds": [tables["seed"]], **part}
+    table = validated(kind, part, f"{source}: [{name}]")
+    parsed = [validated(variant, one, f"{source}: [[variant]]") for one in variants]
+    names = [one.name for one in parsed]
     if not names:
         raise ConfigurationError(f"{source}: there is nothing to run: give one or more tables [[variant]]")
     if len(set(names)) != len(names):
         raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
-    variants = tuple(_variant(variant, tables, case_part, source) for variant in parsed)
+    return table, parsed, tables
+
+
+def case_of(file: StudyFile) -> Case:
+    """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
+    source, (table, parsed, tables) = file.source, parts_of(file, "case", CaseTable, VariantTable)
+    written = {"seeds": [tables["seed"]], **file.tables["case"]} if "seed" in tables else file.tables["case"]
+    variants = tuple(_variant(variant, tables, written, table, source) for variant in parsed)
     possible = METRICS[variants[0].study.task.kind]
     if not possible or table.judged_by not in (None, *possible):
         raise ConfigurationError(
@@ -277,40 +294,26 @@ def case_of(file: StudyFile) -> Case:
     return Case(source, variants[0].study.name, table, variants)
 
 
-def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, Any], source: str) -> Variant:
+def _variant(
+    variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, Any], table: CaseTable, source: str
+) -> Variant:
     tables = json.loads(json.dumps(base, default=str))
     for part in CHANGEABLE:
         change = getattr(variant, part)
         replaced = part == "rule" and "name" in change
         tables[part] = {**({} if replaced else tables.get(part, {})), **change}
-    if variant.rounds is not None:
-        tables["rounds"] = variant.rounds
-    if variant.finish is not None:
-        tables["finish"] = variant.finish
-    if variant.privacy is not None:
-        tables["privacy"] = variant.privacy
+    replacing = ((part, getattr(variant, part)) for part in ("rounds", "finish", "privacy"))
+    tables |= {part: given for part, given in replacing if given is not None}
     where = f"{source}: variant {variant.name!r}"
     for key, values in variant.tune.items():
-        _check_tuned(key, values, bool(case.get("tuning_seeds")), variant.baseline is not None, where)
+        _check_tuned(key, values, bool(table.tuning_seeds), variant.baseline is not None, where)
     study = checked_study_table(without_package(tables), where)
     _require_together(variant, study, where)
-    return Variant(
-        variant.name,
-        study,
-        tuple((key, tuple(values)) for key, values in variant.tune.items()),
-        variant.keeps_validation,
-        variant.alone_after,
-        variant.pooled,
-        variant.baseline,
-        variant.published_mistake,
-        _digest(variant, tables, case, _packages(tables, case, where)),
-        tables,
-        variant.policy or validated(CaseTable, case, f"{source}: [case]").policy,
-    )
+    digest = _digest(variant, tables, case, _packages(tables, case, where))
+    return Variant(variant, study, digest, tables, variant.policy or table.policy)
 
 
 def _require_together(variant: VariantTable, study: StudyTable, where: str) -> None:
-    """Keys of a variant that go together, and with its study. Raises: ConfigurationError"""
     if variant.alone_after is not None and variant.alone_after >= study.rounds:
         raise ConfigurationError(
             f"{where}: key 'alone_after': found {variant.alone_after}, the study has "
@@ -364,16 +367,9 @@ def _digest(
         "tune": variant.tune,
         "keeps_validation": variant.keeps_validation,
     }
-    if variant.alone_after is not None:
-        deciding["alone_after"] = variant.alone_after
-    if variant.pooled:
-        deciding["pooled"] = True
-    if variant.baseline is not None:
-        deciding["baseline"] = variant.baseline.model_dump()
-    if variant.policy is not None:
-        deciding["policy"] = variant.policy.model_dump()
-    if variant.published_mistake is not None:
-        deciding["published_mistake"] = variant.published_mistake
+    # what is left out is not written down, so that digests of files from before a key came in stay as they are
+    later = variant.model_dump(include={"alone_after", "baseline", "policy", "published_mistake"}, exclude_none=True)
+    deciding |= later | ({"pooled": True} if variant.pooled else {})
     deciding |= packages
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -14,7 +14,7 @@ from harness.engine.all_sites import require_baseline
 from harness.engine.protected_sum import SourceName
 from harness.engine.study_round import require_willing
 from harness.engine.training import ON_CPU, Computing
-from harness.simulate.case import Case, Setting, Variant
+from harness.simulate.case import UNTUNED, Case, Settings, Variant
 from harness.simulate.run_line import RunKey, RunLine
 from harness.simulate.run_one import PlannedRun, Protection, require_plain_for_same_round
 from harness.simulate.store import (
@@ -39,25 +39,21 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
     """Raises: ConfigurationError for a variant that exists in plain simulation only, under a protection"""
     where = f"{case.source}: variant {variant.name!r}"
     require_plain_for_same_round(variant.study, protection, where)
-    chosen, model, baseline = variant.chosen_rule(), variant.chosen_model, variant.baseline
-    if chosen is not None and variant.published_mistake is not None:
+    chosen, model, table = variant.chosen_rule(), variant.chosen_model, variant.table
+    if chosen is not None and table.published_mistake is not None:
         raise ConfigurationError(f"{where}: 'published_mistake' is of no package's rule; leave it out")
-    plain_only = (
-        (
-            chosen,
-            "rule {} is from a package, and servers and sites know the rules of the protocol alone",
-        ),
-        (model, "model {} is from a package, and sites run no code of others"),
-        (variant.pooled or None, "'pooled' puts all data at one place, in plain runs only"),
-        (baseline, "baseline {} runs in plain simulation only, since no server and no site's agent knows it"),
-        (variant.published_mistake, "'published_mistake' repeats a mistake in plain runs only"),
-    )
-    for given, why in plain_only if protection is not Protection.PLAIN else ():
-        if given is not None:
-            named = why.format(repr(getattr(given, "name", "")))
-            raise ConfigurationError(
-                f"{where}: {named}: name the other variants with --only, or give --protection plain"
-            )
+    rule, own = chosen and chosen.name, model and model.name
+    baseline = table.baseline and table.baseline.name
+    plain_only = {
+        f"rule {rule!r} is from a package, and servers and sites know the rules of the protocol alone": rule,
+        f"model {own!r} is from a package, and sites run no code of others": own,
+        "'pooled' puts all data at one place, in plain runs only": table.pooled,
+        f"baseline {baseline!r} runs in plain simulation only, since no server and no site's agent knows it": baseline,
+        "'published_mistake' repeats a mistake in plain runs only": table.published_mistake,
+    }
+    why = next((why for why, given in plain_only.items() if given), None)
+    if why is not None and protection is not Protection.PLAIN:
+        raise ConfigurationError(f"{where}: {why}: name the other variants with --only, or give --protection plain")
 
 
 def require_possible(
@@ -81,10 +77,10 @@ def require_possible(
         for settings in combinations(variant):
             _require_options(case, variant, settings)
         for requester in requesters:
-            _require_study(case, variant, _asked_by(requester, federation), protection)
+            _require_study(case, variant, federation.asked_by(requester), protection)
 
 
-def _require_options(case: Case, variant: Variant, settings: tuple[Setting, ...]) -> None:
+def _require_options(case: Case, variant: Variant, settings: Settings) -> None:
     table, chosen = variant.with_settings(settings, case.source), variant.chosen_rule(settings)
     variant.baseline_with(settings, case.source)
     if chosen is None:
@@ -102,19 +98,12 @@ def _require_study(case: Case, variant: Variant, federation: Federation, protect
     grid = study.parameters.weight_grid
     rule = chosen.rule_of(study) if chosen else rule_for(study.rule, batch_size=study.training.batch_size, grid=grid)
     try:
-        if variant.baseline is not None:
+        if variant.table.baseline is not None:
             made = variant.chosen_model.build(variant.study.model, 0) if variant.chosen_model else None
-            require_baseline(study, made or build_model(study.model, 0), f"baseline {variant.baseline.name!r}")
+            require_baseline(study, made or build_model(study.model, 0), f"baseline {variant.table.baseline.name!r}")
         require_willing(rule.needs, variant.policy.policy(), [site.name for site in federation.contributors])
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error.detail}") from None
-
-
-def _asked_by(requester: str, federation: Federation) -> Federation:
-    """The same sites, the requester first."""
-    first = [site for site in federation.sites if site.name == requester]
-    others = [site for site in federation.sites if site.name != requester]
-    return replace(federation, sites=(*first, *others))
 
 
 @dataclass(frozen=True)
@@ -172,8 +161,6 @@ def run_case(case: Case, options: CaseOptions, show: Show = lambda progress: Non
 
 @dataclass(frozen=True)
 class _CaseRun:
-    """One call of :func:`run_case`."""
-
     case: Case
     options: CaseOptions
     variants: tuple[Variant, ...]
@@ -212,7 +199,7 @@ class _CaseRun:
 
     def _choices(self, variant: Variant, requesters: tuple[str, ...]) -> tuple[Choice, ...]:
         """Return the variant's choices, tried now where they have not been; written to ``choices_<variant>.json``."""
-        if not variant.tune:
+        if not variant.table.tune:
             return ()
         lines = self._tried(variant, requesters)
         each = self.case.table.tuned_for == "each_requester"
@@ -222,7 +209,6 @@ class _CaseRun:
         return chosen
 
     def _tried(self, variant: Variant, requesters: tuple[str, ...]) -> list[TuningLine]:
-        """Every combination with every requester and tuning seed."""
         path = self.options.out / TUNING
         tried = [line for line in read_lines(path, TuningLine) if line.variant == variant.name]
         for one in tried:
@@ -234,7 +220,7 @@ class _CaseRun:
             for seed in self.case.table.tuning_seeds
             for requester in requesters
             for settings in combinations(variant)
-            if (str({setting.key: setting.value for setting in settings}), requester, seed) not in known
+            if (str(settings), requester, seed) not in known
         ]
         tally = _Tally(f"{self.case.name}, settings of {variant.name}", planned, len(tried), self.show)
         for _, line in run_all(planned, self.options.where, lambda told: None):
@@ -243,35 +229,23 @@ class _CaseRun:
             tally.run_done(line)
         return [one for one in tried if one.requester in requesters]
 
-    def _planned(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
-        variant, table = self.case.variant(key.variant), self.case.table
-        share = table.validation_share if variant.keeps_validation else 0.0
+    def _planned(self, key: RunKey, settings: Settings) -> PlannedRun:
+        variant, options = self.case.variant(key.variant), self.options
+        share = self.case.table.validation_share if variant.table.keeps_validation else 0.0
         study = variant.with_settings(settings, self.case.source)
         return PlannedRun(
-            self.case.source,
-            self.case.name,
+            self.case,
             key,
             study,
-            request_for(self.case, self.options.data, key.requester, key.seed, share),
-            variant.policy.policy(),
-            self.options.protection,
-            variant.digest,
+            request_for(self.case, options.data, key.requester, key.seed, share),
+            options.protection,
             settings,
-            self.options.correlation_source,
+            options.correlation_source,
             self.results.partial,
-            self.options.checkpoint_every_s,
-            variant.alone_after,
-            variant.published_mistake,
-            self._computing(study) if variant.baseline is None else ON_CPU,
-            variant.chosen_rule(settings),
-            table.attendance,
-            variant.pooled,
-            variant.chosen_model,
+            options.checkpoint_every_s,
+            self._computing(study) if variant.table.baseline is None else ON_CPU,
             loaded_plugins(),
-            variant.baseline_with(settings, self.case.source),
-            self.case.judged_by,
-            table.bootstrap,
-            tuple(table.metrics),
+            self.case.table.bootstrap,
         )
 
     def _computing(self, study: StudyTable) -> Computing:
@@ -279,18 +253,16 @@ class _CaseRun:
         plain = self.options.protection is Protection.PLAIN
         return self.options.computing if plain and study.training.update == "local_sgd" else ON_CPU
 
-    def _tuning_run(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
+    def _tuning_run(self, key: RunKey, settings: Settings) -> PlannedRun:
         """A run for choosing: plain, with a validation part, its only metric what it is judged by, not resumed.
 
         A finish that holds nothing out of the rounds is left out, so settings are those of the rounds alone.
         """
         planned = self._planned(key, settings)
-        data = replace(planned.data, validation_share=self.case.table.validation_share)
-        study = without_leaving_one_out(planned.study)
         return replace(
             planned,
-            study=study,
-            data=data,
+            study=without_leaving_one_out(planned.study),
+            data=replace(planned.data, validation_share=self.case.table.validation_share),
             protection=Protection.PLAIN,
             partial=None,
             bootstrap=0,
@@ -321,12 +293,17 @@ def request_for(
 ) -> DataRequest:
     """Return a run's request to the case's data set."""
     table = case.table
-    choices = table.split, table.sites, requester, validation_share, data, table.dirichlet, table.whitened
     study = case.variants[0].study
     return DataRequest(
         table.data,
         seed,
-        *choices,
+        table.split,
+        table.sites,
+        requester,
+        validation_share,
+        data,
+        table.dirichlet,
+        table.whitened,
         training_share=table.training_share,
         inputs=study.model.inputs,
         outputs=study.model.width,
@@ -341,22 +318,16 @@ def without_leaving_one_out(study: StudyTable) -> StudyTable:
     return study.model_copy(update={"finish": None}) if finish and finish.choose == "leave_one_out" else study
 
 
-def _settings(choices: Iterable[Choice], requester: str) -> tuple[Setting, ...]:
-    return next((choice.settings for choice in choices if choice.requester in (None, requester)), ())
+def _settings(choices: Iterable[Choice], requester: str) -> Settings:
+    return next((choice.chosen for choice in choices if choice.requester in (None, requester)), UNTUNED)
 
 
 class _Tally:
-    """Counts rounds and runs for ``show``."""
-
     def __init__(self, doing: str, planned: Sequence[PlannedRun], already: int, show: Show) -> None:
-        self._doing = doing
+        self._doing, self._show = doing, show
         self._rounds: dict[RunKey, int] = {}
-        self._finished_rounds = 0
-        self._runs = len(planned)
         self._total = sum(one.study.rounds for one in planned)
-        self._already = already
-        self._done = 0
-        self._show = show
+        self._runs, self._done, self._finished_rounds = already + len(planned), already, 0
 
     def round_done(self, told: RoundDone) -> None:
         self._rounds[told.key] = max(told.rounds, self._rounds.get(told.key, 0))
@@ -370,6 +341,4 @@ class _Tally:
 
     def _tell(self) -> None:
         rounds = sum(self._rounds.values()) + self._finished_rounds
-        self._show(
-            CaseProgress(self._doing, self._already + self._done, self._already + self._runs, rounds, self._total)
-        )
+        self._show(CaseProgress(self._doing, self._done, self._runs, rounds, self._total))

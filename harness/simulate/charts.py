@@ -288,14 +288,6 @@ def relative_distances(lines: Sequence[RunLine], variant: str) -> tuple[tuple[st
     return names, found
 
 
-def distances_over_rounds(run: RunLine) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """One run: sites by rounds, relative distance; NaN where it was not opened."""
-    names = tuple(sorted(run.distance))
-    rounds = len(run.requester_norm)
-    table = [[_ratio(run.distance[name][r], run.requester_norm[r]) for r in range(rounds)] for name in names]
-    return names, np.array([[math.nan if value is None else value for value in row] for row in table], dtype=float)
-
-
 def similarity_chart(lines: Sequence[RunLine], variant: str) -> str:
     """A heatmap of :func:`relative_distances`."""
     names, found = relative_distances(lines, variant)
@@ -303,9 +295,11 @@ def similarity_chart(lines: Sequence[RunLine], variant: str) -> str:
 
 
 def over_rounds_chart(run: RunLine) -> str:
-    """A heatmap of :func:`distances_over_rounds`."""
-    names, found = distances_over_rounds(run)
-    return DISTANCES.svg(heat_rows(names, [str(r + 1) for r in range(found.shape[1])], found))
+    """A heatmap of one run: sites by rounds, relative distance; grey where it was not opened."""
+    names, rounds = sorted(run.distance), range(len(run.requester_norm))
+    found = [[_ratio(run.distance[name][r], run.requester_norm[r]) for r in rounds] for name in names]
+    values = np.array(found, dtype=float)  # None becomes NaN
+    return DISTANCES.svg(heat_rows(names, [str(r + 1) for r in rounds], values))
 
 
 DISTANCES: Final = Plot(heat, CELLS, "relative distance")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,9 +17,8 @@ from harness.datasets.registry import source_of
 from harness.demo.report import accuracy_text, print_run
 from harness.simulate.case import Case, case_of
 from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
-from harness.simulate.comparison import PersonalCase, personal_case_of
-from harness.simulate.comparison_report import PersonalOptions, run_personal_case, summary_json, summary_table
-from harness.simulate.energy import measured_into
+from harness.simulate.comparison import PersonalCase, personal_case_of, run_personal_case, summary_json, summary_table
+from harness.simulate.energy import measured
 from harness.simulate.options import StudyOptions
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
@@ -84,7 +83,6 @@ def _variants(asked: StudyOptions) -> tuple[str, ...] | None:
 
 
 def _case_options(asked: StudyOptions, out: Path) -> CaseOptions:
-    """Raises: ConfigurationError"""
     cluster = cluster_of(Engine(asked.engine), asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
     return CaseOptions(
         out,
@@ -188,25 +186,6 @@ def simulate_study(asked: StudyOptions, console: Console) -> None:
         console.print(f"{result.study}, {result.protection}: test {metric} {mean}{error and f' +- {error}'}")
 
 
-def simulate_case(
-    case: Case, options: CaseOptions, asked: StudyOptions, console: Console, log: Callable[[Sequence[RunLine]], None]
-) -> None:
-    """All runs of a case, into its folder and a table; ``log`` gets them all. Raises: ConfigurationError"""
-    files = source_of(case.table.data).files
-    if asked.download and files:
-        fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
-    with CaseBar(console) as bar:
-        lines = run_case(case, options, bar.show)
-    summary = summarise_case(lines)
-    write_summary(summary, lines, options.out)
-    log(lines)
-    if asked.as_json:
-        typer.echo(summary.model_dump_json())
-    else:
-        console.print(table_of(summary))
-        console.print(f"every run is in {options.out}", highlight=False)
-
-
 def merge(out: Path, folders: Sequence[Path], *, as_json: bool) -> None:
     """Join the runs of several folders of one case into ``out``, and print the table. Raises: ConfigurationError"""
     lines = merge_results(folders, out)
@@ -221,7 +200,7 @@ def merge(out: Path, folders: Sequence[Path], *, as_json: bool) -> None:
 def run(asked: StudyOptions) -> None:
     """A study's runs, a case's or a comparison's, by what the file holds. Raises: ConfigurationError"""
     load_plugins(asked.plugin or ())
-    with measured_into(asked.out, asked.energy):
+    with measured(asked.energy, asked.out):
         console, file = console_for(stderr=asked.as_json), read_study_file(asked.study_file)
         if asked.save_model is not None and (file.is_case or file.is_personal_case):
             raise ConfigurationError("--save-model: a case has many models; name a study's file without [case]")
@@ -236,23 +215,39 @@ def run(asked: StudyOptions) -> None:
 def _simulate_case(case: Case, asked: StudyOptions, console: Console) -> None:
     options = _case_options(asked, asked.out or SIMULATED / case.name)
     trackers = [tracker_of(name, options.out) for name in parse_names(asked.track, "--track")] if asked.track else []
-    simulate_case(case, options, asked, console, lambda lines: log_all(trackers, lines))
+    files = source_of(case.table.data).files
+    if asked.download and files:
+        fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
+    with CaseBar(console) as bar:
+        lines = run_case(case, options, bar.show)
+    summary = summarise_case(lines)
+    write_summary(summary, lines, options.out)
+    log_all(trackers, lines)
+    if asked.as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        console.print(table_of(summary))
+        console.print(f"every run is in {options.out}", highlight=False)
 
 
 def _compare(case: PersonalCase, asked: StudyOptions, console: Console) -> None:
-    out = asked.out
-    if out is None:
+    if asked.out is None:
         raise ConfigurationError("a comparison of personal models needs --out: the folder in which its runs are kept")
-    options = PersonalOptions(
-        out,
+    if Protection(asked.protection) is not Protection.PLAIN:
+        raise ConfigurationError(
+            f"{case.source}: a comparison of personal models runs with --protection plain; for shares or ciphertexts "
+            "give a study file with key 'model.personal'"
+        )
+    lines = run_personal_case(
+        case,
+        asked.out,
         Path(asked.data) if asked.data else None,
-        _seeds(asked),
-        _variants(asked) or (),
-        asked.device,
-        asked.batched,
-        Protection(asked.protection),
+        seeds=_seeds(asked),
+        only=_variants(asked) or (),
+        device=asked.device,
+        batched=asked.batched,
+        tell=lambda text: console.print(text, highlight=False),
     )
-    lines = run_personal_case(case, options, lambda text: console.print(text, highlight=False))
     if asked.as_json:
         typer.echo(summary_json(lines))
     else:

@@ -1,4 +1,4 @@
-"""A comparison of personal models on all sites: its file, its runs, and what they leave on disk.
+"""A comparison of personal models on all sites: its file, its runs, what they leave on disk, and what they show.
 
 [personal]       data set, seeds, how often all sites are evaluated, what is tampered with
 [model] [rule] [training] [parameters], name, rounds    as in every study file
@@ -7,6 +7,10 @@
 results.jsonl                       one ``PersonalLine`` a finished run
 final/VARIANT-SEED.safetensors      the state after the last round: models, personal layers, mixing weights
 partial/VARIANT-SEED.*              where an unfinished run stood after its last evaluation
+plots/                              F1 over rounds, and b and w of the personal layers
+detections.json                     what the personal layers show of tampered data
+
+Source: Roschewitz et al. 2021: an entry more than two standard deviations from its feature's mean over the sites
 """
 
 from __future__ import annotations
@@ -16,46 +20,43 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from rich.table import Table
 from safetensors import safe_open
 from safetensors.numpy import save
 from sklearn.metrics import accuracy_score, f1_score
 
 from client_agent.learning.data import Examples
 from client_agent.learning.evaluation import predicted
+from client_agent.learning.flat_vector import pick_device
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, SiteData, check_examples, check_targets
 from harness.engine.algorithms import Apfl
-from harness.engine.all_sites import (
-    Alone,
-    SchemeName,
-    Setting,
-    SitesScheme,
-    SitesState,
-    UnderTheProtocol,
-    in_the_open,
-    scheme_of,
-    used_model,
-)
-from harness.engine.training import Batched, train
+from harness.engine.all_sites import Alone, SchemeName, Setting, SitesScheme, SitesState, scheme_of, used_model
+from harness.engine.training import Batched, one_thread, train
 from harness.engine.training import Progress as SchemeProgress
-from harness.simulate.run_one import Protection, digest_of
+from harness.simulate.case import NamedTable, parts_of
+from harness.simulate.charts import Series, Spread, curved, drawn
+from harness.simulate.run_one import digest_of
 from harness.simulate.store import Checkpoint, append_line, read_lines
 from harness.simulate.study_files import StudyFile, read_study_file, simulated_study
 from harness.versions import versions
 from host.files import write_durably
-from protocol.configuration import parse_toml, validated
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Study
+from protocol.summary.table_one import is_constant
 
 
 class Scores(BaseModel):
@@ -107,24 +108,20 @@ def tampered(sites: tuple[SiteData, ...], tampering: Tampering) -> tuple[SiteDat
         return sites
     if tampering.site not in [site.name for site in sites]:
         raise ConfigurationError(f"tampering: no site {tampering.site!r}; there are {', '.join(s.name for s in sites)}")
-    return tuple(_changed(site, tampering) if site.name == tampering.site else site for site in sites)
-
-
-def _changed(site: SiteData, tampering: Tampering) -> SiteData:
-    columns = site.train.X.shape[1]
+    columns = sites[0].train.X.shape[1]
     if any(column >= columns for column in tampering.shifted):
         raise ConfigurationError(f"tampering: columns {tampering.shifted}; the data have 0 to {columns - 1}")
     if tampering.swapped and len(set(tampering.swapped)) != 2:
         raise ConfigurationError(f"tampering: swapped takes two different labels, found {tampering.swapped}")
-    return replace(
-        site,
-        train=_changed_part(site.train, tampering),
-        validation=_changed_part(site.validation, tampering),
-        test=_changed_part(site.test, tampering),
-    )
+
+    def changed(site: SiteData) -> SiteData:
+        train, validation, test = (_changed(part, tampering) for part in (site.train, site.validation, site.test))
+        return replace(site, train=train, validation=validation, test=test)
+
+    return tuple(changed(site) if site.name == tampering.site else site for site in sites)
 
 
-def _changed_part(part: Examples, tampering: Tampering) -> Examples:
+def _changed(part: Examples, tampering: Tampering) -> Examples:
     X, y = part.X.copy(), part.y.copy()
     X[:, tampering.shifted] += np.float32(tampering.shift)
     if tampering.swapped:
@@ -136,13 +133,10 @@ def _changed_part(part: Examples, tampering: Tampering) -> Examples:
 CHANGEABLE: Final = ("model", "training")
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class PersonalTable(_Table):
+class PersonalTable(BaseModel):
     """``[personal]``. ``validation_share`` of every site's training part is kept to choose settings on."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     data: str
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
     evaluate_every: Annotated[int, Field(ge=1)] = 10
@@ -150,18 +144,17 @@ class PersonalTable(_Table):
     tampering: Tampering = Tampering()
 
 
-class VariantTable(_Table):
+class VariantTable(NamedTable):
     """``[[variant]]``. ``mixing`` and ``adaptive`` are APFL's; ``fine_tune_epochs`` are local epochs after the last
     round, in which every site goes on alone from the model it uses.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     scheme: Annotated[SchemeName, Field(strict=False)]
     mixing: Annotated[float, Field(ge=0, le=1)] = 0.5
     adaptive: bool = True
     fine_tune_epochs: Annotated[int, Field(ge=0)] = 0
-    model: dict[str, Any] = {}
-    training: dict[str, Any] = {}
+    model: dict[str, Any] = Field(default={})
+    training: dict[str, Any] = Field(default={})
 
 
 @dataclass(frozen=True)
@@ -196,24 +189,9 @@ def read_personal_case(path: Path) -> PersonalCase:
     return personal_case_of(read_study_file(path))
 
 
-def parse_personal_case(text: str, source: str) -> PersonalCase:
-    """Raises: ConfigurationError that names what is wrong"""
-    return personal_case_of(StudyFile(source, parse_toml(text, source)))
-
-
 def personal_case_of(file: StudyFile) -> PersonalCase:
     """A comparison file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
-    source, tables = file.source, dict(file.tables)
-    part, variant_parts = tables.pop("personal", None), tables.pop("variant", [])
-    if not isinstance(part, dict) or not isinstance(variant_parts, list) or not variant_parts:
-        raise ConfigurationError(f"{source}: a comparison has one table [personal] and tables [[variant]]")
-    if "seed" in tables:
-        part = {"seeds": [tables["seed"]], **part}
-    table = validated(PersonalTable, part, f"{source}: [personal]")
-    parsed = [validated(VariantTable, one, f"{source}: [[variant]]") for one in variant_parts]
-    names = [variant.name for variant in parsed]
-    if len(set(names)) != len(names):
-        raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
+    source, (table, parsed, tables) = file.source, parts_of(file, "personal", PersonalTable, VariantTable)
     variants = tuple(_variant(variant, tables, table, source) for variant in parsed)
     return PersonalCase(source, variants[0].study.name, table, variants)
 
@@ -256,7 +234,7 @@ Progress: TypeAlias = SchemeProgress[SitesState, ComparedRound]
 
 
 class PersonalLine(BaseModel):
-    """A finished run; ``protection`` is plain or secure, ``fine_tuned`` the scores after further local epochs."""
+    """A finished run; ``fine_tuned`` are the scores after further local epochs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
@@ -264,7 +242,7 @@ class PersonalLine(BaseModel):
     variant: str
     scheme: str
     seed: int
-    protection: str = "plain"
+    protection: Literal["plain"] = "plain"
     rounds: int
     sites: tuple[str, ...]
     study_digest: str
@@ -313,15 +291,9 @@ class ResultFolder:
         return self.folder / "final" / f"{variant}-{seed}.safetensors"
 
 
-OnEvaluation = Callable[[Evaluated], None]
-
-
 @dataclass(frozen=True)
 class Run:
-    """A variant and a seed; ``batched`` computes all sites' steps in one call where the model allows it.
-
-    ``secure``: the sites' updates are shared and summed under the protocol.
-    """
+    """A variant and a seed; ``batched`` computes all sites' steps in one call where the model allows it."""
 
     case: PersonalCase
     variant: Variant
@@ -329,11 +301,6 @@ class Run:
     data: Path | None
     device: torch.device
     batched: bool = False
-    secure: bool = False
-
-    @property
-    def protection(self) -> Protection:
-        return Protection.SECURE if self.secure else Protection.PLAIN
 
 
 def load_sites(case: PersonalCase, seed: int, data: Path | None) -> Federation:
@@ -365,14 +332,17 @@ class Compared:
     def round(self, state: SitesState, number: int) -> tuple[SitesState, ComparedRound]:
         after, done = self.sites.round(state, number)
         judged = number % self.every == 0 or number == self.rounds
-        found = evaluated_sites(self.sites, after, number) if judged else None
+        found = self._evaluated(after, number) if judged else None
         return after, ComparedRound(clipped_share=done.clipped_share, evaluated=found)
 
-    def over(self, progress: Progress) -> bool:
-        return len(progress.records) >= self.rounds
+    def _evaluated(self, state: SitesState, number: int) -> Evaluated:
+        """Every site's model on its own test examples, and on its validation examples where all sites keep some."""
+        validates = all(len(site.validation) for site in self.sites.setting.sites)
+        validation = _scores(self.sites, state, "validation") if validates else None
+        return Evaluated(round=number, test=_scores(self.sites, state, "test"), validation=validation)
 
 
-def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluated: None) -> PersonalLine:
+def execute(run: Run, folder: ResultFolder, show: Callable[[Evaluated], None] = lambda evaluated: None) -> PersonalLine:
     """Do the run, or the rest of it, and write its line; ``show`` is called after each evaluation.
 
     Raises: ConfigurationError for data that do not fit, UnusableUpdate when a model diverges
@@ -381,8 +351,7 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
     study = simulated_study(run.variant.study, run.case.source, federation, run.seed)
     table, digest = run.variant.table, digest_of(federation)
     sites = _scheme(run, study, federation)
-    identity = f"{run.variant.digest} {digest}" + (" secure" if run.secure else "")
-    checkpoint = folder.checkpoint(table.name, run.seed, identity)
+    checkpoint = folder.checkpoint(table.name, run.seed, f"{run.variant.digest} {digest}")
     known, seconds = checkpoint.load()
     begun = time.monotonic() - seconds
 
@@ -393,7 +362,7 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
             show(latest)
 
     rounds = Compared(sites, run.case.table.evaluate_every, study.rounds)
-    progress, _ = train(rounds, known, rounds.over, after_round)
+    progress, _ = train(rounds, known, lambda reached: len(reached.records) >= study.rounds, after_round)
     seconds = time.monotonic() - begun
     fine_tuned, state = _fine_tuned(sites, progress.state, study.rounds, table.fine_tune_epochs)
     line = PersonalLine(
@@ -401,7 +370,6 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
         variant=table.name,
         scheme=table.scheme,
         seed=run.seed,
-        protection=run.protection.value,
         rounds=study.rounds,
         sites=tuple(site.name for site in federation.sites),
         study_digest=run.variant.digest,
@@ -418,36 +386,13 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
 
 
 def _scheme(run: Run, study: Study, federation: Federation) -> SitesScheme:
-    """Raises: ConfigurationError for what has no protected run"""
-    table, model = run.variant.table, build_model(study.model, run.seed)
-    if run.secure and not table.scheme.protectable:
-        raise ConfigurationError(
-            f"{run.case.source}: variant {table.name!r} pools the sites' data, so it has no protected run; leave it out"
-        )
-    setting = Setting.of(
-        model,
-        federation.sites,
-        run.seed,
-        study.training,
-        study.parameters.clip_norm,
-        run.device,
-        UnderTheProtocol.of(study, federation.sites, model) if run.secure else in_the_open,
-    )
+    table, model, clip_norm = run.variant.table, build_model(study.model, run.seed), study.parameters.clip_norm
+    setting = Setting.of(model, federation.sites, run.seed, study.training, clip_norm, run.device)
     training = setting.one_by_one()
     if run.batched:
         examples = [site.train for site in federation.sites]
         training = Batched(model, examples, setting.seeds(), study.training, run.device)
     return scheme_of(table.scheme, setting, training, Apfl(table.mixing, table.adaptive))
-
-
-def evaluated_sites(sites: SitesScheme, state: SitesState, round: int) -> Evaluated:
-    """Every site's model on its own test examples, and on its validation examples where all sites keep some."""
-    validates = all(len(site.validation) for site in sites.setting.sites)
-    return Evaluated(
-        round=round,
-        test=_scores(sites, state, "test"),
-        validation=_scores(sites, state, "validation") if validates else None,
-    )
 
 
 def _fine_tuned(sites: SitesScheme, state: SitesState, rounds: int, epochs: int) -> tuple[Scores | None, SitesState]:
@@ -463,9 +408,244 @@ def _fine_tuned(sites: SitesScheme, state: SitesState, rounds: int, epochs: int)
 
 
 def _scores(sites: SitesScheme, state: SitesState, part: str) -> Scores:
-    labels, predictions = [], []
-    for number, site in enumerate(sites.setting.sites):
-        examples = site.test if part == "test" else site.validation
-        labels.append(examples.y)
-        predictions.append(predicted(used_model(sites, state, number), examples, sites.setting.device))
-    return scores_of(labels, predictions)
+    parts: list[Examples] = [getattr(site, part) for site in sites.setting.sites]
+    device = sites.setting.device
+    found = [predicted(used_model(sites, state, place), examples, device) for place, examples in enumerate(parts)]
+    return scores_of([examples.y for examples in parts], found)
+
+
+MARKED_DEVIATIONS: Final = 2.0
+
+
+def deviations(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return by how many standard deviations over sites each entry differs from its column's mean; 0 where all agree.
+
+    Shapes: float32[S, n] -> float64[S, n]
+    """
+    exact = values.astype(np.float64)
+    spread = exact.std(axis=0)
+    found: NDArray[np.float64] = np.zeros_like(exact)
+    np.divide(exact - exact.mean(axis=0), spread, out=found, where=~is_constant(exact.min(axis=0), exact.max(axis=0)))
+    return found
+
+
+class Detection(BaseModel):
+    """The marks of one run's layer. An entry counts as marked when its b or its w is.
+
+    ``changed`` columns of ``site`` were tampered with, ``found`` of them are marked; ``elsewhere`` is the share of
+    all other entries that are marked. ``strongest`` is the largest deviation of a changed entry, in standard
+    deviations, and ``rank`` its place among all entries, from 1.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    variant: str
+    seed: int
+    layer: str
+    site: str
+    changed: int
+    found: int
+    elsewhere: float
+    strongest: float
+    rank: int
+
+
+def detections(case: PersonalCase, folder: ResultFolder) -> tuple[Detection, ...]:
+    """One for every finished run whose personal layer can show what was tampered with; empty without tampering."""
+    tampering = case.table.tampering
+    columns_of = {"input": tampering.shifted if tampering.shift else [], "target": tampering.swapped}
+    return tuple(
+        _detection(line, place, bias, weight, tampering.site, columns_of[place])
+        for line in folder.lines()
+        if tampering.site is not None
+        for place, bias, weight in personal_layers(case, folder, line)
+        if columns_of[place]
+    )
+
+
+Layer = NDArray[np.float32]
+"""b or w of an affine layer of all sites, float32[S, n]."""
+
+
+def personal_layers(case: PersonalCase, folder: ResultFolder, line: PersonalLine) -> list[tuple[str, Layer, Layer]]:
+    """The run's personal layers after the last round: ``input`` or ``target``, b, w."""
+    model = case.only((line.variant,))[0].study.model
+    personal = folder.final_state(line.variant, line.seed).personal
+    found, start = [], 0
+    for place, columns in (("input", model.inputs[0]), ("target", model.width)):
+        if place in model.personal:
+            bias, weight = np.split(personal[:, start : start + 2 * columns], 2, axis=1)
+            found.append((place, bias, weight))
+            start += 2 * columns
+    return found
+
+
+def _detection(
+    line: PersonalLine, place: str, bias: Layer, weight: Layer, site: str, columns: Sequence[int]
+) -> Detection:
+    strength = np.maximum(np.abs(deviations(bias)), np.abs(deviations(weight)))
+    changed = np.zeros(strength.shape, dtype=bool)
+    changed[line.sites.index(site), list(columns)] = True
+    strongest = float(strength[changed].max())
+    marked = strength > MARKED_DEVIATIONS
+    return Detection(
+        variant=line.variant,
+        seed=line.seed,
+        layer=place,
+        site=site,
+        changed=int(changed.sum()),
+        found=int((marked & changed).sum()),
+        elsewhere=float(marked[~changed].mean()),
+        strongest=strongest,
+        rank=int((strength > strongest).sum()) + 1,
+    )
+
+
+def heatmap(values: NDArray[np.float32], neutral: float, sites: Sequence[str], columns: str, title: str) -> Figure:
+    """Sites x columns, coloured by the difference from ``neutral``; a dot marks an entry beyond two deviations."""
+    figure = Figure(figsize=(11, 0.16 * len(sites) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    difference = values.astype(np.float64) - neutral
+    limit = max(float(np.quantile(np.abs(difference), 0.995)), 1e-12)
+    image = axes.imshow(
+        difference, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest", rasterized=True
+    )
+    rows, places = np.nonzero(np.abs(deviations(values)) > MARKED_DEVIATIONS)
+    axes.scatter(places, rows, s=1.2, color="black", linewidths=0)
+    axes.set_yticks(range(len(sites)), sites, fontsize=6)
+    axes.set_xlabel(columns)
+    axes.set_title(title, fontsize=9)
+    figure.colorbar(image, ax=axes, pad=0.01)
+    return figure
+
+
+def score_rows(lines: Sequence[PersonalLine]) -> Series:
+    """Mean and worst F1 of every variant over rounds, averaged over seeds."""
+    rows: Series = []
+    for panel, score in (("F1, mean over sites", "mean_f1"), ("F1 at the worst site", "worst_f1")):
+        for name in dict.fromkeys(line.variant for line in lines):
+            of = [line for line in lines if line.variant == name]
+            table = zip(*([getattr(one.test, score) for one in line.evaluated] for line in of), strict=False)
+            rounds = [one.round for one in of[0].evaluated]
+            rows += [(panel, name, at, mean(values), None) for at, values in zip(rounds, table, strict=False)]
+    return rows
+
+
+def write_plots(case: PersonalCase, folder: ResultFolder) -> None:
+    """``plots/scores.svg`` and, for every run with personal layers, ``plots/VARIANT-SEED-LAYER-b.svg`` and ``-w``."""
+    place = folder.folder / "plots"
+    place.mkdir(parents=True, exist_ok=True)
+    lines = folder.lines()
+    rewrite(place / "scores.svg", curved("F1").svg(score_rows(lines)))
+    for line in lines:
+        for name, bias, weight in personal_layers(case, folder, line):
+            columns = "feature" if name == "input" else "class"
+            for symbol, values, neutral in (("b", bias, 0.0), ("w", weight, 1.0)):
+                title = f"{line.variant}, seed {line.seed}: {symbol} of the {name} layer minus {neutral:g}"
+                draw = partial(heatmap, values, neutral, line.sites, columns, title)
+                rewrite(place / f"{line.variant}-{line.seed}-{name}-{symbol}.svg", drawn(draw, dpi=120))
+
+
+# Mean and worst F1 over the 30 people, Roschewitz et al. 2021.
+PUBLISHED: Final = {
+    "ifedavg": (0.994, 0.950),
+    "apfl": (0.992, 0.972),
+    "fedavg": (0.967, 0.909),
+    "local": (0.993, 0.974),
+    "centralised": (0.988, 0.955),
+}
+
+
+@dataclass(frozen=True)
+class VariantSummary:
+    """One variant: F1 averaged over sites and at the worst site, and accuracy averaged over sites, after the end."""
+
+    variant: str
+    seeds: int
+    rounds: int
+    mean_f1: Spread
+    worst_f1: Spread
+    mean_accuracy: Spread
+    clipped_share: float
+
+
+def summaries(lines: Sequence[PersonalLine]) -> tuple[VariantSummary, ...]:
+    """One per variant, in the order of the lines."""
+    found = []
+    for name in dict.fromkeys(line.variant for line in lines):
+        of = [line for line in lines if line.variant == name]
+        f1, worst, accuracy = (
+            Spread.of(getattr(line.last, score) for line in of) for score in ("mean_f1", "worst_f1", "mean_accuracy")
+        )
+        clipped = mean(line.clipped_share for line in of)
+        found.append(VariantSummary(name, len(of), of[0].rounds, f1, worst, accuracy, clipped))
+    return tuple(found)
+
+
+def summary_json(lines: Sequence[PersonalLine]) -> str:
+    return TypeAdapter(tuple[VariantSummary, ...]).dump_json(summaries(lines)).decode()
+
+
+def summary_table(lines: Sequence[PersonalLine]) -> Table:
+    table = Table("variant", "seeds", "rounds", "mean F1", "worst F1", "accuracy", "published mean / worst F1")
+    for one in summaries(lines):
+        published = " / ".join(f"{score:.3f}" for score in PUBLISHED.get(one.variant, ()))
+        cells = (one.variant, one.seeds, one.rounds, one.mean_f1, one.worst_f1, one.mean_accuracy, published)
+        table.add_row(*map(str, cells))
+    return table
+
+
+def run_personal_case(
+    case: PersonalCase,
+    out: Path,
+    data: Path | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    only: tuple[str, ...] = (),
+    device: str = "auto",
+    batched: bool | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> tuple[PersonalLine, ...]:
+    """Every seed of every variant, with one thread, then the plots; the lines of all runs in the folder come back.
+
+    ``data`` is the folder with the data sets (None: MOIETY_DATA). ``batched`` computes all sites' steps in one call,
+    but APFL's; None: on a GPU, not on a CPU, where it saves no time.
+
+    Raises: ConfigurationError, and when a finished run is of another file; UnusableUpdate when a model diverges
+    """
+    folder, variants, picked = ResultFolder(out), case.only(only), pick_device(device)
+    with one_thread():
+        for seed in seeds or case.table.seeds:
+            for variant in variants:
+                if not _finished(folder.lines(), case, variant, seed):
+                    together = picked.type == "cuda" if batched is None else batched
+                    name = f"{variant.table.name}, seed {seed}"
+                    show = partial(_show, tell, name, variant.study.rounds)
+                    execute(Run(case, variant, seed, data, picked, together), folder, show)
+    write_plots(case, folder)
+    found = detections(case, folder)
+    if found:
+        rewrite(out / "detections.json", TypeAdapter(tuple[Detection, ...]).dump_json(found, indent=2))
+    for one in found:
+        tell(
+            f"{one.variant}, seed {one.seed}: {one.found} of {one.changed} changed columns of {one.site} marked in the "
+            f"{one.layer} layer, {100 * one.elsewhere:.1f} % of all others; the strongest is number {one.rank}"
+        )
+    return folder.lines()
+
+
+def _show(tell: Callable[[str], None], name: str, rounds: int, evaluated: Evaluated) -> None:
+    test = evaluated.test
+    tell(f"{name}, round {evaluated.round} of {rounds}: F1 {test.mean_f1:.4f}, worst {test.worst_f1:.4f}")
+
+
+def _finished(lines: Sequence[PersonalLine], case: PersonalCase, variant: Variant, seed: int) -> bool:
+    """Return whether the run has its line. Raises: ConfigurationError when that is of another file"""
+    for line in lines:
+        if (line.variant, line.seed) == (variant.table.name, seed):
+            if line.study_digest != variant.digest:
+                raise ConfigurationError(
+                    f"{case.source}: variant {line.variant!r} is not the one whose results are there: it was changed; "
+                    "give another --out"
+                )
+            return True
+    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,21 +50,17 @@ _THEIRS: Final = {
 """codecarbon's names of the same figures."""
 
 
-def measured_into(folder: Path | None, country: str | None) -> AbstractContextManager[None]:
-    """See :func:`measured`; nothing is measured without a country. Raises: ConfigurationError without a folder"""
+@contextmanager
+def measured(country: str | None, folder: Path | None) -> Iterator[None]:
+    """Measure what runs inside, unless there is no country; ``energy.json`` goes into the folder, after an error too.
+
+    Raises: ConfigurationError without a folder, when codecarbon is not installed, or for no three-letter code
+    """
     if country is None:
-        return nullcontext()
+        yield
+        return
     if folder is None:
         raise ConfigurationError("--energy needs --out: the folder that energy.json goes to")
-    return measured(country, folder)
-
-
-@contextmanager
-def measured(country: str, folder: Path) -> Iterator[None]:
-    """Measure what runs inside; ``energy.json`` goes into the folder, after an error too.
-
-    Raises: ConfigurationError when codecarbon is not installed, or the country is no three-letter code
-    """
     if len(country) != _COUNTRY_LETTERS or not (country.isascii() and country.isalpha() and country.isupper()):
         raise ConfigurationError(f"--energy: found {country!r}; give the country's three-letter code, such as CHE")
     tracker = _tracker(country)

@@ -20,22 +20,21 @@ from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.learning.sampling import site_seed
-from client_agent.learning.study_file import checked_study_table, study_from_table
+from client_agent.learning.study_file import checked_study_table
 from client_agent.learning.trainer import apply_aggregate, compute_update
 from client_agent.study.ranking import losses_of
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation, SiteData
-from harness.engine.parties import SiteEntry, make_parties
+from harness.datasets.site_data import SiteData
 from harness.engine.protected_sum import Measuring, correlations_from
 from harness.engine.updates import CPU
 from harness.simulate.options import SimilarityOptions
 from harness.simulate.run_one import Protection
-from harness.simulate.study_files import read_study_file
+from harness.simulate.study_files import read_study_file, simulated_study
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import Ring, derive
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.control import Study
+from protocol.messages.control import RankingSpec, Study
 from protocol.mpc import measurement, sketch
 from protocol.parameters import Needs, StudyParameters
 from protocol.ranking import (
@@ -129,17 +128,6 @@ def _both(values: Ring, seed: bytes) -> dict[Side, Share]:
     return {Side.A: seed_share, Side.B: vector_share}
 
 
-def study_for(path: Path, federation: Federation, seed: int) -> Study:
-    """A study file for these sites, trained alone. Raises: ConfigurationError"""
-    file = read_study_file(path)
-    table = checked_study_table(file.tables, file.source)
-    if table.model.kind == "plugin":
-        raise ConfigurationError(f"{file.source}: key 'model.kind': 'plugin' runs at a site's agent, not here")
-    entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
-    parties = make_parties("ranking", federation.requester.name, entries, derive(bytes(32), f"ranking {seed}"))
-    return study_from_table(table.model_copy(update={"seed": seed}), file.source, parties.roster.message, plugin=None)
-
-
 def loss_of_own_model(study: Study, site: SiteData, seed: int, judged: Examples) -> Evaluation:
     """The study's model after its rounds on one site's data alone, on the requester's examples."""
     model = build_model(study.model, seed)
@@ -154,21 +142,11 @@ def loss_of_own_model(study: Study, site: SiteData, seed: int, judged: Examples)
     return evaluate(model, judged, CPU)
 
 
+DEFAULTS: Final = RankingSpec()
 PLAIN_DISCLOSES: Final = (
     "In the plain variant every site gives its own trained model to the requester as it is: the requester learns the "
     "model, and whatever can be read out of a model about the patients that it was trained on. Nothing is encrypted."
 )
-
-
-@dataclass(frozen=True)
-class RankOptions:
-    """``study`` is the model of the plain variant; None is ridge regression, which the secure variant always takes."""
-
-    request: DataRequest
-    secure: bool
-    study: Path | None = None
-    penalty: float = 1e-2
-    clip_norm: float = 16.0
 
 
 class SiteRank(BaseModel):
@@ -198,52 +176,53 @@ class Ranking(BaseModel):
     sites: tuple[SiteRank, ...]
 
 
-def rank(options: RankOptions) -> Ranking:
-    """Raises: ConfigurationError, UnusableUpdate"""
-    federation = load_data(options.request)
+def rank(
+    request: DataRequest,
+    *,
+    secure: bool,
+    study: Path | None = None,
+    penalty: float = DEFAULTS.penalty,
+    clip_norm: float = DEFAULTS.clip_norm,
+) -> Ranking:
+    """``study`` is the model of the plain variant; None is ridge regression, which the secure variant always takes.
+
+    Raises: ConfigurationError, UnusableUpdate
+    """
+    federation = load_data(request)
     requester, classes = federation.requester, len(federation.class_names)
     judging = judging_form(requester.train, requester.validation, classes)
-    if options.study is not None:
-        if options.secure:
+    model: str = "ridge regression"
+    bound: float | None = None
+    failed: tuple[str, ...] = ()
+    if study is not None:
+        if secure:
             raise ConfigurationError(
                 "--study: only linear models can be ranked securely; leave it out, or give --protection plain"
             )
-        study = study_for(options.study, federation, options.request.seed)
-        seed, judged = options.request.seed, judging.examples
-        losses = {s.name: loss_of_own_model(study, s, seed, judged).loss for s in federation.sites}
-        return _ranking(options, federation, study.model.kind, judging.judged_on, losses, None)
-    form, judged_on = judging.form, judging.judged_on
-    vectors = {s.name: predictor(ridge_model(s.train, classes, options.penalty)) for s in federation.sites}
-    losses = {name: form.loss(vector) for name, vector in vectors.items()}
-    if not options.secure:
-        return _ranking(options, federation, "ridge regression", judged_on, losses, None)
-    others = {name: vector for name, vector in vectors.items() if name != requester.name}
-    draws = derive(bytes(32), f"moiety rank {options.request.seed}")
-    opened = open_losses(form, others, clip_norm=options.clip_norm, seed=draws)
-    kept = {requester.name: losses[requester.name]} | {one.site: one.loss for one in opened.losses}
-    return _ranking(options, federation, "ridge regression", judged_on, kept, opened)
-
-
-def _ranking(
-    options: RankOptions,
-    federation: Federation,
-    model: str,
-    judged_on: str,
-    losses: dict[str, float],
-    opened: OpenedLosses | None,
-) -> Ranking:
-    requester = federation.requester.name
+        file = read_study_file(study)
+        table = checked_study_table(file.tables, file.source)
+        chosen = simulated_study(table, file.source, federation, request.seed)
+        model = chosen.model.kind
+        losses = {s.name: loss_of_own_model(chosen, s, request.seed, judging.examples).loss for s in federation.sites}
+    else:
+        vectors = {s.name: predictor(ridge_model(s.train, classes, penalty)) for s in federation.sites}
+        losses = {name: judging.form.loss(vector) for name, vector in vectors.items()}
+    if secure:
+        others = {name: vector for name, vector in vectors.items() if name != requester.name}
+        seed = derive(bytes(32), f"moiety rank {request.seed}")
+        opened = open_losses(judging.form, others, clip_norm=clip_norm, seed=seed)
+        losses = {requester.name: losses[requester.name]} | {one.site: one.loss for one in opened.losses}
+        bound, failed = opened.error_bound, opened.failed_check
     samples = {site.name: len(site.train) for site in federation.sites}
-    order = ranked(tuple(TransferLoss(name, loss) for name, loss in losses.items() if name != requester))
-    failed = () if opened is None else opened.failed_check
+    order = ranked(tuple(TransferLoss(name, loss) for name, loss in losses.items() if name != requester.name))
     return Ranking(
         data=federation.title,
-        requester=requester,
-        protection="secure" if options.secure else "plain",
+        requester=requester.name,
+        protection="secure" if secure else "plain",
         model=model,
-        judged_on=judged_on,
-        own_loss=losses[requester],
-        error_bound=None if opened is None else opened.error_bound,
+        judged_on=judging.judged_on,
+        own_loss=losses[requester.name],
+        error_bound=bound,
         sites=(
             *(SiteRank(site=one.site, loss=one.loss, samples=samples[one.site]) for one in order),
             *(SiteRank(site=name, loss=None, samples=samples[name], failed_check=True) for name in failed),
@@ -259,15 +238,8 @@ def print_ranking(asked: SimilarityOptions) -> None:
     secure = protection is Protection.SECURE
     if not secure:
         _confirm(asked.yes)
-    request = DataRequest(
-        data=asked.data,
-        seed=asked.seed,
-        split=asked.split,
-        sites=asked.sites,
-        requester=asked.requester,
-        folder=asked.folder,
-    )
-    ranking = rank(RankOptions(request, secure=secure, study=asked.study, clip_norm=asked.clip_norm))
+    request = DataRequest(asked.data, asked.seed, asked.split, asked.sites, asked.requester, folder=asked.folder)
+    ranking = rank(request, secure=secure, study=asked.study, clip_norm=asked.clip_norm)
     if asked.as_json:
         typer.echo(ranking.model_dump_json())
     else:

@@ -144,16 +144,6 @@ class RunLine(BaseModel):
         return self.test_of(self.judged_by)[-max(rounds)[1]] if rounds else None
 
 
-def of_rounds(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:
-    """The fields of a line that its rounds decide; ``sites`` are the contributors, ``grid`` the weights' one."""
-    return {
-        "released_rounds": sum(record.kind is RoundKind.RELEASED for record in records),
-        "class_totals": next((record.class_totals for record in records if record.class_totals), ()),
-        **_by_round(records),
-        **_opened(records, sites, grid),
-    }
-
-
 _NUMBERS: Final = (
     "test_accuracy", "test_loss", "validation_accuracy", "model_norm", "requester_norm", "clipped_share",
     "sum_of_weights",
@@ -161,22 +151,26 @@ _NUMBERS: Final = (
 _COPIED: Final = ("took_part", "class_accuracy", "failed_check", "not_selected", "declined")
 
 
-def _by_round(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
-    """A line's lists with one entry per round."""
-    return {
-        "kind": tuple(record.kind.value for record in records),
-        **{name: tuple(_number(getattr(record, name)) for record in records) for name in _NUMBERS},
-        **{name: tuple(getattr(record, name) for record in records) for name in _COPIED},
-        **_scores(records),
-    }
-
-
-def _scores(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
-    """The metrics that the run follows, without accuracy, which stands by itself."""
+def of_rounds(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:
+    """The fields of a line that its rounds decide; ``sites`` are the contributors, ``grid`` the weights' one."""
     test = _by_metric([record.test_scores for record in records])
-    validation = _by_metric([record.validation_scores for record in records])
-    named = {f"test_{name}": test.pop(name.value) for name in _NAMED if name.value in test}
-    return {**named, "test_metrics": test, "validation_metrics": validation}
+    weights = [site_values((one.site, one.numerator / grid) for one in record.handed_out) for record in records]
+    return {
+        "released_rounds": sum(record.kind is RoundKind.RELEASED for record in records),
+        "class_totals": next((record.class_totals for record in records if record.class_totals), ()),
+        "kind": tuple(record.kind.value for record in records),
+        **{name: tuple(finite(getattr(record, name)) for record in records) for name in _NUMBERS},
+        **{name: tuple(getattr(record, name) for record in records) for name in _COPIED},
+        **{f"test_{name}": test.pop(name.value) for name in _NAMED if name.value in test},
+        "test_metrics": test,  # without those that stand by themselves
+        "validation_metrics": _by_metric([record.validation_scores for record in records]),
+        "alpha": _by_site([record.alphas for record in records], sites),
+        "weight": _by_site(weights, sites),
+        "distance": _by_site([record.distances for record in records], sites),
+        "norm": _by_site([record.norms for record in records], sites),
+        "inner_product": _by_site([record.inner_products for record in records], sites),
+        "pairs": _pairs(records) if len(sites) < MOST_PAIRED_SITES else (),
+    }
 
 
 def _by_metric(rounds: list[tuple[Score, ...]]) -> dict[str, Values]:
@@ -185,39 +179,22 @@ def _by_metric(rounds: list[tuple[Score, ...]]) -> dict[str, Values]:
     return {name: tuple(value_of(scores, name) for scores in rounds) for name in names}
 
 
-def _opened(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:
-    """A line's series by site, and by pair of sites."""
-    return {
-        "alpha": _by_site([record.alphas for record in records], sites),
-        "weight": _by_site([_weights(record, grid) for record in records], sites),
-        "distance": _by_site([record.distances for record in records], sites),
-        "norm": _by_site([record.norms for record in records], sites),
-        "inner_product": _by_site([record.inner_products for record in records], sites),
-        "pairs": _pairs(records) if len(sites) < MOST_PAIRED_SITES else (),
-    }
-
-
-def _weights(record: RoundRecord, grid: int) -> tuple[SiteValue, ...]:
-    return site_values((weight.site, weight.numerator / grid) for weight in record.handed_out)
-
-
 def _by_site(rounds: list[tuple[SiteValue, ...]], sites: tuple[str, ...]) -> dict[str, Values]:
     """One series per site; a site without a number in any round is left out."""
     found = [{entry.site: entry.value for entry in values} for values in rounds]
-    series = {site: tuple(_number(values.get(site)) for values in found) for site in sites}
+    series = {site: tuple(finite(values.get(site)) for values in found) for site in sites}
     return {site: values for site, values in series.items() if any(value is not None for value in values)}
 
 
 def _pairs(records: tuple[RoundRecord, ...]) -> tuple[PairSeries, ...]:
-    """One series for every two sites that were ever measured together."""
     found = [{(pair.first, pair.second): pair.value for pair in record.pairs} for record in records]
     together = dict.fromkeys(key for values in found for key in values)
     return tuple(
-        PairSeries(first=first, second=second, distance=tuple(_number(values.get((first, second))) for values in found))
+        PairSeries(first=first, second=second, distance=tuple(finite(values.get((first, second))) for values in found))
         for first, second in together
     )
 
 
-def _number(value: float | None) -> float | None:
-    """JSON knows neither NaN nor infinity."""
+def finite(value: float | None) -> float | None:
+    """The number, or None: JSON knows neither NaN nor infinity."""
     return value if value is not None and math.isfinite(value) else None

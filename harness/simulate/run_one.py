@@ -5,36 +5,34 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from client_agent.learning.models import build_model
 from client_agent.learning.scores import FOLLOWED, MetricName
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, check_federation
 from harness.datasets.transforms import pooled
 from harness.engine.algorithms import BaselineTable
-from harness.engine.all_sites import SitesState, run_baseline
+from harness.engine.all_sites import SitesState
 from harness.engine.history import RoundRecord, RunEnd, RunHistory
-from harness.engine.loop import run_protected, run_rounds
+from harness.engine.loop import Reached, run_protected, run_rounds
 from harness.engine.protected_sum import SourceName
 from harness.engine.run_state import Conditions, ErosionApplies, RunState
 from harness.engine.training import ON_CPU, Computing, Progress, one_thread
-from harness.engine.updates import PlainSum, RowSums
-from harness.simulate.case import ALL_THERE, AttendanceTable, PublishedMistake, Setting
+from harness.engine.updates import PlainSum, RowSums, Summing
+from harness.simulate.case import UNTUNED, Case, Settings, Variant
 from harness.simulate.run_line import SMALL_MODEL, RunKey, RunLine, of_rounds
 from harness.simulate.store import Checkpoint, code_digest
-from harness.simulate.study_files import ChosenModel, ChosenRule, own_metrics, package_of, simulated_study
+from harness.simulate.study_files import ChosenRule, own_metrics, package_of, simulated_study
 from harness.versions import versions
 from host.extensions import Kind, LoadedPlugin, is_brought, load_again
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.messages.control import Study
 from protocol.messages.purpose import PROTECTION_PLANS
-from protocol.policy.site_policy import SitePolicy
 
 FINE_TUNING: Final = "the requester goes on alone from here, as the variant says"
 
@@ -56,41 +54,40 @@ class Protection(StrEnum):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """Everything that a process needs to do a run; ``partial`` is the folder of checkpoints, None to keep none.
+    """Everything that a process needs to do a run; ``study`` is the variant's with its ``settings``.
 
-    A killed run goes on from its last round, or from one that ended less than ``checkpoint_every_s`` before.
+    ``partial`` is the folder of checkpoints, None to keep none: a killed run goes on from its last round, or from one
+    that ended less than ``checkpoint_every_s`` before. ``plugins`` are the files of others that it needs.
     """
 
-    source: str
-    case: str
+    case: Case
     key: RunKey
     study: StudyTable
     data: DataRequest
-    policy: SitePolicy
     protection: Protection
-    study_digest: str
-    settings: tuple[Setting, ...] = ()
+    settings: Settings = field(default_factory=lambda: UNTUNED)
     correlation_source: SourceName | None = None
     partial: Path | None = None
     checkpoint_every_s: float = 1.0
-    alone_after: int | None = None
-    published_mistake: PublishedMistake | None = None
     computing: Computing = ON_CPU
-    packaged: ChosenRule | None = None
-    attendance: AttendanceTable = ALL_THERE
-    pooled: bool = False
-    own_model: ChosenModel | None = None
     plugins: tuple[LoadedPlugin, ...] = ()
-    baseline: BaselineTable | None = None
-    judged_by: MetricName = MetricName.ACCURACY
     bootstrap: int = 0
-    metrics: tuple[str, ...] = ()
     followed: frozenset[MetricName] = FOLLOWED
+
+    @property
+    def variant(self) -> Variant:
+        return self.case.variant(self.key.variant)
+
+    @property
+    def packaged(self) -> ChosenRule | None:
+        return self.variant.chosen_rule(self.settings)
+
+    @property
+    def baseline(self) -> BaselineTable | None:
+        return self.variant.baseline_with(self.settings, self.case.source)
 
 
 OnRound = Callable[[int], None]
-Reached: TypeAlias = Progress[Any, RoundRecord]
-"""The progress of a study's run, or a baseline's."""
 
 
 def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLine:
@@ -117,44 +114,53 @@ def require_plain_for_same_round(table: StudyTable, protection: Protection, sour
 
 
 def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
-    erosion = require_plain_for_same_round(planned.study, planned.protection, planned.source)
+    variant, source = planned.variant.table, planned.case.source
+    erosion = require_plain_for_same_round(planned.study, planned.protection, source)
     federation = _loaded(planned.data)
     check_federation(federation, planned.study.rule, planned.study.parameters.least_contributors)
     data_digest = digest_of(federation)
-    federation = pooled(federation) if planned.pooled else federation
-    study = simulated_study(
-        planned.protection.of(planned.study), planned.source, federation, planned.key.seed, planned.own_model
-    )
+    federation = pooled(federation) if variant.pooled else federation
+    own_model = planned.variant.chosen_model
+    study = simulated_study(planned.protection.of(planned.study), source, federation, planned.key.seed, own_model)
     checkpoint = _checkpoint(planned, data_digest)
-    resume, before_s = checkpoint.load() if checkpoint else (None, 0.0)
-    about, grid = _about(planned, erosion, data_digest), study.parameters.weight_grid
-    begun = time.monotonic()
-    latest = [resume] if resume else []
-    on_round(len(resume.records) if resume else 0)
+    latest, before_s = checkpoint.load() if checkpoint else (None, 0.0)
+    about = _about(planned, erosion, data_digest)
+    begun = time.monotonic() - before_s
+    on_round(len(latest.records) if latest else 0)
 
     def after_round(progress: Reached) -> None:
-        latest[:] = [progress]
+        nonlocal latest
+        latest = progress
         if checkpoint:
-            checkpoint.save(progress, before_s + time.monotonic() - begun)
+            checkpoint.save(progress, time.monotonic() - begun)
         on_round(len(progress.records))
 
+    def rounds(study: Study, resume: Reached | None) -> RunHistory:
+        conditions = _conditions(planned, study, federation, erosion)
+        summing = None if variant.published_mistake is None else RowSums.of(study)
+        source = planned.correlation_source
+        return run_under(planned.protection, study, federation, conditions, source, summing, resume, after_round)
+
+    records: tuple[RoundRecord, ...]
     try:
-        history = _history(planned, study, federation, erosion, resume, after_round)
+        if variant.alone_after is None:
+            history = rounds(study, latest)
+        else:
+            history = rounds(study.model_copy(update={"rounds": variant.alone_after}), latest)
+            if history.end is not RunEnd.LOCAL_OPTIMUM and latest is not None:
+                alone = replace(latest.state, alone_because=latest.state.alone_because or FINE_TUNING)
+                history = rounds(study, Progress(alone, latest.records))
     except (UnusableUpdate, ProtocolViolation) as diverged:
-        records = latest[0].records if latest else ()
+        records = latest.records if latest else ()
         sites = tuple(value.site for value in records[-1].alphas) if records else ()
-        end = {"end": "failed", "reason": diverged.detail, "final_model": None}
-        return RunLine(**about, **of_rounds(records, sites, grid), **end, seconds=before_s + time.monotonic() - begun)
-    small = history.final_model.size <= SMALL_MODEL
-    return RunLine(
-        **about,
-        **of_rounds(history.rounds, history.contributors, grid),
-        end=history.end.value,
-        reason=history.reason,
-        seconds=before_s + time.monotonic() - begun,
-        final_model=tuple(float(value) for value in history.final_model) if small else None,
-        final_scores=history.final_scores,
-    )
+        ending: dict[str, Any] = {"end": "failed", "reason": diverged.detail, "final_model": None}
+    else:
+        records, sites, model = history.rounds, history.contributors, history.final_model
+        kept = tuple(map(float, model)) if model.size <= SMALL_MODEL else None
+        ending = {"end": history.end.value, "reason": history.reason, "final_model": kept}
+        ending["final_scores"] = history.final_scores
+    series = of_rounds(records, sites, study.parameters.weight_grid)
+    return RunLine(**about, **series, **ending, seconds=time.monotonic() - begun)
 
 
 @lru_cache(maxsize=1)
@@ -168,61 +174,31 @@ def forget_data() -> None:
     _loaded.cache_clear()
 
 
-def _history(
-    planned: PlannedRun,
+def run_under(
+    protection: Protection,
     study: Study,
     federation: Federation,
-    erosion: ErosionApplies,
-    resume: Reached | None,
-    after_round: Callable[[Reached], None],
+    conditions: Conditions,
+    correlation_source: SourceName | None = None,
+    summing: Summing | None = None,
+    resume: Reached | None = None,
+    after_round: Callable[[Reached], None] = lambda progress: None,
 ) -> RunHistory:
-    """The whole run; with ``alone_after``, a shorter shared run, from whose end the requester goes on alone."""
-    if planned.alone_after is None:
-        return _rounds(planned, study, federation, erosion, resume, after_round)
-    latest = [resume]
-
-    def remember(progress: Reached) -> None:
-        latest[:] = [progress]
-        after_round(progress)
-
-    shared = study.model_copy(update={"rounds": planned.alone_after})
-    history = _rounds(planned, shared, federation, erosion, resume, remember)
-    (reached,) = latest
-    if history.end is RunEnd.LOCAL_OPTIMUM or reached is None:
-        return history
-    alone = replace(reached.state, alone_because=reached.state.alone_because or FINE_TUNING)
-    return _rounds(planned, study, federation, erosion, Progress(alone, reached.records), after_round)
-
-
-def _rounds(
-    planned: PlannedRun,
-    study: Study,
-    federation: Federation,
-    erosion: ErosionApplies,
-    resume: Reached | None,
-    after_round: Callable[[Reached], None],
-) -> RunHistory:
-    conditions = _conditions(planned, study, federation, erosion)
-    if planned.baseline is not None:
-        model = conditions.model or build_model(study.model, planned.key.seed)
-        return run_baseline(study, federation.sites, planned.baseline, model, conditions, resume, after_round)
-    if planned.protection is Protection.PLAIN:
+    """A whole run; ``summing`` adds up a plain one, as it should be for None. Raises: as those of harness.engine"""
+    if protection is Protection.PLAIN:
         return run_rounds(
             study,
             federation.sites,
-            PlainSum() if planned.published_mistake is None else RowSums.of(study),
+            summing or PlainSum(),
             conditions,
             protection="plain",
             resume=resume,
             after_round=after_round,
         )
-    for own in (planned.packaged, planned.own_model):
-        if own is not None:
-            raise ConfigurationError(f"{planned.source}: {own.name!r} runs in plain simulation only")
     return run_protected(
         study,
         federation.sites,
-        correlation_source=planned.correlation_source,
+        correlation_source=correlation_source,
         conditions=conditions,
         resume=resume,
         after_round=after_round,
@@ -230,18 +206,21 @@ def _rounds(
 
 
 def _conditions(planned: PlannedRun, study: Study, federation: Federation, erosion: ErosionApplies) -> Conditions:
+    table, policy, seed = planned.case.table, planned.variant.policy.policy(), planned.key.seed
+    packaged, own_model = planned.packaged, planned.variant.chosen_model
     return Conditions(
         erosion,
-        planned.policy,
-        planned.attendance.attendance(federation.names_of_sites, study.rounds, planned.key.seed),
+        policy,
+        table.attendance.attendance(federation.names_of_sites, study.rounds, seed),
         planned.computing,
-        None if planned.packaged is None else planned.packaged.rule_of(study),
-        None if planned.own_model is None else planned.own_model.build(planned.study.model, planned.key.seed),
-        followed=planned.followed | {planned.judged_by},
+        None if packaged is None else packaged.rule_of(study),
+        None if own_model is None else own_model.build(planned.study.model, seed),
+        planned.baseline,
+        followed=planned.followed | {planned.case.judged_by},
         bootstrap=planned.bootstrap,
-        own_metrics=own_metrics(planned.metrics),
+        own_metrics=own_metrics(table.metrics),
         finish=planned.study.finish,
-        works_out_isolation=planned.policy.least_isolation > 0,
+        works_out_isolation=policy.least_isolation > 0,
     )
 
 
@@ -260,41 +239,36 @@ def digest_of(federation: Federation) -> str:
 def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint[Any, RoundRecord] | None:
     if planned.partial is None:
         return None
-    what = (planned.study_digest, data_digest, code_digest(), planned.protection, planned.correlation_source)
+    what = (planned.variant.digest, data_digest, code_digest(), planned.protection, planned.correlation_source)
     identity = " ".join(map(str, what))
     if planned.computing != ON_CPU:
         identity += f" {planned.computing}"
-    kinds = (RunState if planned.baseline is None else SitesState, RoundRecord)
+    kinds = (RunState if planned.variant.table.baseline is None else SitesState, RoundRecord)
     return Checkpoint(planned.partial, str(planned.key), identity, kinds, planned.checkpoint_every_s)
 
 
 def _about(planned: PlannedRun, erosion: ErosionApplies, data_digest: str) -> dict[str, Any]:
-    """The fields of a line that no round decides."""
     packages = {one.name: one.version for one in versions()}
-    rule = planned.study.rule.name.value
-    if planned.packaged is not None:
-        package, version = planned.packaged.package
-        packages[package] = version
-        rule = planned.packaged.name
-    if planned.baseline is not None:
-        rule = planned.baseline.name
-    brought = [(Kind.MODEL, planned.own_model.name)] if planned.own_model else []
-    brought += [(Kind.DATASET, planned.data.data)] if is_brought(planned.data.data) else []
-    brought += [(Kind.METRIC, name) for name in planned.metrics]
+    variant, packaged, data = planned.variant, planned.packaged, planned.data.data
+    rule = planned.study.rule.name.value if packaged is None else packaged.name
+    brought = [] if packaged is None else [(Kind.RULE, packaged.name)]
+    brought += [(Kind.MODEL, variant.chosen_model.name)] if variant.chosen_model else []
+    brought += [(Kind.DATASET, data)] if is_brought(data) else []
+    brought += [(Kind.METRIC, name) for name in planned.case.table.metrics]
     packages |= dict(package_of(kind, name) for kind, name in brought)
     return {
-        "case": planned.case,
+        "case": planned.case.name,
         "variant": planned.key.variant,
         "requester": planned.key.requester,
         "seed": planned.key.seed,
-        "rule": rule,
+        "rule": rule if variant.table.baseline is None else variant.table.baseline.name,
         "protection": planned.protection.value,
         "erosion_applies": erosion,
-        "study_digest": planned.study_digest,
+        "study_digest": variant.digest,
         "data_digest": data_digest,
-        "settings": {setting.key: setting.value for setting in planned.settings},
+        "settings": planned.settings,
         "versions": packages,
         "computed_on": str(planned.computing),
         "code_digest": code_digest(),
-        "judged_by": planned.judged_by,
+        "judged_by": planned.case.judged_by,
     }

@@ -68,7 +68,6 @@ def require_same_code(digest: str, folder: Path) -> None:
 
 
 B = TypeVar("B", bound=BaseModel)
-_BLOCK_BYTES = 1 << 16
 
 
 def read_lines(path: Path, kind: type[B]) -> tuple[B, ...]:
@@ -90,25 +89,11 @@ def read_lines(path: Path, kind: type[B]) -> tuple[B, ...]:
 def append_line(path: Path, line: BaseModel) -> None:
     """Add a line, on disk before this returns; what a crash left of an earlier one is dropped first."""
     with path.open("ab+") as file:
-        _cut_torn_line(file.fileno())
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
         file.write(line.model_dump_json().encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _cut_torn_line(handle: int) -> None:
-    """Cut after the last newline."""
-    size = os.fstat(handle).st_size
-    end = size
-    while end > 0:
-        start = max(0, end - _BLOCK_BYTES)
-        newline = os.pread(handle, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
-    if end != size:
-        os.ftruncate(handle, end)
 
 
 class _Partial(BaseModel):
@@ -135,16 +120,11 @@ class Checkpoint(Generic[S, R]):
         self._state: type[Any] = kinds[0]
         many: Any = tuple  # a type that is made at run time
         self._records: TypeAdapter[tuple[R, ...]] = TypeAdapter(many[kinds[1], ...])
-        self._folder = folder
-        self._run = run
+        self._folder, self._run, self._json = folder, run, folder / f"{run}.json"
         self._identity = identity
         self._every_s = every_s
         self._written_s = -math.inf
         self._generation = 0
-
-    @property
-    def _json(self) -> Path:
-        return self._folder / f"{self._run}.json"
 
     def save(self, progress: Progress[S, R], seconds: float) -> None:
         """Replace what was there. ``seconds`` is the time the run has taken so far."""
@@ -195,7 +175,6 @@ class Checkpoint(Generic[S, R]):
         return Progress(state, self._records.validate_json(json.dumps(partial.records))), partial.seconds
 
     def _kind(self, name: str) -> TypeAdapter[Any]:
-        """Name the form in which a part of the state that is no vector is written."""
         return TypeAdapter(get_type_hints(self._state)[name])
 
     def _packed(self, partial: _Partial) -> bytes:

@@ -41,7 +41,7 @@ from client_agent.learning.study_file import ModelTable, StudyTable, study_from_
 from harness.datasets.site_data import Federation
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.training import own_sources
-from host.extensions import Extension, Kind, extension, is_brought
+from host.extensions import Kind, extension, is_brought
 from host.settings import read_text
 from protocol.arithmetic.ring import derive
 from protocol.configuration import parse_toml, validated
@@ -108,7 +108,7 @@ class ChosenModel:
 
 def package_of(kind: Kind, name: str) -> tuple[str, str]:
     """Return the package and its version. Raises: ConfigurationError"""
-    found: Extension = extension(kind, name)
+    found = extension(kind, name)
     return found.package, found.version
 
 
@@ -136,17 +136,16 @@ def without_package(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_package(tables: Mapping[str, Any], source: str) -> None:
     """ConfigurationError where a package's rule or model is named and only the project's own can be run."""
-    rule, model = chosen_rule(tables), chosen_model(tables)
-    if rule is not None:
-        raise ConfigurationError(
-            f"{source}: rule {rule.name!r} is from a package, and such rules run in plain runs of cases only: "
-            f"give the file a [case], or take one of {', '.join(name.value for name in RuleName)}"
-        )
-    if model is not None:
-        raise ConfigurationError(
-            f"{source}: model {model.name!r} is from a package, and such models run in plain runs of cases only: give "
-            "the file a [case], or a built-in kind of model"
-        )
+    named: tuple[tuple[str, str, ChosenRule | ChosenModel | None], ...] = (
+        ("rule", f"take one of {', '.join(name.value for name in RuleName)}", chosen_rule(tables)),
+        ("model", "a built-in kind of model", chosen_model(tables)),
+    )
+    for what, own, found in named:
+        if found is not None:
+            raise ConfigurationError(
+                f"{source}: {what} {found.name!r} is from a package, and such {what}s run in plain runs of cases only: "
+                f"give the file a [case], or {own}"
+            )
 
 
 Metric = Callable[[Any, Any], object]
@@ -261,7 +260,13 @@ def studies_of(tables: Mapping[str, Any], source: str) -> dict[str, dict[str, An
     rest = {key: value for key, value in tables.items() if key != "matrix"}
     made: dict[str, dict[str, Any]] = {}
     for rows in itertools.product(*matrix.axes.values()):
-        values = _joined(rows, source)
+        values: dict[str, Value] = {}
+        for row in rows:
+            if twice := sorted(values.keys() & row.keys()):
+                raise ConfigurationError(
+                    f"{source}: [matrix.axes]: two axes have a value for {twice[0]!r}: leave one out"
+                )
+            values |= row
         name = str(_filled(matrix.names, values, source))
         if name in made:
             raise ConfigurationError(
@@ -269,16 +274,6 @@ def studies_of(tables: Mapping[str, Any], source: str) -> dict[str, dict[str, An
             )
         made[name] = {key: _filled(value, values, source) for key, value in rest.items()}
     return made
-
-
-def _joined(rows: tuple[dict[str, Value], ...], source: str) -> dict[str, Value]:
-    values: dict[str, Value] = {}
-    for row in rows:
-        twice = sorted(values.keys() & row.keys())
-        if twice:
-            raise ConfigurationError(f"{source}: [matrix.axes]: two axes have a value for {twice[0]!r}: leave one out")
-        values |= row
-    return values
 
 
 def _filled(part: object, values: Mapping[str, Value], source: str) -> object:
@@ -390,7 +385,12 @@ def simulated_study(
             f"{source}: key 'model.kind': 'plugin' runs at a site's agent, or in the simulation of a study with "
             "--site-plugin, the Python file that sites would have"
         )
-    _require_only_training(table, source)
+    for key, given, instead in (
+        ("ranking", table.ranking, "rank the sites by: moiety simulate rank"),
+        ("summary", table.summary, "sum the tables by: moiety simulate summary"),
+    ):
+        if given is not None:
+            raise ConfigurationError(f"{source}: key {key!r}: simulations only train; leave it out, and {instead}")
     _require_fitting_data(table, source, federation)
     rule = table.rule.model_copy(update={"erosion_applies": "next_round"})
     entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
@@ -405,21 +405,7 @@ def simulated_study(
     )
 
 
-def _require_only_training(table: StudyTable, source: str) -> None:
-    if table.ranking is not None:
-        raise ConfigurationError(
-            f"{source}: key 'ranking': simulations only train; leave it out, and rank the sites by: "
-            "moiety simulate rank"
-        )
-    if table.summary is not None:
-        raise ConfigurationError(
-            f"{source}: key 'summary': simulations only train; leave it out, and sum the tables by: "
-            "moiety simulate summary"
-        )
-
-
 def _require_fitting_data(table: StudyTable, source: str, federation: Federation) -> None:
-    """Inputs, outputs, task and names are the data's. Raises: ConfigurationError"""
     if (table.model.inputs, table.model.width) != (federation.inputs, len(federation.class_names)):
         raise ConfigurationError(
             f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.width} outputs, the data "

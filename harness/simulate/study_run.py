@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -23,13 +23,12 @@ from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.site_data import Federation
 from harness.datasets.site_folders import load_by_plugin, load_site_folders
 from harness.demo.results import Accuracy
-from harness.engine.history import RoundKind, RunEnd, RunHistory, Series, alpha_series, distance_series
-from harness.engine.loop import run_protected, run_rounds
+from harness.engine.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
 from harness.engine.protected_sum import SourceName
-from harness.engine.run_state import Conditions, ErosionApplies
+from harness.engine.run_state import Conditions
 from harness.engine.training import one_thread, own_sources
-from harness.engine.updates import PlainSum
-from harness.simulate.run_one import Protection, require_plain_for_same_round
+from harness.simulate.run_line import finite
+from harness.simulate.run_one import Protection, require_plain_for_same_round, run_under
 from harness.simulate.study_files import read_study_file, refuse_package, simulated_study
 from harness.versions import versions
 from protocol.errors import ConfigurationError
@@ -67,7 +66,6 @@ def save_model(study: Study, history: RunHistory, data: Path, plugin: Path | Non
 
 
 def _records(history: RunHistory) -> tuple[RoundRecord, ...]:
-    """The rounds that stepped the model."""
     stepped = [record for record in history.rounds if record.kind in _STEPS]
     return tuple(
         RoundRecord(
@@ -160,9 +158,11 @@ def run_simulation(
     source, table = file.source, checked_study_table(file.tables, file.source)
     plugin = None if options.site_plugin is None else load_plugin(options.site_plugin)
     erosion = require_plain_for_same_round(table, options.protection, source)
+    histories = []
     with one_thread():
-        seeds = options.seeds or (table.seed or 0,)
-        histories = [_run(options, table, source, seed, erosion, show, plugin) for seed in seeds]
+        for seed in options.seeds or (table.seed or 0,):
+            histories.append(_run(options, table, source, seed, Conditions(erosion, plugin=plugin)))
+            show(histories[-1])
     metric = _metric_of(histories[-1], table)
     return SimulationResult(
         study=table.name,
@@ -184,34 +184,19 @@ def _metric_of(history: RunHistory, table: StudyTable) -> str:
 
 
 def _last(history: RunHistory, metric: str) -> float:
-    """NaN where it could not be computed."""
     last = history.rounds[-1]
     value = last.test_loss if metric == "loss" else value_of(last.test_scores, metric)
     return math.nan if value is None else value
 
 
-def _run(
-    options: SimulationOptions,
-    table: StudyTable,
-    source: str,
-    seed: int,
-    erosion: ErosionApplies,
-    show: Callable[[RunHistory], None],
-    plugin: Plugin | None,
-) -> RunHistory:
-    federation = _federation(options, table, seed, plugin)
+def _run(options: SimulationOptions, table: StudyTable, source: str, seed: int, conditions: Conditions) -> RunHistory:
+    federation = _federation(options, table, seed, conditions.plugin)
     study = simulated_study(options.protection.of(table), source, federation, seed, site_plugin=options.site_plugin)
-    conditions = Conditions(erosion, plugin=plugin)
-    if options.protection is Protection.PLAIN:
-        history = run_rounds(study, federation.sites, PlainSum(), conditions, protection="plain")
-    else:
-        source_name = options.correlation_source
-        history = run_protected(study, federation.sites, correlation_source=source_name, conditions=conditions)
+    history = run_under(options.protection, study, federation, conditions, options.correlation_source)
     folder = options.model_folder(seed)
     if folder is not None:
         own, examples = Path(options.data) / history.requester, len(federation.requester.test)
         save_model(study, history, own, options.site_plugin, folder, examples=examples)
-    show(history)
     return history
 
 
@@ -240,17 +225,11 @@ def _seed_result(history: RunHistory) -> SeedResult:
         end=history.end.value,
         reason=history.reason,
         released_rounds=history.shared_rounds,
-        test_accuracy=None if math.isnan(history.test_accuracy) else history.test_accuracy,
-        accuracy_by_round=tuple(
-            None if math.isnan(record.test_accuracy) else record.test_accuracy for record in history.rounds
-        ),
+        test_accuracy=finite(history.test_accuracy),
+        accuracy_by_round=tuple(finite(record.test_accuracy) for record in history.rounds),
         scores_by_round=tuple(record.test_scores for record in history.rounds),
         final_scores=history.final_scores,
-        alpha=_by_site(alpha_series(history)),
-        distance=_by_site(distance_series(history)),
+        alpha={one.site: one.values for one in alpha_series(history)},
+        distance={one.site: one.values for one in distance_series(history)},
         clipped_share=mean(record.clipped_share for record in history.rounds),
     )
-
-
-def _by_site(series: Sequence[Series]) -> dict[str, tuple[float | None, ...]]:
-    return {one.site: one.values for one in series}

@@ -52,28 +52,20 @@ class SiteReward(BaseModel):
 
 
 def rewards_of(lines: Sequence[RunLine]) -> tuple[SiteReward, ...]:
-    """Return the rewards over runs of any variants and requesters; sites that were in no sum are left out."""
-    keys = dict.fromkeys((line.variant, line.requester) for line in lines)
+    """Return the rewards over runs of any variants and requesters; sites that were in no sum are left out.
+
+    A run in which a site was in no sum counts with 0.
+    """
     found: list[SiteReward] = []
-    for variant, requester in keys:
+    for variant, requester in dict.fromkeys((line.variant, line.requester) for line in lines):
         runs = [line for line in lines if (line.variant, line.requester) == (variant, requester)]
         given = [{reward.site: reward for reward in rewards_in(_sums(line))} for line in runs]
         for name in dict.fromkeys(name for rewards in given for name in rewards):
-            absent = Reward(site=name, rounds=0, weights=0.0)
-            found.append(_mean(variant, requester, [rewards.get(name, absent) for rewards in given]))
+            of = [rewards.get(name, Reward(site=name, rounds=0, weights=0.0)) for rewards in given]
+            weights = [reward.weights for reward in of if reward.weights is not None]
+            rounds, weight = mean(reward.rounds for reward in of), mean(weights) if len(weights) == len(of) else None
+            found.append(SiteReward(variant=variant, requester=requester, site=name, rounds=rounds, weights=weight))
     return tuple(found)
-
-
-def _mean(variant: str, requester: str, given: Sequence[Reward]) -> SiteReward:
-    """One per run; a run in which the site was in no sum counts with 0."""
-    weights = [reward.weights for reward in given if reward.weights is not None]
-    return SiteReward(
-        variant=variant,
-        requester=requester,
-        site=given[0].site,
-        rounds=mean(reward.rounds for reward in given),
-        weights=mean(weights) if len(weights) == len(given) else None,
-    )
 
 
 def _sums(line: RunLine) -> list[dict[str, float | None]]:
@@ -169,16 +161,8 @@ def table_of(summary: CaseSummary) -> Table:
     table = Table(title=f"{summary.case}, {summary.protection}, {counted(len(summary.seeds), 'seed')}: {judged}")
     others = tuple(dict.fromkeys(name for row in summary.rows for name in row.scores))
     named = (words_of(MetricName(name)) for name in others)
-    for name in (
-        "variant",
-        "requester",
-        "runs",
-        "last round",
-        "remarks",
-        *named,
-        "best on validation",
-        "released rounds",
-    ):
+    columns = ("variant", "requester", "runs", "last round", "remarks", *named, "best on validation", "released rounds")
+    for name in columns:
         table.add_column(name, justify="left" if name in ("variant", "requester") else "right")
     for row in summary.rows:
         table.add_row(
@@ -208,22 +192,21 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
     move, and ``distances_<variant>.svg`` for those that open distances.
     """
     rewrite(folder / "summary.json", summary.model_dump_json(indent=2) + "\n")
-    variants = tuple(dict.fromkeys(line.variant for line in lines))
-    requesters = tuple(dict.fromkeys(line.requester for line in lines))
     rewrite(folder / f"{summary.judged_by.value}.svg", _metric_plot(lines).svg(_metric_rows(lines)))
-    for variant in variants:
-        moving = of_variant(lines, variant)
-        if any(_moves(run) for run in moving):
+    for variant in dict.fromkeys(line.variant for line in lines):
+        runs = of_variant(lines, variant)
+        if any(_moves(run) for run in runs):
             found = {
                 (requester, one.label): one
-                for requester in requesters
-                for one in _weight_curves([run for run in moving if run.requester == requester])
+                for requester in dict.fromkeys(line.requester for line in lines)
+                for one in _weight_curves(of_variant(lines, variant, requester))
             }
             rewrite(folder / f"weights_{variant}.svg", curved("weight", 0.0).svg(curve_rows(found, gaps=True)))
-    for variant in variants:
-        measured = [run for run in of_variant(lines, variant) if run.distance]
-        if measured:
-            rewrite(folder / f"distances_{variant}.svg", _distances(measured, variant))
+        measured = [run for run in runs if run.distance]
+        if measured:  # one requester's first seed over rounds; of several every one's mean view of every site
+            several = len({run.requester for run in measured}) > 1
+            drawing = similarity_chart(measured, variant) if several else over_rounds_chart(measured[0])
+            rewrite(folder / f"distances_{variant}.svg", drawing)
 
 
 def metric_figure(lines: Sequence[RunLine]) -> PlotFigure:
@@ -243,14 +226,6 @@ def _metric_rows(lines: Sequence[RunLine]) -> Series:
         for variant in dict.fromkeys(line.variant for line in lines)
     }
     return curve_rows(found, gaps=True)
-
-
-def _distances(measured: Sequence[RunLine], variant: str) -> str:
-    """Draw distances: one requester's first seed over rounds; of several requesters every one's mean view of every
-    site.
-    """
-    several = len({run.requester for run in measured}) > 1
-    return similarity_chart(measured, variant) if several else over_rounds_chart(measured[0])
 
 
 def _row(lines: Sequence[RunLine], requester: str | None) -> SummaryRow:
@@ -299,7 +274,6 @@ def _moves(run: RunLine) -> bool:
 
 
 def _weight_curves(runs: Sequence[RunLine]) -> tuple[Curve, ...]:
-    """One curve per contributor, over seeds; of many contributors, their mean."""
     sites = tuple(dict.fromkeys(site for run in runs for site in run.alpha))
     if len(sites) > MOST_NAMED_SITES:
         return (curve(f"mean of {len(sites)} contributors", [_mean_weight(run) for run in runs]),)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import typer
@@ -13,35 +12,23 @@ from client_agent.cli.results import table_of as shown_table
 from client_agent.cli.tables import console as console_for
 from client_agent.requester.judgement import judge_sum
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation, SiteData
+from harness.datasets.site_data import Federation
 from harness.engine.parties import SiteEntry, make_parties
-from harness.engine.protected_sum import SecureResult, SecureRound, Tamper, correlations_from, honest
+from harness.engine.protected_sum import SecureResult, SecureRound, Tamper, WholeNumbers, correlations_from, honest
 from harness.engine.study_round import NO_SECRET
 from harness.simulate.options import SummaryOptions
 from harness.simulate.run_one import Protection
-from protocol.arithmetic.ring import Ring, Signed, derive
+from protocol.arithmetic.ring import Signed, derive
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Announcement, Purpose, SummarySpec
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import Needs
 from protocol.release import self_weighted_bound
 from protocol.summary.layout import Categories, Column, Layout, Numeric, summary_parameters
-from protocol.summary.protection import Codes, Numbers, shared_vector
+from protocol.summary.protection import Numbers, shared_vector
 from protocol.summary.protection import Protection as TableProtection
 from protocol.summary.table_one import TableOne, table_one
 
 LEAST_CONTRIBUTORS = 3
-
-
-@dataclass(frozen=True, eq=False)
-class SummaryInput:
-    """A site's protected table, plain integers."""
-
-    site: str
-    shared: Signed = field(repr=False)
-
-    def encoded(self, parameters: StudyParameters, rounding_seed: bytes) -> Ring:
-        """uint64[L]; nothing is rounded."""
-        return self.shared.astype("<u8")
 
 
 def secure_sum(layout: Layout, shared: Mapping[str, Signed], seed: bytes, tamper: Tamper = honest) -> SecureResult:
@@ -76,7 +63,7 @@ def secure_sum(layout: Layout, shared: Mapping[str, Signed], seed: bytes, tamper
         lambda released: self_weighted_bound(parameters, len(released)),
         tamper,
     )
-    inputs = [SummaryInput(site, vector) for site, vector in shared.items()]
+    inputs = [WholeNumbers(site, vector.astype("<u8")) for site, vector in shared.items()]
     return whole.run(inputs, lambda opened: judge_sum(opened, requester, 1))
 
 
@@ -99,10 +86,6 @@ def columns_of(federation: Federation) -> tuple[Column, ...]:
     pooled = np.concatenate([site.train.X for site in federation.sites]).astype(np.float64)
     numbers = (Numeric(name, *_range(values)) for name, values in zip(names, pooled.T, strict=True))
     return (*numbers, Categories(TARGET, federation.class_names))
-
-
-def table_of(site: SiteData) -> tuple[Numbers | Codes, ...]:
-    return (*site.train.X.astype(np.float64).T, np.asarray(site.train.y, dtype=np.int64))
 
 
 def _range(values: Numbers) -> tuple[float, float]:
@@ -137,7 +120,7 @@ def summarise(asked: SummaryOptions) -> tuple[TableOne, int]:
     shared = {
         site.name: shared_vector(
             layout,
-            table_of(site),
+            (*site.train.X.astype(np.float64).T, np.asarray(site.train.y, dtype=np.int64)),
             TableProtection(derive(seed, f"key of {site.name}"), asked.least_examples, layout.rounded_to),
         )
         for site in federation.sites

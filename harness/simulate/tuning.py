@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from client_agent.learning.scores import MetricName
-from harness.simulate.case import Setting, TuneValue, Variant
+from harness.simulate.case import TuneValue, Variant
 from harness.simulate.run_line import RunLine
 from protocol.errors import ConfigurationError
 
@@ -83,18 +83,11 @@ class Choice(BaseModel):
     chosen: dict[str, TuneValue]
     candidates: tuple[Candidate, ...]
 
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        return tuple(Setting(key, value) for key, value in self.chosen.items())
 
-
-def combinations(variant: Variant) -> tuple[tuple[Setting, ...], ...]:
+def combinations(variant: Variant) -> tuple[dict[str, TuneValue], ...]:
     """Every combination, in the file's order; one empty one where nothing is tuned."""
-    keys = [key for key, _ in variant.tune]
-    return tuple(
-        tuple(Setting(key, value) for key, value in zip(keys, values, strict=True))
-        for values in itertools.product(*(values for _, values in variant.tune))
-    )
+    keys, values = variant.table.tune.keys(), itertools.product(*variant.table.tune.values())
+    return tuple(dict(zip(keys, chosen, strict=True)) for chosen in values)
 
 
 def choose(variant: Variant, lines: Sequence[TuningLine], requester: str | None) -> Choice:
@@ -105,11 +98,11 @@ def choose(variant: Variant, lines: Sequence[TuningLine], requester: str | None)
     return Choice(variant=variant.name, requester=requester, chosen=best.settings, candidates=candidates)
 
 
-def _candidate(settings: tuple[Setting, ...], lines: Sequence[TuningLine], requester: str | None) -> Candidate:
-    wanted = {setting.key: setting.value for setting in settings}
-    tried = [line.validation_score for line in lines if line.settings == wanted and requester in (None, line.requester)]
+def _candidate(settings: dict[str, TuneValue], lines: Sequence[TuningLine], requester: str | None) -> Candidate:
+    of = [line for line in lines if line.settings == settings and requester in (None, line.requester)]
+    tried = [line.validation_score for line in of]
     found = [score for score in tried if score is not None]
     if len(found) < len(tried):
-        return Candidate(settings=wanted, validation_score=None, standard_error=None, runs=len(tried))
+        return Candidate(settings=settings, validation_score=None, standard_error=None, runs=len(tried))
     error = stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
-    return Candidate(settings=wanted, validation_score=mean(found), standard_error=error, runs=len(found))
+    return Candidate(settings=settings, validation_score=mean(found), standard_error=error, runs=len(found))

@@ -17,9 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import ModuleType
@@ -45,13 +46,8 @@ class RoundDone:
     rounds: int
 
 
-def teller(planned: PlannedRun, tell: Callable[[RoundDone], None]) -> Callable[[int], None]:
-    """Return the callback to which a run reports the number of finished rounds."""
-
-    def on_round(rounds: int) -> None:
-        tell(RoundDone(planned.key, rounds))
-
-    return on_round
+def _told(tell: Callable[[RoundDone], None], key: RunKey, rounds: int) -> None:
+    tell(RoundDone(key, rounds))
 
 
 class Engine(StrEnum):
@@ -127,7 +123,7 @@ def run_in_processes(
     if jobs == 1 or len(planned) < 2:
         forget_data()
         for one in planned:
-            yield one, execute(one, teller(one, show))
+            yield one, execute(one, partial(_told, show, one.key))
         return
     context = multiprocessing.get_context("spawn")
     inbox: _Inbox = context.Queue()
@@ -159,7 +155,9 @@ def _processes_as_they_finish(
 ) -> Iterator[tuple[PlannedRun, RunLine]]:
     while waiting:
         done, _ = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-        _tell(inbox, show)
+        with suppress(queue.Empty):
+            while True:
+                show(inbox.get_nowait())
         for future in done:
             one, line = waiting.pop(future), future.result()
             show(RoundDone(one.key, len(line.kind)))  # what the process told of its last rounds may come after the line
@@ -167,8 +165,6 @@ def _processes_as_they_finish(
 
 
 class _Worker:
-    """The arguments that a worker process was given when it began."""
-
     inbox: _Inbox
     stop: Event
 
@@ -196,15 +192,7 @@ def _execute_in_process(planned: PlannedRun) -> RunLine:
         if _Worker.stop.is_set():
             raise _Stopped
 
-    return execute(planned, teller(planned, tell))
-
-
-def _tell(inbox: _Inbox, show: Callable[[RoundDone], None]) -> None:
-    while True:
-        try:
-            show(inbox.get_nowait())
-        except queue.Empty:
-            return
+    return execute(planned, partial(_told, tell, planned.key))
 
 
 _OBJECT_STORE_BYTES: Final = 100_000_000
@@ -288,7 +276,6 @@ def _line(ray: Any, under_way: Any, planned: PlannedRun) -> RunLine:  # noqa: AN
 
 
 def _execute_in_task(planned: PlannedRun, rounds: Any, code: str) -> RunLine | _Refused:  # noqa: ANN401
-    """Execute a run on a machine of the cluster, reporting its rounds twice a second."""
     if code_digest() != code:
         return _Refused(
             f"machine {socket.gethostname()} of the cluster has code {code_digest()[:12]}, this is code {code[:12]}: "
@@ -303,14 +290,12 @@ def _execute_in_task(planned: PlannedRun, rounds: Any, code: str) -> RunLine | _
             rounds.told.remote(done)
 
     try:
-        return execute(planned, teller(planned, tell))
+        return execute(planned, partial(_told, tell, planned.key))
     except MoietyError as refused:
         return _Refused(f"machine {socket.gethostname()}: {refused.detail}")
 
 
 class _Rounds:
-    """The progress of every run; an actor."""
-
     def __init__(self) -> None:
         self._latest: dict[RunKey, RoundDone] = {}
 
@@ -324,7 +309,6 @@ class _Rounds:
 
 @contextmanager
 def _connected(cluster: RayCluster) -> Iterator[Any]:
-    """Ray, connected. Raises: ConfigurationError"""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else a local cluster reports what it does to Ray's makers
     try:
         ray = importlib.import_module("ray")
@@ -335,13 +319,9 @@ def _connected(cluster: RayCluster) -> Iterator[Any]:
         "include_dashboard": False,
         "object_store_memory": _OBJECT_STORE_BYTES,
     }
+    given: dict[str, object] = {"address": "local", **own} if cluster.address is None else {"address": cluster.address}
     try:
-        ray.init(
-            address="local" if cluster.address is None else cluster.address,
-            log_to_driver=False,
-            configure_logging=False,
-            **(own if cluster.address is None else {}),
-        )
+        ray.init(log_to_driver=False, configure_logging=False, **given)
     except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.AuthenticationError) as error:
         reason = str(error).strip().splitlines()[0]
         if cluster.address is None:

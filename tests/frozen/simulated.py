@@ -13,7 +13,7 @@ from harness.engine.history import RunHistory
 from harness.engine.protected_sum import SourceName
 from harness.simulate.case import parse_case
 from harness.simulate.case_run import CaseOptions, run_case
-from harness.simulate.ranking import RankOptions, rank
+from harness.simulate.ranking import rank
 from harness.simulate.run_one import Protection
 from harness.simulate.study_run import SimulationOptions, run_simulation
 
@@ -138,7 +138,7 @@ def digits(protection: Protection) -> Run:
 
 def ranking(secure: bool) -> Run:
     def run(folder: Path) -> Json:
-        made = rank(RankOptions(DataRequest(data="breast_cancer", seed=4), secure=secure))
+        made = rank(DataRequest(data="breast_cancer", seed=4), secure=secure)
         return dict(json.loads(made.model_dump_json()))
 
     return run

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from client_agent.learning.evaluation import evaluate
-from client_agent.learning.flat_vector import load_personal, load_vector
+from client_agent.learning.flat_vector import load_personal, load_vector, model_vector
 from client_agent.learning.models import build_model, dimension, model_spec
 from harness.engine.all_sites import Averaged, Setting
 from harness.engine.history import RoundRecord
@@ -15,6 +15,7 @@ from harness.engine.run_state import Attendance, Progress, RunState
 from harness.simulate.store import Checkpoint
 from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
+from tests import layered_softmax as reference
 from tests.unit.harness.personal.sites import CPU, federation
 from tests.unlimited import run_plain, run_protected
 
@@ -57,14 +58,33 @@ def test_a_study_with_personal_layers_is_the_averaged_scheme() -> None:
     assert history.test_accuracy == evaluate(model, SITES[0].test, CPU).accuracy
 
 
-def test_the_secure_run_differs_by_fixed_point_alone() -> None:
-    plain, secure = run_plain(study(1), SITES), run_protected(study(1), SITES, correlation_source="dealer")
-    # stochastic rounding moves each of the five updates by less than one ring unit in a coordinate, so their average
-    # too; the float32 average and model round by 2^-24 of values below 4
-    unit = 1 / study(1).parameters.scale
-    difference = np.abs(secure.final_model - plain.final_model)
-    assert difference.max() <= 0.5 * unit + 2 * 4 * 2.0**-24
-    assert difference.max() > 0
+WHOLE = TrainingSpec(
+    update="local_sgd", epochs=2, batch_size=1000, local_learning_rate=0.0625, server_learning_rate=0.0625
+)
+"""All rows in every step, so that their order matters to rounding alone."""
+
+
+def test_secure_and_plain_models_differ_by_fixed_point_alone() -> None:
+    """Both stay within their bound of the float64 reference, personal layers too, and the bound says something."""
+    parameters = StudyParameters(dimension=dimension(MODEL), clip_norm=4.0, least_contributors=3)
+    of, ended = study(3).model_copy(update={"training": WHOLE, "parameters": parameters, "seed": 8}), []
+    plain = run_plain(of, SITES, after_round=ended.append)
+    secure = run_protected(of, SITES, correlation_source="dealer", after_round=ended.append)
+    assert all(record.clipped_share == 0 for record in (*plain.rounds, *secure.rounds))
+    places = (*reference.INPUT, *reference.TARGET)
+    rows = [reference.Rows(site.train.X.astype(np.float64), np.eye(3)[site.train.y]) for site in SITES]
+    first = model_vector(build_model(MODEL, 8)).astype(np.float64)
+    start = reference.first(first[:6].reshape(3, 2), first[6:], len(SITES))
+    allowed = 0.0
+    for unit, state in ((0.0, ended[2].state), (1 / parameters.scale, ended[5].state)):
+        found = reference.after(start, rows, reference.Training(places, WHOLE.epochs, 0.0625, 0.0625, unit), 3)
+        assert np.linalg.norm(state.vector - found.shared) <= found.shared_off
+        for place in range(len(SITES)):
+            difference = np.linalg.norm(state.personal[place] - found.personal(place, places))
+            assert difference <= found.personal_off(place, places)
+        allowed += found.shared_off
+    assert 0 < np.linalg.norm(secure.final_model.astype(np.float64) - plain.final_model) <= allowed
+    assert allowed < float(np.linalg.norm(plain.final_model - start.shared)) / 500
 
 
 def test_a_stopped_run_goes_on_with_its_personal_layers(tmp_path: Path) -> None:

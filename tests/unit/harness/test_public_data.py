@@ -21,11 +21,7 @@ from harness.datasets.public_data import PublicFile, content, data_folder, fetch
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.datasets.titanic import FEATURES, SITES, titanic
-from harness.simulate.case import read_case
-from harness.simulate.comparison import read_personal_case
-from harness.simulate.study_files import STUDIES
 from protocol.errors import ConfigurationError
-from protocol.messages.control import RuleName
 from tests.unit.harness.datasets_files import small_mnist, small_titanic
 
 # --- public data ------------------------------------------------------------------------------------------------------
@@ -215,12 +211,10 @@ def test_seed_requester_and_validation(subjects: Path) -> None:
     assert not np.array_equal(first.sites[5].train.X, other.sites[5].train.X)
     # a fifth of each class's 30 or 31 training rows, rounded
     assert all(len(site.validation) == 36 for site in first.sites)
-    ninth = har_subjects(subjects, 1, requester=9)
+    ninth = har_subjects(subjects, 1, requester="subject-09")
     assert ninth.requester.name == "subject-09"
     plain = har_subjects(subjects, 1)
     np.testing.assert_array_equal(ninth.requester.train.X, plain.sites[8].train.X)
-    with pytest.raises(ConfigurationError, match="numbered 1 to 30"):
-        har_subjects(subjects, 1, requester=31)
 
 
 @pytest.mark.parametrize("split", list(StrategySplit))
@@ -262,7 +256,7 @@ def test_a_missing_file_says_where_it_comes_from(tmp_path: Path) -> None:
 
 def test_the_registry_knows_both_federations(subjects: Path) -> None:
     loaded = load_data(DataRequest("har_subjects", 1, requester="subject-04", validation_share=0.2, folder=subjects))
-    same = har_subjects(subjects, 1, validation_share=0.2, requester=4)
+    same = har_subjects(subjects, 1, validation_share=0.2, requester="subject-04")
     assert loaded.requester.name == same.requester.name == "subject-04"
     np.testing.assert_array_equal(loaded.requester.train.X, same.requester.train.X)
     with pytest.raises(ConfigurationError, match="'nobody' is none of subject-01 to subject-30"):
@@ -275,24 +269,6 @@ def test_the_registry_deals_strategies(strategies: Path) -> None:
     federation = load_data(DataRequest("har_strategies", 0, split="majority", folder=strategies))
     assert [len(site.validation) for site in federation.sites] == [0] * 8
     assert sum(len(site.train) for site in federation.sites) == sum(TRAINING_COUNTS)
-
-
-@pytest.mark.parametrize("split", list(StrategySplit))
-def test_every_split_has_a_case(split: StrategySplit) -> None:
-    case = read_case(STUDIES / f"har_strategies_{split}.toml")
-    assert case.table.split == split
-    assert {variant.study.rule.name for variant in case.variants} >= {
-        RuleName.FEDAVG,
-        RuleName.WFEDAVG,
-        RuleName.FEDADAGRAD,
-        RuleName.FEDADAM,
-        RuleName.FEDYOGI,
-    }
-
-
-def test_the_ifedavg_cases_are_valid() -> None:
-    for path in sorted(STUDIES.glob("har_ifedavg*.toml")):
-        assert read_personal_case(path).table.data == "har_subjects"
 
 
 # --- paper datasets ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.datasets.registry import DataRequest
-from harness.simulate.ranking import PLAIN_DISCLOSES, RankOptions, open_losses, parameters_for, rank
+from harness.simulate.ranking import PLAIN_DISCLOSES, open_losses, parameters_for, rank
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import derive
 from protocol.errors import ConfigurationError, UnusableUpdate
@@ -69,7 +69,7 @@ def test_too_many_features_are_refused():
 
 
 def test_secure_and_plain_rank_alike():
-    protected, plain = (rank(RankOptions(BREAST_CANCER, secure=secure)) for secure in (True, False))
+    protected, plain = (rank(BREAST_CANCER, secure=secure) for secure in (True, False))
     assert protected.judged_on == "validation"
     assert {one.site for one in protected.sites} == {one.site for one in plain.sites}
     by_site = {one.site: one.loss for one in plain.sites}
@@ -123,9 +123,9 @@ clip_norm = 16.0
 def test_another_model_is_ranked_in_plain_only(tmp_path):
     file = tmp_path / "study.toml"
     file.write_text(STUDY, encoding="utf-8")
-    ranking = rank(RankOptions(BREAST_CANCER, secure=False, study=file))
+    ranking = rank(BREAST_CANCER, secure=False, study=file)
     assert ranking.model == "linear"
     # Cross-entropy of an untrained two-class model is ln 2; five steps on one's own data do better on alike data.
     assert min(one.loss for one in ranking.sites if one.loss is not None) < np.log(2)
     with pytest.raises(ConfigurationError, match="--study"):
-        rank(RankOptions(BREAST_CANCER, secure=True, study=file))
+        rank(BREAST_CANCER, secure=True, study=file)

@@ -48,17 +48,10 @@ def test_a_run_with_the_mistake_differs_from_fedavg_and_ends_all_the_same():
     assert not np.array_equal(wrong.final_model, right.final_model)
 
 
-def test_it_is_for_linear_models_only():
-    federation = breast_cancer_five_hospitals(0)
-    table = read_case(STUDIES / "breast_cancer.toml").variant("fedavg").study
-    study = simulated_study(table, "test", federation, 0)
-    other = study.model_copy(update={"model": study.model.model_copy(update={"kind": "mlp"})})
+def test_it_is_for_linear_models_and_fedavg_only():
+    case, federation = read_case(STUDIES / "breast_cancer.toml"), breast_cancer_five_hospitals(0)
+    fedavg, local = (simulated_study(case.variant(n).study, "test", federation, 0) for n in ("fedavg", "local"))
     with pytest.raises(ConfigurationError, match="linear"):
-        RowSums.of(other)
-
-
-def test_it_is_for_fedavg_only():
-    federation = breast_cancer_five_hospitals(0)
-    table = read_case(STUDIES / "breast_cancer.toml").variant("local").study
+        RowSums.of(fedavg.model_copy(update={"model": fedavg.model.model_copy(update={"kind": "mlp"})}))
     with pytest.raises(ConfigurationError, match="is FedAvg's, the rule is 'local'"):
-        RowSums.of(simulated_study(table, "test", federation, 0))
+        RowSums.of(local)

@@ -12,11 +12,11 @@ from client_agent.requester.judgement import Judgement
 from harness.attack.forgeries import wrap_around_entry
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected_sum import (
-    CountsInput,
     SecureResult,
     SecureRound,
     SiteInput,
     SourceName,
+    WholeNumbers,
     correlations_from,
 )
 from harness.engine.updates import everybody_in_range
@@ -26,6 +26,7 @@ from protocol.messages.control import Announcement, Purpose
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.release import coordinate_bound
+from protocol.rules.fedavg import counts_vector
 from tests.kit.present import present
 
 SEED = bytes(range(32))
@@ -246,7 +247,7 @@ def test_missing_contributions_skip_the_round() -> None:
 
 def test_class_counts_are_summed_exactly() -> None:
     counts = {name: (place, 7 * place, 100) for place, name in enumerate(NAMES)}
-    given = [CountsInput(site, numbers) for site, numbers in counts.items()]
+    given = [WholeNumbers(site, counts_vector(numbers, parameters(20))) for site, numbers in counts.items()]
     result = secure_round(announced(Needs.NOTHING, Purpose.COUNTS), 20).run(given, Recording())
     assert present(result.total).tolist() == [10, 70, 500] + [0] * 17
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from harness.simulate.ranking import RankOptions
 from protocol.errors import ErrorCode, MalformedMessage
 from protocol.messages.control import (
     MOST_COUNTS_ROUNDS,
@@ -381,7 +380,3 @@ def test_a_burnt_attempt_says_by_which_error() -> None:
         code=ErrorCode.CORRELATION_REUSED,
     )
     assert outcome.reason == "the products were refused: correlation_reused"
-
-
-def test_the_defaults_are_those_of_the_command() -> None:
-    assert (RankingSpec().penalty, RankingSpec().clip_norm) == (RankOptions.penalty, RankOptions.clip_norm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,17 +21,19 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import SiteData
 from harness.datasets.transforms import dealt_anew
 from harness.engine.algorithms import BaselineTable
-from harness.engine.all_sites import SitesState, run_baseline
+from harness.engine.all_sites import SitesState
 from harness.engine.history import RoundRecord, RunHistory
+from harness.engine.loop import run_rounds
 from harness.engine.run_state import Attendance, Conditions
 from harness.engine.training import Progress
+from harness.engine.updates import PlainSum
 from harness.simulate.case import parse_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.run_one import Protection
 from harness.simulate.store import Checkpoint
 from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
-from protocol.messages.control import TrainingSpec
+from protocol.messages.control import Study, TrainingSpec
 from tests.unit.harness.baselines import reference
 
 FEDERATION = breast_cancer_five_hospitals(0)
@@ -66,6 +69,12 @@ STUDY = {
 }
 
 
+def run_baseline(study: Study, table: dict, **options: Any) -> RunHistory:
+    chosen = TypeAdapter(BaselineTable).validate_python(table)
+    under = Conditions(attendance=AWAY, baseline=chosen)
+    return run_rounds(study, SMALL.sites, PlainSum(), under, protection="plain", **options)
+
+
 def batches_of(training: TrainingSpec, site: SiteData) -> Callable[[int], list]:
     return lambda number: epoch_rows(len(site.train), training, number, site_seed(3, site.name))
 
@@ -86,15 +95,13 @@ def batches_of(training: TrainingSpec, site: SiteData) -> Callable[[int], list]:
 )
 def test_every_round_is_the_papers(table: dict, by_hand: Reference) -> None:
     study = simulated_study(checked_study_table(STUDY, "s"), "s", SMALL, 3)
-    model, seen = build_model(study.model, 3), []
-    first = model_vector(model).astype(np.float64)
+    first, seen = model_vector(build_model(study.model, 3)).astype(np.float64), []
 
     def after(progress: Progress[SitesState, RoundRecord]) -> None:
         state = progress.state
         seen.append(state.own[0] if table["name"] in ("ditto", "pfedme") else state.models[0])
 
-    chosen = TypeAdapter(BaselineTable).validate_python(table)
-    history = run_baseline(study, SMALL.sites, chosen, model, Conditions(attendance=AWAY), after_round=after)
+    history = run_baseline(study, table, after_round=after)
     sites = [
         reference.Site(
             reference.softmax_slope(site.train.X.astype(np.float64), site.train.y, 2),
@@ -223,7 +230,6 @@ def test_a_case_deals_by_a_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("table", [{"name": "scaffold"}, {"name": "pfedme", "personal_rate": 0.03}])
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, table: dict) -> None:
     study = simulated_study(checked_study_table(STUDY, "s"), "s", SMALL, 3)
-    chosen = TypeAdapter(BaselineTable).validate_python(table)
 
     def checkpoint() -> Checkpoint[SitesState, RoundRecord]:
         return Checkpoint(tmp_path, "run", "identity", (SitesState, RoundRecord))
@@ -232,13 +238,9 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, table: dict) -> N
         if len(progress.records) == 2:
             checkpoint().save(progress, 1.0)
 
-    def run(resume: Progress[SitesState, RoundRecord] | None) -> RunHistory:
-        model = build_model(study.model, 3)
-        return run_baseline(study, SMALL.sites, chosen, model, Conditions(attendance=AWAY), resume, kept)
-
-    whole = run(None)
+    whole = run_baseline(study, table, after_round=kept)
     resumed, _ = checkpoint().load()
     assert resumed is not None
-    again = run(resumed)
+    again = run_baseline(study, table, resume=resumed)
     np.testing.assert_array_equal(again.final_model, whole.final_model)
     assert again.rounds == whole.rounds

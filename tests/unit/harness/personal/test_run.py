@@ -11,21 +11,26 @@ import pytest
 
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
-from harness.simulate import comparison, comparison_report
+from harness.simulate import comparison
 from harness.simulate.cli import simulate
 from harness.simulate.comparison import (
     PersonalCase,
     ResultFolder,
     Run,
     Tampering,
+    deviations,
     execute,
     load_sites,
-    parse_personal_case,
+    personal_case_of,
+    personal_layers,
     read_personal_case,
     scores_of,
+    summaries,
+    summary_table,
     tampered,
 )
-from harness.simulate.comparison_report import affine_layers, deviations, marks, summaries, summary_table, write_plots
+from harness.simulate.study_files import StudyFile
+from protocol.configuration import parse_toml
 from protocol.errors import ConfigurationError
 from tests.kit.present import present
 from tests.unit.harness.personal.sites import CPU, FILE, federation
@@ -40,7 +45,7 @@ def _small_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def case(text: str = FILE) -> PersonalCase:
-    return parse_personal_case(text, "small.toml")
+    return personal_case_of(StudyFile("small.toml", parse_toml(text, "small.toml")))
 
 
 def planned(name: str, of: PersonalCase | None = None, *, batched: bool = False, seed: int = 0) -> Run:
@@ -125,11 +130,13 @@ def test_the_command_skips_what_is_done_and_refuses_a_changed_file(
         simulate(path, str(tmp_path), out=out, only="fedavg", device="cpu")
 
 
-def test_the_command_needs_a_folder(tmp_path: Path) -> None:
+def test_the_command_needs_a_folder_and_is_plain(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(FILE)
     with pytest.raises(ConfigurationError, match="needs --out"):
         simulate(path)
+    with pytest.raises(ConfigurationError, match=r"runs with --protection plain.*'model\.personal'"):
+        simulate(path, out=tmp_path / "out", protection="secure")
 
 
 def test_summary_has_mean_and_standard_error_over_seeds(tmp_path: Path) -> None:
@@ -225,8 +232,12 @@ def test_deviations_are_over_sites() -> None:
     found = deviations(values)
     # mean 6, standard deviation 2: the last is two of them away, the others half of one
     np.testing.assert_allclose(found, [[0, -0.5]] * 4 + [[0, 2]], rtol=0, atol=1e-12)
-    assert marks(values) == ()
-    assert [(mark.site, mark.column) for mark in marks(values, 1.9)] == [(4, 1)]
+
+
+def strongest(values: np.ndarray) -> tuple[int, ...]:
+    """Site and column of the entry that stands out most."""
+    found = np.abs(deviations(values))
+    return tuple(map(int, np.unravel_index(found.argmax(), found.shape)))
 
 
 @pytest.mark.parametrize("text", [FILE, FILE.replace('kind = "linear"', 'kind = "mlp"\nhidden = [8]')])
@@ -234,12 +245,10 @@ def test_a_shifted_feature_stands_out_in_the_input_layer(tmp_path: Path, text: s
     change = 'evaluate_every = 2\ntampering = { site = "s3", shifted = [0], shift = 3.0 }'
     longer = text.replace("rounds = 6", "rounds = 60").replace("evaluate_every = 2", change)
     folder = ResultFolder(tmp_path)
-    execute(planned("ifedavg", case(longer)), folder)
-    bias = affine_layers(folder.final_state("ifedavg", 0), 0, 2).bias
+    ((_, bias, _), _) = personal_layers(case(longer), folder, execute(planned("ifedavg", case(longer)), folder))
     # of five sites none can be further than 2 standard deviations from the mean: (n - 1) / sqrt(n) = 1.79
-    first = marks(bias, 1.6)[0]
-    assert (first.site, first.column) == (3, 0)
-    assert first.deviations < 0
+    assert strongest(bias) == (3, 0)
+    assert deviations(bias)[3, 0] < -1.6
     assert load_sites(case(longer), 0, tmp_path).sites[3].train.X[:, 0].mean() > 1.5
 
 
@@ -248,19 +257,19 @@ def test_swapped_labels_stand_out_in_the_target_layer(tmp_path: Path) -> None:
     longer = FILE.replace("rounds = 6", "rounds = 60").replace("evaluate_every = 2", change)
     folder = ResultFolder(tmp_path)
     # five sites are few: whose layer lies furthest out depends on the seed, and with this one it is the swapped one
-    execute(planned("ifedavg", case(longer), seed=4), folder)
-    weight = affine_layers(folder.final_state("ifedavg", 4), 4, 3).weight
-    first = marks(weight, 1.6)[0]
-    assert first.site == 3
-    assert first.column in (1, 2)
-    assert first.deviations < 0
+    line = execute(planned("ifedavg", case(longer), seed=4), folder)
+    (_, (_, _, weight)) = personal_layers(case(longer), folder, line)
+    site, column = strongest(weight)
+    assert site == 3
+    assert column in (1, 2)
+    assert deviations(weight)[site, column] < -1.6
 
 
 def test_detections_count_the_marks_of_what_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # of five sites none can be further than 1.79 standard deviations from the mean
-    monkeypatch.setattr(comparison_report, "MARKED_DEVIATIONS", 1.6)
+    monkeypatch.setattr(comparison, "MARKED_DEVIATIONS", 1.6)
     change = 'evaluate_every = 2\ntampering = { site = "s3", shifted = [0], shift = 3.0, swapped = [1, 2] }'
     path, out = tmp_path / "small.toml", tmp_path / "out"
     path.write_text(FILE.replace("rounds = 6", "rounds = 60").replace("evaluate_every = 2", change))
@@ -272,11 +281,3 @@ def test_detections_count_the_marks_of_what_was_changed(
     assert shifted["site"] == swapped["site"] == "s3"
     assert 0 <= shifted["elsewhere"] < 1
     assert "1 of 1 changed columns of s3 marked in the input layer" in " ".join(capsys.readouterr().out.split())
-
-
-def test_layers_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    folder = ResultFolder(tmp_path)
-    execute(planned("local"), folder)
-    with pytest.raises(ConfigurationError, match="keep 0 personal parameters"):
-        affine_layers(folder.final_state("local", 0), 0, 2)
-    assert [path.name for path in write_plots(case(), folder)] == ["scores.svg"]

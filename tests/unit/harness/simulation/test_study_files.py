@@ -156,7 +156,7 @@ ROSTER = make_parties("steps", "s0", [SiteEntry(f"s{k}", 50) for k in range(12)]
 def test_every_variant_of_a_shipped_study_is_within_the_default_caps(name: str) -> None:
     """Variants that sites could be asked: a baseline of the literature runs in one process alone."""
     for variant in read_case(STUDIES / f"{name}.toml").variants:
-        if variant.baseline is not None:
+        if variant.table.baseline is not None:
             continue
         rule = variant.study.rule.model_copy(update={"erosion_applies": "next_round"})
         study = study_from_table(variant.study.model_copy(update={"rule": rule}), name, ROSTER, None)
