@@ -58,7 +58,7 @@ def create(
     Example: moiety study create study.toml --config settings.toml
     """
     from client_agent.cli.tables import json_line
-    from client_agent.learning.data_check import names_of
+    from client_agent.learning.data import names_of
     from client_agent.settings import load_settings
     from client_agent.study.approval import note_created
     from client_agent.study.outbox import create_study
@@ -332,7 +332,7 @@ def _spends_as_text(spends: ForeseenEpsilon | None) -> str:
 
 def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) -> tuple[str, ...]:
     """Try what the agent would find out once the study is queued. Raises: ConfigurationError"""
-    from client_agent.learning.trial import try_study
+    from client_agent.learning.torch_learner import try_study
     from protocol.errors import ConfigurationError
 
     if not settings.data.exists():

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.learning.targets import EVENT, TIME
+from client_agent.learning.data import EVENT, TIME
 from protocol.errors import ConfigurationError
 from protocol.messages.control import LossName, TaskSpec, TrainingSpec
 from protocol.messages.model import CLASSES

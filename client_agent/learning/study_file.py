@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from client_agent.learning.data import NO_NAMES, DataNames, Examples, require_names_of_study
-from client_agent.learning.data_check import own_names
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, folder_names, require_names_of_study
 from client_agent.learning.settings import NO_SOURCES, ModelSources
 from protocol.ckks.ciphertext import CkksParameters
 from protocol.configuration import explain, parse_toml
@@ -325,12 +324,12 @@ def _with_own_names(table: StudyTable, source: str, plugin: Path | None, data: P
 
 def _own_names(model: ModelTable, plugin: Path | None, data: Path) -> DataNames:
     if model.kind != "plugin":
-        return own_names(data, None)
+        return folder_names(data)
     if plugin is None:
         return NO_NAMES  # that it is missing is said when the model is made
     from client_agent.learning.plugin import load_plugin
 
-    return own_names(data, load_plugin(plugin))
+    return load_plugin(plugin).names(data)
 
 
 def _require_possible(study: Study, roster: Roster) -> None:

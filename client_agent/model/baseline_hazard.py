@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from client_agent.learning.data_check import fitting_data
+from client_agent.learning.data import EVENT, TIME
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.losses import task_loss
-from client_agent.learning.predictions import Predicted
-from client_agent.learning.targets import EVENT, TIME
-from client_agent.model.site_model import HeldModel, plugin_of
+from client_agent.learning.metrics import Predicted, log_baseline_hazard
+from client_agent.learning.plugin import fitting_data, study_plugin
+from client_agent.model.site_model import HeldModel
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TaskKind
 
@@ -58,14 +58,11 @@ def fit_baseline(held: HeldModel, data: Path, plugin: Path | None, times: Sequen
     horizons = sorted(set(times))
     if not all(math.isfinite(time) and time > 0 for time in horizons):
         raise ConfigurationError("--horizon: give times above 0, in the unit of the study's times")
-    own = plugin_of(held.study, plugin) if held.study.model.kind == "plugin" else None
-    train = fitting_data(held.study, data, own).train
+    train = fitting_data(held.study, data, study_plugin(held.study, plugin)).train
     until = np.array(horizons, np.float32)  # as the times are kept, so that an event at a horizon counts
     _require_events(train.y, until)
     outputs = evaluate(held.network, train, torch.device("cpu"), task_loss(held.study.task)).outputs
     assert outputs is not None  # a survival model gives [n, 1], or the study was refused
-    from client_agent.learning.survival_metrics import log_baseline_hazard
-
     found = log_baseline_hazard(Predicted(held.study.task, outputs, train.y), until.astype(np.float64))
     if not np.isfinite(found).all():
         raise ConfigurationError(f"--horizon: the model of study {held.study.name!r} has diverged: leave it out")

@@ -23,10 +23,12 @@ from torch import nn
 
 from client_agent.data.schema_check import TRANSFORMATION_FILE, require_made_by_schema
 from client_agent.learning.foreign_code import model_code, words_of
+from client_agent.learning.models import network_of
+from client_agent.learning.plugin import study_model, study_plugin
 from client_agent.learning.settings import ModelSources
 from client_agent.model.baseline_hazard import fit_baseline
 from client_agent.model.card import CARD_FILE, ModelCard, card_markdown, card_of, file_digest
-from client_agent.model.site_model import HeldModel, unfilled_network
+from client_agent.model.site_model import HeldModel
 from host.output_files import filling
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Study
@@ -149,7 +151,11 @@ def load_exported(folder: Path, plugin: Path | None, sources: ModelSources) -> E
     study = Study.parse(contents[STUDY_FILE])
     if study.digest() != card.study_digest:
         raise ConfigurationError(f"{folder / STUDY_FILE} is not the study of {CARD_FILE}: export again")
-    network = unfilled_network(study, plugin, sources)
+    given = study_plugin(study, plugin)
+    if given is None:  # frozen layers come with the model: no file of theirs is asked for
+        network = network_of(study.model.model_copy(update={"frozen": None}), sources)
+    else:
+        network = study_model(study, given)
     _fill(network, contents[MODEL_FILE], folder / MODEL_FILE)
     return Exported(card, study, network.eval(), _transformation(folder, card, study))
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.learning.predictions import Predicted
-from client_agent.learning.targets import no_targets
+from client_agent.learning.data import no_targets
+from client_agent.learning.metrics import Predicted
 from client_agent.model.baseline_hazard import survival
 from client_agent.model.export import Exported
 from host.output_files import write_new

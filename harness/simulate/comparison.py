@@ -29,7 +29,7 @@ from safetensors.numpy import save
 from sklearn.metrics import accuracy_score, f1_score
 
 from client_agent.learning.data import Examples
-from client_agent.learning.evaluation import predicted
+from client_agent.learning.evaluation import evaluate
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.datasets.registry import DataRequest, load_data
@@ -467,5 +467,7 @@ def _scores(sites: SitesScheme, state: SitesState, part: str) -> Scores:
     for number, site in enumerate(sites.setting.sites):
         examples = site.test if part == "test" else site.validation
         labels.append(examples.y)
-        predictions.append(predicted(used_model(sites, state, number), examples, sites.setting.device))
+        outputs = evaluate(used_model(sites, state, number), examples, sites.setting.device).outputs
+        assert outputs is not None  # a model of classes gives [n, K]
+        predictions.append(outputs.argmax(axis=1))
     return scores_of(labels, predictions)

@@ -18,8 +18,8 @@ from client_agent.learning.flat_vector import (
     personal_vector,
 )
 from client_agent.learning.layers import keep_buffers, normalisations
-from client_agent.learning.learner import TorchLearner
 from client_agent.learning.plugin import load_plugin
+from client_agent.learning.torch_learner import TorchLearner
 from client_agent.learning.trainer import LocalRound, epoch_rows, gradient_rows, loss_gradient, take, train_round
 from client_agent.learning.update_noise import update_noise
 from protocol.arithmetic.fixed_point import clip
@@ -39,7 +39,7 @@ PLUGIN = Path(__file__).with_name("small_resnet.py")
 
 def small_resnet(buffers: Buffers | None) -> nn.Module:
     torch.manual_seed(1)
-    made = load_plugin(PLUGIN).model_function()
+    made = load_plugin(PLUGIN).module.model()
     assert isinstance(made, nn.Module)
     keep_buffers(made, buffers)
     return made

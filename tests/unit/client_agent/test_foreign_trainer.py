@@ -17,10 +17,11 @@ import pytest
 
 from client_agent.learning import foreign_trainer
 from client_agent.learning.data import Examples, LocalData, save_folder
-from client_agent.learning.foreign_trainer import LOG_BYTES, ForeignLearner, ForeignTrainer, put_aside
+from client_agent.learning.foreign_trainer import LOG_BYTES, ForeignTrainer, put_aside
 from client_agent.learning.models import model_spec
 from client_agent.learning.settings import TrainerSettings
 from client_agent.learning.study_file import FinishTable
+from client_agent.learning.torch_learner import ForeignLearner
 from client_agent.settings import load_settings
 from client_agent.trainer_programs import tensor_file
 from protocol.errors import ConfigurationError, UnusableUpdate

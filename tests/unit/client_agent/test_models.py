@@ -12,8 +12,8 @@ from torch import nn
 
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import layer_shapes, layer_sizes, load_vector, model_vector, pick_device
-from client_agent.learning.learner import TorchLearner
 from client_agent.learning.models import build_model, dimension, model_spec, private_state, require_layers
+from client_agent.learning.torch_learner import TorchLearner
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec
 from protocol.parameters import StudyParameters
@@ -212,7 +212,7 @@ def learner(folder: Path, rule: RuleName, validation: Examples | None = VALIDATI
             "parameters": StudyParameters(dimension=12, clip_norm=1.0, least_contributors=3),
         }
     )
-    return TorchLearner(of, folder, None, "cpu", 1)
+    return TorchLearner(of, folder, None, "cpu", 1, folder)
 
 
 def test_classes_that_a_site_lacks_are_counted_as_none(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_what_left_is_summed(inside: Browser, config: Path) -> None:
 
 
 def test_a_picture_escapes_names_and_leaves_out_what_is_no_number() -> None:
-    drawn = lines_over_rounds("weights", {"<c1>": [(1, 0.5), (2, float("nan")), (3, 1.5)], "none": []})
+    drawn = lines_over_rounds("weights", [("<c1>", 1, 0.5), ("<c1>", 2, float("nan")), ("<c1>", 3, 1.5)])
     assert "&lt;c1&gt;" in drawn
     assert "nan" not in drawn
-    assert lines_over_rounds("weights", {"c1": [(1, float("inf"))]}) == ""
+    assert lines_over_rounds("weights", [("c1", 1, float("inf"))]) == ""

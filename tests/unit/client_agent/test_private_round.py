@@ -168,8 +168,8 @@ def test_steps_of_a_round():
 
 
 def test_a_learner_draws_its_noise_from_the_system_whatever_the_seeds(tmp_path):
-    from client_agent.learning.learner import TorchLearner
     from client_agent.learning.models import dimension
+    from client_agent.learning.torch_learner import TorchLearner
     from protocol.parameters import StudyParameters
     from protocol.shared_model import first_model
     from tests.unit.client_agent.federation import study
@@ -180,7 +180,7 @@ def test_a_learner_draws_its_noise_from_the_system_whatever_the_seeds(tmp_path):
     )
     for part in ("train", "test"):
         np.savez(tmp_path / f"{part}.npz", X=data().X, y=data().y)
-    learner = TorchLearner(private, tmp_path, None, "cpu", training_seed=1)
+    learner = TorchLearner(private, tmp_path, None, "cpu", 1, tmp_path)
     learner.prepare()
 
     one, other = (learner.update(first_model(private), 1) for _ in range(2))

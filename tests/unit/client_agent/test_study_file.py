@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from client_agent.cli.agent import app as agent_app
-from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, save_folder
-from client_agent.learning.data_check import names_of
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, names_of, save_folder
 from client_agent.learning.sampling import steps_of
 from client_agent.learning.study_file import FinishTable, finish_from_toml, study_from_toml
 from client_agent.site.privacy_budget import Steps, epsilon_of

@@ -221,7 +221,7 @@ def fitted(values: Sequence[float]) -> tuple[ColumnFit, Prepared]:
     of_file = schema({**CHOL, "missing": "refuse"}, ILL)
     pairs = [(value, n % 2) for n, value in enumerate(values)]
     table = pa.table({"chol": [repr(value) for value, _ in pairs], "ill": [str(ill) for _, ill in pairs]})
-    made = prepared(of_file, Tables(table_of(table, "made up"), PLAIN, Findings()), outcomes_differ=False)
+    made = prepared(of_file, Tables(table_of(table, "made up"), PLAIN, Findings(), outcomes_differ=False))
     return made.transformation.fitted[0], made
 
 

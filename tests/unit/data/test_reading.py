@@ -16,10 +16,10 @@ import pytest
 
 from client_agent.data.draft import draft
 from client_agent.data.findings import Findings, Problem
+from client_agent.data.prepare import patient_ids, sides
 from client_agent.data.rows import joined, read_rows
 from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable, read_site_table
 from client_agent.data.source import table_of
-from client_agent.data.split import patient_ids, sides
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TableSchema
 from tests.kit.present import present
